@@ -1,0 +1,1 @@
+"""evercount: running statistics of sensitive event streams under one differential-privacy guarantee."""

@@ -1,0 +1,51 @@
+"""Deterministic mathematics: factorisations M = L·R of the running count, by name. No randomness, no ε."""
+
+from __future__ import annotations
+
+from evercount.errors import ParameterError, UnknownName
+from evercount.factorizations.base import Factorization, State, check_horizon, tick_grid
+from evercount.factorizations.optimal import Optimal
+from evercount.factorizations.plain import Identity, SquareRoot
+from evercount.factorizations.trees import BinaryTree, Honaker, HonakerOffline
+from evercount.factorizations.weighted import Balanced, Normalized, Unbounded
+
+FACTORIZATIONS: dict[str, type[Factorization]] = {
+    kind.name: kind for kind in (Balanced, Unbounded, Normalized, SquareRoot, BinaryTree, Honaker, Identity, Optimal)
+}
+"""Every factorisation that a stream can run, by the name that users type."""
+
+ENDLESS = ("unbounded", "identity")
+"""Those that run without a horizon."""
+
+
+def factorization(name: str | None, horizon: int | None) -> Factorization:
+    """The factorisation of that name; None chooses `balanced` for a known horizon and `unbounded` without one."""
+    if name is None:
+        name = "unbounded" if horizon is None else "balanced"
+    if name not in FACTORIZATIONS:
+        raise UnknownName("factorization", name, FACTORIZATIONS)
+    if horizon is None and name not in ENDLESS:
+        raise ParameterError(
+            f"{name!r} needs a known horizon; without one use factorization='unbounded' (or give a horizon)"
+        )
+    return FACTORIZATIONS[name](check_horizon(horizon, unbounded=True))  # type: ignore[call-arg]
+
+
+__all__ = [
+    "ENDLESS",
+    "FACTORIZATIONS",
+    "Balanced",
+    "BinaryTree",
+    "Factorization",
+    "Honaker",
+    "HonakerOffline",
+    "Identity",
+    "Normalized",
+    "Optimal",
+    "SquareRoot",
+    "State",
+    "Unbounded",
+    "check_horizon",
+    "factorization",
+    "tick_grid",
+]

@@ -1,0 +1,135 @@
+"""The streaming kernel: y = x + Σ c_i s_i, s_i ← μ_i (s_i + x), run many ticks at a time as small matrix products.
+
+Both public forms are here: `apply` (the filter alone) and `accumulate` (noise += n·y with inputs scaled by η).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evercount.factorizations.base import FloatArray, first_columns
+from evercount.factorizations.rational import Exponentials
+
+SIZE = 32
+"""Ticks per matrix product."""
+WIDE = 24
+"""From this many cells on, products run over cells; below, over blocks of ticks of one cell."""
+CHUNK = 1 << 16
+"""Ticks of one narrow pass: its temporaries stay in the processor's cache."""
+
+
+class BlockFilter:
+    """The filter with impulse response h(0) = 1, h(k) = Σ c_i μ_i^k; buffers s have shape (d, cells)."""
+
+    def __init__(self, response: Exponentials) -> None:
+        self.weights = response.weights
+        self.rates = response.rates
+        self.loss = -np.expm1(-self.rates)  # 1 − μ, exact where μ is next to 1
+        k = np.arange(SIZE)
+        powers = np.exp(-np.multiply.outer(self.rates, k + 1.0))  # (d, SIZE): μ^(k+1)
+        self._lower = first_columns(response.values(SIZE))  # (SIZE, SIZE)
+        self._readout = np.exp(-np.multiply.outer(k, self.rates)) * self.weights  # what a buffer adds to tick k
+        self._feed = np.ascontiguousarray(powers[:, ::-1])  # (d, SIZE): how tick k ends up in the buffers
+        self._decay = np.exp(-SIZE * self.rates)
+        # the same recurrence over blocks (steps of SIZE ticks) and over groups of SIZE blocks
+        self._group_decay = np.exp(-SIZE * np.multiply.outer(self.rates, k + 1.0))
+        self._group = _triangles(np.exp(-SIZE * np.multiply.outer(self.rates, k))).transpose(0, 2, 1)
+        steps = np.arange(CHUNK // SIZE**2)
+        self._groups = _triangles(np.exp(-(SIZE**2) * np.multiply.outer(self.rates, steps)))
+
+    def apply(self, x: FloatArray, buffers: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(y, buffers after): the plain filter on x of shape (ticks, cells)."""
+        ones = np.ones(len(x))
+        if x.shape[1] >= WIDE or len(x) < SIZE or not len(self.rates):
+            return self._wide(x, buffers, None, ones, ones)[:2]
+        y = np.empty_like(x)
+        after = np.empty_like(buffers)
+        for cell in range(x.shape[1]):
+            s = buffers[:, cell]
+            for start in range(0, len(x), CHUNK):
+                part = slice(start, start + CHUNK)
+                y[part, cell], s = self._narrow(np.ascontiguousarray(x[part, cell]), s)
+            after[:, cell] = s
+        return y, after
+
+    def accumulate(
+        self, z: FloatArray, buffers: FloatArray, running: FloatArray, eta: FloatArray, n: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(noise, buffers after, running after): noise_t = noise_{t−1} + n_t·(filter of η·z)_t."""
+        if z.shape[1] >= WIDE or len(z) < SIZE or not len(self.rates):
+            return self._wide(z, buffers, running, eta, n)
+        noise = np.empty_like(z)
+        after = np.empty_like(buffers)
+        for cell in range(z.shape[1]):
+            s, total = buffers[:, cell], running[cell]
+            for start in range(0, len(z), CHUNK):
+                part = slice(start, min(start + CHUNK, len(z)))
+                y, s = self._narrow(z[part, cell] * eta[part], s)
+                y *= n[part]
+                y[0] += total
+                np.cumsum(y, out=y)
+                noise[part, cell] = y
+                total = y[-1]
+            after[:, cell] = s
+        return noise, after, noise[-1].copy()
+
+    def _wide(
+        self, z: FloatArray, s: FloatArray, running: FloatArray | None, eta: FloatArray, n: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Blocks of SIZE ticks over all cells; the weights and the running sum are folded into the small matrices."""
+        out = np.empty_like(z)
+        total = running
+        for start in range(0, len(z), SIZE):
+            ticks = min(SIZE, len(z) - start)
+            part = slice(start, start + ticks)
+            lower = self._lower[:ticks, :ticks] * eta[part] * n[part, np.newaxis]
+            readout = self._readout[:ticks] * n[part, np.newaxis]
+            if total is not None:
+                lower, readout = np.cumsum(lower, axis=0), np.cumsum(readout, axis=0)
+            block = out[part]
+            np.matmul(lower, z[part], out=block)
+            block += readout @ s
+            if total is not None:
+                block += total
+                total = block[-1]
+            feed = self._feed[:, SIZE - ticks :] * eta[part]
+            decay = self._decay if ticks == SIZE else np.exp(-ticks * self.rates)
+            s = decay[:, np.newaxis] * s + feed @ z[part]
+        return out, s, (np.empty(0) if total is None else total.copy())
+
+    def _narrow(self, x: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """One cell, up to CHUNK ticks: all blocks at once."""
+        whole = len(x) // SIZE
+        rows = x[: whole * SIZE].reshape(whole, SIZE)
+        starts = self._starts(self._feed @ rows.T, s)  # (d, whole+1): buffers before each block, and after
+        y = np.empty(len(x))
+        head = y[: whole * SIZE].reshape(whole, SIZE)
+        np.matmul(rows, self._lower.T, out=head)
+        head += starts[:, :-1].T @ self._readout.T
+        s = starts[:, -1]
+        if len(x) > whole * SIZE:
+            ones = np.ones(len(x) - whole * SIZE)
+            tail, after, _ = self._wide(x[whole * SIZE :, np.newaxis], s[:, np.newaxis], None, ones, ones)
+            y[whole * SIZE :], s = tail[:, 0], after[:, 0]
+        return y, s
+
+    def _starts(self, inputs: FloatArray, s: FloatArray) -> FloatArray:
+        """States s_0 = s, s_{b+1} = μ^SIZE·s_b + inputs_b as (d, blocks+1): by groups of SIZE blocks, then over groups."""
+        order, blocks = inputs.shape
+        groups = -(-blocks // SIZE)
+        states = np.empty((order, groups * SIZE + 1))
+        states[:, 0] = s
+        padded = np.zeros((order, groups, SIZE))
+        padded.reshape(order, -1)[:, :blocks] = inputs
+        inside = np.matmul(padded, self._group)  # each group's response to its own inputs
+        ends = np.concatenate([s[:, np.newaxis], inside[:, :, -1]], axis=1)
+        before = np.matmul(self._groups[:, :groups, :groups], ends[:, :groups, np.newaxis])
+        inside += before * self._group_decay[:, np.newaxis, :]
+        states[:, 1:] = inside.reshape(order, -1)
+        return states[:, : blocks + 1]
+
+
+def _triangles(rows: FloatArray) -> FloatArray:
+    """One lower-triangular Toeplitz matrix per row."""
+    size = rows.shape[1]
+    return np.concatenate([first_columns(row)[np.newaxis] for row in rows] or [np.empty((0, size, size))])

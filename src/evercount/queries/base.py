@@ -1,0 +1,118 @@
+"""The contract of a query: what is counted, how far one event can reach, and what is published.
+
+A query turns the events of one tick into a vector of integer increments, one entry per cell (in units of the
+query's public `grid`). The engine releases the running sums of the cells with correlated noise; `decode` turns
+the noisy running sums into what is published.
+
+    Guarantee. For every pair of neighbouring streams under `adjacency`, and every cell, let P and N be the sums
+    over all ticks of the positive and of the negative parts of the change of that cell's increments (in real
+    units: increment × grid). Then Σ_cells (P² + N²) ≤ squared_sensitivity(adjacency). With a factorisation whose R
+    has a nonnegative Gram matrix and column norm c this implies ‖R(X−X′)‖_F ≤ c·√S: see
+    `factorizations/sensitivity.proof.md`. Each subclass proves its S beside its code; `evercount audit sensitivity`
+    attacks the claim by enumeration or random search.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount.errors import InputError
+
+Adjacency = Literal["add-remove", "replace"]
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+LARGEST_TOTAL = 2**53
+"""A running sum beyond this (in grid units) is refused: it would no longer be exact as a double."""
+
+
+class Query(ABC):
+    """What is asked of the stream. Immutable; the encoder's memory is the `state` that is handed in and out."""
+
+    name: ClassVar[str]
+    """The name by which commands, services and snapshots know the query."""
+
+    # -- what is counted ---------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def cells(self) -> int:
+        """Number of running sums that the engine keeps."""
+
+    @property
+    def grid(self) -> float:
+        """The public unit of one increment (1 for counts); a power of two times a rational is best."""
+        return 1.0
+
+    @abstractmethod
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        """S of the class docstring, in real units squared."""
+
+    # -- from events to increments -----------------------------------------------------------------------------
+
+    def initial_state(self) -> Any:
+        """The encoder's memory before the first tick, JSON-serialisable; None for encoders without memory."""
+        return None
+
+    @abstractmethod
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        """Increments (shape ``(cells,)``, grid units) of one tick and the encoder's next state.
+
+        Validates everything before it changes anything: on an InputError the old state is as it was. After a
+        successful call the old state must not be used again (an encoder may update it in place).
+        """
+
+    def encode_run(self, state: Any, ticks: Iterable[Any]) -> tuple[IntArray, Any]:
+        """Increments of many ticks, shape ``(ticks, cells)``; subclasses override it where a block is faster."""
+        rows = []
+        for number, events in enumerate(ticks):
+            try:
+                row, state = self.encode(state, events)
+            except InputError as error:
+                raise InputError(f"item {number} of this run: {error}") from error
+            rows.append(row)
+        return (np.stack(rows) if rows else np.empty((0, self.cells), np.int64)), state
+
+    # -- from noisy running sums to what is published ------------------------------------------------------------
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers are published per tick."""
+        return self.cells
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """One label per published number, public."""
+        return ("count",) if self.outputs == 1 else tuple(map(str, range(self.outputs)))
+
+    def decode(self, tick: int, noisy: FloatArray) -> FloatArray:
+        """Published numbers of one tick (shape ``(outputs,)``) from the noisy running sums (``(cells,)``).
+
+        Post-processing only: it sees nothing of the data but `noisy`.
+        """
+        return noisy
+
+    def output_norms(self) -> FloatArray | float:
+        """‖row‖₂ of the linear map `decode` for each output: std of an output = this × std of a cell."""
+        return 1.0
+
+    # -- identity ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments, JSON-serialisable: ``type(self)(**self.parameters())`` equals self."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.parameters() == other.parameters()  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((type(self), repr(self.parameters())))
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{key}={value!r}" for key, value in self.parameters().items())
+        return f"{type(self).__name__}({arguments})"
