@@ -1,1 +1,66 @@
-"""evercount: running statistics of sensitive event streams under one differential-privacy guarantee."""
+"""evercount: running statistics of a sensitive event stream, for ever, under one differential-privacy guarantee.
+
+from evercount import Stream, Budget, Count
+
+stream = Stream(Count(), Budget(epsilon=0.5, delta=1e-10), horizon=2**16)
+release = stream.step(3)          # release.value ± release.std, release.interval(0.95)
+"""
+
+from __future__ import annotations
+
+from evercount.errors import EvercountError
+from evercount.noise import Secret
+from evercount.privacy import Budget, Ledger
+from evercount.queries import (
+    Average,
+    Components,
+    Count,
+    Cuts,
+    DegreeHistogram,
+    Edges,
+    Episodes,
+    HighDegree,
+    Histogram,
+    KStars,
+    Matching,
+    PrefixQuery,
+    SpanningForest,
+    Substrings,
+    Sum,
+    TopK,
+    Triangles,
+    Window,
+)
+from evercount.release import Release, Releases
+from evercount.stream import Stream
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Average",
+    "Budget",
+    "Components",
+    "Count",
+    "Cuts",
+    "DegreeHistogram",
+    "Edges",
+    "Episodes",
+    "EvercountError",
+    "HighDegree",
+    "Histogram",
+    "KStars",
+    "Ledger",
+    "Matching",
+    "PrefixQuery",
+    "Release",
+    "Releases",
+    "Secret",
+    "SpanningForest",
+    "Stream",
+    "Substrings",
+    "Sum",
+    "TopK",
+    "Triangles",
+    "Window",
+    "__version__",
+]

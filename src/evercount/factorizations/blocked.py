@@ -114,7 +114,7 @@ class BlockFilter:
         return y, s
 
     def _starts(self, inputs: FloatArray, s: FloatArray) -> FloatArray:
-        """States s_0 = s, s_{b+1} = μ^SIZE·s_b + inputs_b as (d, blocks+1): by groups of SIZE blocks, then over groups."""
+        """States s_0 = s, s_{b+1} = μ^SIZE·s_b + inputs_b as (d, blocks+1), by groups of SIZE blocks."""
         order, blocks = inputs.shape
         groups = -(-blocks // SIZE)
         states = np.empty((order, groups * SIZE + 1))

@@ -1,7 +1,7 @@
 """Exact second moments of the weighted family's noise, in O(d²) numbers per block and by doubling inside a block.
 
-Inside a block the weights are linear in the tick, so the noise after ℓ ticks is a fixed linear map of the buffers before and of
-the block's normals. For ℓ a power of two these maps come from those for ℓ/2; no per-tick work is left.
+Inside a block the weights are linear in the tick, so the noise after ℓ ticks is a fixed linear map of the buffers
+before and of the block's normals. For ℓ a power of two these maps come from those for ℓ/2; no per-tick work is left.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Public weights of the row-weighted family: piecewise linear over blocks whose lengths are powers of two.
 
-A block that starts at tick a is at most a fraction 1/DENSITY of its distance to either end, so that 10^8 ticks need some
-ten thousand knots, while every tick near an end is a knot of its own. Values between two knots are *defined* as the exact
-linear interpolation; doubles carry it to one rounding, fixed-point arithmetic exactly.
+A block that starts at tick a is at most a fraction 1/DENSITY of its distance to either end, so that 10^8 ticks need
+some ten thousand knots, while every tick near an end is a knot of its own. Values between two knots are *defined* as
+the exact linear interpolation; doubles carry it to one rounding, fixed-point arithmetic exactly.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import eigh, solve_triangular
 
 from evercount.errors import TooLarge
 from evercount.factorizations.base import (
@@ -76,6 +75,8 @@ class Optimal(Factorization):
 @lru_cache(maxsize=8)
 def _solve(T: int) -> tuple[FloatArray, FloatArray, float]:
     """(L, R, lower bound), both lower triangular."""
+    from scipy.linalg import solve_triangular
+
     p = _weights(T)
     M = counting_matrix(T)
     values, vectors = _spectrum(p)
@@ -92,6 +93,8 @@ def _solve(T: int) -> tuple[FloatArray, FloatArray, float]:
 
 def _spectrum(p: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Eigenvalues and vectors of the symmetric matrix D_√p·M·J·D_√p."""
+    from scipy.linalg import eigh
+
     root = np.sqrt(p)
     values, vectors = eigh(root[:, np.newaxis] * counting_matrix(len(p))[:, ::-1] * root)
     return values, vectors

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ellipj, ellipkm1
 
 from evercount.errors import ParameterError
 from evercount.factorizations.base import FloatArray
@@ -60,15 +59,28 @@ def geometric(rates: FloatArray, counts: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Rational:
-    """F of the module docstring. `poles` and `zeros` are u-values: the public parameters that define the mechanism."""
+    """F of the module docstring, defined by public dyadic numbers of 32 bits.
 
-    poles: FloatArray
-    zeros: FloatArray
+    `pole_lack` and `zero_lack` are 1 − λ_i and 1 − μ_i. Everything else (residues, norms) follows from them.
+    """
+
+    pole_lack: FloatArray
+    zero_lack: FloatArray
 
     @property
     def order(self) -> int:
         """d, the number of poles."""
-        return len(self.poles)
+        return len(self.pole_lack)
+
+    @property
+    def poles(self) -> FloatArray:
+        """u-values of λ."""
+        return self.pole_lack / (1 - self.pole_lack)
+
+    @property
+    def zeros(self) -> FloatArray:
+        """u-values of μ."""
+        return self.zero_lack / (1 - self.zero_lack)
 
     def forward(self) -> Exponentials:
         """Coefficients of F: positive, next to binom(2k,k)/4^k."""
@@ -136,8 +148,11 @@ def norm_product(filter_: Rational, ticks: int) -> float:
 
 def zolotarev(reach: int, order: int) -> Rational:
     """Zolotarev's points for 1/√u on [3.5/reach, 1], in closed form by elliptic functions."""
+    from scipy.special import ellipj, ellipkm1  # imported here: it takes longer than all the rest of start-up
+
     low = min(3.5 / reach, 0.5)
     argument = np.arange(1, 2 * order + 1) * ellipkm1(low) / (2 * order + 1)
     sn, cn, _, _ = ellipj(argument, 1 - low)
-    u = round_bits(np.asarray(low * (sn / cn) ** 2, dtype=np.float64))
-    return Rational(np.ascontiguousarray(u[0::2]), np.ascontiguousarray(u[1::2]))
+    u = np.asarray(low * (sn / cn) ** 2, dtype=np.float64)
+    lack = round_bits(u / (1 + u))
+    return Rational(np.ascontiguousarray(lack[0::2]), np.ascontiguousarray(lack[1::2]))

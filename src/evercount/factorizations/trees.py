@@ -1,9 +1,9 @@
 """Dyadic trees: the binary mechanism and Honaker's refinement of it.
 
-A prefix of t ticks is the union of dyadic intervals, one per set bit of t. Ordered by where they end, the intervals that are
-ever used form a square lower-triangular R (a Fenwick tree): row t covers the last lowbit(t) ticks up to t. The right
-children that the textbook tree also carries are never read by the binary mechanism and do not change the column norm;
-Honaker's variant reads them and so draws normals for all nodes.
+A prefix of t ticks is the union of dyadic intervals, one per set bit of t. Ordered by where they end, the intervals
+that are ever used form a square lower-triangular R (a Fenwick tree): row t covers the last lowbit(t) ticks up to t.
+The right children that the textbook tree also carries are never read by the binary mechanism and do not change the
+column norm; Honaker's variant reads them and so draws normals for all nodes.
 """
 
 from __future__ import annotations

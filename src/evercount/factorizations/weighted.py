@@ -2,8 +2,8 @@
 
     noise_t = noise_{t−1} + n_t·w_t,   w = Toep(g)·(z/e),   g = coefficients of 1/F
 
-f are the coefficients of the rational filter F that really runs, η = 1/e and n are public piecewise linear weights, and n is
-a proved upper bound of the column norms (`weighted.proof.md`). Members: `balanced`, `normalized`, `unbounded`.
+f are the coefficients of the rational filter F that really runs, η = 1/e and n are public piecewise linear weights, and
+n is a proved upper bound of the column norms (`weighted.proof.md`). Members: `balanced`, `normalized`, `unbounded`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def bounded_columns(filter_: Rational, eta: PiecewiseLinear, endless: bool) -> P
     """n with n_j ≥ ‖(e_{j+k}·f(k))_k‖₂ for every column j, piecewise linear on the knots of `eta`.
 
     Guarantee. The bound holds at every tick, not only at knots: `weighted.proof.md`, with the same letters. Test:
-    test_columns_never_exceed_one compares with the dense matrix and test_planted_bound_is_caught shows that it can fail.
+    test_columns_never_exceed_one compares with the dense matrix, test_planted_bound_is_caught shows that it can fail.
     """
     forward = filter_.forward()
     i, j = np.triu_indices(filter_.order)

@@ -67,6 +67,29 @@ class Query(ABC):
         successful call the old state must not be used again (an encoder may update it in place).
         """
 
+    def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
+        """The fast way for events that were added up elsewhere: increments of one tick, given in grid units.
+
+        The caller promises that each event was legal (files and services check that while they add up). Queries whose
+        encoder has a memory refuse.
+        """
+        if self.initial_state() is not None:
+            raise InputError(f"{type(self).__name__} needs the events themselves, not their totals")
+        array = np.asarray(totals)
+        if array.shape != (self.cells,) or not np.issubdtype(array.dtype, np.integer):
+            raise InputError(
+                f"totals must be {self.cells} whole numbers, got shape {array.shape} of dtype {array.dtype}"
+            )
+        return array.astype(np.int64), state
+
+    def dump_state(self, state: Any) -> Any:
+        """The encoder's state as JSON-serialisable data."""
+        return state
+
+    def load_state(self, data: Any) -> Any:
+        """The inverse of `dump_state`."""
+        return data
+
     def encode_run(self, state: Any, ticks: Iterable[Any]) -> tuple[IntArray, Any]:
         """Increments of many ticks, shape ``(ticks, cells)``; subclasses override it where a block is faster."""
         rows = []
@@ -97,9 +120,40 @@ class Query(ABC):
         """
         return noisy
 
+    @property
+    def memory(self) -> int:
+        """How many earlier ticks of noisy running sums `decode_run` reads (published ones: nothing private)."""
+        return 0
+
+    @property
+    def restart(self) -> int | None:
+        """Where set, the running sums start again from zero after so many ticks."""
+        return None
+
+    def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:
+        """What is published at each tick as a sum of terms (ticks, weights): weight × running sum at that tick.
+
+        This is what the exact error of the published number needs. Tick 0 stands for a running sum of zero.
+        """
+        return ((ticks, np.ones(len(ticks))),)
+
+    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+        """Published numbers of many ticks, shape (ticks, outputs).
+
+        `noisy` has `memory` rows of earlier ticks (zeros before the first) and then one row per tick.
+        """
+        rows = noisy[self.memory :]
+        if type(self).decode is Query.decode:
+            return rows
+        return np.stack([self.decode(first_tick + i, row) for i, row in enumerate(rows)])
+
     def output_norms(self) -> FloatArray | float:
         """‖row‖₂ of the linear map `decode` for each output: std of an output = this × std of a cell."""
         return 1.0
+
+    def output_scale(self, noisy: FloatArray, published: FloatArray) -> FloatArray | None:
+        """For ratios and the like: std of the published numbers over that of a cell, to first order; else None."""
+        return None
 
     # -- identity ----------------------------------------------------------------------------------------------
 
@@ -108,7 +162,7 @@ class Query(ABC):
         """The constructor's arguments, JSON-serialisable: ``type(self)(**self.parameters())`` equals self."""
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.parameters() == other.parameters()  # type: ignore[attr-defined]
+        return type(self) is type(other) and self.parameters() == other.parameters()
 
     def __hash__(self) -> int:
         return hash((type(self), repr(self.parameters())))

@@ -1,0 +1,181 @@
+"""Norms of factorisations of the counting matrix: Ψ, exact Landau constants, Mathias, nuclear norm, binary tree.
+
+`norm` means ‖L‖_{2→∞}·‖R‖_{1→2}, the worst error std of a factorisation at noise multiplier one and S = 1.
+All functions of T take one horizon or an array of them, up to 2^53.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount.bounds.checks import FloatArray, Ticks, Values, check_positive, check_ticks, check_whole, over_ticks
+from evercount.errors import ParameterError
+
+LANDAU_LIMIT = (np.euler_gamma + 4 * math.log(2)) / math.pi
+"""c_T² − ln T/π for T → ∞: 1.0663, the constant of the square-root factorisation."""
+
+MATHIAS_LIMIT = (np.euler_gamma + math.log(8 / math.pi)) / math.pi
+"""Mathias' lower bound − ln T/π for T → ∞: 0.481. His upper bound tends to this plus ½."""
+
+NUCLEAR_LIMIT = (np.euler_gamma + math.log(16 / math.pi)) / math.pi
+"""The nuclear-norm lower bound − ln T/π for T → ∞: 0.702."""
+
+BINARY_FACTOR = math.pi * math.log2(math.e)
+"""π·log₂e = 4.53: how much worse than the square root the binary mechanism is, for T → ∞."""
+
+_EXACT = 128  # up to here sums are taken term by term; above, the expansions are accurate to 1e-15
+
+
+def psi_paper(T: Ticks) -> Values:
+    """The paper's Ψ(T) = 1 + ln((4T−3)/5)/π. NOT an upper bound of the norm: it is too small for every T.
+
+    At T=2 it is 1.00 and the norm is 1.25; at T=65536 it is 4.4591 and the norm is 4.5964. For reproduction
+    only.
+    """
+    return over_ticks(T, lambda t: 1 + np.log((4.0 * t - 3) / 5) / math.pi)
+
+
+def psi(T: Ticks) -> Values:
+    """Ψ′(T) = 1 + ln((4T−1)/3)/π, a proven closed-form upper bound of `landau`, with equality at T = 1.
+
+    **Guarantee.** landau(T) ≤ Ψ′(T) for every T. Proof: `psi.proof.md`. Test:
+    `test_bounds_norms.py::test_psi_is_an_upper_bound_and_psi_paper_is_not`. Exact arithmetic is assumed: a
+    double may be off by a few units in the last place, which only matters at T = 1.
+    """
+    return over_ticks(T, lambda t: 1 + np.log((4.0 * t - 1) / 3) / math.pi)
+
+
+@cache
+def _landau_table() -> FloatArray:
+    """Sums of f(k)² over k < T for T = 1.._EXACT, to 1e-15 relative."""
+    f, squares, sums = 1.0, [], []
+    for k in range(_EXACT):
+        f = f * (2 * k - 1) / (2 * k) if k else 1.0
+        squares.append(f * f)
+        sums.append(math.fsum(squares))
+    return np.array(sums)
+
+
+def _landau(t: npt.NDArray[np.int64]) -> FloatArray:
+    table = _landau_table()
+    y: FloatArray = 1 / np.maximum(t - 0.25, _EXACT / 2) ** 2
+    tail = y * (11 / 192 - y * (1541 / 122880 - y * (63433 / 8257536)))
+    expansion: FloatArray = (np.log(t - 0.25) + (np.euler_gamma + 4 * math.log(2)) + tail) / math.pi
+    small = t <= _EXACT
+    expansion[small] = table[t[small] - 1]
+    return expansion
+
+
+def landau(T: Ticks) -> Values:
+    """c_T² = Σ_{k<T} f(k)², the exact norm of the square-root factorisation (a Landau constant), to 1e-15 relative.
+
+    Term by term up to T = 128; above that the expansion in 1/(T−¼)², whose first omitted term is below 1e-17
+    there.
+    """
+    return over_ticks(T, _landau)
+
+
+def landau_closed_form(T: Ticks) -> Values:
+    """(ln(T−¼) + γ_E + ln 16)/π, the square-root norm to 1e-6 for T ≥ 256; from below, so not for calibration."""
+    return over_ticks(T, lambda t: (np.log(t - 0.25) + (np.euler_gamma + math.log(16))) / math.pi)
+
+
+def _gamma_hat(n: npt.NDArray[np.int64]) -> FloatArray:
+    inverse = 1 / np.maximum(n, _EXACT).astype(np.float64)
+    x = (math.pi * inverse) ** 2
+    # 2·a_k·ζ(1−2k, ½)·(π/n)^{2k} for k = 1..4, where csc x = 1/x + Σ a_k x^{2k−1}: `gamma_hat.proof.md`.
+    series = x * (1 / 72 - x * (49 / 172800 - x * (961 / 60963840 - x * (16129 / 9289728000))))
+    values = 2 / math.pi * (np.log(n) + (np.euler_gamma + math.log(8 / math.pi))) + series / math.pi
+    for place in np.flatnonzero(n <= _EXACT):
+        size = int(n[place])
+        values[place] = math.fsum(1 / math.sin((2 * j - 1) * math.pi / (2 * size)) for j in range(1, size + 1)) / size
+    return values
+
+
+def gamma_hat(T: Ticks) -> Values:
+    """γ̂(T) = (1/T)·Σ_{j≤T} csc((2j−1)π/2T) of Mathias, to 1e-14: summed for small T, expanded for large.
+
+    The expansion is derived in `gamma_hat.proof.md`; its first omitted term is below 1e-20 where it is used.
+    """
+    return over_ticks(T, _gamma_hat)
+
+
+def gamma_hat_integral_paper(T: Ticks) -> Values:
+    """The paper's (2/π)·ln cot(π/4T), said to bound γ̂(T) from above: false for every T, γ̂ is about 0.81 larger."""
+    return over_ticks(T, lambda t: -2 / math.pi * np.log(np.tan(math.pi / (4.0 * t))))
+
+
+def mathias_lower(T: Ticks) -> Values:
+    """(½ + 1/2T)·γ̂(T): no factorisation of the counting matrix has a smaller norm (Mathias 1993, Corollary 3.5)."""
+    return over_ticks(T, lambda t: (0.5 + 0.5 / t) * _gamma_hat(t))
+
+
+def mathias_upper(T: Ticks) -> Values:
+    """γ̂(T)/2 + ½: some factorisation, not lower triangular, has at most this norm (Mathias 1993, Corollary 3.5)."""
+    return over_ticks(T, lambda t: 0.5 * _gamma_hat(t) + 0.5)
+
+
+def nuclear_lower(T: Ticks) -> Values:
+    """(1/T)·Σ_{k≤T} 1/(2 sin((2k−1)π/(4T+2))), nuclear norm over T: a better lower bound for every factorisation.
+
+    **Guarantee.** Every factorisation M = LR has at least this norm: ‖M‖_* ≤ ‖L‖_F·‖R‖_F ≤ √T·‖L‖_{2→∞}·√T·‖R‖_{1→2},
+    and the terms of the sum are the singular values of M. Test:
+    `test_bounds_norms.py::test_lower_bounds_hold_for_the_square_root_and_for_random_factorisations`.
+    """
+    # With N = 2T+1 the terms are half of the symmetric sum in γ̂(N) without its middle term csc(π/2) = 1.
+    return over_ticks(T, lambda t: ((2.0 * t + 1) * _gamma_hat(2 * t + 1) - 1) / (4.0 * t))
+
+
+def gap_to_mathias(T: Ticks) -> Values:
+    """The exact square-root norm less Mathias' lower bound: about 0.58 for large T."""
+    return over_ticks(T, lambda t: _landau(t) - (0.5 + 0.5 / t) * _gamma_hat(t))
+
+
+def gap_to_mathias_paper(T: Ticks) -> Values:
+    """The paper's Ψ less Mathias' lower bound: below 0.5, as it says, but Ψ is not the norm of anything."""
+    return over_ticks(T, lambda t: 1 + np.log((4.0 * t - 3) / 5) / math.pi - (0.5 + 0.5 / t) * _gamma_hat(t))
+
+
+def binary_norm_paper(T: Ticks) -> Values:
+    """The paper's norm of the binary mechanism, log₂T·(log₂T + 1): the square root is missing."""
+    return over_ticks(T, lambda t: np.log2(t) * (np.log2(t) + 1))
+
+
+def binary_norm_smooth(T: Ticks) -> Values:
+    """√(log₂T·(log₂T + 1)), the paper's formula with its square root; exact when T > 1 is a power of two."""
+    return over_ticks(T, lambda t: np.sqrt(np.log2(t) * (np.log2(t) + 1)))
+
+
+def most_ones(T: int) -> int:
+    """The largest number of ones in the binary form of a t ≤ T."""
+    T = check_whole("T", T)
+    # Either t = T, or t agrees with T above some one of T, has a zero there and ones below.
+    return max([T.bit_count(), *((T >> (i + 1)).bit_count() + i for i in range(T.bit_length()) if T >> i & 1)])
+
+
+def binary_levels(T: int) -> int:
+    """⌊log₂T⌋ + 1: to how many nodes of the binary mechanism one event of a stream of T ticks belongs."""
+    return check_whole("T", T).bit_length()
+
+
+def binary_norm(T: Ticks) -> Values:
+    """The exact norm of the binary mechanism: √(most ones of a t ≤ T)·√(⌊log₂T⌋ + 1)."""
+    return over_ticks(T, lambda t: np.sqrt([float(most_ones(n) * binary_levels(n)) for n in t.tolist()]))
+
+
+def binary_std(T: int, t: Ticks, multiplier: float = 1.0) -> Values:
+    """The exact error std of the binary mechanism at tick t: multiplier·√popcount(t)·√(⌊log₂T⌋ + 1)."""
+    factor = check_positive("multiplier", multiplier) * math.sqrt(binary_levels(T))
+    if (ticks := check_ticks(t, "t")).size and ticks.max() > T:
+        raise ParameterError(f"tick {int(ticks.max())} lies beyond the horizon {T}.")
+    # popcounts come as 8-bit numbers, whose square root would be a half-precision float
+    return over_ticks(t, lambda n: factor * np.sqrt(np.bitwise_count(n).astype(np.float64)), "t")
+
+
+def binary_ratio(T: Ticks) -> Values:
+    """Exact norm of the binary mechanism over the square root's: 3.6 at T=65536, slowly up to π·log₂e = 4.53."""
+    return over_ticks(T, lambda t: np.asarray(binary_norm(t)) / _landau(t))

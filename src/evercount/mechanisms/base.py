@@ -1,0 +1,39 @@
+"""The contract of a noise stream: correlated noise, tick after tick, in units of the query's public grid."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class NoiseStream(ABC):
+    """Noise of one stream: row t is scale·(L z)_t for one z that is drawn once and never again.
+
+    `scale` is σ/grid, so noise comes in grid units. It does not depend on the data; a stream owns one of these and
+    takes from it exactly once per tick.
+    """
+
+    name: ClassVar[str]
+    """What a release says about its noise: "exact" or "insecure-float"."""
+
+    rounded: ClassVar[bool]
+    """Whether the noise is a whole number of grid units."""
+
+    tick: int
+    """How many ticks have been taken."""
+
+    numeric_delta: float
+    """The proved price in δ of finite arithmetic; 0 where nothing is proved (floats)."""
+
+    @abstractmethod
+    def take(self, ticks: int) -> FloatArray:
+        """Noise of the next `ticks` ticks in grid units, shape (ticks, cells); the same for any split into calls."""
+
+    @abstractmethod
+    def dump(self) -> dict[str, Any]:
+        """Everything needed to continue identically, JSON-serialisable. It is secret."""

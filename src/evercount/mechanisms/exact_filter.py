@@ -1,0 +1,257 @@
+"""The recursive factorisations in fixed point: `balanced`, `normalized`, `unbounded` and `square-root`.
+
+Time is cut into blocks of 32 ticks. With X the (weighted) normals of a block and S the buffers before it,
+
+    W_k = ⌊Σ_{j≤k} G_{k−j}·X_j + Σ_i C_{k,i}·S_i⌋        S_i ← ⌊D_i·S_i + Σ_j Q_{i,j}·X_j⌋        Y_k = Y_{k−1} + ⌊n_k·W_k⌋
+
+with integer matrices that do not depend on time. Sums are exact and floored once, so Python integers and limbs give the
+same numbers. `exact.proof.md` has the same letters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import pairwise
+from operator import mul
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount.factorizations.knots import PiecewiseLinear
+from evercount.mechanisms.fixedpoint import ObjectArray
+
+SIZE = 32
+"""Ticks of a canonical block."""
+SIGMAS = 64
+"""No normal and no buffer is ever further out than so many standard deviations (but with probability < e^−2000)."""
+DRAW_BITS = 128
+
+IntRows = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The integer matrices, with `bits` fractional bits, each entry within half a unit of the exact value.
+
+    Buffer i is kept divided by 2^shift_i, so that its standard deviation is below twice that of its inputs.
+    """
+
+    bits: int
+    response: tuple[int, ...]
+    """G_0 … G_31; G_0 is exactly 1."""
+    readout: IntRows
+    """C: 32 rows of d."""
+    feed: IntRows
+    """Q: d rows of 32."""
+    decay: tuple[int, ...]
+    """D."""
+    gains: tuple[float, ...]
+    """Upper bounds of |C_{k,i}| over k."""
+    memory: tuple[float, ...]
+    """Upper bounds of 1/(1 − D_i): how many blocks an error lives on."""
+    inflow: tuple[float, ...]
+    """Upper bounds of Σ_j Q_{i,j}."""
+
+    @property
+    def order(self) -> int:
+        """d, the number of buffers."""
+        return len(self.decay)
+
+
+@lru_cache(maxsize=64)
+def constants(roots_lack: tuple[float, ...], tops_lack: tuple[float, ...], bits: int) -> Constants:
+    """The matrices of Π(1 − top_j·z)/Π(1 − root_i·z) from the dyadic numbers 1 − root, 1 − top; exact rationals inside."""
+    roots = [1 - Fraction(lack) for lack in roots_lack]
+    tops = [1 - Fraction(lack) for lack in tops_lack]
+    one = 1 << bits
+    series = [Fraction(1)] + [Fraction(0)] * (SIZE - 1)
+    for root, top in zip(roots, tops, strict=True):
+        previous = Fraction(0)
+        last = Fraction(0)
+        for k, value in enumerate(series):
+            last = value - top * previous + root * last
+            previous, series[k] = value, last
+    readout, feed, decay, gains, memory, inflow = [], [], [], [], [], []
+    for i, root in enumerate(roots):
+        weight = 1 / root
+        for j in range(len(roots)):
+            weight *= root - tops[j]
+            if j != i:
+                weight /= root - roots[j]
+        shift = _half_log(1 - root * root)
+        powers = [Fraction(1)]
+        for _ in range(SIZE):
+            powers.append(powers[-1] * root)
+        scaled = weight * (1 << shift)
+        readout.append(tuple(round(scaled * power * one) for power in powers[:SIZE]))
+        feed.append(tuple(round(powers[SIZE - j] / (1 << shift) * one) for j in range(SIZE)))
+        decay.append(round(powers[SIZE] * one))
+        gains.append(float(abs(scaled)) * (1 + 1e-9))
+        memory.append(float(1 / (1 - powers[SIZE])) * (1 + 1e-9))
+        inflow.append(float(sum(powers[1:]) / (1 << shift)) * (1 + 1e-9))
+    return Constants(
+        bits,
+        tuple(round(value * one) for value in series),
+        tuple(zip(*readout, strict=True)) if readout else ((),) * SIZE,
+        tuple(feed),
+        tuple(decay),
+        tuple(gains),
+        tuple(memory),
+        tuple(inflow),
+    )
+
+
+def _half_log(gap: Fraction) -> int:
+    """The largest b ≥ 0 with 4^b·gap ≤ 1, for 0 < gap ≤ 1."""
+    return (math.floor(1 / gap).bit_length() - 1) // 2
+
+
+class Dyadics:
+    """A piecewise linear weight as exact dyadic rationals, and bounds over the first so many ticks."""
+
+    def __init__(self, line: PiecewiseLinear) -> None:
+        self._line = line
+
+    def block(self, start: int) -> tuple[list[int], int]:
+        """(numerators, h): the values at ticks start … start+31 (0-based) are exactly numerator / 2^h."""
+        knots, values = self._line.knots, self._line.values
+        stop = start + SIZE
+        first = int(np.searchsorted(knots, start, side="right")) - 1
+        last = int(np.searchsorted(knots, stop, side="left"))
+        places = [int(knot) for knot in knots[first : last + 1]]
+        ratios = [float(value).as_integer_ratio() for value in values[first : last + 1]]
+        pieces: list[tuple[list[int], int]] = []
+        for q, (left, right) in enumerate(pairwise(places)):
+            length = right - left
+            scale = max(ratios[q][1], ratios[q + 1][1])
+            v0 = ratios[q][0] * (scale // ratios[q][1])
+            step = ratios[q + 1][0] * (scale // ratios[q + 1][1]) - v0
+            lo, hi = max(left, start) - left, min(right, stop) - left
+            pieces.append(([v0 * length + step * k for k in range(lo, hi)], scale * length))
+        beyond = stop - max(start, places[-1])
+        if beyond > 0:
+            pieces.append(([ratios[-1][0]] * beyond, ratios[-1][1]))
+        scale = max(denominator for _, denominator in pieces)
+        numerators = [
+            value * (scale // denominator) for piece, denominator in pieces for value in piece
+        ]
+        return numerators, scale.bit_length() - 1
+
+    def reach(self, ticks: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """Knots and values of the first `ticks` ticks; the last knot is at or after the last tick."""
+        end = int(np.searchsorted(self._line.knots, ticks - 1, side="left")) + 1
+        return self._line.knots[:end], self._line.values[:end]
+
+    def largest(self, ticks: int) -> float:
+        """An upper bound of the value over the first `ticks` ticks."""
+        return float(self.reach(ticks)[1].max())
+
+    def total(self, ticks: int) -> float:
+        """An upper bound of the sum over the first `ticks` ticks."""
+        knots, values = self.reach(ticks)
+        inside = float(np.sum(np.diff(knots) * np.maximum(values[:-1], values[1:])))
+        return (inside + float(values[-1]) * max(1, ticks - int(knots[-1]))) * (1 + 1e-9)
+
+
+class FilterKernel:
+    """One recursive factorisation with `bits` fractional bits. `eta` and `n` are None for `square-root`.
+
+    The state is one row per buffer and, where there are weights, a last row with the running noise Y.
+    """
+
+    def __init__(
+        self,
+        roots_lack: Sequence[float],
+        tops_lack: Sequence[float],
+        eta: PiecewiseLinear | None,
+        n: PiecewiseLinear | None,
+        bits: int,
+    ) -> None:
+        self.bits = bits
+        self.constants = constants(tuple(map(float, roots_lack)), tuple(map(float, tops_lack)), bits)
+        self.eta = Dyadics(eta) if eta is not None else None
+        self.n = Dyadics(n) if n is not None else None
+        self.rows = self.constants.order + (self.n is not None)
+        self._backwards = self.constants.response[::-1]
+
+    def draws(self, tick: int) -> int:
+        """How many normals the ticks before this one have used."""
+        return tick
+
+    # -- error bounds: exact.proof.md, section 3 -------------------------------------------------------------------
+
+    def norm(self, ticks: int) -> float:
+        """An upper bound of ‖L_t‖ over the first `ticks` ticks (lemma 5)."""
+        if self.eta is None or self.n is None:
+            return math.sqrt(ticks)
+        _, eta = self.eta.reach(ticks)
+        _, n = self.n.reach(ticks)
+        ahead = np.maximum.accumulate(n[::-1])[::-1]  # the largest n from here on
+        entries = np.maximum(eta, np.append(eta[1:], eta[-1])) * ahead
+        return math.sqrt(ticks) * float(entries.max()) * (1 + 1e-9)
+
+    def error(self, ticks: int) -> float:
+        """A bound of |Ỹ_t − (L z)_t|·2^bits for every t ≤ ticks, given that nothing exceeds 64 deviations (lemma 4)."""
+        table = self.constants
+        a = self.eta.largest(ticks) if self.eta is not None else 1.0
+        cut = 1.0 if self.eta is not None else 0.0
+        blocks = -(-ticks // SIZE)
+        tick = 1.0 + 2 * cut + SIZE / 2 * SIGMAS * a
+        for gain, memory, inflow in zip(table.gains, table.memory, table.inflow, strict=True):
+            fresh = 1.0 + (2 * SIGMAS + 1) * a / 2 + SIZE / 2 * SIGMAS * a + inflow * cut
+            kept = fresh * min(blocks, memory)
+            if kept * 2.0**-self.bits > a:
+                return math.inf
+            tick += (gain + 2.0**-self.bits) * kept + (2 * SIGMAS + 1) * a / 2
+        if self.n is None:
+            return tick * (1 + 1e-6)
+        return (self.n.total(ticks) * tick + ticks) * (1 + 1e-6)
+
+    # -- Python integers -------------------------------------------------------------------------------------------
+
+    def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
+        """(Y, state after) of one block: Y with `bits` fractional bits, (32, cells), from z·2^128 of (32, cells)."""
+        eta = self.eta.block(block * SIZE) if self.eta is not None else None
+        n = self.n.block(block * SIZE) if self.n is not None else None
+        out = np.empty(z.shape, dtype=object)
+        after = np.empty_like(state)
+        for cell in range(z.shape[1]):
+            values, rows = self._column(state[:, cell].tolist(), z[:, cell].tolist(), eta, n)
+            out[:, cell] = values
+            after[:, cell] = rows
+        return out, after
+
+    def _column(
+        self,
+        state: list[int],
+        z: list[int],
+        eta: tuple[list[int], int] | None,
+        n: tuple[list[int], int] | None,
+    ) -> tuple[list[int], list[int]]:
+        bits, table = self.bits, self.constants
+        buffers = state[: table.order]
+        x = [value << (bits - DRAW_BITS) for value in z]
+        if eta is not None:
+            weights, h = eta
+            x = [weight * value >> h for weight, value in zip(weights, x, strict=True)]
+        back = self._backwards
+        w = [
+            (sum(map(mul, back[SIZE - 1 - k :], x)) + sum(map(mul, table.readout[k], buffers))) >> bits
+            for k in range(SIZE)
+        ]
+        after = [
+            (decay * value + sum(map(mul, feed, x))) >> bits
+            for decay, value, feed in zip(table.decay, buffers, table.feed, strict=True)
+        ]
+        if n is None:
+            return w, after
+        weights, h = n
+        y, total = [], state[-1]
+        for weight, value in zip(weights, w, strict=True):
+            total += weight * value >> h
+            y.append(total)
+        return y, [*after, total]

@@ -1,0 +1,10 @@
+"""The only room where randomness is drawn: exact normals from a secret, or insecure ones for simulation."""
+
+from __future__ import annotations
+
+from evercount.noise.exact import ExactNoise
+from evercount.noise.floating import FloatNoise
+from evercount.noise.normals import FRACTION_BITS, Normals
+from evercount.noise.secret import Secret
+
+__all__ = ["FRACTION_BITS", "ExactNoise", "FloatNoise", "Normals", "Secret"]

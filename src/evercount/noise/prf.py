@@ -1,0 +1,122 @@
+"""Random bits as a function of (secret, draw, cell, attempt): AES-256 in counter mode, seekable to any block.
+
+A counter block is 16 bytes, big-endian: draw (48 bits), attempt (16), cell (32), index (32). The key stream
+of an attempt is its blocks of index 0, 1, 2, …: what AES-256-CTR gives when it starts at index 0. Blocks are
+encrypted in ECB mode, which is the same thing for counters that are not consecutive. Words are read
+little-endian, so every machine reads the same numbers.
+
+    index 0        bits 1 … 128 of x: the first word holds the leading 64
+    index 1        bits 1 … 64 of u; then bits 1 … 63 of v and, lowest, the sign
+    index 2+3j     bits 128j+129 … 128j+256 of x, read only in a decision that is too close to call
+    index 3+3j     bits 128j+65  … 128j+192 of u
+    index 4+3j     bits 128j+64  … 128j+191 of v
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from evercount.noise.secret import Secret
+
+UIntArray = npt.NDArray[np.uint64]
+
+LABEL = "evercount/noise/exact/1"
+"""The purpose for which the AES key is derived; a new layout of bits gets a new label."""
+
+DRAWS = 2**48
+CELLS = 2**32
+ATTEMPTS = 2**16
+
+BLOCK = 16
+
+
+def counter(draw: int, cell: int, attempt: int, index: int) -> bytes:
+    """One counter block."""
+    return (((draw << 16 | attempt) << 32 | cell) << 32 | index).to_bytes(BLOCK, "big")
+
+
+def counters(draws: range, cells: range) -> UIntArray:
+    """The counter blocks of index 0 and 1, attempt 0, draw by draw: shape ``(len(draws) · len(cells), 4)``.
+
+    The entries are raw bytes, two words a block; `set_attempt` writes the attempt into them.
+    """
+    made = np.empty((len(draws), len(cells), 4), dtype=np.uint64)
+    upper = np.arange(draws.start, draws.stop, dtype=np.uint64) << np.uint64(16)
+    lower = np.arange(cells.start, cells.stop, dtype=np.uint64) << np.uint64(32)
+    made[:, :, ::2] = upper.astype(">u8").view(np.uint64)[:, None, None]
+    made[:, :, 1] = lower.astype(">u8").view(np.uint64)
+    lower += np.uint64(1)
+    made[:, :, 3] = lower.astype(">u8").view(np.uint64)
+    return made.reshape(-1, 4)
+
+
+def set_attempt(blocks: UIntArray, attempt: npt.NDArray[np.int64] | int) -> None:
+    """Write the attempt into contiguous counters of shape ``(…, 4)``, in place."""
+    fields = blocks.view(np.dtype(">u2"))
+    fields[..., 3] = attempt
+    fields[..., 11] = attempt
+
+
+def read_counter(block: UIntArray) -> tuple[int, int, int]:
+    """Draw, cell and attempt of one row of counters."""
+    place = int.from_bytes(block[:2].tobytes(), "big")
+    return place >> 80, place >> 32 & (CELLS - 1), place >> 64 & (ATTEMPTS - 1)
+
+
+def switching_bound(numbers: int) -> float:
+    """A bound on the advantage of telling AES's permutation from a random function, for this many normals.
+
+    It is E[q²]/2^129 for q blocks. An attempt uses 2, and the number A of attempts is geometric with mean 1.4:
+    E[A²] = 2.5, so E[q²] ≤ 4 · 2.5 · numbers² < (4 · numbers)².
+    """
+    return (4.0 * numbers) ** 2 * 2.0**-129
+
+
+class Prf:
+    """The key stream. It has no state: any number of threads and processes may share it.
+
+    **Guarantee.** If AES-256 is a pseudorandom permutation and keyed BLAKE2b a pseudorandom function, then
+    the blocks of distinct counters are independent uniform bits to whoever does not know the secret, up to an
+    advantage of `switching_bound`. Tests: `test_noise_prf.py` (known answers, distinct counters).
+    """
+
+    def __init__(self, secret: Secret) -> None:
+        self._cipher = Cipher(algorithms.AES(bytes.fromhex(secret.derive(LABEL).hex())), modes.ECB())
+
+    def encrypt(self, blocks: bytes) -> bytes:
+        """The key-stream blocks of counter blocks."""
+        return self._cipher.encryptor().update(blocks)
+
+    def words(self, blocks: UIntArray) -> UIntArray:
+        """The key stream of counters as `counters` makes them: the words of index 0 and 1, a row each."""
+        stream = np.empty(blocks.nbytes + BLOCK, dtype=np.uint8)
+        self._cipher.encryptor().update_into(blocks.reshape(-1).view(np.uint8).data, stream.data)
+        return stream[: blocks.nbytes].view(np.dtype("<u8")).reshape(-1, 4)
+
+
+class Expansion:
+    """The infinite binary expansions of x, u and v in one attempt, read as far as a decision needs them."""
+
+    def __init__(self, prf: Prf, draw: int, cell: int, attempt: int) -> None:
+        self._prf = prf
+        self._place = (draw, cell, attempt)
+        head = self._block(0) + self._block(1)
+        words = [int.from_bytes(head[8 * i : 8 * i + 8], "little") for i in range(4)]
+        self.negative = bool(words[3] & 1)
+        self._known = {"x": (words[0] << 64 | words[1], 128), "u": (words[2], 64), "v": (words[3] >> 1, 63)}
+
+    def _block(self, index: int) -> bytes:
+        return self._prf.encrypt(counter(*self._place, index))
+
+    def prefix(self, name: str, bits: int) -> int:
+        """The first `bits` bits of the expansion of "x", "u" or "v", as an integer below 2^bits."""
+        value, length = self._known[name]
+        while length < bits:
+            rounds = length // 128 - (name == "x")
+            block = self._block(2 + "xuv".index(name) + 3 * rounds)
+            first, second = (int.from_bytes(block[i : i + 8], "little") for i in (0, 8))
+            value, length = value << 128 | first << 64 | second, length + 128
+        self._known[name] = (value, length)
+        return value >> (length - bits)

@@ -1,0 +1,92 @@
+"""The 256-bit secret of a stream: made by the operating system, shown only by `hex()`."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import NoReturn, SupportsIndex
+
+from evercount.errors import ParameterError
+
+_BYTES = 32
+_PERSON = b"evercount.derive"
+
+
+class Secret:
+    """A 256-bit key from which all noise of a stream follows.
+
+    Whoever holds it can subtract the noise from every release, past and future. So it is never part of a
+    repr, a message or a pickle, and `hex()` is the only way to see it: review what calls `hex()`.
+
+    **Guarantee.** `repr`, `str`, `format` and error messages contain no bit of the key; pickling is refused;
+    comparison takes the same time wherever the keys differ. Keys of different labels (`derive`) are
+    independent and tell nothing of their parent, if keyed BLAKE2b is a pseudorandom function. Tests:
+    `test_noise_secret.py`.
+    """
+
+    __slots__ = ("__key",)
+    __key: bytes
+
+    def __init__(self) -> None:
+        raise ParameterError("a Secret is made by Secret.generate() or Secret.from_hex(text)")
+
+    @classmethod
+    def _of(cls, key: bytes) -> Secret:
+        made = object.__new__(cls)
+        object.__setattr__(made, "_Secret__key", key)
+        return made
+
+    @classmethod
+    def generate(cls) -> Secret:
+        """A fresh secret from the operating system's generator."""
+        return cls._of(secrets.token_bytes(_BYTES))
+
+    @classmethod
+    def from_hex(cls, text: str) -> Secret:
+        """The secret that `hex()` showed: exactly 64 hexadecimal digits."""
+        good = isinstance(text, str) and len(text) == 2 * _BYTES and text.isascii() and text.isalnum()
+        try:
+            made = cls._of(bytes.fromhex(text)) if good else None
+        except ValueError:
+            made = None
+        # The text may be a mistyped secret: it must not stand in the message or in the locals of a traceback.
+        del text
+        if made is None:
+            raise ParameterError("a secret is written as exactly 64 hexadecimal digits (256 bits)") from None
+        return made
+
+    def hex(self) -> str:
+        """The key as 64 hexadecimal digits: the only way to see it. Keep it as you would keep a password."""
+        return self.__key.hex()
+
+    def derive(self, label: str) -> Secret:
+        """An independent secret for one purpose; the same label always gives the same one."""
+        if not isinstance(label, str) or not label:
+            raise ParameterError(f"a label must be a nonempty text, not {label!r}")
+        digest = hashlib.blake2b(label.encode(), digest_size=_BYTES, key=self.__key, person=_PERSON)
+        return Secret._of(digest.digest())
+
+    # Equality without __hash__ makes it unhashable, on purpose: a hash is a function of the key and gets printed.
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(self.__key, other.__key)
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError("a Secret cannot be changed")
+
+    def __copy__(self) -> Secret:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Secret:
+        return self
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise ParameterError("a Secret is not pickled: store secret.hex() where passwords are stored")

@@ -1,0 +1,91 @@
+"""Charts of published numbers and of planned errors, by matplotlib, without a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_POINTS = 4000
+"""More ticks than a chart has pixels are thinned evenly before drawing."""
+
+
+def new_axes(width: float = 9.0, height: float = 4.5) -> Axes:
+    """Axes of a new figure that needs no display."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtra("plots", "plot") from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes: Axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    return axes
+
+
+def save(axes: Axes, target: str | Path) -> None:
+    """Write the figure of these axes; the suffix chooses the format."""
+    figure: Any = axes.get_figure()
+    figure.savefig(str(target), dpi=150)
+
+
+def band_plot(
+    ticks: npt.NDArray[np.int64],
+    values: npt.NDArray[np.float64],
+    half: npt.NDArray[np.float64],
+    labels: Sequence[str],
+    caption: str,
+    target: str | Path | Axes | None = None,
+) -> Axes:
+    """One line with an error band for every output."""
+    axes: Axes = new_axes() if target is None or isinstance(target, str | Path) else target
+    keep = np.unique(np.linspace(0, max(len(ticks) - 1, 0), min(len(ticks), MOST_POINTS)).astype(np.int64))
+    for i, label in enumerate(labels):
+        x, y, h = ticks[keep], values[keep, i], half[keep, i]
+        (line,) = axes.plot(x, y, linewidth=1.4, label=label)
+        axes.fill_between(x, y - h, y + h, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set_xlabel("tick")
+    axes.set_ylabel("published number")
+    axes.set_title(caption, fontsize=9, loc="left")
+    if len(labels) > 1:
+        axes.legend(frameon=False, fontsize=8, ncols=2)
+    if isinstance(target, str | Path):
+        save(axes, target)
+    return axes
+
+
+def error_plot(
+    curves: Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]],
+    title: str,
+    target: str | Path | None = None,
+    floor: float | None = None,
+) -> Axes:
+    """Std over time of several mechanisms; `floor` is the lower bound for the worst tick."""
+    axes = new_axes()
+    for name, (ticks, std) in curves.items():
+        axes.plot(ticks, std, linewidth=1.5, label=name)
+    if floor is not None:
+        axes.axhline(floor, color="black", linestyle="--", linewidth=1, label="lower bound, worst tick")
+    axes.set_xlabel("tick")
+    axes.set_ylabel("standard deviation of the published number")
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8)
+    if target is not None:
+        save(axes, target)
+    return axes
+
+
+def figure_of(axes: Axes) -> Figure:
+    """The figure that holds these axes."""
+    figure: Any = axes.get_figure()
+    return figure  # type: ignore[no-any-return]

@@ -1,0 +1,8 @@
+"""Budgets, adjacency, calibration and the ledger. How much noise a promise costs. No randomness is drawn here."""
+
+from __future__ import annotations
+
+from evercount.privacy.budget import Adjacency, Budget, Calibration, Unit, compose
+from evercount.privacy.ledger import Entry, Ledger
+
+__all__ = ["Adjacency", "Budget", "Calibration", "Entry", "Ledger", "Unit", "compose"]

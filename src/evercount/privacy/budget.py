@@ -1,0 +1,257 @@
+"""Budget: how much one stream may reveal, about whom, and how much noise that costs.
+
+A budget is a promise (ε, δ) about all releases of a stream together, the adjacency it is about, the unit it
+protects, and the calibration that turns it into noise. It holds numbers only and draws nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal, get_args
+
+from evercount.errors import ParameterError
+from evercount.privacy import gaussian
+from evercount.privacy.checks import check_count, check_delta, check_name, check_number, check_positive
+
+Adjacency = Literal["add-remove", "replace"]
+Calibration = Literal["tight", "classic", "paper"]
+Unit = Literal["event", "user"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """An (ε, δ) promise for the whole sequence of releases.
+
+    `adjacency`: what a neighbouring stream is. "add-remove": one unit is absent in it; "replace": one unit is
+    any other legal one. `unit`: what one unit is: an event, or a user with at most `max_events` events.
+    `calibration`: how the noise is computed: "tight" (exact, any ε), "classic" (Dwork and Roth) or "paper",
+    both for ε < 1 only.
+
+    **Guarantee.** Gaussian noise of std `noise_multiplier()`·Δ, where Δ bounds ‖R(X − X′)‖_F over all
+    neighbours, makes the whole sequence of releases (epsilon, delta)-DP for the adjacency and unit named.
+    Proof: `gaussian.proof.md`. It is assumed that Δ was computed for the same adjacency and, with
+    unit="user", from `scale_sensitivity`. Test:
+    `test_privacy_budget.py::test_noise_multiplier_meets_the_promise`.
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency = "add-remove"
+    calibration: Calibration = "tight"
+    unit: Unit = "event"
+    max_events: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", check_positive("epsilon", self.epsilon))
+        object.__setattr__(self, "delta", check_delta(self.delta))
+        check_name("adjacency", self.adjacency, get_args(Adjacency))
+        check_name("calibration", self.calibration, get_args(Calibration))
+        check_name("unit", self.unit, get_args(Unit))
+        object.__setattr__(self, "max_events", check_count("max_events", self.max_events))
+        if self.unit == "event" and self.max_events != 1:
+            raise ParameterError(
+                f"max_events={self.max_events} has no meaning with unit='event', which protects one event. "
+                "Use unit='user' to protect a user with that many events."
+            )
+        if self.calibration != "tight":
+            _multiplier(self.calibration, self.epsilon, self.delta)  # refuse now what it cannot calibrate
+
+    # -- other ways to say it --------------------------------------------------------------------------------
+
+    @classmethod
+    def from_mu(
+        cls,
+        mu: float,
+        delta: float,
+        adjacency: Adjacency = "add-remove",
+        unit: Unit = "event",
+        max_events: int = 1,
+    ) -> Budget:
+        """The tight budget at `delta` that buys μ-Gaussian-DP.
+
+        **Guarantee.** The result's `.mu` is at most `mu` (so it never spends more than asked), and smaller by
+        a relative 1e-9 at most. Test:
+        `test_privacy_budget.py::test_from_mu_and_from_rho_never_buy_more_than_asked`.
+        """
+        mu, delta = check_positive("mu", mu), check_delta(delta)
+        epsilon = gaussian.epsilon_of(mu, delta)
+        step = 2.0**-50
+        while epsilon > 0 and gaussian.mu_of(epsilon, delta) > mu and step < 1:
+            epsilon *= 1 - step
+            step *= 2
+        if epsilon <= 0 or gaussian.mu_of(epsilon, delta) > mu:
+            raise ParameterError(
+                f"at delta={delta!r} a mechanism with mu={mu!r} costs no epsilon: delta alone covers it. "
+                f"Choose a delta well below {gaussian.delta_of(mu, 0.0):.3g}."
+            )
+        return cls(epsilon, delta, adjacency=adjacency, unit=unit, max_events=max_events)
+
+    @classmethod
+    def from_rho(
+        cls,
+        rho: float,
+        delta: float,
+        adjacency: Adjacency = "add-remove",
+        unit: Unit = "event",
+        max_events: int = 1,
+    ) -> Budget:
+        """The tight budget at `delta` of Gaussian noise that is ρ-zCDP, ρ = Δ²/2σ².
+
+        ρ fixes σ, and the Gaussian mechanism with that σ is exactly √(2ρ)-Gaussian-DP, so the conversion
+        loses nothing. The result's `.rho` is at most `rho`.
+        """
+        mu = math.sqrt(2 * check_positive("rho", rho))
+        while Fraction(mu) ** 2 > 2 * Fraction(float(rho)):
+            mu = math.nextafter(mu, 0.0)
+        return cls.from_mu(mu, delta, adjacency, unit, max_events)
+
+    @property
+    def mu(self) -> float:
+        """The Gaussian-DP parameter Δ/σ that this budget buys under its calibration."""
+        if self.calibration == "tight":
+            return gaussian.mu_of(self.epsilon, self.delta)
+        return 1.0 / self.noise_multiplier()
+
+    @property
+    def rho(self) -> float:
+        """The zCDP parameter Δ²/2σ² = μ²/2 that this budget buys under its calibration."""
+        return self.mu**2 / 2
+
+    def noise_multiplier(self) -> float:
+        """σ/Δ, rounded up: the std of the noise for sensitivity one."""
+        return _multiplier(self.calibration, self.epsilon, self.delta)
+
+    def epsilon_at(self, delta: float) -> float:
+        """The ε that the same noise gives at another δ (rounded up; 0.0 when δ alone covers it)."""
+        return gaussian.epsilon_of(self.mu, check_delta(delta))
+
+    def delta_at(self, epsilon: float) -> float:
+        """The δ that the same noise gives at another ε ≥ 0 (rounded up)."""
+        return gaussian.delta_upper(self.mu, epsilon)
+
+    # -- changes ---------------------------------------------------------------------------------------------
+
+    def with_delta(self, delta: float) -> Budget:
+        """The same promise with another δ and the same ε."""
+        return replace(self, delta=delta)
+
+    def reserve(self, numeric_delta: float) -> Budget:
+        """The budget left for the ideal mechanism when `numeric_delta` of δ is kept for numerical error.
+
+        **Guarantee.** The result's δ plus `numeric_delta` is at most this δ, in exact arithmetic. Test:
+        `test_privacy_budget.py::test_reserve_rounds_down`.
+        """
+        reserved = check_number("numeric_delta", numeric_delta)
+        if reserved < 0:
+            raise ParameterError(f"numeric_delta must not be negative, not {numeric_delta!r}.")
+        if reserved >= self.delta:
+            raise ParameterError(
+                f"the numerical error needs delta {reserved!r} and the budget has {self.delta!r}: nothing "
+                "is left for the noise. Choose a larger delta or compute with more bits."
+            )
+        left = self.delta - reserved
+        if Fraction(left) + Fraction(reserved) > Fraction(self.delta):
+            left = math.nextafter(left, 0.0)
+        return self.with_delta(left)
+
+    def scale_sensitivity(self, S: float) -> float:
+        """The squared sensitivity for this budget's unit: S·k² for users of at most k events, S for events.
+
+        **Guarantee.** If S bounds Σ_cells (P² + N²) for one event, the result bounds it for one unit. The
+        change of k events is a sum of k changes; P and N are at most the sums of theirs, and by Minkowski √(Σ
+        P² + N²) ≤ k·√S. Equality when all k events move one cell the same way. The streams in between must be
+        legal for the query. Test: `test_privacy_budget.py::test_scale_sensitivity_bounds_groups_of_events`.
+        """
+        single = check_number("S", S)
+        if single < 0:
+            raise ParameterError(f"a squared sensitivity must not be negative, not {S!r}.")
+        exact = Fraction(single) * self.max_events**2
+        scaled = check_number("S·max_events²", exact)
+        return scaled if Fraction(scaled) >= exact else math.nextafter(scaled, math.inf)
+
+    # -- words and data --------------------------------------------------------------------------------------
+
+    def sentence(self) -> str:
+        """The guarantee in one plain sentence."""
+        if self.unit == "event":
+            who, whose = "any one event", "that event"
+        else:
+            events = "event" if self.max_events == 1 else "events"
+            who = f"any one user (with at most {self.max_events} {events} in the whole stream)"
+            whose = "that user's events"
+        what = {
+            "add-remove": f"if {whose} had been left out",
+            "replace": f"if {whose} had been any other legal ones"
+            if self.unit == "user"
+            else f"if {whose} had been any other legal event",
+        }[self.adjacency]
+        return (
+            f"All releases together protect {who}: the probability of any outcome is at most "
+            f"e^{self.epsilon:g} times what it would be {what}, plus {self.delta:g} "
+            f"(epsilon={self.epsilon:g}, delta={self.delta:g}, adjacency {self.adjacency}, unit {self.unit})."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, JSON-serialisable; `from_dict` is the inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Budget:
+        """The budget of `to_dict`; unknown or missing fields are refused."""
+        if not isinstance(data, dict):
+            raise ParameterError(f"a budget is a mapping of its fields, not {type(data).__name__}.")
+        unknown = sorted(set(data) - set(cls.__dataclass_fields__))
+        missing = [name for name in ("epsilon", "delta") if name not in data]
+        if unknown or missing:
+            raise ParameterError(f"a budget's fields: unknown {unknown}, missing {missing}.")
+        return cls(**data)
+
+
+def _multiplier(calibration: Calibration, epsilon: float, delta: float) -> float:
+    if calibration == "classic":
+        return gaussian.classic_multiplier(epsilon, delta)
+    if calibration == "paper":
+        return gaussian.paper_multiplier(epsilon, delta)
+    mu = gaussian.mu_of(epsilon, delta)
+    multiplier = 1.0 / mu
+    return multiplier if Fraction(multiplier) * Fraction(mu) >= 1 else math.nextafter(multiplier, math.inf)
+
+
+def compose_mu(mus: Iterable[float]) -> float:
+    """√Σμ²: several Gaussian mechanisms on the same data, one after the other, are exactly one of this μ."""
+    return math.hypot(*mus)
+
+
+def compose(budgets: Iterable[Budget], delta: float | None = None) -> Budget:
+    """What several streams about the same events cost together: exact, by Gaussian-DP.
+
+    The result is stated at `delta` (default: the largest δ of the parts). All parts must name the same
+    adjacency and unit.
+
+    **Guarantee.** The joint release is (result.epsilon, result.delta)-DP: adaptive composition of
+    μ_i-Gaussian-DP is √Σμ_i²-Gaussian-DP (Dong, Roth and Su 2019, Corollary 2). Tests:
+    `test_privacy_ledger.py::test_compose_against_oracle`.
+    """
+    parts = list(budgets)
+    if not parts:
+        raise ParameterError("compose needs at least one budget.")
+    for part in parts:
+        check_same_unit(parts[0], part)
+    delta = max(part.delta for part in parts) if delta is None else check_delta(delta)
+    epsilon = gaussian.epsilon_of(compose_mu(part.mu for part in parts), delta)
+    if epsilon == 0:
+        raise ParameterError(f"at delta={delta!r} these budgets cost no epsilon together: choose a smaller delta.")
+    return replace(parts[0], epsilon=epsilon, delta=delta, calibration="tight")
+
+
+def check_same_unit(one: Budget, other: Budget) -> None:
+    """Refuse to add budgets which protect different things."""
+    first = (one.adjacency, one.unit, one.max_events)
+    second = (other.adjacency, other.unit, other.max_events)
+    if first != second:
+        raise ParameterError(
+            f"budgets compose only for the same adjacency, unit and max_events: {first} and {second} differ."
+        )

@@ -1,0 +1,218 @@
+"""The privacy of one Gaussian mechanism: δ, ε and μ = Δ/σ from each other, always erring on the private side.
+
+A Gaussian mechanism with sensitivity Δ and noise std σ is exactly μ-Gaussian-DP with μ = Δ/σ, and satisfies
+(ε, δ)-DP if and only if δ(μ, ε) ≤ δ, where
+
+    δ(μ, ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)          (Balle and Wang 2018; Dong, Roth and Su 2019)
+
+With u = ε/μ, h = μ/2, a = h − u and the Mills ratio m(x) = (1 − Φ(x))/φ(x) the identity φ(a) = e^ε φ(−h − u)
+gives
+
+    δ = φ(a)·D,   D = m(u−h) − m(u+h) = ∫₀^∞ 2 sinh(h s) e^{−u s − s²/2} ds
+
+so e^ε never appears, and where the difference would cancel (small h) the integral of a positive function does
+not. `gaussian.proof.md` derives this and bounds the float error that the safe side must cover.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount.errors import ParameterError
+from evercount.privacy.checks import check_delta, check_positive
+
+_EPS = 2.0**-52
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+_SMALL_H = 0.5  # below this the two Mills ratios are too close and the integral is used
+_FAR = 1e6  # beyond this many standard deviations nothing is computed
+_NODES = 64
+
+
+class _Evaluated(NamedTuple):
+    """log δ and a bound on its absolute error (so a bound on the relative error of δ)."""
+
+    log_delta: float
+    error: float
+
+
+@cache
+def _legendre() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    return 0.5 * (nodes + 1.0), 0.5 * weights
+
+
+def _mills(x: float) -> float:
+    # Imported here, because it costs more than the rest of the program's start.
+    from scipy.special import erfcx
+
+    return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))
+
+
+def _evaluate(mu: float, epsilon: float) -> _Evaluated:
+    """Log δ(μ, ε) with its error bound; see `gaussian.proof.md` for every term of the bound."""
+    u, h = epsilon / mu, mu / 2
+    a = h - u
+    if u == math.inf or -a > _FAR + 4 * _EPS * u:
+        return _Evaluated(-math.inf, 0.0)  # δ < exp(−a²/2) is far below every double
+    cancellation = 1.0
+    if h <= _SMALL_H:
+        nodes, weights = _legendre()
+        reach = min(10.5, 60.0 / u) if u > 0 else 10.5
+        s = reach * nodes
+        difference = reach * float(np.dot(weights, 2.0 * np.sinh(h * s) * np.exp(-s * (u + 0.5 * s))))
+        log_delta = -0.5 * a * a - _HALF_LOG_2PI + math.log(difference)
+    elif a <= 0:
+        first, second = _mills(-a), _mills(u + h)
+        difference = first - second
+        cancellation = (first + second) / difference
+        log_delta = -0.5 * a * a - _HALF_LOG_2PI + math.log(difference)
+    else:  # Φ(a) ≥ 1/2, and a Mills ratio at −a could overflow
+        lost = math.exp(-0.5 * a * a - _HALF_LOG_2PI) * _mills(u + h)
+        kept = 0.5 * math.erfc(-a / math.sqrt(2))
+        cancellation = (kept + lost) / (kept - lost)
+        log_delta = math.log(kept - lost)
+    spread = (1.0 + abs(a)) * (u + h)
+    error = _EPS * (64.0 * cancellation + 4.0 * (a * a + spread) + 4.0 * abs(log_delta))
+    return _Evaluated(min(log_delta, 0.0), error)
+
+
+def delta_of(mu: float, epsilon: float) -> float:
+    """δ(μ, ε), the smallest δ of the Gaussian mechanism with Δ/σ = `mu`; the nearest value.
+
+    Stable for δ down to the smallest normal double (2e-308); below that it returns 0.0. `delta_upper` is the
+    version to claim privacy with.
+    """
+    return math.exp(_evaluate(check_positive("mu", mu), _at_least_zero(epsilon)).log_delta)
+
+
+def delta_upper(mu: float, epsilon: float) -> float:
+    """An upper bound of δ(μ, ε) that includes the float error of its own evaluation.
+
+    **Guarantee.** The true δ(μ, ε) is not larger than the result (`gaussian.proof.md`, section 3). Assumes
+    that `erfcx`, `erfc` and `exp` are accurate to 8 units in the last place. Test:
+    `test_privacy_gaussian.py::test_delta_upper_is_an_upper_bound`.
+    """
+    found = _evaluate(check_positive("mu", mu), _at_least_zero(epsilon))
+    return min(1.0, math.nextafter(math.exp(found.log_delta + found.error), 1.0))
+
+
+@lru_cache(maxsize=1024, typed=True)  # typed: True must not find the answer for 1.0
+def mu_of(epsilon: float, delta: float) -> float:
+    """The largest μ = Δ/σ that (ε, δ)-DP allows, rounded to the private side.
+
+    **Guarantee.** δ(mu_of(ε, δ), ε) ≤ δ in exact arithmetic: after the root search the result is stepped down
+    until the evaluated δ plus *twice* its error bound is below δ (`gaussian.proof.md`, section 4; the second
+    half of the margin lets a ledger add up parts without being refused for a rounding error). Any ε > 0 and
+    any δ in (0, 1) that is a normal double. Test:
+    `test_privacy_gaussian.py::test_mu_of_is_on_the_private_side`.
+    """
+    epsilon, target = check_positive("epsilon", epsilon), math.log(check_delta(delta))
+
+    def excess(log_mu: float) -> float:
+        return _evaluate(math.exp(log_mu), epsilon).log_delta - target
+
+    def safe(mu: float) -> bool:
+        found = _evaluate(mu, epsilon)
+        return found.log_delta + 2 * found.error <= target
+
+    # δ(μ, ε) ≤ 2Φ(μ/2) − 1 < μ, so μ = δ is private whatever ε is; the upper end is found by doubling.
+    low, high = target - 1.0, math.log(math.sqrt(2 * epsilon) + 1.0)
+    while excess(high) <= 0:
+        high += 1.0
+    mu = math.exp(_root(excess, low, high))
+    step = 4 * _EPS
+    while not safe(mu):
+        mu *= 1 - step
+        step *= 2
+    return mu
+
+
+@lru_cache(maxsize=1024, typed=True)  # typed: True must not find the answer for 1.0
+def epsilon_of(mu: float, delta: float) -> float:
+    """The smallest ε ≥ 0 with δ(μ, ε) ≤ δ, rounded up; 0.0 when δ alone already covers the mechanism.
+
+    **Guarantee.** The mechanism with Δ/σ = `mu` is (epsilon_of(mu, delta), delta)-DP; the margin is that of
+    `delta_upper`. Test: `test_privacy_gaussian.py::test_epsilon_of_is_on_the_private_side`.
+    """
+    mu, target = check_positive("mu", mu), math.log(check_delta(delta))
+
+    def safe(epsilon: float) -> bool:
+        found = _evaluate(mu, epsilon)
+        return found.log_delta + found.error <= target
+
+    if safe(0.0):
+        return 0.0
+
+    def excess(epsilon: float) -> float:
+        return _evaluate(mu, epsilon).log_delta - target
+
+    # δ(μ, ε) ≤ Φ(−(ε/μ − μ/2)) ≤ exp(−(ε/μ − μ/2)²/2), which is ≤ δ at the upper end; one more for rounding.
+    high = mu * (mu / 2 + math.sqrt(-2 * target) + 1.0)
+    epsilon = _root(excess, 0.0, high) if excess(0.0) > 0 else math.ulp(0.0)
+    step = 4 * _EPS
+    while not safe(epsilon):
+        epsilon += max(step * high, math.ulp(epsilon))
+        step *= 2
+    return epsilon
+
+
+def classic_multiplier(epsilon: float, delta: float) -> float:
+    """σ/Δ = √(2 ln(1.25/δ))/ε of Dwork and Roth (2014, Theorem A.1), proved for ε < 1 only.
+
+    **Guarantee.** Not smaller than the tight multiplier at the same (ε, δ): checked at every call. Test:
+    `test_privacy_gaussian.py::test_classic_and_paper_are_never_below_tight`.
+    """
+    _below_one("classic", epsilon)
+    return _at_least_tight("classic", math.sqrt(2 * math.log(1.25 / check_delta(delta))) / epsilon, epsilon, delta)
+
+
+def paper_multiplier(epsilon: float, delta: float) -> float:
+    """σ/Δ = C_{ε,δ} = (2/ε)√(4/9 + ln(√(2/π)/δ)) of the paper; safe, about 1.7 times larger than needed.
+
+    **Guarantee.** Not smaller than the tight multiplier at the same (ε, δ): checked at every call. Test:
+    `test_privacy_gaussian.py::test_classic_and_paper_are_never_below_tight`.
+    """
+    _below_one("paper", epsilon)
+    inside = 4 / 9 + math.log(math.sqrt(2 / math.pi) / check_delta(delta))
+    return _at_least_tight("paper", 2 / epsilon * math.sqrt(inside), epsilon, delta)
+
+
+def _at_least_zero(epsilon: float) -> float:
+    return 0.0 if epsilon == 0 else check_positive("epsilon", epsilon)
+
+
+def _below_one(calibration: str, epsilon: float) -> None:
+    if check_positive("epsilon", epsilon) >= 1:
+        raise ParameterError(
+            f"calibration {calibration!r} is proved for epsilon < 1 only, and epsilon is {epsilon!r}. "
+            "Use calibration='tight', which holds for every epsilon and adds less noise."
+        )
+
+
+def _at_least_tight(calibration: str, multiplier: float, epsilon: float, delta: float) -> float:
+    if multiplier * mu_of(epsilon, delta) < 1:
+        raise ParameterError(
+            f"calibration {calibration!r} would add too little noise for epsilon={epsilon!r}, "
+            f"delta={delta!r}. Use calibration='tight'."
+        )
+    return multiplier
+
+
+def _root(excess: Callable[[float], float], low: float, high: float) -> float:
+    """The place where `excess` changes sign, on the side where it is ≤ 0; the caller steps to safety.
+
+    Bisection, because it needs no smoothness and ends at neighbouring doubles after some 60 evaluations.
+    """
+    low_is_negative = excess(low) <= 0
+    while low < (middle := low + 0.5 * (high - low)) < high and high - low > _EPS * abs(middle):
+        if (excess(middle) <= 0) == low_is_negative:
+            low = middle
+        else:
+            high = middle
+    return low if low_is_negative else high

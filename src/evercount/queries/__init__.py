@@ -1,0 +1,78 @@
+"""What is asked of a stream: each query is an encoder, a declared sensitivity and a decoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evercount.errors import ParameterError, UnknownName
+from evercount.queries.base import Adjacency, Query
+from evercount.queries.counts import Average, Count, Sum
+from evercount.queries.cuts import Cuts
+from evercount.queries.episodes import Episodes
+from evercount.queries.graph_counts import Edges, KStars, Triangles
+from evercount.queries.graph_degrees import DegreeHistogram, HighDegree
+from evercount.queries.graph_forests import Components, Matching, SpanningForest
+from evercount.queries.histogram import Histogram, TopK
+from evercount.queries.prefix import PrefixQuery
+from evercount.queries.substrings import Substrings
+from evercount.queries.window import Window
+
+QUERIES: dict[str, type[Query]] = {
+    kind.name: kind
+    for kind in (
+        Count,
+        Sum,
+        Average,
+        Window,
+        Histogram,
+        TopK,
+        Substrings,
+        Episodes,
+        Cuts,
+        Edges,
+        Triangles,
+        KStars,
+        DegreeHistogram,
+        HighDegree,
+        SpanningForest,
+        Components,
+        Matching,
+    )
+}
+"""Every query that can be built from its name and parameters (snapshots, services, commands)."""
+
+
+def build_query(name: str, parameters: dict[str, Any]) -> Query:
+    """The query of that name; wrong parameters are a ParameterError that names them."""
+    if name not in QUERIES:
+        raise UnknownName("query", name, QUERIES)
+    try:
+        return QUERIES[name](**parameters)
+    except TypeError as error:
+        raise ParameterError(f"parameters of {name!r}: {error}") from error
+
+
+__all__ = [
+    "QUERIES",
+    "Adjacency",
+    "Average",
+    "Components",
+    "Count",
+    "Cuts",
+    "DegreeHistogram",
+    "Edges",
+    "Episodes",
+    "HighDegree",
+    "Histogram",
+    "KStars",
+    "Matching",
+    "PrefixQuery",
+    "Query",
+    "SpanningForest",
+    "Substrings",
+    "Sum",
+    "TopK",
+    "Triangles",
+    "Window",
+    "build_query",
+]

@@ -1,0 +1,228 @@
+"""Count, Sum and Average: one number per tick from events that each add a bounded value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+
+from evercount.errors import InputError, ParameterError, UnknownName
+from evercount.queries.base import LARGEST_TOTAL, Adjacency, FloatArray, IntArray, Query
+
+
+def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
+    """`values` as int64, or an InputError that names the first one that is not a whole number in [low, high]."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise InputError(f"{what} must be numbers, got rows of different lengths") from error
+    if array.dtype == np.bool_:
+        array = array.astype(np.int64)
+    if array.size == 0:
+        return np.zeros(array.shape, np.int64)
+    if not (np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)):
+        raise InputError(f"{what} must be numbers, got {array.dtype} data")
+    with np.errstate(invalid="ignore"):
+        bad = ~((array >= low) & (array <= high) & (array == np.floor(array)))
+    if bad.any():
+        at = int(np.argmax(bad))
+        value = array.ravel()[at].item()
+        raise InputError(f"{what} must be whole numbers from {low:g} to {high:g}; item {at} is {value!r}")
+    return array.astype(np.int64)
+
+
+class Count(Query):
+    """How many events so far. A tick's input is its number of events; one event adds 1 (or 0).
+
+    `max_per_tick` declares the largest number of events that a tick may hold; more is refused. It is a check of the
+    input, not a privacy parameter.
+
+    Guarantee. S = 1 for both adjacencies: one event moves one tick's increment by at most 1 (replace: an event that
+    counts becomes one that does not). Test: tests/test_queries_counts.py::test_sensitivity_by_enumeration.
+    """
+
+    name = "count"
+
+    def __init__(self, max_per_tick: int | None = None) -> None:
+        if max_per_tick is not None and (
+            isinstance(max_per_tick, bool) or not isinstance(max_per_tick, int) or max_per_tick < 1
+        ):
+            raise ParameterError(f"max_per_tick must be a whole number of at least 1 (or None), got {max_per_tick!r}")
+        self.max_per_tick = max_per_tick
+
+    @property
+    def cells(self) -> int:
+        """One running sum."""
+        return 1
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        """S: see the class."""
+        return 1.0
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        """One whole number: the tick's events."""
+        number = whole_numbers(events, 0, self.max_per_tick or LARGEST_TOTAL, "the number of events of a tick")
+        if number.size != 1 or number.ndim > 1:
+            raise InputError(f"a tick of Count is one number of events, got an array of shape {number.shape}")
+        return number.reshape(1), state
+
+    def encode_run(self, state: Any, ticks: Iterable[Any]) -> tuple[IntArray, Any]:
+        """Many ticks at once, as any one-dimensional sequence of numbers."""
+        values = ticks if isinstance(ticks, np.ndarray | list | tuple) else list(ticks)
+        numbers = whole_numbers(values, 0, self.max_per_tick or LARGEST_TOTAL, "numbers of events per tick")
+        if numbers.ndim != 1:
+            raise InputError(f"a run of Count is one number of events per tick, got an array of shape {numbers.shape}")
+        return numbers[:, np.newaxis], state
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"max_per_tick": self.max_per_tick}
+
+
+class Sum(Query):
+    """The sum so far of one value per event, each in [lo, hi], on a public grid.
+
+    A tick's input is the sequence of its events' values (a single number is one event). Values are rounded to the
+    nearest multiple of `grid`; `lo` and `hi` must be such multiples.
+
+    Guarantee. S = max(lo², hi²) for add-remove and (hi−lo)² for replace. Test:
+    tests/test_queries_counts.py::test_sensitivity_by_enumeration.
+    """
+
+    name = "sum"
+
+    def __init__(self, lo: float = 0.0, hi: float = 1.0, grid: float = 1.0) -> None:
+        for label, value in (("lo", lo), ("hi", hi), ("grid", grid)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise ParameterError(f"{label} must be a finite number, got {value!r}")
+        if not lo < hi:
+            raise ParameterError(f"lo must be below hi, got lo={lo}, hi={hi}")
+        if not grid > 0:
+            raise ParameterError(f"grid must be positive, got {grid}")
+        self.lo, self.hi, self._grid = float(lo), float(hi), float(grid)
+        self._low, self._high = round(lo / grid), round(hi / grid)
+        if self._low * self._grid != self.lo or self._high * self._grid != self.hi:
+            raise ParameterError(f"lo={lo} and hi={hi} must be whole multiples of grid={grid}")
+
+    @property
+    def cells(self) -> int:
+        """One running sum."""
+        return 1
+
+    @property
+    def grid(self) -> float:
+        """The public unit that values are rounded to."""
+        return self._grid
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """One published number."""
+        return ("sum",)
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        """S: see the class."""
+        return max(self.lo**2, self.hi**2) if adjacency == "add-remove" else (self.hi - self.lo) ** 2
+
+    def units(self, events: Any) -> IntArray:
+        """The events' values in grid units, or an InputError that names the first illegal one."""
+        try:
+            values = np.atleast_1d(np.asarray(events, dtype=np.float64))
+        except (TypeError, ValueError) as error:
+            raise InputError("the events of a tick must be numbers") from error
+        if values.ndim != 1:
+            raise InputError(f"a tick is a sequence of values, got an array of shape {values.shape}")
+        with np.errstate(invalid="ignore"):
+            bad = ~((values >= self.lo) & (values <= self.hi))
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise InputError(f"event {at} is {values[at]!r}, outside the declared range [{self.lo:g}, {self.hi:g}]")
+        return np.rint(values / self._grid).astype(np.int64)
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        """The values of the tick's events."""
+        return np.asarray([self.units(events).sum()], dtype=np.int64), state
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"lo": self.lo, "hi": self.hi, "grid": self._grid}
+
+
+class Average(Sum):
+    """The running average of values in [lo, hi]: per tick (the paper's: sum so far / tick) or per event.
+
+    per="tick" divides the noisy sum by the public tick number, so its std is that of the sum over t. per="event" keeps two
+    running sums, of (value − mid) and of 1, with mid = (lo+hi)/2 rounded to the grid, and publishes mid + their
+    ratio; its std is the first-order one at the published values.
+
+    Guarantee. per="tick": S of `Sum` (post-processing). per="event": with a = max(hi−mid, mid−lo) (half the range, up to the
+    grid), S = a² + 1 for add-remove and the larger of that and (hi−lo)² for replace (an event may become a no-op).
+    Test: tests/test_queries_counts.py::test_sensitivity_by_enumeration.
+    """
+
+    name = "average"
+
+    def __init__(
+        self, lo: float = 0.0, hi: float = 1.0, grid: float = 1.0, per: Literal["tick", "event"] = "tick"
+    ) -> None:
+        super().__init__(lo, hi, grid)
+        if per not in ("tick", "event"):
+            raise UnknownName("kind of average", per, ("tick", "event"))
+        if per == "event" and 1 / self._grid != round(1 / self._grid):
+            raise ParameterError(f"per='event' needs a grid that divides 1, got {grid}")
+        self.per = per
+        self._mid = (self._low + self._high) // 2
+
+    @property
+    def cells(self) -> int:
+        """The sum; per event also the number of events."""
+        return 2 if self.per == "event" else 1
+
+    @property
+    def outputs(self) -> int:
+        """One average."""
+        return 1
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """One published number."""
+        return ("average",)
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        """S: see the class."""
+        if self.per == "tick":
+            return super().squared_sensitivity(adjacency)
+        reach = max(self._high - self._mid, self._mid - self._low) * self._grid
+        absent = reach**2 + 1.0
+        return absent if adjacency == "add-remove" else max(absent, (self.hi - self.lo) ** 2)
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        """The values of the tick's events."""
+        units = self.units(events)
+        if self.per == "tick":
+            return np.asarray([units.sum()], dtype=np.int64), state
+        ones = len(units) * round(1 / self._grid)
+        return np.asarray([(units - self._mid).sum(), ones], dtype=np.int64), state
+
+    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+        """See `Query`."""
+        if self.per == "tick":
+            return noisy / np.arange(first_tick, first_tick + len(noisy))[:, np.newaxis]
+        events = np.maximum(noisy[:, 1], 1.0)
+        return np.clip(self._mid * self._grid + noisy[:, 0] / events, self.lo, self.hi)[:, np.newaxis]
+
+    def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:
+        """See `Query`."""
+        return ((ticks, 1.0 / ticks if self.per == "tick" else np.ones(len(ticks))),)
+
+    def output_scale(self, noisy: FloatArray, published: FloatArray) -> FloatArray | None:
+        """See `Query`: per event, the factor from the std of a cell to that of the ratio at the published values."""
+        if self.per == "tick":
+            return None
+        events = np.maximum(noisy[:, 1:2], 1.0)
+        return np.asarray(np.sqrt(1 + (published - self._mid * self._grid) ** 2) / events)
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**super().parameters(), "per": self.per}

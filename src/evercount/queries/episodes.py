@@ -1,0 +1,94 @@
+"""Running counts of the minimal occurrences of every episode of length ≤ ℓ in a stream of letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import gt
+from typing import Any, ClassVar
+
+import numpy as np
+
+from evercount.privacy.checks import check_name
+from evercount.queries.base import Adjacency, IntArray, Query
+from evercount.queries.episode_sensitivity import episode_sensitivity
+from evercount.queries.histogram import ADJACENCIES
+from evercount.queries.words import HOLE, Words
+
+
+class Episodes(Query):
+    """How many minimal occurrences each episode (a word of at most `max_length` letters) has had.
+
+    An occurrence of an episode is a subsequence of the stream that equals it. It is minimal when no occurrence
+    lies in a shorter part of the interval that it spans. It counts at the tick of its last letter. A tick is a
+    string or a sequence of letters, usually one; the stream is all letters in order. None is a position without a
+    letter and changes nothing. All episodes are released: to hide rare ones, apply a threshold to the noisy counts.
+
+    Guarantee. S is a sum over episodes of the largest change of each, found by an automaton when the query is
+    built (lengths 1 and 2 are treated together; lengths above 6 by a closed form, which is looser). Under
+    add-remove a removed letter is absent: whether its place stays or not makes no difference. Under replace it
+    becomes another letter or None. Proof: `episodes.proof.md`. Tests:
+    tests/test_queries_episodes.py::test_sensitivity_by_enumeration.
+    """
+
+    name: ClassVar[str] = "episodes"
+
+    def __init__(self, alphabet: Sequence[str] | int, max_length: int) -> None:
+        self._words = Words(alphabet, max_length)
+        self._sensitivity = {
+            adjacency: float(episode_sensitivity(self._words.size, self._words.longest, adjacency == "replace"))
+            for adjacency in ADJACENCIES
+        }
+
+    # -- what is counted ---------------------------------------------------------------------------------------
+
+    @property
+    def cells(self) -> int:
+        """One per episode: U + U² + … + U^ℓ."""
+        return self._words.cells
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The episodes, shorter ones first, each length in alphabetical order of the given alphabet."""
+        return self._words.labels
+
+    def cell(self, episode: Iterable[Any]) -> int:
+        """The cell of one episode."""
+        return self._words.cell(episode)
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        """S of `episodes.proof.md`."""
+        check_name("adjacency", adjacency, ADJACENCIES)
+        return self._sensitivity[adjacency]
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"alphabet": self._words.alphabet, "max_length": self._words.longest}
+
+    # -- from events to increments -----------------------------------------------------------------------------
+
+    def initial_state(self) -> dict[str, Any]:
+        """Number of letters so far, and per episode the place (from 1) where its latest occurrence starts; 0: none."""
+        return {"letters": 0, "starts": [0] * self.cells}
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        """Increments of one tick of any number of letters; the old state stays as it was.
+
+        A letter a ends a minimal occurrence of e′a exactly when the latest occurrence of e′ starts after the latest
+        one of e′a. One letter touches U^(k−1) episodes of each length k.
+        """
+        new = self._words.read(events)
+        increments = np.zeros(self.cells, np.int64)
+        letters, starts = state["letters"], list(state["starts"])
+        size, offsets = self._words.size, self._words.offsets
+        for letter in new:
+            letters += 1
+            if letter == HOLE:
+                continue
+            for length in range(self._words.longest, 1, -1):  # longest first: e′ must still be as before this letter
+                ending = slice(offsets[length - 1] + letter, offsets[length], size)
+                prefixes = starts[offsets[length - 2] : offsets[length - 1]]
+                increments[ending] += np.fromiter(map(gt, prefixes, starts[ending]), np.bool_, len(prefixes))
+                starts[ending] = prefixes
+            starts[letter] = letters
+            increments[letter] += 1
+        return increments, {"letters": letters, "starts": starts}

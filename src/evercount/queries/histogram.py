@@ -1,0 +1,304 @@
+"""Running histograms over a known public set of keys, and the keys with the largest noisy counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from numbers import Integral
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount.errors import InputError, ParameterError
+from evercount.privacy.checks import check_count, check_name
+from evercount.queries.base import LARGEST_TOTAL, Adjacency, FloatArray, IntArray, Query
+from evercount.queries.sizes import require_fits
+
+OTHER = "other"
+ADJACENCIES = ("add-remove", "replace")
+
+
+class Histogram(Query):
+    """How many events named each key, for every key of a public list.
+
+    A tick is a sequence of events. An event is one key, or a collection of at most `max_keys_per_event` distinct
+    keys (possibly empty). With ``removals=True`` it may also be a mapping from key to +1 or −1. Keys are the strings
+    of the list, or 0 … n−1 when `keys` is a number n. A tick may be a NumPy array of keys.
+
+    A key that is not in the list is refused (``unknown="refuse"``) or goes to one more cell, labelled ``other``
+    (``unknown="other"``). One event changes that cell by at most one: by the sum over its unknown keys, clipped to
+    [−1, 1].
+
+    Guarantee. One event changes at most b = max_keys_per_event of the u cells, at one tick, each by at most one. With
+    u cells (`other` included) and m = min(b, u): S = m (add-remove) and min(2b, u) (replace); with removals S = m
+    and 4m. Proof: `histogram.proof.md`. Assumption: an event is what one person contributes (see `units.py` for
+    several). Tests: tests/test_queries_histogram.py::test_sensitivity_is_the_exact_maximum.
+    """
+
+    name: ClassVar[str] = "histogram"
+
+    def __init__(
+        self,
+        keys: Sequence[str] | int,
+        max_keys_per_event: int = 1,
+        removals: bool = False,
+        unknown: Literal["refuse", "other"] = "refuse",
+    ) -> None:
+        check_name("rule for unknown keys", unknown, ("refuse", OTHER))
+        if not isinstance(removals, bool):
+            raise ParameterError(f"removals must be True or False, not {removals!r}.")
+        self._unknown = unknown
+        self._removals = removals
+        self._keys: tuple[str, ...] | None
+        if isinstance(keys, Integral):
+            self._keys, known = None, check_count("the number of keys", keys)
+        else:
+            self._keys = _checked_keys(keys, unknown == OTHER)
+            known = len(self._keys)
+        self._known = known
+        self._cells = known + (unknown == OTHER)
+        require_fits(self._cells, "this histogram", "Use fewer keys, or group rare keys under one.")
+        self._most = check_count("max_keys_per_event", max_keys_per_event)
+        if self._most > self._cells:
+            raise ParameterError(
+                f"max_keys_per_event={self._most} is more than the {self._cells} cells; use {self._cells}."
+            )
+
+    # -- what is counted ---------------------------------------------------------------------------------------
+
+    @property
+    def cells(self) -> int:
+        """One per key, and one more for `other`."""
+        return self._cells
+
+    @cached_property
+    def labels(self) -> Sequence[str]:
+        """The keys in the order given, then `other`."""
+        known = tuple(map(str, range(self._known))) if self._keys is None else self._keys
+        return (*known, OTHER) if self._unknown == OTHER else known
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        """S of `histogram.proof.md`: exact, not only an upper bound."""
+        check_name("adjacency", adjacency, ADJACENCIES)
+        touched = min(self._most, self._cells)
+        if adjacency == "add-remove":
+            return float(touched)
+        return float(4 * touched if self._removals else min(2 * self._most, self._cells))
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            "keys": self._known if self._keys is None else list(self._keys),
+            "max_keys_per_event": self._most,
+            "removals": self._removals,
+            "unknown": self._unknown,
+        }
+
+    # -- from events to increments -----------------------------------------------------------------------------
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        """Increments of one tick; see the class for what a tick and an event may be."""
+        if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
+            raise InputError(
+                f"a tick is a sequence of events, not {type(events).__name__}; for one event write [event]"
+            )
+        if isinstance(events, np.ndarray) and self._keys is None and events.ndim == 1 and events.dtype.kind in "iu":
+            return self._count(self._integer_cells(events)), state
+        listed = events.tolist() if isinstance(events, np.ndarray) else list(events)
+        cells = self._plain_cells(listed)
+        if cells is not None:
+            return self._count(cells), state
+        return self._encode_one_by_one(listed), state
+
+    def encode_counts(self, counts: npt.ArrayLike) -> IntArray:
+        """Increments of a tick that was already counted per cell (shape ``(cells,)``, whole numbers).
+
+        The caller promises what `encode` would have checked: the array is a sum over events of which each changed at
+        most `max_keys_per_event` cells by at most one. That promise carries the privacy guarantee; nothing in the
+        array can confirm it. Without removals a negative entry is refused.
+        """
+        array = np.asarray(counts)
+        if array.shape != (self._cells,) or array.dtype.kind not in "iu":
+            raise InputError(
+                f"counts must be whole numbers of shape ({self._cells},), one per cell, not {array.dtype} of shape "
+                f"{array.shape}"
+            )
+        if not self._removals and array.size and int(array.min()) < 0:
+            raise InputError("counts have a negative entry; build the histogram with removals=True to allow it")
+        if int(array.max()) > LARGEST_TOTAL or int(array.min()) < -LARGEST_TOTAL:
+            raise InputError("counts have an entry beyond 2^53 in size, which a double cannot hold exactly")
+        return array.astype(np.int64)
+
+    def _count(self, cells: npt.NDArray[np.intp]) -> IntArray:
+        return np.bincount(cells, minlength=self._cells).astype(np.int64, copy=False)
+
+    def _integer_cells(self, keys: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+        outside = (keys < 0) | (keys >= self._known)
+        if outside.any():
+            if self._unknown != OTHER:
+                first = int(np.argmax(outside))
+                raise self._unknown_key(first, int(keys[first]))
+            keys = np.where(outside, self._known, keys)
+        return keys.astype(np.intp)
+
+    def _plain_cells(self, events: list[Any]) -> npt.NDArray[np.intp] | None:
+        """Cells of a tick in which every event is one key; None when some event is not."""
+        if self._keys is None:
+            if set(map(type, events)) <= {int}:
+                try:
+                    return self._integer_cells(np.asarray(events, dtype=np.int64))
+                except OverflowError:
+                    return None
+            return None
+        if not set(map(type, events)) <= {str}:
+            return None
+        if self._unknown == OTHER:
+            codes = [self._index.get(key, self._known) for key in events]
+        else:
+            try:
+                codes = list(map(self._index.__getitem__, events))
+            except KeyError:
+                first = next(number for number, key in enumerate(events) if key not in self._index)
+                raise self._unknown_key(first, events[first]) from None
+        return np.asarray(codes, dtype=np.intp)
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        assert self._keys is not None  # asked for named keys only
+        return {key: cell for cell, key in enumerate(self._keys)}
+
+    def _encode_one_by_one(self, events: list[Any]) -> IntArray:
+        cells: list[int] = []
+        signs: list[int] = []
+        for number, event in enumerate(events):
+            change = self._change(number, event)
+            cells.extend(change.keys())
+            signs.extend(change.values())
+        where, sign = np.asarray(cells, dtype=np.intp), np.asarray(signs, dtype=np.int64)
+        return self._count(where[sign > 0]) - self._count(where[sign < 0])
+
+    def _change(self, number: int, event: Any) -> dict[int, int]:
+        """The cells that one event changes, each by −1 or +1 (or by 0, for `other`)."""
+        named = self._named(number, event)
+        if len(named) > self._most:
+            raise InputError(
+                f"event {number} of the tick (from 0) names more than {self._most} keys; split it, or raise "
+                "max_keys_per_event (the noise grows with its square root)"
+            )
+        change: dict[int, int] = {}
+        strangers = 0
+        for key, sign in named.items():
+            cell = self._cell(number, key)
+            if cell < self._known:
+                change[cell] = sign
+            else:
+                strangers += sign
+        if strangers:
+            change[self._known] = max(-1, min(1, strangers))
+        return change
+
+    def _named(self, number: int, event: Any) -> dict[Any, int]:
+        """The event as key → sign, with distinct keys."""
+        if isinstance(event, Mapping):
+            if not self._removals:
+                raise InputError(f"event {number} of the tick (from 0) maps keys to signs; that needs removals=True")
+            for sign in event.values():
+                if isinstance(sign, bool) or not isinstance(sign, Integral) or sign not in (-1, 1):
+                    raise InputError(f"event {number} of the tick (from 0) has the sign {sign!r}; it must be +1 or -1")
+            return {key: int(sign) for key, sign in event.items()}
+        if isinstance(event, set | frozenset | list | tuple | np.ndarray):
+            keys = event.tolist() if isinstance(event, np.ndarray) else list(event)
+            try:
+                named = dict.fromkeys(keys, 1)
+            except TypeError:
+                raise InputError(f"event {number} of the tick (from 0) holds something that is not a key") from None
+            if len(named) < len(keys):
+                raise InputError(f"event {number} of the tick (from 0) names a key twice; keys must be distinct")
+            return named
+        return {event: 1} if isinstance(event, str | Integral) else self._no_key(number, event)
+
+    def _cell(self, number: int, key: Any) -> int:
+        if self._keys is None:
+            if isinstance(key, bool) or not isinstance(key, Integral):
+                self._no_key(number, key)
+            cell = int(key) if 0 <= key < self._known else self._known
+        else:
+            if not isinstance(key, str):
+                self._no_key(number, key)
+            cell = self._index.get(key, self._known)
+        if cell == self._known and self._unknown != OTHER:
+            raise self._unknown_key(number, key)
+        return cell
+
+    def _no_key(self, number: int, key: Any) -> dict[Any, int]:
+        wanted = "a whole number" if self._keys is None else "a string"
+        raise InputError(
+            f"event {number} of the tick (from 0): a key is {wanted}, not {key!r:.80} ({type(key).__name__})"
+        )
+
+    def _unknown_key(self, number: int, key: Any) -> InputError:
+        return InputError(
+            f"event {number} of the tick (from 0) names the key {key!r:.80}, which is not in the public list; add "
+            "it to the list, or build the histogram with unknown='other'"
+        )
+
+
+class TopK(Histogram):
+    """The k keys with the largest noisy counts; k = 1 is the paper's top-1.
+
+    The stream releases the whole noisy histogram; `top` picks from it. That is post-processing, so it costs nothing.
+
+    Guarantee. Privacy: as Histogram. Error: if every cell of the tick is within a of its true count (the release's
+    simultaneous bound over all cells), then each published value is within a of its key's true count, and the i-th
+    published value is within a of the true i-th largest count. Proof: `histogram.proof.md`. A per-cell interval does
+    not hold here, because the choice of the key depends on the noise. Test:
+    tests/test_queries_histogram.py::test_top_values_obey_the_simultaneous_bound.
+    """
+
+    name: ClassVar[str] = "top-k"
+
+    def __init__(
+        self,
+        keys: Sequence[str] | int,
+        k: int = 1,
+        max_keys_per_event: int = 1,
+        removals: bool = False,
+        unknown: Literal["refuse", "other"] = "refuse",
+    ) -> None:
+        super().__init__(keys, max_keys_per_event, removals, unknown)
+        self._k = self._checked_k(k)
+
+    def top(self, noisy: FloatArray, k: int | None = None) -> list[tuple[str, float]]:
+        """The k keys with the largest noisy counts, largest first; ties go to the earlier key; never `other`."""
+        k = self._k if k is None else self._checked_k(k)
+        values = np.asarray(noisy, dtype=np.float64)
+        if values.shape != (self._cells,):
+            raise InputError(f"noisy must have shape ({self._cells},), one value per cell, not {values.shape}")
+        order = np.argsort(-values[: self._known], kind="stable")[:k]
+        return [(self.labels[cell], float(values[cell])) for cell in order.tolist()]
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**super().parameters(), "k": self._k}
+
+    def _checked_k(self, k: int) -> int:
+        if check_count("k", k) > self._known:
+            raise ParameterError(f"k={k} is more than the {self._known} keys.")
+        return int(k)
+
+
+def _checked_keys(keys: Any, other: bool) -> tuple[str, ...]:
+    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+        raise ParameterError(f"keys must be a list of strings or a number, not {keys!r:.80}.")
+    named = tuple(keys)
+    wrong = next((key for key in named if not isinstance(key, str)), None)
+    if not named or wrong is not None:
+        raise ParameterError(f"keys must be at least one string (or a number of keys), got {wrong!r:.80}.")
+    if len(set(named)) < len(named):
+        twice = Counter(named).most_common(1)[0][0]
+        raise ParameterError(f"keys must be distinct; {twice!r:.80} is there twice.")
+    if other and OTHER in named:
+        raise ParameterError(f"the key {OTHER!r} is taken by the cell for unknown keys; rename the key.")
+    return named

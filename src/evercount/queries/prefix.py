@@ -1,0 +1,239 @@
+"""Running sums of a user's own encoder, and the check that tells when its declared sensitivity is too small."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from evercount.errors import InputError, ParameterError
+from evercount.privacy.checks import check_count, check_name, check_positive
+from evercount.queries.base import LARGEST_TOTAL, Adjacency, FloatArray, IntArray, Query
+from evercount.queries.histogram import ADJACENCIES
+from evercount.queries.neighbours import (
+    ABSENT,
+    Stream,
+    all_neighbours,
+    count_pairs,
+    random_neighbours,
+    worst_pair,
+)
+from evercount.queries.sizes import require_fits
+
+ENOUGH_PAIRS = 200_000
+"""Up to so many pairs `check` tries all of them; above, it searches at random."""
+
+
+class PrefixQuery(Query):
+    """Running sums of the vectors that your own function makes of the ticks.
+
+    Without `state`, `encode(events)` returns a vector of `cells` whole numbers (in units of `grid`). With `state` (any
+    JSON value but None), `encode(state, events)` returns the vector and the next state. The function must be
+    deterministic and should raise InputError for events that it does not accept.
+
+    `sensitivity` maps an adjacency to S, in real units squared. Declare only the adjacencies that you have proved.
+
+    A stream with this query is restored from a snapshot by the function's module and name. That module must be
+    imported first: nothing is imported for you. A lambda or a local function works, but cannot be restored.
+
+    Guarantee. None of its own: privacy rests on the declared S, which the engine trusts. `check` attacks it. Proof
+    obligations: `prefix.proof.md`. Test:
+    tests/test_queries_prefix.py::test_check_catches_a_sensitivity_that_is_too_small.
+    """
+
+    name: ClassVar[str] = "prefix"
+
+    def __init__(
+        self,
+        encode: Callable[..., Any] | str,
+        cells: int,
+        sensitivity: Mapping[Adjacency, float],
+        grid: float = 1.0,
+        state: Any = None,
+        labels: Sequence[str] | None = None,
+    ) -> None:
+        self._function = _resolve(encode) if isinstance(encode, str) else encode
+        if not callable(self._function):
+            raise ParameterError(f"encode must be a function or 'module:name', not {encode!r:.80}.")
+        self._cells = check_count("cells", cells)
+        require_fits(self._cells, "this query", "Use fewer cells.")
+        if not isinstance(sensitivity, Mapping) or not sensitivity:
+            raise ParameterError("sensitivity must map 'add-remove', 'replace' or both to S, e.g. {'replace': 2}.")
+        self._sensitivity: dict[str, float] = {}
+        for adjacency, squared in sensitivity.items():
+            check_name("adjacency", adjacency, ADJACENCIES)
+            self._sensitivity[adjacency] = check_positive(f"the sensitivity for {adjacency}", squared)
+        self._grid = check_positive("grid", grid)
+        try:
+            self._initial = json.loads(json.dumps(state))
+        except (TypeError, ValueError) as error:
+            raise ParameterError(f"state must be a JSON value: {error}.") from error
+        if labels is not None and (isinstance(labels, str) or len(labels) != self._cells):
+            raise ParameterError(f"labels must be a list of {self._cells} strings, one per cell.")
+        self._labels = None if labels is None else tuple(map(str, labels))
+
+    @property
+    def cells(self) -> int:
+        """As declared."""
+        return self._cells
+
+    @property
+    def grid(self) -> float:
+        """As declared."""
+        return self._grid
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """As declared; without a declaration the numbers of the cells."""
+        return super().labels if self._labels is None else self._labels
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        """S as declared; a ParameterError for an adjacency that was not declared."""
+        check_name("adjacency", adjacency, ADJACENCIES)
+        if adjacency not in self._sensitivity:
+            raise ParameterError(
+                f"this query declares no sensitivity for {adjacency!r}; use {' or '.join(self._sensitivity)}, or prove "
+                "one and declare it."
+            )
+        return self._sensitivity[adjacency]
+
+    def initial_state(self) -> Any:
+        """A fresh copy of `state`."""
+        return copy.deepcopy(self._initial)
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        """What the function makes of the tick, checked; the old state is untouched whatever the function does."""
+        if self._initial is None:
+            return self._checked(self._function(events)), None
+        result = self._function(copy.deepcopy(state), events)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise InputError("an encoder with state must return (vector, next state)")
+        return self._checked(result[0]), result[1]
+
+    def _checked(self, vector: Any) -> IntArray:
+        array = np.asarray(vector)
+        if array.shape != (self._cells,):
+            raise InputError(f"the encoder returned shape {array.shape} where ({self._cells},) is declared")
+        if array.dtype.kind == "f":
+            if not np.isfinite(array).all() or (array != np.rint(array)).any():
+                raise InputError("the encoder returned a number that is not whole; choose a finer grid and round")
+        elif array.dtype.kind not in "iub":
+            raise InputError(f"the encoder returned {array.dtype} where whole numbers are declared")
+        if array.dtype.kind != "b" and (array.max() > LARGEST_TOTAL or array.min() < -LARGEST_TOTAL):
+            raise InputError("the encoder returned an increment beyond 2^53 in size")
+        return array.astype(np.int64)
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments, with the function by its module and name."""
+        return {
+            "encode": _path(self._function),
+            "cells": self._cells,
+            "sensitivity": dict(self._sensitivity),
+            "grid": self._grid,
+            "state": copy.deepcopy(self._initial),
+            "labels": None if self._labels is None else list(self._labels),
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PrefixQuery) and self._function == other._function and super().__eq__(other)
+
+    __hash__ = Query.__hash__
+
+
+def _path(function: Callable[..., Any]) -> str:
+    owner = function if hasattr(function, "__qualname__") else type(function)
+    return f"{owner.__module__}:{owner.__qualname__}"
+
+
+def _resolve(path: str) -> Callable[..., Any]:
+    module, _, qualified = path.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in qualified.split("."):
+        found = getattr(found, part, None)
+    # compared with its own path, so that only a function in its own place is taken and never any other attribute
+    if not callable(found) or getattr(found, "__qualname__", None) != qualified:
+        raise ParameterError(
+            f"the encoder {path!r:.120} is not there: import its module first. Lambdas and local functions cannot be "
+            "restored; move the encoder to the top of a module."
+        )
+    result: Callable[..., Any] = found
+    return result
+
+
+# -- the check -------------------------------------------------------------------------------------------------
+
+
+class Factored(Protocol):
+    """What the check needs of a factorisation: (L, R) of the first ticks and the norm that it declares."""
+
+    column_norm: float
+
+    def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """(L, R) of the first ticks."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `check` found.
+
+    `found` is the largest Σ(P²+N²) among the pairs tried, or the largest ‖R(X−X′)‖² when a factorisation was given.
+    `claimed` is S, or c²·S. `exhaustive` tells whether all pairs of that universe and length were tried.
+    """
+
+    adjacency: Adjacency
+    claimed: float
+    found: float
+    pair: tuple[Stream, Stream] | None
+    tried: int
+    exhaustive: bool
+
+    @property
+    def refuted(self) -> bool:
+        """True when a pair beats the claim (beyond rounding)."""
+        return self.found > self.claimed * (1 + 1e-9)
+
+    def __str__(self) -> str:
+        how = "all" if self.exhaustive else "random"
+        word = "REFUTED" if self.refuted else "not refuted"
+        return f"{word}: largest found {self.found:g}, claimed {self.claimed:g} ({how} {self.tried:,} pairs)"
+
+
+def check(
+    query: Query,
+    universe: Sequence[Any],
+    ticks: int,
+    adjacency: Adjacency,
+    factorization: Factored | None = None,
+    samples: int = 20_000,
+    *,
+    per_tick: int = 1,
+    noop: Any = ABSENT,
+    seed: int = 0,
+    as_tick: Callable[[tuple[Any, ...]], Any] = list,
+    progress: Callable[[int], None] | None = None,
+) -> Verdict:
+    """Attack the declared S of any query by trying neighbouring streams over a finite universe of events.
+
+    All pairs are tried when there are at most 200,000 of them, else `samples` random ones. A refutation is a proof: the
+    pair is in the verdict. "Not refuted" is no proof, only evidence for that universe and that many ticks.
+    """
+    ticks, per_tick = check_count("ticks", ticks), check_count("per_tick", per_tick)
+    check_count("samples", samples)
+    if not universe:
+        raise ParameterError("the universe needs at least one event.")
+    claimed = query.squared_sensitivity(adjacency)
+    exhaustive = count_pairs(universe, ticks, adjacency, per_tick=per_tick) <= ENOUGH_PAIRS
+    if exhaustive:
+        pairs = all_neighbours(universe, ticks, adjacency, per_tick=per_tick, noop=noop)
+    else:
+        pairs = random_neighbours(universe, ticks, adjacency, samples, seed=seed, per_tick=per_tick, noop=noop)
+    R = None if factorization is None else factorization.dense(ticks)[1]
+    worst = worst_pair(query, pairs, R=R, exhaustive=exhaustive, as_tick=as_tick, progress=progress)
+    if factorization is not None:
+        claimed *= factorization.column_norm**2
+    return Verdict(adjacency, claimed, worst.value, worst.pair, worst.tried, exhaustive)

@@ -1,0 +1,146 @@
+"""Running counts of every substring of length ≤ ℓ of a stream of letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from evercount.errors import InputError
+from evercount.privacy.checks import check_count, check_name
+from evercount.queries.base import Adjacency, IntArray, Query
+from evercount.queries.histogram import ADJACENCIES
+from evercount.queries.words import HOLE, Words
+
+
+class Substrings(Query):
+    """How often each word of at most `max_length` letters has appeared as a substring.
+
+    A tick is a string or a sequence of letters, usually one; the stream is all letters in order, and a substring may
+    run over several ticks. It counts at the tick of its last letter. An empty tick adds nothing and separates
+    nothing. None is a position without a letter: it matches nothing, and no substring runs over it.
+
+    Guarantee. S = ℓ(ℓ+1)(2ℓ+1)/6 (add-remove), ℓ(ℓ+1)(ℓ+2)/3 (replace). Under add-remove a removed letter may
+    leave a None in its place, or vanish so that its neighbours join; S covers both (the first attains it). Under
+    replace a letter becomes another letter or None. Proof: `substrings.proof.md`. Tests:
+    tests/test_queries_substrings.py::test_sensitivity_by_enumeration.
+    """
+
+    name: ClassVar[str] = "substrings"
+
+    def __init__(self, alphabet: Sequence[str] | int, max_length: int) -> None:
+        self._words = Words(alphabet, max_length)
+
+    # -- what is counted ---------------------------------------------------------------------------------------
+
+    @property
+    def cells(self) -> int:
+        """One per word: U + U² + … + U^ℓ."""
+        return self._words.cells
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The words, shorter ones first, each length in alphabetical order of the given alphabet."""
+        return self._words.labels
+
+    def cell(self, word: Iterable[Any]) -> int:
+        """The cell of one word."""
+        return self._words.cell(word)
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        """S of `substrings.proof.md`; attained as soon as the stream is 2ℓ−1 letters long (replace: U ≥ 2)."""
+        check_name("adjacency", adjacency, ADJACENCIES)
+        longest = self._words.longest
+        if adjacency == "add-remove":
+            return float(longest * (longest + 1) * (2 * longest + 1) // 6)
+        return float(longest * (longest + 1) * (longest + 2) // 3)
+
+    def exact_sensitivity(self, gram: Callable[[int, int], float], horizon: int) -> float:
+        """Largest ‖R(X−X′)‖² over replace-neighbours when every tick is exactly one letter, U ≥ 2.
+
+        `gram(a, b)` is ⟨R[:,a], R[:,b]⟩ for 1-based ticks a, b ≤ horizon, symmetric and nonnegative. At most
+        c²·S, usually less, because the changed ticks are not the same tick. It is not a bound for streams with
+        several letters in a tick; calibrate to `squared_sensitivity` there.
+
+        Guarantee. Proposition 4 of `substrings.proof.md`; test
+        tests/test_queries_substrings.py::test_exact_sensitivity_matches_brute_force.
+        """
+        horizon = check_count("horizon", horizon)
+        return max(self._exact_at(gram, horizon, changed) for changed in range(1, horizon + 1))
+
+    def _exact_at(self, gram: Callable[[int, int], float], horizon: int, changed: int) -> float:
+        total = 0.0
+        for length in range(1, self._words.longest + 1):
+            ends = range(max(changed, length), min(changed + length - 1, horizon) + 1)
+            total += sum(gram(a, b) for a in ends for b in ends) + sum(gram(a, a) for a in ends)
+        return total
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"alphabet": self._words.alphabet, "max_length": self._words.longest}
+
+    # -- from events to increments -----------------------------------------------------------------------------
+
+    def initial_state(self) -> list[int]:
+        """The last ℓ−1 letters as codes, oldest first; none yet."""
+        return []
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        """Increments of one tick of any number of letters; the old state stays as it was."""
+        new = self._words.read(events)
+        increments = np.zeros(self.cells, np.int64)
+        if len(new) == 1:  # the usual tick, without the cost of small arrays
+            tail = [*state, new[0]]
+            number, power = 0, 1
+            for length, code in enumerate(reversed(tail)):
+                if code == HOLE:
+                    break
+                number += code * power
+                power *= self._words.size
+                increments[self._words.offsets[length] + number] = 1
+        else:
+            cells, _ = self._cells_of(state, new)
+            increments += np.bincount(cells, minlength=self.cells)
+        return increments, self._next(state, new)
+
+    def encode_run(self, state: Any, ticks: Iterable[Any]) -> tuple[IntArray, Any]:
+        """Increments of many ticks at once; the same numbers as `encode` tick by tick."""
+        letters: list[int] = []
+        sizes: list[int] = []
+        for number, events in enumerate(ticks):
+            try:
+                new = self._words.read(events)
+            except InputError as error:
+                raise InputError(f"item {number} of this run: {error}") from error
+            letters.extend(new)
+            sizes.append(len(new))
+        rows = np.zeros((len(sizes), self.cells), np.int64)
+        tick = np.repeat(np.arange(len(sizes)), sizes)
+        cells, letter = self._cells_of(state, letters)
+        np.add.at(rows, (tick[letter], cells), 1)
+        return rows, self._next(state, letters)
+
+    def _next(self, state: list[int], new: list[int]) -> list[int]:
+        keep = self._words.longest - 1
+        return ([*state, *new])[-keep:] if keep else []
+
+    def _cells_of(self, state: list[int], new: list[int]) -> tuple[IntArray, IntArray]:
+        """(cell, number of its last letter in `new`) of every substring that ends in `new`."""
+        text = np.asarray([*state, *new], dtype=np.int64)
+        before, total = len(state), len(state) + len(new)
+        number = np.zeros(total, np.int64)
+        whole = np.ones(total, np.bool_)
+        found_cells, found_ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        power = 1
+        for length in range(1, min(self._words.longest, total) + 1):
+            # entry i of `number`: the word of this length that ends at letter i
+            back = text[: total - length + 1]
+            number[length - 1 :] += back * power
+            whole[length - 1 :] &= back != HOLE
+            power *= self._words.size
+            first = max(before, length - 1)
+            ends = first + np.flatnonzero(whole[first:])
+            found_cells.append(self._words.offsets[length - 1] + number[ends])
+            found_ends.append(ends - before)
+        return np.concatenate(found_cells), np.concatenate(found_ends)

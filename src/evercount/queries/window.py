@@ -1,0 +1,115 @@
+"""Window: the number of events in the last `width` ticks, by whichever of three ways has the smallest exact error."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from evercount.errors import ParameterError, UnknownName
+from evercount.factorizations import Balanced, Factorization, factorization, tick_grid
+from evercount.queries.base import FloatArray, IntArray
+from evercount.queries.counts import Count
+
+Method = Literal["auto", "difference", "periods", "inputs"]
+
+LARGEST_WIDTH = 2**24
+
+
+class Window(Count):
+    """Events in ticks t−width+1 … t, for every tick t.
+
+    Methods, all functions of noisy running sums that are released anyway:
+
+    - "difference": the running count now minus the running count `width` ticks ago;
+    - "periods": running counts that start again every `width` ticks, each with the best noise for that short horizon; a
+      window is the tail of the previous period plus the head of this one. Events of different periods have separate
+      noise, so one event still touches one of them, and the error never grows with the length of the stream;
+    - "inputs": independent noise on every tick, added up over the window: best for very short windows;
+    - "auto": the one with the smallest worst error, computed exactly, for the stream's horizon.
+
+    Guarantee. S = 1 as for `Count`: the encoder is the same. Test:
+    tests/test_queries_window.py::test_published_noise_has_the_stated_covariance.
+    """
+
+    name = "window"
+
+    def __init__(self, width: int, method: Method = "auto", max_per_tick: int | None = None) -> None:
+        super().__init__(max_per_tick)
+        if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= LARGEST_WIDTH:
+            raise ParameterError(f"width must be a whole number of ticks from 1 to 2^24, got {width!r}")
+        if method not in get_args(Method):
+            raise UnknownName("window method", method, get_args(Method))
+        self.width = width
+        self.method = method
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """One published number."""
+        return (f"last {self.width} ticks",)
+
+    @property
+    def memory(self) -> int:
+        """The running sums that a window looks back on."""
+        return self.width
+
+    @property
+    def restart(self) -> int | None:
+        """Periods start again every `width` ticks."""
+        return self.width if self.method == "periods" else None
+
+    def resolved(self, horizon: int | None) -> Window:
+        """The same window with the method that has the smallest worst error over the horizon."""
+        if self.method != "auto":
+            return self
+        errors = window_errors(self.width, horizon)
+        best = min(errors, key=lambda name: errors[name])
+        return Window(self.width, best, self.max_per_tick)
+
+    def engine(self, horizon: int | None) -> Factorization:
+        """The factorisation that the method runs on."""
+        if self.method == "periods":
+            return Balanced(self.width)
+        return factorization("identity" if self.method == "inputs" else None, horizon)
+
+    def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:
+        """See `Query`."""
+        ones = np.ones(len(ticks))
+        before = np.maximum(ticks - self.width, 0)
+        if self.method != "periods":
+            return ((ticks, ones), (before, -ones))
+        into = ticks % self.width
+        end = np.where(into == 0, before, ticks - into)  # a full period is its own window: the two terms cancel
+        return ((ticks, ones), (end, ones), (before, -ones))
+
+    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+        """See `Query`."""
+        now, before = noisy[self.width :], noisy[: -self.width]
+        if self.method != "periods":
+            return now - before  # rows before the first tick are zero
+        ticks = np.arange(first_tick, first_tick + len(now))
+        into = ticks % self.width
+        ends = np.where(into == 0, 0, self.width - into)  # how far back the last finished period ended, from `now`
+        rows = np.arange(len(now)) + ends  # row of that end in `noisy` (row width + i is tick first + i)
+        previous = noisy[rows] - before
+        return np.where((into == 0)[:, np.newaxis], now, now + previous)
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"width": self.width, "method": self.method, "max_per_tick": self.max_per_tick}
+
+
+def window_errors(width: int, horizon: int | None) -> dict[Method, float]:
+    """The largest std of a window over σ for each method, exact at the ticks of a grid over the horizon."""
+    last = max(64 * width, 2**20) if horizon is None else horizon
+    span = min(width, last)
+    errors: dict[Method, float] = {"inputs": float(np.sqrt(span))}
+    running = factorization(None, horizon)
+    ticks = [int(t) for t in tick_grid(last, 24)]
+    errors["difference"] = max(running.difference_norm(max(t - width, 0), t) for t in ticks) * running.column_norm
+    period = Balanced(width)
+    offsets = tick_grid(width, 48)
+    head = period.row_norms(offsets) ** 2
+    tails = np.asarray([period.difference_norm(int(k), width) ** 2 for k in offsets]) if last > width else 0.0
+    errors["periods"] = float(np.sqrt(np.max(head + tails))) * period.column_norm
+    return errors

@@ -1,0 +1,350 @@
+"""Release and Releases: published numbers with their exact errors, intervals, export and plot.
+
+Everything here is computed from published numbers and public parameters.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount.bounds import simultaneous_quantile
+from evercount.errors import MissingExtra, ParameterError
+from evercount.factorizations import Factorization, tick_grid
+from evercount.queries.base import FloatArray, IntArray, Query
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+EXACT_POINTS = 512
+"""Differences of running sums are computed exactly for up to so many ticks and interpolated beyond."""
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorModel:
+    """The public facts from which every error bar follows.
+
+    `sigma` is the std of z in real units; a rounded release adds the variance grid²/12 of its rounding.
+    """
+
+    query: Query
+    factorization: Factorization
+    sigma: float
+    rounded: bool
+
+    def norms(self, ticks: IntArray) -> FloatArray:
+        """Std of one cell's published number over σ, at each 1-based tick."""
+        terms = self.query.combination(ticks)
+        if len(terms) == 1 and self.query.restart is None:
+            at, weights = terms[0]
+            return np.asarray(np.abs(weights) * self.factorization.row_norms(at))
+        key = ticks
+        if self.query.restart is not None:  # after the first period only the place inside the period matters
+            period = self.query.restart
+            key = np.where(ticks <= period, ticks, period + 1 + (ticks - 1) % period)
+        distinct, where = np.unique(key, return_inverse=True)
+        points = distinct
+        if len(distinct) > EXACT_POINTS:
+            low = int(distinct[0])
+            points = np.unique(tick_grid(int(distinct[-1]) - low + 1, EXACT_POINTS) + low - 1)
+        exact = np.asarray([self._combined(int(t)) for t in points])
+        return np.asarray(np.interp(distinct, points, exact)[where])
+
+    def _combined(self, tick: int) -> float:
+        """√Var of Σ weight·noise over the terms of one tick, from row and difference norms."""
+        period = self.query.restart
+        groups: dict[int, list[tuple[int, float]]] = {}
+        for at, weights in self.query.combination(np.asarray([tick])):
+            t, weight = int(at[0]), float(weights[0])
+            if t > 0 and weight != 0:
+                number, offset = (0, t) if period is None else ((t - 1) // period, (t - 1) % period + 1)
+                groups.setdefault(number, []).append((offset, weight))
+        return float(np.sqrt(sum(self._variance(group) for group in groups.values())))
+
+    def _variance(self, terms: list[tuple[int, float]]) -> float:
+        offsets = [t for t, _ in terms]
+        weights = np.asarray([w for _, w in terms])
+        own = self.factorization.row_norms(np.asarray(offsets)) ** 2
+        covariance = np.diag(own)
+        for i, s in enumerate(offsets):
+            for j in range(i):
+                apart = self.factorization.difference_norm(*sorted((s, offsets[j]))) ** 2
+                covariance[i, j] = covariance[j, i] = (own[i] + own[j] - apart) / 2
+        return max(float(weights @ covariance @ weights), 0.0)
+
+    def std(self, ticks: npt.ArrayLike) -> FloatArray:
+        """Std of the published numbers, shape (ticks, outputs or 1)."""
+        at = np.atleast_1d(np.asarray(ticks, dtype=np.int64))
+        variance = (self.sigma * self.norms(at)) ** 2
+        if self.rounded:
+            terms = self.query.combination(at)
+            variance += self.query.grid**2 / 12 * sum(np.where(t > 0, w, 0.0) ** 2 for t, w in terms)
+        return np.asarray(np.multiply.outer(np.sqrt(variance), np.atleast_1d(self.query.output_norms())))
+
+    def between(self, earlier: int, later: int) -> float:
+        """Std of the difference of one cell's running sums at two ticks (0: before the first)."""
+        if self.query.restart is not None:
+            raise ParameterError("a window has no running count to take differences of")
+        variance = (self.sigma * self.factorization.difference_norm(earlier, later)) ** 2
+        return float(np.sqrt(variance + (self.query.grid**2 / 12 * ((earlier > 0) + 1) if self.rounded else 0.0)))
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """What one tick publishes: `values` with one entry per output and the exact std of each."""
+
+    tick: int
+    values: FloatArray
+    std_all: FloatArray
+    labels: Sequence[str]
+    noise: str
+    guarantee: str
+    postprocessed: tuple[str, ...] = ()
+    query: Query | None = field(default=None, repr=False)
+
+    @property
+    def value(self) -> Any:
+        """The published number, or the array of them where the query has several outputs."""
+        return float(self.values[0]) if len(self.values) == 1 else self.values
+
+    @property
+    def std(self) -> Any:
+        """The std of `value`: a number, or one per output."""
+        return float(self.std_all[0]) if len(self.values) == 1 else self.std_all
+
+    def interval(self, level: float = 0.95) -> tuple[Any, Any]:
+        """(low, high) that holds the true number with probability `level`, for each output by itself."""
+        half = normal_quantile(level) * self.std_all
+        if len(self.values) == 1:
+            return float(self.values[0] - half[0]), float(self.values[0] + half[0])
+        return self.values - half, self.values + half
+
+    def top(self, k: int = 1) -> list[tuple[str, float]]:
+        """The k largest published numbers with their labels."""
+        order = np.argsort(-self.values, kind="stable")[:k]
+        return [(self.labels[int(i)], float(self.values[i])) for i in order]
+
+    def __str__(self) -> str:
+        shown = ", ".join(
+            f"{label} {value:,.6g} ± {std:.3g}"
+            for label, value, std in list(zip(self.labels, self.values, self.std_all, strict=True))[:8]
+        )
+        return f"tick {self.tick}: {shown}{' …' if len(self.values) > 8 else ''}"
+
+
+class Releases:
+    """What a run of ticks publishes. Behaves as a sequence of `Release`."""
+
+    def __init__(
+        self,
+        first_tick: int,
+        values: FloatArray,
+        errors: ErrorModel,
+        noise: str,
+        guarantee: str,
+        postprocessed: tuple[str, ...] = (),
+        scale: FloatArray | None = None,
+    ) -> None:
+        self.first_tick = first_tick
+        self._values = values
+        self._errors = errors
+        self._scale = scale
+        self._std: FloatArray | None = None
+        self.noise = noise
+        self.guarantee = guarantee
+        self.postprocessed = postprocessed
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, index: int) -> Release:
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        i = index % len(self)
+        return Release(
+            self.first_tick + i,
+            self._values[i],
+            self.std_all[i],
+            self.labels,
+            self.noise,
+            self.guarantee,
+            self.postprocessed,
+            self._errors.query,
+        )
+
+    def __iter__(self) -> Iterator[Release]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        last = self.first_tick + len(self) - 1
+        return f"Releases(ticks {self.first_tick}..{last}, {len(self.labels)} outputs, noise={self.noise!r})"
+
+    # -- numbers ------------------------------------------------------------------------------------------------
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """One label per output."""
+        return self._errors.query.labels
+
+    @property
+    def ticks(self) -> IntArray:
+        """The 1-based ticks."""
+        return np.arange(self.first_tick, self.first_tick + len(self))
+
+    @property
+    def values(self) -> FloatArray:
+        """Published numbers: shape (ticks,) for one output, else (ticks, outputs)."""
+        return self._squeeze(self._values)
+
+    @property
+    def std_all(self) -> FloatArray:
+        """Std of the published numbers, always (ticks, outputs); computed when first asked for."""
+        if self._std is None:
+            std = self._errors.std(self.ticks) if len(self) else np.empty((0, 1))
+            if self._scale is not None:
+                std = std[:, :1] * self._scale
+            self._std = np.broadcast_to(std, self._values.shape)
+        return self._std
+
+    @property
+    def std(self) -> FloatArray:
+        """Std of `values`, same shape."""
+        return self._squeeze(self.std_all)
+
+    def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
+        """(low, high): each holds its true number with probability `level`."""
+        half = normal_quantile(level) * self.std_all
+        return self._squeeze(self._values - half), self._squeeze(self._values + half)
+
+    def bound(self, beta: float = 0.05, method: str = "union") -> FloatArray:
+        """Half-widths that hold for all ticks and outputs of this run at once with probability 1 − beta.
+
+        "union": exact normal tails and a union bound. "simulate": quantile of the largest normalised error over 4000
+        simulated runs (its upper 99.9 % confidence limit), never larger than the union bound; the noise is
+        correlated, so it is smaller. For one output of up to 2^17 ticks from the first one.
+        """
+        if not 0 < beta < 1:
+            raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
+        numbers = max(self._values.size, 1)
+        quantile = float(simultaneous_quantile(numbers, beta))
+        if method == "simulate":
+            quantile = min(quantile, self._simulated_quantile(beta))
+        elif method != "union":
+            raise ParameterError(f"method must be 'union' or 'simulate', got {method!r}")
+        return self._squeeze(quantile * self.std_all)
+
+    def _simulated_quantile(self, beta: float, runs: int = 4000) -> float:
+        from evercount.noise import FloatNoise
+
+        plain = self._errors.query.restart is None and self._errors.query.memory == 0
+        if not plain or self._values.shape[1] != 1 or self.first_tick != 1 or len(self) > 2**17 or not len(self):
+            raise ParameterError("method='simulate' is for runs of one output from tick 1 on, up to 2^17 ticks")
+        f = self._errors.factorization
+        norms = f.row_norms(self.ticks)[:, np.newaxis]
+        source, at, largest = FloatNoise(seed=0x5EED), 0, []
+        for _ in range(0, runs, 100):
+            draws = f.draws(0, len(self))
+            noise, _ = f.block(f.initial(100), source.normals(at, at + draws, 100), len(self))
+            at += draws
+            largest.append(np.max(np.abs(noise) / norms, axis=0))
+        ordered = np.sort(np.concatenate(largest))
+        rank = int(np.ceil(runs * (1 - beta) + 3.1 * np.sqrt(runs * beta * (1 - beta))))
+        return float(ordered[rank]) if rank < runs else float("inf")
+
+    def between(self, earlier: int, later: int) -> tuple[Any, Any]:
+        """(value, std): the published count in ticks earlier+1 … later, with its own exact error."""
+        last = self.first_tick + len(self) - 1
+        if not (earlier == 0 == self.first_tick - 1 or self.first_tick <= earlier) or not earlier <= later <= last:
+            raise ParameterError(f"between needs {self.first_tick} ≤ earlier ≤ later ≤ {last}, got {earlier}, {later}")
+        if self._errors.query.memory or type(self._errors.query).decode_run is not Query.decode_run:
+            raise ParameterError("differences of ticks are offered for running counts and sums")
+        low = self._values[earlier - self.first_tick] if earlier else np.zeros(self._values.shape[1])
+        value = self._values[later - self.first_tick] - low if later else low
+        std = (self._errors.between(earlier, later) if later > earlier else 0.0) * np.ones(len(value))
+        std = std * np.atleast_1d(self._errors.query.output_norms())
+        return (float(value[0]), float(std[0])) if len(value) == 1 else (value, std)
+
+    def _squeeze(self, array: FloatArray) -> FloatArray:
+        return array[:, 0] if array.shape[1] == 1 else array
+
+    # -- export -------------------------------------------------------------------------------------------------
+
+    def table(self, level: float = 0.95) -> dict[str, npt.NDArray[Any]]:
+        """Columns tick, cell, value, std, low, high: one row per tick and output."""
+        outputs = len(self.labels)
+        half = normal_quantile(level) * self.std_all
+        return {
+            "tick": np.repeat(self.ticks, outputs),
+            "cell": np.tile(np.asarray(self.labels, dtype=object), len(self)),
+            "value": self._values.ravel(),
+            "std": np.ascontiguousarray(self.std_all).ravel(),
+            "low": (self._values - half).ravel(),
+            "high": (self._values + half).ravel(),
+        }
+
+    def to_csv(self, target: str | Path | IO[str], level: float = 0.95) -> None:
+        """Write `table` as CSV to a path or an open text file."""
+        columns = self.table(level)
+        if isinstance(target, str | Path):
+            with Path(target).open("w", newline="", encoding="utf-8") as file:
+                self.to_csv(file, level)
+            return
+        writer = csv.writer(target)
+        writer.writerow(columns)
+        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+
+    def to_jsonl(self, target: str | Path | IO[str], level: float = 0.95) -> None:
+        """Write `table` as one JSON object per line."""
+        if isinstance(target, str | Path):
+            with Path(target).open("w", encoding="utf-8") as file:
+                self.to_jsonl(file, level)
+            return
+        columns = self.table(level)
+        for row in zip(*(column.tolist() for column in columns.values()), strict=True):
+            target.write(json.dumps(dict(zip(columns, row, strict=True))) + "\n")
+
+    def to_parquet(self, target: str | Path, level: float = 0.95) -> None:
+        """Write `table` as Parquet, with the guarantee in the file's metadata."""
+        try:
+            pa = importlib.import_module("pyarrow")
+            pq = importlib.import_module("pyarrow.parquet")
+        except ImportError as error:
+            raise MissingExtra("Parquet", "files") from error
+        table = pa.table({name: column.tolist() for name, column in self.table(level).items()})
+        table = table.replace_schema_metadata({"evercount.guarantee": self.guarantee, "evercount.noise": self.noise})
+        pq.write_table(table, str(target))
+
+    def to_numpy(self, target: str | Path) -> None:
+        """Write ticks, values and std as a NumPy archive (.npz)."""
+        np.savez(Path(target), ticks=self.ticks, values=self._values, std=self.std_all, labels=np.asarray(self.labels))
+
+    def plot(self, target: str | Path | Axes | None = None, level: float = 0.95, outputs: int = 8) -> Axes:
+        """Values with their error band: into a file (PNG, SVG, PDF), given axes, or new axes that are returned."""
+        from evercount.plotting import band_plot
+
+        half = normal_quantile(level) * self.std_all[:, :outputs]
+        return band_plot(
+            self.ticks, self._values[:, :outputs], half, self.labels[:outputs], self.caption(level), target
+        )
+
+    def caption(self, level: float = 0.95) -> str:
+        """What a chart of these numbers must say."""
+        kind = "" if self.noise == "exact" else f"; noise: {self.noise}, for simulation only"
+        return f"band: {level:.0%} interval per number{kind}"
+
+
+def normal_quantile(level: float) -> float:
+    """How many standard deviations hold a fraction `level` of a normal, both sides."""
+    if not isinstance(level, int | float) or not 0 < level < 1:
+        raise ParameterError(f"level must lie between 0 and 1, got {level!r}")
+    from scipy.special import ndtri
+
+    return float(ndtri(0.5 + level / 2))

@@ -1,0 +1,283 @@
+"""Graph queries count what they say, refuse what is illegal without changing, and continue from stored states."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import random
+from math import comb
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from evercount.errors import InputError, ParameterError, SnapshotError, TooLarge, UnknownName
+from evercount.queries.graphs import (
+    Components,
+    DegreeHistogram,
+    Edges,
+    GraphQuery,
+    HighDegree,
+    KStars,
+    Matching,
+    SpanningForest,
+    Triangles,
+)
+
+KINDS = ("insert", "delete", "ignore-duplicates")
+MAKERS: dict[str, tuple[type[GraphQuery], dict[str, Any]]] = {
+    "edges": (Edges, {}),
+    "triangles": (Triangles, {}),
+    "k-stars": (KStars, {"k": 2}),
+    "degree-histogram": (DegreeHistogram, {}),
+    "high-degree": (HighDegree, {"tau": 2}),
+    "spanning-forest": (SpanningForest, {"max_weight": 4}),
+    "components": (Components, {}),
+    "matching": (Matching, {}),
+}
+
+
+def make(name: str, n: int, kind: str, start: Any = (), **more: Any) -> GraphQuery:
+    maker, arguments = MAKERS[name]
+    if kind == "delete":
+        more["initial_edges"] = start
+    elif maker.needs_degree:
+        more.setdefault("max_degree", n - 1)
+    return maker(n, stream=kind, **arguments, **more)  # type: ignore[arg-type]
+
+
+def oracle(query: GraphQuery, edges: dict[tuple[int, int], int]) -> list[float]:
+    """The published numbers, from scratch, by networkx."""
+    graph = nx.Graph()
+    graph.add_nodes_from(range(query.vertices))
+    graph.add_weighted_edges_from((u, v, w) for (u, v), w in edges.items())
+    degrees = [degree for _, degree in graph.degree()]
+    match query:
+        case Edges():
+            return [graph.number_of_edges()]
+        case Triangles():
+            return [sum(nx.triangles(graph).values()) / 3]
+        case KStars():
+            return [sum(comb(degree, query.k) for degree in degrees)]
+        case HighDegree():
+            return [sum(degree >= query.tau for degree in degrees)]
+        case DegreeHistogram():
+            return [degrees.count(degree) for degree in range(query.outputs)]
+        case Components():
+            return [nx.number_connected_components(graph)]
+        case Matching():
+            return [len(nx.max_weight_matching(graph, maxcardinality=True))]
+        case SpanningForest():
+            return [sum(part["weight"] for _, _, part in nx.minimum_spanning_edges(graph, data=True))]
+        case _:
+            raise AssertionError(query)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", MAKERS)
+def test_increments_match_networkx(name: str, kind: str) -> None:
+    draw = random.Random(f"{name} {kind}")
+    weighted = name == "spanning-forest"
+    for _ in range(12):
+        n = draw.randint(5, 10)
+        pairs = list(itertools.combinations(range(n), 2))
+        present: dict[tuple[int, int], int] = {}
+        if kind == "delete":
+            present = {pair: draw.randint(1, 4) if weighted else 1 for pair in draw.sample(pairs, 2 * n)}
+            order = draw.sample(list(present), len(present))
+        elif kind == "insert":
+            order = draw.sample(pairs, len(pairs))
+        else:
+            order = [draw.choice(pairs) for _ in range(40)]
+        query = make(name, n, kind, [(*e, w) if weighted else e for e, w in present.items()])
+        state, sums = query.initial_state(), np.zeros(query.cells)
+        assert query.decode(0, sums).tolist() == oracle(query, present)
+        while order:
+            tick = []
+            for u, v in [order.pop() for _ in range(min(draw.randint(0, 3), len(order)))]:
+                update: tuple[int, ...] = (u, v) if draw.random() < 0.5 else (v, u)
+                if kind == "delete":
+                    del present[u, v]
+                else:
+                    weight = draw.randint(1, 4) if weighted else 1
+                    present[u, v] = min(weight, present.get((u, v), weight))
+                    update = (*update, weight) if weighted else update
+                tick.append(update)
+            row, state = query.encode(state, tick)
+            assert row.dtype == np.int64
+            sums += row
+            assert query.decode(1, sums).tolist() == oracle(query, present)
+            if draw.random() < 0.2:
+                state = query.load_state(json.loads(json.dumps(query.dump_state(state))))
+
+
+def test_matching_stays_maximum_through_blossoms() -> None:
+    """Sparse graphs with many odd cycles, where a search without blossoms goes wrong."""
+    draw = random.Random(7)
+    for _ in range(60):
+        n = draw.choice((9, 13, 17))
+        ring = [(i, (i + 1) % n) for i in range(n)] + [(i, (i + 2) % n) for i in range(0, n, 3)]
+        edges = {tuple(sorted(edge)) for edge in ring} | {
+            (u, v) for u, v in itertools.combinations(range(n), 2) if draw.random() < 0.06
+        }
+        order = draw.sample(sorted(edges), len(edges))
+        growing, size = Matching(n), 0
+        state, graph = growing.initial_state(), nx.Graph()
+        for edge in order:
+            row, state = growing.encode(state, [edge])
+            size += int(row[0])
+            graph.add_edge(*edge)
+            assert size == len(nx.max_weight_matching(graph, maxcardinality=True))
+        shrinking = Matching(n, "delete", initial_edges=order)
+        state, size = shrinking.initial_state(), int(shrinking.start_values[0])
+        for edge in draw.sample(order, len(order)):
+            row, state = shrinking.encode(state, [edge])
+            size += int(row[0])
+            graph.remove_edge(*edge)
+            assert size == len(nx.max_weight_matching(graph, maxcardinality=True))
+
+
+def test_projection_keeps_by_arrivals() -> None:
+    query = Edges(5, max_degree=1, enforce_degree=True)
+    state = query.initial_state()
+    kept = []
+    for edge in [(0, 1), (1, 2), (2, 3), (3, 4)]:  # 1-2 is dropped but is an arrival at 2, and so on
+        row, state = query.encode(state, [edge])
+        kept.append(int(row[0]))
+    assert kept == [1, 0, 0, 0]
+    with pytest.raises(InputError, match="second time"):
+        query.encode(state, [(2, 1)])  # a dropped edge is known all the same
+
+
+def test_projection_survives_a_stored_state() -> None:
+    query = DegreeHistogram(6, max_degree=2, enforce_degree=True)
+    pairs = list(itertools.combinations(range(6), 2))
+    state, stored = query.initial_state(), query.initial_state()
+    for edge in pairs:
+        one, state = query.encode(state, [edge])
+        other, stored = query.encode(query.load_state(json.loads(json.dumps(query.dump_state(stored)))), [edge])
+        assert one.tolist() == other.tolist()
+    assert max(len([e for e in state.edges if v in e]) for v in range(6)) <= 2
+
+
+def test_public_start_is_projected_before_the_stream() -> None:
+    start = [(0, 1), (0, 2), (0, 3)]
+    query = Triangles(4, "delete", max_degree=2, enforce_degree=True, initial_edges=[*start, (1, 2)])
+    assert query.degree_bound == 2
+    assert query.decode(0, np.zeros(1)).tolist() == [1.0]
+    row, state = query.encode(query.initial_state(), [(3, 0)])  # dropped: deleting it is legal and changes nothing
+    assert row.tolist() == [0]
+    with pytest.raises(InputError, match="not there"):
+        query.encode(state, [(0, 3)])
+
+
+BAD_UPDATES = [
+    ("insert", [(1, 2), (0, 5)], r"update 1 .*\(0, 5\).*0\.\.4"),
+    ("insert", [(-1, 2)], r"0\.\.4"),
+    ("insert", [(0, 3), (2, 2)], "update 1 .*self-loop"),
+    ("insert", [(3, 4), (4, 3)], "update 1 .*second time"),
+    ("insert", [(0, 1), (1, 0)], "second time"),
+    ("insert", [(0, 1, 1)], "weight where none"),
+    ("insert", [(0,)], "not an update"),
+    ("insert", ["ab"], "not an update"),
+    ("insert", [(0, 1.5)], "not an update"),
+    ("insert", [7], "not an update"),
+    ("insert", 7, "sequence of updates"),
+    ("insert", [(0, 2), (0, 3), (0, 4)], r"update 2 .*max_degree=3"),
+    ("ignore-duplicates", [(0, 2), (0, 2), (0, 3), (0, 4)], r"update 3 .*max_degree=3"),
+    ("delete", [(2, 3)], "not there"),
+    ("delete", [(0, 2), (2, 0)], "update 1 .*not there"),
+]
+
+
+@pytest.mark.parametrize(("kind", "events", "message"), BAD_UPDATES)
+def test_illegal_updates_change_nothing(kind: str, events: Any, message: str) -> None:
+    start = [(0, 1), (0, 2), (1, 2)]
+    for name in ("triangles", "degree-histogram", "k-stars"):
+        query = make(name, 5, kind, start, max_degree=3)
+        state = query.initial_state()
+        if kind != "delete":
+            _, state = query.encode(state, [(1, 0)])
+        before, twin = query.dump_state(state), copy.deepcopy(state)
+        with pytest.raises(InputError, match=message):
+            query.encode(state, events)
+        assert query.dump_state(state) == before
+        after = [(0, 2), (1, 2)]
+        assert query.encode(state, after)[0].tolist() == query.encode(twin, after)[0].tolist()
+
+
+@pytest.mark.parametrize("update", [(0, 1), (0, 1, 0), (0, 1, 5), (0, 1, 1.0), (0, 1, 1, 1)])
+def test_illegal_weights_change_nothing(update: tuple[Any, ...]) -> None:
+    query = SpanningForest(3, max_weight=4)
+    state = query.initial_state()
+    with pytest.raises(InputError, match="weight"):
+        query.encode(state, [(1, 2, 2), update])
+    assert query.dump_state(state) == query.dump_state(query.initial_state())
+
+
+def test_parameters_are_checked() -> None:
+    with pytest.raises(ParameterError, match="needs max_degree"):
+        Triangles(10)
+    with pytest.raises(ParameterError, match="enforce_degree needs"):
+        Edges(10, enforce_degree=True)
+    with pytest.raises(ParameterError, match="public start"):
+        Edges(10, "delete")
+    with pytest.raises(ParameterError, match="public start"):
+        Edges(10, initial_edges=[(0, 1)])
+    with pytest.raises(UnknownName, match="insert"):
+        Edges(10, "inserts")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="twice"):
+        Edges(3, "delete", initial_edges=[(0, 1), (1, 0)]).initial_state()
+    with pytest.raises(ParameterError, match="exceeds max_degree=1"):
+        HighDegree(3, "delete", 1, initial_edges=[(0, 1), (1, 2)], tau=1)
+    with pytest.raises(ParameterError, match="no triangle"):
+        Triangles(10, max_degree=1)
+    with pytest.raises(ParameterError, match="no 4-star"):
+        KStars(10, k=4, max_degree=3)
+    for wrong in (0, 1, 2.0, True, 2**40):
+        with pytest.raises(ParameterError, match="vertices"):
+            Edges(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="tau"):
+        HighDegree(5, tau=5)
+    with pytest.raises(UnknownName, match="adjacency"):
+        Edges(4).squared_sensitivity("swap")  # type: ignore[arg-type]
+    with pytest.raises(SnapshotError, match="not a stored state"):
+        Edges(4).load_state({"edges": 3})
+
+
+def test_what_does_not_fit_is_refused_at_construction() -> None:
+    with pytest.raises(TooLarge, match="GiB"):
+        DegreeHistogram(2**31, max_degree=2**31 - 1)
+    with pytest.raises(TooLarge, match=r"2\*\*53"):
+        KStars(10**6, k=8, max_degree=10**4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", MAKERS)
+def test_parameters_rebuild_the_query(name: str, kind: str) -> None:
+    start = [(0, 1, 2), (0, 2, 1), (1, 2, 1)]
+    if name != "spanning-forest":
+        start = [edge[:2] for edge in start]  # type: ignore[misc]
+    query = make(name, 5, kind, start)
+    again = type(query)(**json.loads(json.dumps(query.parameters())))
+    assert again == query
+    assert hash(again) == hash(query)
+    assert query != Edges(4)
+    assert len(query.labels) == query.outputs
+    noisy = np.arange(query.cells, dtype=float)
+    assert query.decode(1, noisy).shape == (query.outputs,)
+
+
+def test_output_norms_are_those_of_the_decoder() -> None:
+    query = DegreeHistogram(9, max_degree=4)
+    zero = query.decode(1, np.zeros(4))
+    columns = np.stack([query.decode(1, unit) - zero for unit in np.eye(4)], axis=1)
+    np.testing.assert_allclose(np.linalg.norm(columns, axis=1), query.output_norms())
+
+
+def test_numpy_updates_are_read() -> None:
+    row, state = Edges(4).encode(Edges(4).initial_state(), np.array([[0, 1], [3, 2]]))
+    assert row.tolist() == [2]
+    assert json.dumps(Edges(4).dump_state(state))
