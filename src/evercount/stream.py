@@ -33,8 +33,8 @@ class Stream:
     Guarantee. The sequence of all releases of one stream is (ε, δ)-DP for the budget's adjacency and unit: noise is one
     Gaussian vector z of std σ = multiplier(ε, δ − numeric_delta)·√S·c through L (c ≥ ‖R‖_{1→2}, S from the query;
     `factorizations/sensitivity.proof.md`), drawn once per tick; everything after it is post-processing. With exact
-    noise this holds on a real computer (`mechanisms/exact.proof.md`); with noise="insecure-float" it holds for real-number arithmetic
-    only. Tests: tests/test_stream_privacy.py.
+    noise this holds on a real computer (`mechanisms/exact.proof.md`); with noise="insecure-float" it holds for
+    real-number arithmetic only. Tests: tests/test_stream_privacy.py.
 
     `postprocess` may name "nonnegative", "integer" and "monotone": applied to what is published, never revising the
     past.
@@ -119,8 +119,8 @@ class Stream:
     def __repr__(self) -> str:
         return (
             f"Stream({self.query!r}, epsilon={self.budget.epsilon:g}, delta={self.budget.delta:g}, "
-            f"horizon={self.horizon}, factorization={self.factorization.name!r}, noise={self.noise!r},
-            tick={self.tick})"
+            f"horizon={self.horizon}, factorization={self.factorization.name!r}, "
+            f"noise={self.noise!r}, tick={self.tick})"
         )
 
     # -- the flow ---------------------------------------------------------------------------------------------------

@@ -68,17 +68,15 @@ def build_noise(
     from evercount.mechanisms.exact import ExactStream
 
     if seed is not None:
-        raise ParameterError(
-            "exact noise takes a secret, not a seed; use noise='insecure-float' to simulate"
-        )
+        raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
     # The price of finite arithmetic grows with σ, and σ with that price: bound it for a σ that is surely larger.
     most = 2 * budget.noise_multiplier() * reach / grid
     cap = min(NUMERIC_DELTA, budget.delta / 16)
     reserved, limit = _numeric_price(factorization, most, cells, budget.epsilon, horizon, restart, cap)
     if reserved > budget.delta / 2:
         raise ParameterError(
-            f"delta={budget.delta:g} is too small for exact arithmetic over this stream, which needs {reserved:.3g}
-            of it; " "choose a larger delta, a shorter horizon or fewer cells"
+            f"delta={budget.delta:g} is too small for exact arithmetic here, which needs {reserved:.3g} of it; "
+            "choose a larger delta, a shorter horizon or fewer cells"
         )
     sigma = budget.reserve(reserved).noise_multiplier() * reach
     if sigma / grid > most:

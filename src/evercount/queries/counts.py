@@ -152,12 +152,12 @@ class Sum(Query):
 class Average(Sum):
     """The running average of values in [lo, hi]: per tick (the paper's: sum so far / tick) or per event.
 
-    per="tick" divides the noisy sum by the public tick number, so its std is that of the sum over t. per="event" keeps two
-    running sums, of (value − mid) and of 1, with mid = (lo+hi)/2 rounded to the grid, and publishes mid + their
+    per="tick" divides the noisy sum by the public tick number, so its std is that of the sum over t. per="event" keeps
+    two running sums, of (value − mid) and of 1, with mid = (lo+hi)/2 rounded to the grid, and publishes mid + their
     ratio; its std is the first-order one at the published values.
 
-    Guarantee. per="tick": S of `Sum` (post-processing). per="event": with a = max(hi−mid, mid−lo) (half the range, up to the
-    grid), S = a² + 1 for add-remove and the larger of that and (hi−lo)² for replace (an event may become a no-op).
+    Guarantee. per="tick": S of `Sum` (post-processing). per="event": with a = max(hi−mid, mid−lo) (half the range, up to
+    the grid), S = a² + 1 for add-remove and the larger of that and (hi−lo)² for replace (an event may become a no-op).
     Test: tests/test_queries_counts.py::test_sensitivity_by_enumeration.
     """
 

@@ -9,8 +9,6 @@ from math import comb, log, pi, sqrt
 from typing import Any
 
 import numpy as np
-from scipy.linalg import eigh
-from scipy.special import ndtri_exp
 
 from evercount.errors import MissingExtra, ParameterError
 from evercount.privacy.checks import check_count, check_delta, check_number, check_positive
@@ -85,6 +83,8 @@ class CutGraph:
         The noise of a cut is exactly normal; the union bound runs over all choices of S and P, and over ticks. With
         `every_size` the bounds for all sizes hold together. For ticks with another std the bound scales with it.
         """
+        from scipy.special import ndtri_exp  # slow to import
+
         a, b = self._sizes(sizes)
         events = check_count("ticks", ticks) * _cuts_of_size(self.vertices, a, b)
         if every_size:
@@ -130,6 +130,8 @@ class CutGraph:
         """The cut with the least weight per pair, w(S, V∖S)/(|S|·|V∖S|): by enumeration, or a spectral sweep."""
         if self.vertices <= ENUMERATED:
             return self._enumerated(sparsity=True, largest=False)
+        from scipy.linalg import eigh  # slow to import
+
         clipped = np.maximum(self.weights, 0.0)
         laplacian = np.diag(clipped.sum(axis=1)) - clipped
         fiedler = eigh(laplacian, subset_by_index=[1, 1])[1][:, 0]

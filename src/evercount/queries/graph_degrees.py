@@ -115,10 +115,10 @@ class DegreeHistogram(GraphQuery):
         """The degrees."""
         return tuple(f"degree {number}" for number in range(self.outputs))
 
-    def decode(self, tick: int, noisy: FloatArray) -> FloatArray:
+    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """Differences of the numbers of vertices of degree ≥ 0 (public: all), ≥ 1, …, ≥ D."""
-        at_least = np.concatenate(([float(self.vertices)], super().decode(tick, noisy), [0.0]))
-        return at_least[:-1] - at_least[1:]
+        at_least = super().decode_run(first_tick, noisy)
+        return -np.diff(at_least, axis=1, prepend=float(self.vertices), append=0.0)
 
     def output_norms(self) -> FloatArray:
         """√2 for a difference of two sums, 1 at both ends."""

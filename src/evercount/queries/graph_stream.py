@@ -208,6 +208,10 @@ class GraphQuery(Query):
         return np.array(row, np.int64), state
 
     def decode(self, tick: int, noisy: FloatArray) -> FloatArray:
+        """One row of `decode_run`."""
+        return self.decode_run(tick, noisy[np.newaxis]).ravel()
+
+    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """Add the public value of the start graph."""
         return noisy + self.start_values
 
@@ -233,12 +237,12 @@ class GraphQuery(Query):
             "load": sorted(map(list, state.load.items())),
         }
 
-    def load_state(self, stored: Any) -> GraphState:
+    def load_state(self, data: Any) -> GraphState:
         """The state that `dump_state` wrote: it continues with the same increments."""
         try:
-            edges = {(int(u), int(v)): int(weight) for u, v, weight in stored["edges"]}
-            dropped = {(int(u), int(v)) for u, v in stored["dropped"]}
-            load = {int(vertex): int(number) for vertex, number in stored["load"]}
+            edges = {(int(u), int(v)): int(weight) for u, v, weight in data["edges"]}
+            dropped = {(int(u), int(v)) for u, v in data["dropped"]}
+            load = {int(vertex): int(number) for vertex, number in data["load"]}
         except (TypeError, ValueError, KeyError) as error:
             raise SnapshotError(f"this is not a stored state of {self.name}: {error}") from error
         return self._build(edges, dropped, load)
