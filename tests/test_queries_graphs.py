@@ -267,7 +267,9 @@ def test_parameters_rebuild_the_query(name: str, kind: str) -> None:
     assert query != Edges(4)
     assert len(query.labels) == query.outputs
     noisy = np.arange(query.cells, dtype=float)
-    assert query.decode(1, noisy).shape == (query.outputs,)
+    published = query.decode_run(1, np.stack([noisy, noisy + 1]))
+    assert published.shape == (2, query.outputs)
+    assert query.decode(1, noisy).tolist() == published[0].tolist()
 
 
 def test_output_norms_are_those_of_the_decoder() -> None:

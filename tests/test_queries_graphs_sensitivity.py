@@ -217,6 +217,22 @@ def test_projection_factors() -> None:
     ).squared_sensitivity("add-remove")
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        Edges(4, max_degree=1, enforce_degree=True),
+        Edges(4, "ignore-duplicates", max_degree=2, enforce_degree=True),
+        KStars(4, k=2, max_degree=2, enforce_degree=True),
+        HighDegree(4, tau=2, max_degree=2, enforce_degree=True),
+    ],
+    ids=repr,
+)
+def test_projected_claims_are_reached(query: GraphQuery) -> None:
+    """The factor of the projection cannot be lowered either."""
+    steps = 4 if query.stream == "ignore-duplicates" else 5
+    assert audit_sensitivity(query, np.eye(1), "add-remove", 1, steps=steps).reached
+
+
 def test_first_weight_wins_would_cost_more() -> None:
     """Why the lighter copy counts: with the first one kept, P = N = 2W − 1, beyond the claim 2W² for W = 2."""
     lightest = SpanningForest(4, "ignore-duplicates", max_weight=2)

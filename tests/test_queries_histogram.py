@@ -53,6 +53,20 @@ def test_fast_and_slow_path_agree() -> None:
         assert counts(numbered, [(int(i),) for i in keys]) == expected
 
 
+def test_collections_agree_with_one_by_one() -> None:
+    rng = np.random.default_rng(2)
+    for unknown, removals in product(("refuse", "other"), (False, True)):
+        query = Histogram(6, 3, removals, unknown)
+        top = 6 if unknown == "refuse" else 9
+        events = [tuple(rng.permutation(top)[: rng.integers(0, 4)].tolist()) for _ in range(200)]
+        expected = np.zeros(query.cells, int)
+        for event in events:
+            for cell in {min(key, 6) for key in event}:
+                expected[cell] += 1
+        assert counts(query, events) == counts(query, list(map(frozenset, events))) == expected.tolist()
+        assert counts(query, [np.array(event, int) for event in events]) == expected.tolist()
+
+
 def test_removals() -> None:
     query = Histogram(["a", "b", "c"], max_keys_per_event=2, removals=True)
     assert counts(query, [{"a": -1, "b": 1}, "a", ["a", "c"], {"b": -1}]) == [1, 0, 1]

@@ -64,7 +64,7 @@ def band_plot(
 
 
 def error_plot(
-    curves: Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]],
+    curves: Mapping[str, tuple[Sequence[int], Sequence[float]]],
     title: str,
     target: str | Path | None = None,
     floor: float | None = None,

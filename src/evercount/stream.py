@@ -159,17 +159,28 @@ class Stream:
             if before is not None:  # an encoder may have advanced in place before a later tick was refused
                 self._encoder = self.query.load_state(before)
             raise
+        self._encoder = encoder
+        return self._close_run(increments)
+
+    def run_totals(self, totals: Any) -> Releases:
+        """As `run`, for ticks that were already added up, shape (ticks, cells): see `Query.encode_totals`."""
+        rows = [self.query.encode_totals(self._encoder, row)[0] for row in totals]
+        increments = np.stack(rows) if rows else np.empty((0, self.query.cells), np.int64)
+        self._check_room(len(increments))
+        self._check_totals(increments)
+        return self._close_run(increments)
+
+    def _close_run(self, increments: IntArray) -> Releases:
         first = self._tick + 1
         scales = []
         rows = max(1, CHUNK // self.query.cells)
         out = np.empty((len(increments), self.query.outputs))
         for start in range(0, len(increments), rows):
             part = slice(start, start + rows)
-            published, scale = self._publish(increments[part])
-            out[part] = published
+            out[part], scale = self._publish(increments[part])
             if scale is not None:
                 scales.append(scale)
-        self._encoder, self._last = encoder, None
+        self._last = None
         return Releases(
             first,
             out,

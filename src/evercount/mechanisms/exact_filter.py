@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from operator import mul
 
@@ -22,13 +22,29 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount.factorizations.knots import PiecewiseLinear
-from evercount.mechanisms.fixedpoint import ObjectArray
+from evercount.mechanisms.fixedpoint import (
+    BASE,
+    WIDTH,
+    FloatArray,
+    ObjectArray,
+    aligned,
+    carry,
+    check_capacity,
+    convolve,
+    fit,
+    from_ints,
+    limbs_for,
+    stack,
+    times,
+    to_ints,
+)
 
 SIZE = 32
 """Ticks of a canonical block."""
 SIGMAS = 64
 """No normal and no buffer is ever further out than so many standard deviations (but with probability < e^−2000)."""
 DRAW_BITS = 128
+MOST_TICKS = 2**47
 
 IntRows = tuple[tuple[int, ...], ...]
 
@@ -83,6 +99,8 @@ def constants(roots_lack: tuple[float, ...], tops_lack: tuple[float, ...], bits:
             if j != i:
                 weight /= root - roots[j]
         shift = _half_log(1 - root * root)
+        if shift > 60:
+            raise AssertionError("a pole is closer to 1 than any filter that is designed here")
         powers = [Fraction(1)]
         for _ in range(SIZE):
             powers.append(powers[-1] * root)
@@ -177,10 +195,13 @@ class FilterKernel:
         self.n = Dyadics(n) if n is not None else None
         self.rows = self.constants.order + (self.n is not None)
         self._backwards = self.constants.response[::-1]
+        signs = {entry < 0 for entry in self.constants.readout[0]}
+        if signs - {eta is not None} or max(self.constants.response[1:]) > 1 << bits:
+            raise AssertionError("the filter's poles and zeros do not interlace")  # lemmas 4 and 5 need it
 
-    def draws(self, tick: int) -> int:
-        """How many normals the ticks before this one have used."""
-        return tick
+    def window(self, block: int) -> tuple[int, int]:
+        """The draws that a block reads."""
+        return block * SIZE, (block + 1) * SIZE
 
     # -- error bounds: exact.proof.md, section 3 -------------------------------------------------------------------
 
@@ -204,7 +225,7 @@ class FilterKernel:
         for gain, memory, inflow in zip(table.gains, table.memory, table.inflow, strict=True):
             fresh = 1.0 + (2 * SIGMAS + 1) * a / 2 + SIZE / 2 * SIGMAS * a + inflow * cut
             kept = fresh * min(blocks, memory)
-            if kept * 2.0**-self.bits > a:
+            if kept * 2.0**-self.bits > a / 2:
                 return math.inf
             tick += (gain + 2.0**-self.bits) * kept + (2 * SIGMAS + 1) * a / 2
         if self.n is None:
@@ -255,3 +276,120 @@ class FilterKernel:
             total += weight * value >> h
             y.append(total)
         return y, [*after, total]
+
+    # -- limbs -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _tables(self) -> tuple[FloatArray, FloatArray]:
+        """[G without its diagonal; Q] and [C; D] as stacked digits."""
+        table, d = self.constants, self.constants.order
+        response = [[table.response[k - j] if k > j else 0 for j in range(SIZE)] for k in range(SIZE)]
+        decay = [[value if i == j else 0 for j in range(d)] for i, value in enumerate(table.decay)]
+        limbs = self.bits // WIDTH
+        inputs, buffers = stack([*response, *table.feed], limbs), stack([*table.readout, *decay], limbs)
+        check_capacity(inputs, buffers)
+        return inputs, buffers
+
+    @cached_property
+    def _inner(self) -> int:
+        """Limbs of inputs, buffers and W, all below 129·a."""
+        a = self.eta.largest(MOST_TICKS) if self.eta is not None else 1.0
+        return limbs_for(self.bits + math.log2((2 * SIGMAS + 1) * a))
+
+    @cached_property
+    def limbs(self) -> int:
+        """Limbs of Y, and of the state."""
+        if self.n is None or self.eta is None:
+            return self._inner + 1
+        top = 2 * SIGMAS * max(self.norm(MOST_TICKS), self.n.largest(MOST_TICKS) * self.eta.largest(MOST_TICKS))
+        return max(self._inner, limbs_for(self.bits + math.log2(top)))
+
+    def wide(
+        self, state: npt.NDArray[np.int32], block: int, z: FloatArray
+    ) -> tuple[FloatArray, npt.NDArray[np.int32]]:
+        """`step` in limbs: state (limbs, rows, cells), z (limbs, 32, cells), Y (limbs, 32, cells)."""
+        d = self.constants.order
+        buffers = np.ascontiguousarray(state[: self._inner, :d], dtype=np.float64)
+        if d and np.abs(buffers[-1]).max() >= BASE:
+            raise AssertionError("a buffer is 64 standard deviations out: the chance of that is below e^-2000")
+        x = self._weighted(z, range(block, block + 1))
+        total = self._products(x, buffers)
+        numbers = fit(carry(total, self.bits // WIDTH), self._inner)
+        after = np.zeros_like(state)
+        after[: self._inner, :d] = numbers[:, SIZE:]
+        y = numbers[:, :SIZE]
+        if self.n is not None:
+            y = self._summed(y, range(block, block + 1), state[:, d].astype(np.float64))
+            after[:, d] = y[:, -1]
+        return y, after
+
+    def many(
+        self, state: ObjectArray, blocks: range, z: FloatArray
+    ) -> tuple[FloatArray, ObjectArray]:
+        """`step` for many blocks of few cells: state (rows, cells), z (limbs, 32, blocks·cells), Y likewise.
+
+        Columns are ordered by block, then cell. The buffers go from block to block in Python integers.
+        """
+        d, cells, fraction = self.constants.order, state.shape[1], self.bits // WIDTH
+        x = self._weighted(z, blocks)
+        total = self._products(x, None)
+        after = state.copy()
+        if d:
+            fed = to_ints(carry(total[:, SIZE:])).reshape(d, len(blocks), cells)
+            starts = np.empty_like(fed)
+            decay = np.asarray(self.constants.decay, dtype=object)[:, np.newaxis]
+            buffers = state[:d]
+            for number in range(len(blocks)):
+                starts[:, number] = buffers
+                buffers = (decay * buffers + fed[:, number]) >> self.bits
+            after[:d] = buffers
+            start = from_ints(starts.reshape(d, -1), self._inner)
+            convolve(self._tables[1][:SIZE], start, fraction, total[:, :SIZE])
+        y = fit(carry(total[:, :SIZE], fraction), self._inner)
+        if self.n is not None:
+            y = self._summed(y, blocks, from_ints(state[d], self.limbs))
+            after[d] = to_ints(y[:, -1, -cells:])
+        return y, after
+
+    def _weighted(self, z: FloatArray, blocks: range) -> FloatArray:
+        """X, contiguous, in `_inner` limbs."""
+        if self.eta is None:
+            constants, drop = aligned([1], DRAW_BITS - self.bits)
+            return np.ascontiguousarray(times(z, constants[:, :, np.newaxis], drop, self._inner))
+        constants, drop = self._digits(self.eta, blocks, z.shape[2] // len(blocks), DRAW_BITS - self.bits)
+        return np.ascontiguousarray(times(z, constants, drop, self._inner))
+
+    def _products(self, x: FloatArray, buffers: FloatArray | None) -> FloatArray:
+        """Σ G·X + C·S (32 rows) and Σ Q·X + D·S (d rows), not carried, with twice the fractional bits."""
+        fraction = self.bits // WIDTH
+        total = np.zeros((fraction + self._inner, SIZE + self.constants.order, x.shape[2]))
+        total[fraction:, :SIZE] = x  # the diagonal of G
+        convolve(self._tables[0], x, fraction, total)
+        if buffers is not None:
+            convolve(self._tables[1], buffers, fraction, total)
+        return total
+
+    def _summed(self, w: FloatArray, blocks: range, before: FloatArray) -> FloatArray:
+        """Y of every tick: floors of n·W, summed up from `before` (limbs, cells)."""
+        assert self.n is not None
+        cells = before.shape[1]
+        constants, drop = self._digits(self.n, blocks, cells, 0)
+        y = times(w, constants, drop, self.limbs)
+        for k in range(1, SIZE):
+            y[:, k] += y[:, k - 1]
+        if len(blocks) == 1:
+            y += before[:, np.newaxis]
+        else:
+            ends = y[:, -1].reshape(self.limbs, len(blocks), cells)
+            offsets = np.cumsum(np.concatenate([before[:, np.newaxis], ends[:, :-1]], axis=1), axis=1)
+            y += offsets.reshape(self.limbs, 1, -1)
+        return carry(y)
+
+    def _digits(self, line: Dyadics, blocks: range, cells: int, shift: int) -> tuple[FloatArray, int]:
+        """Weights of the ticks as digits that broadcast over (limbs, 32, blocks·cells)."""
+        found = [line.block(block * SIZE) for block in blocks]
+        h = max(point for _, point in found)
+        values = [value << h - point for numerators, point in found for value in numerators]
+        constants, drop = aligned(values, shift + h)
+        table = constants.reshape(len(constants), len(blocks), SIZE).transpose(0, 2, 1)
+        return (table if len(blocks) == 1 or cells == 1 else np.repeat(table, cells, axis=2)), drop

@@ -1,14 +1,15 @@
 """Fixed-point numbers as limbs: exact integer arithmetic on whole arrays, carried by doubles.
 
 A number is Σ_l digit_l·2^(22·l). After `carry` every digit lies in [0, 2^22) but the top one, which is signed: cutting
-low digits off is then the floor. Constants have balanced digits in [−2^21, 2^21]. Every product of digits is an integer
-below 2^44 in magnitude, so sums of up to 2^9 of them are exact in doubles, in any order; `CAPACITY` is checked.
+low digits off is then the floor. Products of digits are integers and their sums stay below 2^53 (`check_capacity`), so
+doubles carry them exactly, in any order: matrix products run at full speed.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +22,6 @@ ObjectArray = npt.NDArray[np.object_]
 WIDTH = 22
 """Bits of a limb."""
 BASE = 1 << WIDTH
-CAPACITY = 2**53 // (BASE * BASE // 2)
-"""How many products of a digit and a constant's digit may be summed: each is at most 2^22·2^21."""
-
 _BASE = float(BASE)
 _INVERSE = 2.0**-WIDTH
 
@@ -33,16 +31,23 @@ def limbs_for(bits: float) -> int:
     return int(bits + 1) // WIDTH + 1
 
 
-def balanced(values: Sequence[int]) -> FloatArray:
-    """Constants as balanced digits, shape (limbs, len(values)); as many limbs as the largest needs, at least one."""
-    rest = list(values)
-    rows = []
-    half = BASE >> 1
-    while not rows or any(rest):
-        digits = [((value + half) & (BASE - 1)) - half for value in rest]
-        rows.append(digits)
-        rest = [(value - digit) >> WIDTH for value, digit in zip(rest, digits, strict=True)]
-    return np.asarray(rows, dtype=np.float64)
+def digits(values: Sequence[int]) -> FloatArray:
+    """Non-negative weights as digits in [0, 2^22), shape (limbs, len(values)); as many limbs as the largest needs."""
+    rest = np.empty(len(values), dtype=object)
+    rest[:] = values
+    rows: list[npt.NDArray[np.int64]] = []
+    while not rows or rest.any():
+        low = (rest & (BASE * BASE - 1)).astype(np.int64)
+        rows += [low & (BASE - 1), low >> WIDTH]
+        rest = rest >> 2 * WIDTH
+    return np.asarray(rows[:-1] if len(rows) > 1 and not rows[-1].any() else rows, dtype=np.float64)
+
+
+def aligned(values: Sequence[int], shift: int) -> tuple[FloatArray, int]:
+    """(digits, drop): value·x >> shift is `times(x, digits, drop)`, whole limbs being dropped."""
+    drop = max(0, -(-shift // WIDTH))
+    pad = drop * WIDTH - shift
+    return digits([value << pad for value in values] if pad else values), drop
 
 
 def carry(x: FloatArray, drop: int = 0) -> FloatArray:
@@ -59,16 +64,31 @@ def carry(x: FloatArray, drop: int = 0) -> FloatArray:
     return x[drop:]
 
 
-def times(x: FloatArray, constants: FloatArray, drop: int, limbs: int) -> FloatArray:
-    """⌊x·constant / 2^(22·drop)⌋ in so many limbs; constants (limbs, …) broadcast against x[l], low limb first."""
-    size = max(len(x) + len(constants), drop + limbs)
-    total = np.zeros((size, *x.shape[1:]))
-    product = np.empty_like(x)
-    for place, digits in enumerate(constants):
-        if digits.any():
-            np.multiply(x, digits, out=product)
+def times(x: FloatArray, constants: FloatArray, drop: int, limbs: int, half: bool = False) -> FloatArray:
+    """⌊x·constant / 2^(22·drop)⌋ (+ ½ inside the floor with `half`) in so many limbs; the top one takes what is left.
+
+    With limbs = 0 all limbs are returned. Constants are non-negative digits of shape (limbs, …) which broadcast against x[l], low limb first.
+    """
+    size = max(len(x) + len(constants), drop + 1)
+    total = np.zeros((size, *np.broadcast_shapes(x.shape[1:], constants.shape[1:])))
+    product = np.empty((len(x), *total.shape[1:]))
+    for place, digit in enumerate(constants):
+        if digit.any():
+            np.multiply(x, digit, out=product)
             total[place : place + len(x)] += product
-    return carry(total[: max(drop + limbs, len(x) + len(constants))], drop)[:limbs]
+    if half:
+        total[drop - 1] += BASE >> 1
+    kept = carry(total, drop)
+    return fit(kept, limbs) if limbs else kept
+
+
+def fit(x: FloatArray, limbs: int) -> FloatArray:
+    """The same carried numbers in so many limbs: the top one takes the limbs above it, or zeros are added."""
+    if len(x) < limbs:
+        return np.concatenate([x, np.zeros((limbs - len(x), *x.shape[1:]))])
+    for limb in range(len(x) - 1, limbs - 1, -1):
+        x[limb - 1] += x[limb] * _BASE
+    return x[:limbs]
 
 
 def convolve(stacked: FloatArray, x: FloatArray, limbs: int, out: FloatArray) -> None:
@@ -87,21 +107,35 @@ def convolve(stacked: FloatArray, x: FloatArray, limbs: int, out: FloatArray) ->
 
 
 def stack(matrix: Sequence[Sequence[int]], limbs: int) -> FloatArray:
-    """A constant matrix in the form that `convolve` reads: shape (rows, limbs·inner)."""
+    """A constant matrix in the form that `convolve` reads: balanced digits (the top one takes all), (rows, limbs·inner)."""
     rows, inner = len(matrix), len(matrix[0]) if matrix else 0
-    digits = balanced([entry for row in matrix for entry in row])
-    if len(digits) > limbs:
-        raise AssertionError("a constant does not fit its limbs")
-    padded = np.zeros((limbs, rows, inner))
-    padded[: len(digits)] = digits.reshape(-1, rows, inner)
-    return np.ascontiguousarray(padded[::-1].transpose(1, 0, 2).reshape(rows, limbs * inner))
+    half = BASE >> 1
+    out = np.empty((limbs, rows, inner))
+    rest = np.empty((rows, inner), dtype=object)
+    for row, entries in enumerate(matrix):
+        rest[row] = entries
+    for limb in range(limbs - 1):
+        digit = ((rest + half) & (BASE - 1)) - half
+        out[limb] = digit.astype(np.float64)
+        rest = (rest - digit) >> WIDTH
+    out[-1] = rest.astype(np.float64)
+    return np.ascontiguousarray(out[::-1].transpose(1, 0, 2).reshape(rows, limbs * inner))
 
 
-def to_ints(x: FloatArray) -> ObjectArray:
-    """Limbs (not necessarily carried) as Python integers, shape x.shape[1:]."""
+def check_capacity(*stacks: FloatArray) -> None:
+    """That the sums of `convolve` over all these stacks are exact for digits up to 2^22 in magnitude."""
+    worst = np.sum([np.abs(stacked).sum(axis=1) for stacked in stacks], axis=0).max(initial=0.0)
+    if worst * BASE > 2**53:
+        raise AssertionError("sums of products of digits would pass 2^53")
+
+
+def to_ints(x: npt.NDArray[Any]) -> ObjectArray:
+    """Limbs (digits below 2^30 in magnitude) as Python integers, shape x.shape[1:]."""
+    x = x.astype(np.int64)
     total = np.zeros(x.shape[1:], dtype=object)
-    for digit in x[::-1]:
-        total = (total << WIDTH) + digit.astype(np.int64).astype(object)
+    for limb in range((len(x) - 1) // 2 * 2, -1, -2):
+        pair = x[limb] + (x[limb + 1] << WIDTH) if limb + 1 < len(x) else x[limb]
+        total = (total << 2 * WIDTH) + pair.astype(object)
     return total
 
 

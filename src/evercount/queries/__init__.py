@@ -37,6 +37,7 @@ QUERIES: dict[str, type[Query]] = {
         SpanningForest,
         Components,
         Matching,
+        PrefixQuery,
     )
 }
 """Every query that can be built from its name and parameters (snapshots, services, commands)."""

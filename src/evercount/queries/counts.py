@@ -156,8 +156,8 @@ class Average(Sum):
     two running sums, of (value − mid) and of 1, with mid = (lo+hi)/2 rounded to the grid, and publishes mid + their
     ratio; its std is the first-order one at the published values.
 
-    Guarantee. per="tick": S of `Sum` (post-processing). per="event": with a = max(hi−mid, mid−lo) (half the range, up to
-    the grid), S = a² + 1 for add-remove and the larger of that and (hi−lo)² for replace (an event may become a no-op).
+    Guarantee. per="tick": S of `Sum` (post-processing). per="event": with a = max(hi−mid, mid−lo), half the range up
+    to the grid, S = a² + 1 for add-remove; for replace the larger of that and (hi−lo)² (an event may become a no-op).
     Test: tests/test_queries_counts.py::test_sensitivity_by_enumeration.
     """
 

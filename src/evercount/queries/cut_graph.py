@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from math import comb, log, pi, sqrt
+from math import comb, sqrt
 from typing import Any
 
 import numpy as np
 
+from evercount.bounds.table1 import cuts_paper
+from evercount.bounds.tails import simultaneous_quantile
 from evercount.errors import MissingExtra, ParameterError
-from evercount.privacy.checks import check_count, check_delta, check_number, check_positive
+from evercount.privacy.checks import check_count, check_number
 from evercount.queries.base import FloatArray
 
 ENUMERATED = 16
@@ -82,28 +84,23 @@ class CutGraph:
 
         The noise of a cut is exactly normal; the union bound runs over all choices of S and P, and over ticks. With
         `every_size` the bounds for all sizes hold together. For ticks with another std the bound scales with it.
-        """
-        from scipy.special import ndtri_exp  # slow to import
 
+            Guarantee. ``cuts.proof.md``. Assumption: `std` is the exact std of every edge's noise, independent
+            between edges. Test: tests/test_queries_cuts.py::test_bound_covers_all_cuts_of_real_noise.
+        """
         a, b = self._sizes(sizes)
         events = check_count("ticks", ticks) * _cuts_of_size(self.vertices, a, b)
         if every_size:
             events *= sum(self.vertices - 2 * small + 1 for small in range(1, self.vertices // 2 + 1))
-        # two-sided tail beta/events, in logarithms because the number of cuts is beyond the doubles
-        z = -float(ndtri_exp(log(check_delta(beta)) - log(2 * events)))
-        return self.std * sqrt(a * b) * z
+        return self.std * sqrt(a * b) * simultaneous_quantile(events, beta)
 
-    def paper_bound(self, sizes: tuple[int, int], ticks: int, epsilon: float, delta: float) -> float:
+    def paper_bound(self, sizes: tuple[int, int], ticks: int, multiplier: float) -> float:
         """The paper's bound 3·C·|S|·Ψ(T)·√((|S|+|P|)·ln(|S|+|P|)·ln 6T), |S| ≤ |P|, claimed with probability 2/3.
 
-        It is quoted for comparison; its Ψ is too small (see the corrected bounds) and nothing rests on it.
+        `multiplier` is its C_{ε,δ}. Quoted for comparison: its Ψ is too small, and nothing rests on it.
         """
         small, large = sorted(self._sizes(sizes))
-        T = check_count("ticks", ticks)
-        constant = 2 / check_positive("epsilon", epsilon) * sqrt(4 / 9 + log(sqrt(2 / pi) / check_delta(delta)))
-        psi = 1 + log((4 * T - 3) / 5) / pi
-        both = small + large
-        return 3 * constant * small * psi * sqrt(both * log(both) * log(6 * T))
+        return cuts_paper(ticks, multiplier, small, large)
 
     # -- extreme cuts --------------------------------------------------------------------------------------------
 

@@ -1,15 +1,16 @@
 """Squared sensitivity of episode counting for any alphabet size and length, by a small automaton.
 
-Whether a letter ends a minimal occurrence depends only on one bit per episode and per prefix of it: "has its parent (the
-word without the last letter) a later start?". So a stream is a walk through bit patterns, two neighbouring streams are
-a walk through pairs of them, and the largest change of a group of episodes is found by visiting all reachable pairs.
-The episodes whose letters besides the changed ones form the same set are one group where that is small enough, else
-they are treated apart. Groups alike up to a renaming are counted, so the alphabet may be large. See
-`episodes.proof.md`.
+Whether a letter ends a minimal occurrence depends only on one bit per episode and per prefix of it: "has its parent
+(the word without the last letter) a later start?". So a stream is a walk through bit patterns, two neighbouring
+streams are a walk through pairs of them, and the largest change of a group of episodes is found by visiting all
+reachable pairs. The episodes whose letters besides the changed ones form the same set are one group where that is
+small enough, else they are treated apart. Groups alike up to a renaming are counted, so the alphabet may be large.
+See `episodes.proof.md`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import product
@@ -18,7 +19,7 @@ from math import comb, factorial
 Word = tuple[int, ...]
 
 LONGEST_EXACT = 6
-"""Longest episodes that the automaton handles (in about a second); longer ones take the closed form of Lemma 3."""
+"""Longest episodes that the automaton handles (in a few seconds); longer ones take the closed form of Lemma 3."""
 
 
 def episode_sensitivity(letters: int, longest: int, replace: bool) -> int:
@@ -30,10 +31,10 @@ def episode_sensitivity(letters: int, longest: int, replace: bool) -> int:
     bounds = []
     # a replaced letter may also become no letter, and with one letter in the alphabet it can become nothing else
     for changed in (1, 2) if replace and letters > 1 else (1,):
-        most_free = min(longest, LONGEST_EXACT) - 1
+        exact = min(longest, LONGEST_EXACT)
         total = sum(
-            comb(letters - changed, free) * _group_bound(min(longest, LONGEST_EXACT), free, changed)
-            for free in range(most_free + 1)
+            comb(letters - changed, free) * _group_bound(exact, free, changed)
+            for free in range(min(exact - 1, letters - changed) + 1)
         )
         total += sum(_closed_form(letters, length, changed) for length in range(LONGEST_EXACT + 1, longest + 1))
         bounds.append(total)
@@ -62,13 +63,17 @@ def _group_bound(longest: int, free: int, changed: int) -> int:
         return _group_bound(1, free, changed) + largest_change(words, 0, 1 if changed == 2 else None)
     once, removed, replaced = _apart(longest)
     if longest <= 4:
-        # with one changed letter per episode, those with x and those with y do not share any change
-        words = [word for word in _group(longest, free, 1) if word.count(0) == 1]
-        single = changed * largest_change(words, 0, None)
+        single = changed * _with_one_changed_letter(longest, free)
     else:
         single = changed * factorial(free) * once[free]
     several = factorial(free) * (removed[free] if changed == 1 else replaced[free])
     return _group_bound(longest - 1, free, changed) + single + several
+
+
+@cache
+def _with_one_changed_letter(length: int, free: int) -> int:
+    """Joint largest change of the episodes with one x; those with one y instead change apart, in the same way."""
+    return largest_change([word for word in _group(length, free, 1) if word.count(0) == 1], 0, None)
 
 
 def _group(length: int, free: int, changed: int) -> Iterator[Word]:
@@ -82,7 +87,7 @@ def _group(length: int, free: int, changed: int) -> Iterator[Word]:
 def _apart(length: int) -> tuple[list[int], list[int], list[int]]:
     """Sums over episodes, each by itself, of the largest P²+N²; entry f: f other letters, in a fixed order of arrival.
 
-    Three lists: episodes with one x and no y (letter removed); with several x (removed); with several of x, y (replaced).
+    Three lists: episodes with one x (x removed); with several x (x removed); with several of x and y (x to y).
     """
     once, removed, replaced = ([0] * length for _ in range(3))
     for word in _patterns(length):
@@ -162,19 +167,19 @@ class _Automaton:
 def largest_change(words: list[Word], x: int | None, y: int | None) -> int:
     """Largest Σ(P²+N²) over `words`, of two letters or more, when one letter x of the stream becomes y (None: nothing).
 
-    Every pair of states behind the changed letter is visited, with the gains and losses so far. Those of a word with one
-    changed letter are 0 or 1 (Lemma 3), so that they are their own squares and only their number is kept.
+    Every pair of states behind the changed letter is visited, with the gains and losses so far. Those of a word with
+    one changed letter are 0 or 1 (Lemma 3), so that they are their own squares and only their number is kept.
     """
     automaton = _Automaton(words)
     x, y = (letter if letter in automaton.letters else None for letter in (x, y))
-    simple = {letter: 0 for letter in automaton.letters}
-    others = {letter: 0 for letter in automaton.letters}
+    simple = dict.fromkeys(automaton.letters, 0)
+    others = dict.fromkeys(automaton.letters, 0)
     for word in words:
         kind = simple if sum(letter in (x, y) for letter in word) == 1 else others
         kind[word[-1]] |= 1 << automaton.bit[word]
 
     best: dict[tuple[int, int, int], int] = {}
-    stack: list[tuple[int, int, int]] = []
+    queue: deque[tuple[int, int, int]] = deque()
 
     def visit(one: int, other: int, first: int | None, second: int | None, packed: int, count: int) -> None:
         """Both streams take their letter; a word's bit in the old state tells whether an occurrence ends here."""
@@ -188,12 +193,12 @@ def largest_change(words: list[Word], x: int | None, y: int | None) -> int:
         node = (after, after_other, packed)
         if best.get(node, -1) < count:
             best[node] = count
-            stack.append(node)
+            queue.append(node)
 
     for state in automaton.reachable():
         visit(state, state, x, y, 0, 0)
-    while stack:
-        node = stack.pop()
+    while queue:
+        node = queue.popleft()  # first in, first out: a node is rarely reached again with a larger count
         one, other, packed = node
         if one != other:  # equal states never differ again
             for letter in automaton.letters:

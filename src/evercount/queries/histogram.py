@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from numbers import Integral
 from typing import Any, ClassVar, Literal
 
@@ -108,6 +109,8 @@ class Histogram(Query):
             return self._count(self._integer_cells(events)), state
         listed = events.tolist() if isinstance(events, np.ndarray) else list(events)
         cells = self._plain_cells(listed)
+        if cells is None:
+            cells = self._collected_cells(listed)
         if cells is not None:
             return self._count(cells), state
         return self._encode_one_by_one(listed), state
@@ -163,6 +166,23 @@ class Histogram(Query):
                 first = next(number for number, key in enumerate(events) if key not in self._index)
                 raise self._unknown_key(first, events[first]) from None
         return np.asarray(codes, dtype=np.intp)
+
+    def _collected_cells(self, events: list[Any]) -> npt.NDArray[np.intp] | None:
+        """Cells of a tick in which every event is a collection of known distinct keys; None when some event is not."""
+        if not set(map(type, events)) <= {tuple, list, set, frozenset}:
+            return None
+        sizes = list(map(len, events))
+        if max(sizes, default=0) > self._most:
+            return None
+        try:
+            cells = self._plain_cells(list(chain.from_iterable(events)))
+        except InputError:
+            return None  # the event's number is found one by one
+        if cells is None:
+            return None
+        owners = np.repeat(np.arange(len(events)), sizes)
+        # a key twice, or several unknown keys, in one event
+        return cells if len(np.unique(owners * self._cells + cells)) == len(cells) else None
 
     @cached_property
     def _index(self) -> dict[str, int]:

@@ -1,0 +1,47 @@
+# `make run` and `make test` do all set-up themselves on a machine with Python 3.11 or newer.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.PHONY: run example test lint format bench soak browser lock clean
+
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $(STAMP)
+
+run: $(STAMP)  ## the live dashboard on an embedded SQLite file, fed with synthetic flu reports
+	$(BIN)/evercount serve --demo
+
+example: $(STAMP)  ## the bundled example as table, chart and CSV
+	$(BIN)/evercount example
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2
+
+soak: $(STAMP)  ## the long fault-injection runs
+	$(BIN)/python -m pytest -m soak -o addopts="-q"
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	$(BIN)/evercount bench
+
+browser:  ## what the dashboard's tests need besides the lock (Debian, as root)
+	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
+
+lock:  ## after a change of dependencies; the file holds no registry address
+	uv pip compile pyproject.toml --extra dev --generate-hashes --universal --no-header --no-annotate -p 3.11 -o requirements.lock
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache out build

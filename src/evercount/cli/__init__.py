@@ -1,0 +1,59 @@
+"""The command `evercount`: one file per command; nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from evercount import __version__
+from evercount.cli.audit import audit
+from evercount.cli.bench import bench
+from evercount.cli.example import example
+from evercount.cli.plan import plan
+from evercount.errors import EvercountError
+
+app = typer.Typer(
+    name="evercount",
+    help="Running statistics of a sensitive event stream under one differential-privacy guarantee.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(shown: bool) -> None:
+    if shown:
+        typer.echo(f"evercount {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Shared options."""
+
+
+app.command()(plan)
+app.command()(example)
+app.add_typer(audit, name="audit")
+app.command()(bench)
+
+
+def main() -> None:
+    """Entry point: errors that are the user's to solve are one line on stderr, never a traceback."""
+    try:
+        app()
+    except EvercountError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; nothing is half-written", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away, as `head` does
+        sys.exit(1)

@@ -1,0 +1,57 @@
+"""`evercount bench`: speed, memory and growth, as ratios measured in one run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(help="Only these groups; default: all.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
+    list_only: Annotated[bool, typer.Option("--list", help="List the groups.")] = False,
+) -> None:
+    """Measure speed, memory and growth beside their targets. Needs the source tree: the groups live in benchmarks/."""
+    import importlib.util
+    import json
+    from pathlib import Path
+
+    import evercount
+    from evercount.errors import ParameterError, UnknownName
+
+    folder = next(
+        (
+            parent / "benchmarks"
+            for parent in [Path.cwd(), *Path(str(evercount.__file__)).resolve().parents]
+            if (parent / "benchmarks").is_dir() and any((parent / "benchmarks").glob("bench_*.py"))
+        ),
+        None,
+    )
+    if folder is None:
+        raise ParameterError("no benchmarks/ folder here: run this inside a clone of the repository")
+    groups = {path.stem.removeprefix("bench_"): path for path in sorted(folder.glob("bench_*.py"))}
+    if list_only:
+        typer.echo("\n".join(groups))
+        return
+    for name in names or []:
+        if name not in groups:
+            raise UnknownName("benchmark", name, groups)
+    for name, path in groups.items():
+        if names and name not in names:
+            continue
+        spec = importlib.util.spec_from_file_location(f"bench_{name}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        if not json_output:
+            typer.echo(f"\n{name}")
+        for row in module.run():
+            if json_output:
+                typer.echo(json.dumps({"group": name, **row}, default=str))
+            else:
+                ratio = "" if row.get("ratio") is None else f"  ratio {row['ratio']:.2f}"
+                target = f"  (target {row['target']})" if row.get("target") else ""
+                note = f"  {row['note']}" if row.get("note") else ""
+                typer.echo(f"  {row['name']}: {row['value']:.4g} {row['unit']}{ratio}{target}{note}")
