@@ -10,7 +10,7 @@ import numpy as np
 
 from evercount.bounds import nuclear_lower, simultaneous_quantile
 from evercount.errors import ParameterError
-from evercount.factorizations import ENDLESS, FACTORIZATIONS, factorization, tick_grid
+from evercount.factorizations import ENDLESS, FACTORIZATIONS, check_horizon, factorization, tick_grid
 from evercount.mechanisms import build_noise
 from evercount.noise import Secret
 from evercount.privacy import Budget
@@ -84,6 +84,7 @@ def plan(
     every factorisation mechanism with tight Gaussian noise (nuclear norm of M over T): `bounds.nuclear_lower`.
     """
     query = query or Count()
+    horizon = check_horizon(horizon, unbounded=True)
     if not 0 < beta < 1:
         raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
     span = horizon if horizon is not None else (ticks or REFERENCE_TICKS)

@@ -79,7 +79,7 @@ def error_plot(
     axes.set_ylabel("standard deviation of the published number")
     axes.set_title(title, fontsize=10, loc="left")
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
     if target is not None:
         save(axes, target)
     return axes

@@ -1,0 +1,1 @@
+"""Attacks on what evercount claims: declared sensitivities here, joint releases later."""

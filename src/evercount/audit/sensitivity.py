@@ -163,6 +163,14 @@ def _named(factorizations: Factorizations, ticks: int) -> dict[str, FloatArray]:
     return named
 
 
+def _with_quiet_step(rows: IntArray, place: int) -> IntArray:
+    """The same increments with a row of zeros at `place`; the last row, which is quiet, makes room."""
+    later = np.zeros_like(rows)
+    later[:place] = rows[:place]
+    later[place + 1 :] = rows[place:-1]
+    return later
+
+
 class _Search:
     """The streams tried so far and the worst pair for each factorisation; the last entry is Σ(P²+N²)."""
 
@@ -235,7 +243,7 @@ class _Search:
                     neighbour = (*stream[:place], other, *stream[place + 1 :])
                     if other == () and self.world.merge:  # a quiet step: the shorter stream is known already
                         shorter = known.get((*stream[:place], *stream[place + 1 :]))
-                        changed = None if shorter is None else np.insert(shorter[:-1], place, 0, axis=0)
+                        changed = None if shorter is None else _with_quiet_step(shorter, place)
                     else:
                         absent = other in self.world.absent  # such streams are not among the known ones
                         changed = self._encode(neighbour) if absent else known.get(neighbour)

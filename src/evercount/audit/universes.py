@@ -20,9 +20,10 @@ LARGEST_UNIVERSE = 100_000
 class Universe:
     """Events of which streams are made, and what stands where an event is absent.
 
-    A step of a stream is a tuple of events: one event, or one of `absent`. With `merge` several steps may share
-    a tick and ticks may be quiet; that is right for queries whose increments of a tick are the sums over its steps,
-    and which a quiet tick leaves as they are. Without it every step is a tick. `tick` turns the events of a tick into what the query reads.
+    A step of a stream is a tuple of events: one event, or one of `absent`. With `merge` several steps may share a tick
+    and ticks may be quiet. That is right for queries whose increments of a tick are the sums over its steps, and
+    which a quiet tick leaves as they are. Without it every step is a tick. `tick` turns the events of a tick into
+    what the query reads.
     """
 
     events: tuple[Any, ...]

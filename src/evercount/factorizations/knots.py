@@ -53,15 +53,24 @@ class PiecewiseLinear:
         slopes = np.diff(values) / lengths
         runs = np.flatnonzero(np.diff(lengths)) + 1
         for q0, q1 in itertools.pairwise([0, *runs, len(lengths)] if len(lengths) else []):
-            length, left, right = int(lengths[q0]), int(knots[q0]), int(knots[q1])
-            inside = start <= left and right <= stop
-            rows = out[left - start : right - start] if inside else np.empty(right - left)
-            grid = rows.reshape(q1 - q0, length)
-            np.multiply.outer(slopes[q0:q1], np.arange(length, dtype=np.float64), out=grid)
-            grid += values[q0:q1, np.newaxis]
-            if not inside:
-                lo, hi = max(left, start), min(right, stop)
-                out[lo - start : hi - start] = rows[lo - left : hi - left]
+            length = int(lengths[q0])
+            while q0 < q1 and (knots[q0] < start or knots[q0 + 1] > stop):  # a block that is cut at its front or back
+                left = int(knots[q0])
+                lo, hi = max(left, start), min(left + length, stop)
+                out[lo - start : hi - start] = (
+                    slopes[q0] * np.arange(lo - left, hi - left, dtype=np.float64) + values[q0]
+                )
+                q0 += 1
+            whole = q1 - 1 if q1 > q0 and knots[q1] > stop else q1
+            if whole > q0:
+                left, right = int(knots[q0]), int(knots[whole])
+                grid = out[left - start : right - start].reshape(whole - q0, length)
+                np.multiply.outer(slopes[q0:whole], np.arange(length, dtype=np.float64), out=grid)
+                grid += values[q0:whole, np.newaxis]
+            if whole < q1:
+                left = int(knots[whole])
+                offsets = np.arange(stop - left, dtype=np.float64)
+                out[left - start :] = slopes[whole] * offsets + values[whole]
         if stop > self.knots[-1]:
             out[max(int(self.knots[-1]) - start, 0) :] = self.values[-1]
         return out

@@ -1,0 +1,125 @@
+"""The command as a user types it: plan's numbers, audit's exit codes, clear errors, pipes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from evercount.cli.options import parse_horizon, parse_parameters
+from evercount.errors import ParameterError
+
+
+def evercount(*arguments, **more):
+    return subprocess.run(
+        [sys.executable, "-m", "evercount", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        **more,
+    )
+
+
+def test_plan_prints_the_numbers_of_the_design():
+    result = evercount("plan", "--epsilon", "0.5", "--delta", "1e-10", "--horizon", "65536", "--json")
+    assert result.returncode == 0, result.stderr
+    plan = json.loads(result.stdout)
+    worst = {row["name"]: row["worst_std"] for row in plan["mechanisms"]}
+    assert worst["balanced"] == pytest.approx(49.0, abs=0.05)
+    assert worst["square-root"] == pytest.approx(52.6, abs=0.05)
+    assert worst["square-root, paper's C"] == pytest.approx(88.6, abs=0.05)
+    assert worst["binary-tree"] == pytest.approx(188.6, abs=0.05)
+    assert plan["lower_bound"]["worst_std"] == pytest.approx(48.4, abs=0.05)
+    assert all(row["worst_std"] >= plan["lower_bound"]["worst_std"] for row in plan["mechanisms"])
+    assert all(0 < row["numeric_delta"] <= 2**-60 for row in plan["mechanisms"])
+    names = [row["name"] for row in plan["mechanisms"]]
+    assert names == sorted(names, key=worst.get), "best first"
+
+
+def test_plan_table_and_chart(tmp_path):
+    chart = tmp_path / "errors.png"
+    result = evercount("plan", "-t", "none", "--rho", "0.01", "-q", "histogram", "-p", "keys=50", "--plot", str(chart))
+    assert result.returncode == 0, result.stderr
+    assert "unbounded" in result.stdout
+    assert "lower bound" in result.stdout
+    assert chart.stat().st_size > 10_000
+    windows = evercount("plan", "-q", "window", "-p", "width=24", "-t", "1000")
+    assert all(method in windows.stdout for method in ("difference", "periods", "inputs"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("plan", "--epsilon", "-1"), "epsilon"),
+        (("plan", "--epsilon", "nan"), "epsilon"),
+        (("plan", "--delta", "1.5"), "delta"),
+        (("plan", "-t", "0"), "horizon"),
+        (("plan", "-t", "2.5"), "horizon"),
+        (("plan", "-t", "many"), "horizon"),
+        (("plan", "-q", "histogam"), "Did you mean 'histogram'"),
+        (("plan", "-q", "histogram"), "keys"),
+        (("plan", "-m", "optimal", "-t", "5000"), "1024"),
+        (("plan", "-m", "balnced"), "Did you mean 'balanced'"),
+        (("plan", "-p", "width"), "KEY=VALUE"),
+        (("plan", "--adjacency", "swap"), "adjacency"),
+        (("audit", "sensitivity", "cuont"), "Did you mean 'count'"),
+        (("bench", "nothing"), "benchmark"),
+    ],
+)
+def test_errors_are_one_line_and_exit_2(arguments, message):
+    result = evercount(*arguments)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_wrong_flag_and_help():
+    assert evercount("plan", "--epsilom", "1").returncode == 2
+    assert "--epsilon" in evercount("plan", "--help").stdout
+    assert "plan" in evercount("--help").stdout
+    assert evercount("--version").stdout.startswith("evercount ")
+
+
+def test_audit_exits_1_when_the_claim_is_beaten():
+    arguments = ("audit", "sensitivity", "substrings", "-p", 'alphabet="ab"', "-p", "max_length=2")
+    honest = evercount(*arguments, "--adjacency", "replace")
+    assert honest.returncode == 0, honest.stderr
+    assert "holds" in honest.stdout
+    paper = evercount(*arguments, "--adjacency", "replace", "--claimed", "4")  # the paper's ℓ²
+    assert paper.returncode == 1
+    assert "BEATEN" in paper.stdout
+
+
+def test_output_can_be_piped_to_a_reader_that_stops():
+    result = subprocess.run(
+        f"{sys.executable} -m evercount plan --json | head -c 20",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in result.stderr
+
+
+def test_example_writes_table_and_chart(tmp_path):
+    result = evercount("example", "--hours", "48", "--out", str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    assert "synthetic" in result.stdout
+    assert "protect any one event" in result.stdout.replace("\n", " ")
+    assert (tmp_path / "releases.png").stat().st_size > 10_000
+    assert len((tmp_path / "releases.csv").read_text().splitlines()) == 1 + 48 * 8
+
+
+@pytest.mark.parametrize(("text", "value"), [("2^16", 65536), ("1e6", 10**6), ("24", 24), ("none", None)])
+def test_horizons(text, value):
+    assert parse_horizon(text) == value
+
+
+def test_parameters():
+    assert parse_parameters(['keys=["a"]', "k=3", "per=event"]) == {"keys": ["a"], "k": 3, "per": "event"}
+    with pytest.raises(ParameterError):
+        parse_parameters(["=3"])

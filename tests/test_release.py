@@ -1,0 +1,124 @@
+"""Release and Releases: intervals that hold, bounds, differences, exports, plots."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from evercount import Average, Budget, Count, Histogram, Stream, Sum, Window
+from evercount.errors import ParameterError
+from evercount.factorizations import FACTORIZATIONS
+
+BUDGET = Budget(1.0, 1e-6)
+
+
+def many(query, runs, ticks, **more):
+    return [Stream(query, BUDGET, ticks, noise="insecure-float", seed=s, **more).run([1] * ticks) for s in range(runs)]
+
+
+def test_intervals_and_bounds_hold_as_often_as_they_say():
+    runs = many(Count(), 500, 60)
+    truth = np.arange(1, 61)
+    for level in (0.5, 0.95):
+        low, high = runs[0].interval(level)
+        assert np.allclose(high - runs[0].values, runs[0].values - low)
+        covered = np.mean([(r.interval(level)[0] <= truth) & (truth <= r.interval(level)[1]) for r in runs], axis=0)
+        assert np.abs(covered - level).max() < 5 * np.sqrt(level * (1 - level) / 500)
+    union = np.mean([np.all(np.abs(r.values - truth) <= r.bound(0.1)) for r in runs])
+    simulated = np.mean([np.all(np.abs(r.values - truth) <= r.bound(0.1, "simulate")) for r in runs[:200]])
+    assert union >= 0.9
+    assert simulated >= 0.9 - 3 * np.sqrt(0.09 / 200)
+    assert np.all(runs[0].bound(0.1, "simulate") < runs[0].bound(0.1))
+    too_narrow = np.mean([np.all(np.abs(r.values - truth) <= 0.6 * r.bound(0.1)) for r in runs])
+    assert too_narrow < 0.9, "the check can fail"
+
+
+@pytest.mark.parametrize("name", FACTORIZATIONS)
+def test_between_has_its_own_exact_error(name):
+    runs = many(Count(), 400, 40, factorization=name)
+    for earlier, later in ((0, 40), (10, 11), (8, 31), (31, 32)):
+        values = np.asarray([r.between(earlier, later)[0] for r in runs])
+        std = runs[0].between(earlier, later)[1]
+        assert values.std() / std == pytest.approx(1, abs=5 / np.sqrt(800))
+        assert values.mean() == pytest.approx(later - earlier, abs=5 * std / 20)
+    assert runs[0].between(7, 7) == (0.0, 0.0)
+
+
+def test_between_refuses_what_it_cannot_do():
+    r = Stream(Count(), BUDGET, 10).run([1] * 10)
+    for bad in ((-1, 3), (5, 4), (3, 11)):
+        with pytest.raises(ParameterError):
+            r.between(*bad)
+    with pytest.raises(ParameterError, match="running counts"):
+        Stream(Window(3), BUDGET, 10).run([1] * 10).between(1, 4)
+    with pytest.raises(ParameterError, match="running counts"):
+        Stream(Average(), BUDGET, 10).run([1] * 10).between(1, 4)
+
+
+def test_release_of_one_and_of_many_outputs():
+    one = Stream(Count(), BUDGET, 10).step(3)
+    assert isinstance(one.value, float)
+    assert isinstance(one.std, float)
+    assert one.interval(0.9)[0] < one.value < one.interval(0.9)[1]
+    stream = Stream(Histogram(["a", "b", "c"]), BUDGET, 10)
+    several = stream.step(["a"] * 10**6)
+    assert several.value.shape == several.std.shape == (3,)
+    assert several.top(1)[0][0] == "a"
+    assert "a" in str(several)
+    runs = stream.run([["b"]] * 5)
+    assert runs.values.shape == (5, 3)
+    assert [r.tick for r in runs] == [2, 3, 4, 5, 6]
+    assert runs[-1].tick == 6
+    with pytest.raises(IndexError):
+        runs[5]
+
+
+@pytest.mark.parametrize("level", [0, 1, -0.5, 2, "x"])
+def test_bad_levels(level):
+    release = Stream(Count(), BUDGET, 10).step(3)
+    with pytest.raises(ParameterError, match="level"):
+        release.interval(level)
+
+
+def test_exports_agree(tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    r = Stream(Histogram(["north", "süd"]), BUDGET, 10).run([["north"], [], ["süd"]])
+    text = io.StringIO()
+    r.to_csv(text)
+    rows = list(csv.DictReader(io.StringIO(text.getvalue())))
+    assert len(rows) == 6
+    assert rows[5]["cell"] == "süd"
+    r.to_csv(tmp_path / "r.csv")
+    assert (tmp_path / "r.csv").read_text(encoding="utf-8").splitlines() == text.getvalue().splitlines()
+    r.to_jsonl(tmp_path / "r.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
+    r.to_parquet(tmp_path / "r.parquet")
+    table = pq.read_table(tmp_path / "r.parquet")
+    assert b"protect" in table.schema.metadata[b"evercount.guarantee"]
+    columns = r.table()
+    for name in ("tick", "value", "std", "low", "high"):
+        assert [float(row[name]) for row in rows] == [float(x) for x in columns[name]]
+        assert [line[name] for line in lines] == columns[name].tolist() == table[name].to_pylist()
+    r.to_numpy(tmp_path / "r.npz")
+    with np.load(tmp_path / "r.npz") as archive:
+        assert np.array_equal(archive["values"], r.values)
+
+
+def test_plots_are_written(tmp_path):
+    r = Stream(Sum(0, 1, 0.5), BUDGET, 50).run([0.5] * 50)
+    for suffix in ("png", "svg"):
+        r.plot(tmp_path / f"chart.{suffix}")
+        assert (tmp_path / f"chart.{suffix}").stat().st_size > 5000
+    axes = r.plot()
+    assert axes.get_title(loc="left").startswith("band: 95%")
+    assert "simulation" in Stream(Count(), BUDGET, 5, noise="insecure-float").run([1]).plot().get_title(loc="left")
+
+
+def test_rounding_is_part_of_the_error():
+    exact = Stream(Count(), Budget(50.0, 0.1), 4)
+    loose = Stream(Count(), Budget(50.0, 0.1), 4, noise="insecure-float")
+    assert exact.std([1])[0, 0] ** 2 == pytest.approx(loose.std([1])[0, 0] ** 2 + 1 / 12, rel=1e-6)

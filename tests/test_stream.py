@@ -1,0 +1,252 @@
+"""Stream: step = run = any split = restored, refusals that change nothing, post-processing, retries."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from evercount import Average, Budget, Count, Histogram, Secret, Stream, Substrings, Sum, Window
+from evercount.errors import (
+    AlreadyReleased,
+    HorizonReached,
+    InputError,
+    ParameterError,
+    SnapshotError,
+    UnknownName,
+)
+from evercount.factorizations import FACTORIZATIONS
+
+BUDGET = Budget(1.0, 1e-9)
+SECRET = "5e" * 32
+
+CASES = {
+    "count": (Count(), 100, {}, list(range(100))),
+    "count-unbounded": (Count(), None, {}, list(range(100))),
+    "sum": (Sum(-1, 2, 0.5), 100, {}, [[0.5, 2], [], [-1]] * 33),
+    "average": (Average(0, 1, 0.25), 100, {}, [0.5, 1, 0] * 33),
+    "average-event": (Average(0, 1, 0.25, per="event"), 100, {}, [[0.5, 1], [], [0]] * 33),
+    "window-difference": (Window(7, "difference"), 100, {}, [1] * 99),
+    "window-periods": (Window(7, "periods"), None, {}, [1] * 99),
+    "window-inputs": (Window(3, "inputs"), 100, {}, [1] * 99),
+    "histogram": (Histogram(["a", "b", "c"]), 100, {}, [["a"], ["b", "b"], []] * 33),
+    "substrings": (Substrings("ab", 2), 100, {}, ["ab", "", "b"] * 33),
+    **{name: (Count(), 100, {"factorization": name}, [2] * 100) for name in FACTORIZATIONS},
+}
+
+
+def make(case, noise):
+    query, horizon, more, ticks = CASES[case]
+    source = {"secret": Secret.from_hex(SECRET)} if noise == "exact" else {"seed": 11}
+    return Stream(query, BUDGET, horizon, noise=noise, **more, **source), ticks
+
+
+def state(stream):
+    return Stream.snapshot(stream)
+
+
+@pytest.mark.parametrize("noise", ["exact", "insecure-float"])
+@pytest.mark.parametrize("case", CASES)
+def test_step_run_split_and_restore_release_the_same(case, noise):
+    stream, ticks = make(case, noise)
+    whole = stream.run(ticks)
+    values = whole.values.reshape(len(ticks), -1)
+    other, _ = make(case, noise)
+    stepped = []
+    for t, events in enumerate(ticks):
+        if t in (1, 31, 32, 33, 64, 70):
+            other = Stream.restore(other.snapshot())
+        release = other.step(events)
+        assert release.tick == t + 1
+        stepped.append(release.values)
+        assert np.allclose(release.std_all, whole.std_all[t], rtol=1e-6)
+    split, _ = make(case, noise)
+    pieces = [split.run(ticks[:5]), split.run(ticks[5:50]), split.run(ticks[50:])]
+    pieces = np.concatenate([p.values.reshape(len(p), -1) for p in pieces])
+    if noise == "exact":
+        assert np.array_equal(np.stack(stepped), values), "exact noise: bit for bit"
+        assert np.array_equal(pieces, values)
+    else:
+        assert np.allclose(np.stack(stepped), values, rtol=0, atol=1e-8)
+        assert np.allclose(pieces, values, rtol=0, atol=1e-8)
+    assert whole.noise == noise
+    assert ("real-number arithmetic" in whole.guarantee) == (noise != "exact")
+
+
+@pytest.mark.parametrize("case", ["count", "sum", "histogram", "window-periods", "substrings"])
+def test_noise_is_added_to_the_true_answer(case):
+    """With the same secret, two data sets differ by exactly the difference of their true answers."""
+    query, horizon, more, ticks = CASES[case]
+    busy = Stream(query, BUDGET, horizon, secret=Secret.from_hex(SECRET), **more).run(ticks)
+    empty = ["" if isinstance(t, str) else ([] if isinstance(t, list) else 0) for t in ticks]
+    quiet = Stream(query, BUDGET, horizon, secret=Secret.from_hex(SECRET), **more).run(empty)
+    difference = (busy.values - quiet.values).reshape(len(ticks), -1)
+    fresh = query.resolved(horizon) if isinstance(query, Window) else query
+    increments, _ = fresh.encode_run(fresh.initial_state(), ticks)
+    if case == "window-periods":
+        sums = np.cumsum(increments[:, 0])
+        expected = sums - np.concatenate([np.zeros(7), sums[:-7]])
+        assert np.array_equal(difference[:, 0], expected)
+    else:
+        assert np.allclose(difference, np.cumsum(increments, axis=0) * query.grid)
+
+
+def test_two_streams_have_different_noise():
+    first = Stream(Count(), BUDGET, 50).run([0] * 50).values
+    second = Stream(Count(), BUDGET, 50).run([0] * 50).values
+    assert np.mean(first == second) < 0.3
+
+
+def test_past_the_horizon():
+    stream = Stream(Count(), BUDGET, 3)
+    stream.run([1, 1])
+    before = state(stream)
+    with pytest.raises(HorizonReached, match="3 ticks"):
+        stream.run([1, 1])
+    assert state(stream) == before
+    stream.step(1)
+    with pytest.raises(HorizonReached):
+        stream.step(1)
+
+
+BAD_INPUT = [
+    (Count(), [float("nan"), float("inf"), -1, 1.5, "x", [1, 2], None, 2**60, {}]),
+    (Count(max_per_tick=5), [6]),
+    (Sum(0, 1, 0.5), [[0.5, 1.5], float("nan"), ["x"], [[1.0], [2.0]], -0.1]),
+    (Histogram(["a", "b"]), [["c"], "a", 3, [["a", "b"]], [1]]),
+    (Substrings("ab", 2), ["abc", 3]),
+]
+
+
+@pytest.mark.parametrize(("query", "bad"), [(q, b) for q, items in BAD_INPUT for b in items])
+def test_bad_input_is_a_typed_error_and_changes_nothing(query, bad):
+    stream = Stream(query, BUDGET, 10)
+    good = "ab" if isinstance(query, Substrings) else (["a"] if isinstance(query, Histogram) else 1)
+    stream.step(good)
+    before = state(stream)
+    with pytest.raises(InputError):
+        stream.step(bad)
+    with pytest.raises(InputError):
+        stream.run([good, bad])
+    assert state(stream) == before
+    assert stream.step(good).tick == 2
+
+
+def test_retry_reads_back_and_change_of_the_past_is_refused():
+    stream = Stream(Count(), BUDGET, 10)
+    first = stream.step(4, tick=1)
+    assert stream.step(4, tick=1).value == first.value
+    assert stream.tick == 1
+    stream = Stream.restore(stream.snapshot())
+    assert stream.step(4, tick=1).value == first.value, "also after a crash"
+    with pytest.raises(AlreadyReleased, match="already released"):
+        stream.step(5, tick=1)
+    with pytest.raises(InputError, match="out of turn"):
+        stream.step(5, tick=3)
+    stream.step(5, tick=2)
+    with pytest.raises(AlreadyReleased):
+        stream.step(4, tick=1)
+
+
+def test_forked_snapshots_agree():
+    stream = Stream(Histogram(3), BUDGET, 100)
+    stream.run([[0], [1]])
+    blob = stream.snapshot()
+    one, two = Stream.restore(blob), Stream.restore(blob)
+    assert np.array_equal(one.step([2]).values, two.step([2]).values)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda b: b[:-1],
+        lambda b: b[:40],
+        lambda b: b"",
+        lambda b: b"PK\x03\x04" + b,
+        lambda b: b[:-3] + bytes([b[-3] ^ 1]) + b[-2:],
+        lambda b: b[:25] + bytes([b[25] ^ 1]) + b[26:],
+        lambda b: b[:19] + b"\x00\x63" + b[21:],
+        lambda b: b.decode("latin1"),
+    ],
+)
+def test_damaged_snapshots_are_refused(damage):
+    stream = Stream(Count(), BUDGET, 10)
+    stream.step(1)
+    with pytest.raises(SnapshotError):
+        Stream.restore(damage(stream.snapshot()))
+
+
+def test_newer_snapshot_says_so():
+    blob = Stream(Count(), BUDGET, 10).snapshot()
+    with pytest.raises(SnapshotError, match="newer"):
+        Stream.restore(blob[:19] + (9).to_bytes(2, "big") + blob[21:])
+
+
+def test_postprocessing_never_revises_and_is_declared():
+    names = ("monotone", "integer", "nonnegative")
+    plain = Stream(Sum(0, 1, 0.25), BUDGET, 200, noise="insecure-float", seed=3).run([0.25] * 200)
+    tidy = Stream(Sum(0, 1, 0.25), BUDGET, 200, noise="insecure-float", seed=3, postprocess=names)
+    first = tidy.run([0.25] * 80)
+    tidy = Stream.restore(tidy.snapshot())
+    second = tidy.run([0.25] * 120)
+    values = np.concatenate([first.values, second.values])
+    assert np.all(values >= 0)
+    assert np.all(values == np.rint(values))
+    assert np.all(np.diff(values) >= 0)
+    assert np.array_equal(values, np.maximum.accumulate(np.rint(np.maximum(plain.values, 0))))
+    assert first.postprocessed == second[0].postprocessed == ("nonnegative", "integer", "monotone")
+    assert plain.postprocessed == ()
+    with pytest.raises(UnknownName, match="monotone"):
+        Stream(Count(), BUDGET, 10, postprocess=["monotonic"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("count", BUDGET, 10), ParameterError),
+        ((Count(), (1.0, 1e-9), 10), ParameterError),
+        ((Count(), BUDGET, 0), ParameterError),
+        ((Count(), BUDGET, 1.5), ParameterError),
+        ((Count(), BUDGET, -4), ParameterError),
+        ((Count(), BUDGET, 10, "sqare-root"), UnknownName),
+        ((Count(), BUDGET, None, "balanced"), ParameterError),
+        ((Count(), BUDGET, 10, None, "float"), UnknownName),
+        ((Window(3), BUDGET, 10, "balanced"), ParameterError),
+        ((Count(), BUDGET, 2000, "optimal"), ParameterError),
+    ],
+)
+def test_bad_parameters(arguments, error):
+    with pytest.raises(error):
+        Stream(*arguments)
+
+
+def test_seed_and_secret_do_not_mix():
+    with pytest.raises(ParameterError, match="insecure-float"):
+        Stream(Count(), BUDGET, 10, seed=1)
+    with pytest.raises(ParameterError, match="seed"):
+        Stream(Count(), BUDGET, 10, noise="insecure-float", secret=Secret.generate())
+
+
+def test_secret_is_not_shown():
+    stream = Stream(Count(), BUDGET, 10, secret=Secret.from_hex(SECRET))
+    release = stream.step(1)
+    for text in (repr(stream), repr(release), str(release), repr(vars(stream))):
+        assert SECRET not in text
+
+
+def test_totals_fast_path_equals_events():
+    one = Stream(Histogram(["a", "b"]), BUDGET, 10, secret=Secret.from_hex(SECRET))
+    two = Stream(Histogram(["a", "b"]), BUDGET, 10, secret=Secret.from_hex(SECRET))
+    three = Stream(Histogram(["a", "b"]), BUDGET, 10, secret=Secret.from_hex(SECRET))
+    a = one.step(["a", "a", "b"])
+    b = two.step_totals(np.asarray([2, 1]))
+    c = three.run_totals(np.asarray([[2, 1], [0, 0]]))
+    assert np.array_equal(a.values, b.values)
+    assert np.array_equal(c.values[0], b.values)
+    with pytest.raises(InputError, match="whole numbers"):
+        two.step_totals([0.5, 1])
+    with pytest.raises(InputError, match="events themselves"):
+        Stream(Substrings("ab", 2), BUDGET, 10).step_totals(np.zeros(6, int))
+
+
+def test_empty_run():
+    assert len(Stream(Count(), BUDGET, 10).run([])) == 0
