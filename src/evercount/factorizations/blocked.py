@@ -14,7 +14,7 @@ SIZE = 32
 """Ticks per matrix product."""
 WIDE = 24
 """From this many cells on, products run over cells; below, over blocks of ticks of one cell."""
-CHUNK = 1 << 16
+CHUNK = 1 << 14
 """Ticks of one narrow pass: its temporaries stay in the processor's cache."""
 
 
@@ -24,13 +24,13 @@ class BlockFilter:
     def __init__(self, response: Exponentials) -> None:
         self.weights = response.weights
         self.rates = response.rates
-        self.loss = -np.expm1(-self.rates)  # 1 − μ, exact where μ is next to 1
         k = np.arange(SIZE)
         powers = np.exp(-np.multiply.outer(self.rates, k + 1.0))  # (d, SIZE): μ^(k+1)
         self._lower = first_columns(response.values(SIZE))  # (SIZE, SIZE)
         self._readout = np.exp(-np.multiply.outer(k, self.rates)) * self.weights  # what a buffer adds to tick k
         self._feed = np.ascontiguousarray(powers[:, ::-1])  # (d, SIZE): how tick k ends up in the buffers
         self._decay = np.exp(-SIZE * self.rates)
+        self._both = np.ascontiguousarray(np.concatenate([self._lower, self._readout], axis=1).T)
         # the same recurrence over blocks (steps of SIZE ticks) and over groups of SIZE blocks
         self._group_decay = np.exp(-SIZE * np.multiply.outer(self.rates, k + 1.0))
         self._group = _triangles(np.exp(-SIZE * np.multiply.outer(self.rates, k))).transpose(0, 2, 1)
@@ -48,7 +48,7 @@ class BlockFilter:
             s = buffers[:, cell]
             for start in range(0, len(x), CHUNK):
                 part = slice(start, start + CHUNK)
-                y[part, cell], s = self._narrow(np.ascontiguousarray(x[part, cell]), s)
+                y[part, cell], s = self._narrow(x[part, cell], ones[part], s)
             after[:, cell] = s
         return y, after
 
@@ -63,13 +63,12 @@ class BlockFilter:
         for cell in range(z.shape[1]):
             s, total = buffers[:, cell], running[cell]
             for start in range(0, len(z), CHUNK):
-                part = slice(start, min(start + CHUNK, len(z)))
-                y, s = self._narrow(z[part, cell] * eta[part], s)
+                part = slice(start, start + CHUNK)
+                y, s = self._narrow(z[part, cell], eta[part], s)
                 y *= n[part]
                 y[0] += total
-                np.cumsum(y, out=y)
-                noise[part, cell] = y
-                total = y[-1]
+                np.cumsum(y, out=noise[part, cell])
+                total = noise[min(start + CHUNK, len(z)) - 1, cell]
             after[:, cell] = s
         return noise, after, noise[-1].copy()
 
@@ -78,39 +77,45 @@ class BlockFilter:
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Blocks of SIZE ticks over all cells; the weights and the running sum are folded into the small matrices."""
         out = np.empty_like(z)
-        total = running
+        cells = z.shape[1]
+        state = np.concatenate([s, np.zeros((1, cells)) if running is None else running[np.newaxis]])
+        order = len(s)
+        added = np.empty((min(SIZE, len(z)), cells))
         for start in range(0, len(z), SIZE):
             ticks = min(SIZE, len(z) - start)
             part = slice(start, start + ticks)
             lower = self._lower[:ticks, :ticks] * eta[part] * n[part, np.newaxis]
-            readout = self._readout[:ticks] * n[part, np.newaxis]
-            if total is not None:
-                lower, readout = np.cumsum(lower, axis=0), np.cumsum(readout, axis=0)
+            readout = np.ones((ticks, order + 1))
+            readout[:, :order] = self._readout[:ticks] * n[part, np.newaxis]
+            if running is not None:
+                lower = np.cumsum(lower, axis=0)
+                np.cumsum(readout[:, :order], axis=0, out=readout[:, :order])
             block = out[part]
             np.matmul(lower, z[part], out=block)
-            block += readout @ s
-            if total is not None:
-                block += total
-                total = block[-1]
-            feed = self._feed[:, SIZE - ticks :] * eta[part]
-            decay = self._decay if ticks == SIZE else np.exp(-ticks * self.rates)
-            s = decay[:, np.newaxis] * s + feed @ z[part]
-        return out, s, (np.empty(0) if total is None else total.copy())
+            block += np.matmul(readout, state, out=added[:ticks])
+            following = (self._feed[:, SIZE - ticks :] * eta[part]) @ z[part]
+            following += (self._decay if ticks == SIZE else np.exp(-ticks * self.rates))[:, np.newaxis] * state[:order]
+            state[:order] = following
+            if running is not None:
+                state[order] = block[-1]
+        return out, state[:order].copy(), state[order].copy()
 
-    def _narrow(self, x: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """One cell, up to CHUNK ticks: all blocks at once."""
-        whole = len(x) // SIZE
-        rows = x[: whole * SIZE].reshape(whole, SIZE)
+    def _narrow(self, z: FloatArray, eta: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """One cell, up to CHUNK ticks of inputs η·z: all blocks at once."""
+        whole = len(z) // SIZE
+        split = whole * SIZE
+        both = np.empty((whole, SIZE + len(s)))  # each block's inputs, then the buffers before it
+        rows = both[:, :SIZE]
+        np.multiply(z[:split].reshape(whole, SIZE), eta[:split].reshape(whole, SIZE), out=rows)
         starts = self._starts(self._feed @ rows.T, s)  # (d, whole+1): buffers before each block, and after
-        y = np.empty(len(x))
-        head = y[: whole * SIZE].reshape(whole, SIZE)
-        np.matmul(rows, self._lower.T, out=head)
-        head += starts[:, :-1].T @ self._readout.T
+        both[:, SIZE:] = starts[:, :-1].T
+        y = np.empty(len(z))
+        np.matmul(both, self._both, out=y[:split].reshape(whole, SIZE))
         s = starts[:, -1]
-        if len(x) > whole * SIZE:
-            ones = np.ones(len(x) - whole * SIZE)
-            tail, after, _ = self._wide(x[whole * SIZE :, np.newaxis], s[:, np.newaxis], None, ones, ones)
-            y[whole * SIZE :], s = tail[:, 0], after[:, 0]
+        if len(z) > split:
+            ones = np.ones(len(z) - split)
+            tail, after, _ = self._wide(z[split:, np.newaxis], s[:, np.newaxis], None, eta[split:], ones)
+            y[split:], s = tail[:, 0], after[:, 0]
         return y, s
 
     def _starts(self, inputs: FloatArray, s: FloatArray) -> FloatArray:

@@ -38,7 +38,7 @@ class FloatStream(NoiseStream):
     def take(self, ticks: int) -> FloatArray:
         """See `NoiseStream`."""
         out = np.empty((ticks, self._cells))
-        rows = max(32, CHUNK // self._cells)
+        rows = 32 * max(1, CHUNK // (32 * self._cells))
         for start in range(0, ticks, rows):
             count = min(rows, ticks - start)
             draws = self._factorization.draws(self._state.tick, self._state.tick + count)

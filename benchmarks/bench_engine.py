@@ -1,0 +1,139 @@
+"""The counting engine: float noise beside numpy's own draw, growth with the horizon, memory, start-up.
+
+Every ratio is measured in one run, both sides in turn, best of several. Run alone on an idle machine.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from evercount.factorizations import Balanced
+from evercount.mechanisms.floating import FloatStream
+from evercount.noise import FloatNoise
+
+Row = dict[str, Any]
+
+
+def best(action: Callable[[], object], repeats: int = 7) -> float:
+    """Shortest of several timings, in seconds."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def noise_ratio(ticks: int, cells: int, target: str) -> Row:
+    """Whole-array float noise over numpy drawing the same normals into a new array."""
+    factorization = Balanced(ticks)
+
+    def draw() -> object:
+        return np.random.Generator(np.random.SFC64(1)).standard_normal((ticks, cells))
+
+    def noise() -> object:
+        return FloatStream(factorization, 1.0, cells, FloatNoise(1)).take(ticks)
+
+    noise()
+    drawn, made = best(draw), best(noise)
+    return {
+        "name": f"float noise, {ticks:,} ticks × {cells:,} cells (d={factorization.weights.filter.order})",
+        "value": made / ticks / cells * 1e9,
+        "unit": "ns/number",
+        "ratio": made / drawn,
+        "target": target,
+        "note": f"numpy's draw: {drawn / ticks / cells * 1e9:.1f} ns",
+    }
+
+
+def growth() -> Row:
+    """Time per tick in the middle of 10^8 ticks over that in the middle of 2^16."""
+
+    def per_tick(horizon: int) -> float:
+        factorization = Balanced(horizon)
+        stream = FloatStream(factorization, 1.0, 1, FloatNoise(1))
+        stream._state = type(stream._state)(horizon // 3, stream._state.arrays)
+        ticks = 16_384
+        start = stream._state
+
+        def run() -> None:
+            stream._state = start
+            stream.take(ticks)
+
+        return best(run, 25) / ticks
+
+    small, large = per_tick(2**16), per_tick(10**8)
+    return {
+        "name": "time per tick, horizon 10^8 over 2^16",
+        "value": large * 1e9,
+        "unit": "ns/tick",
+        "ratio": large / small,
+        "target": "≤ 1.3",
+        "note": f"2^16: {small * 1e9:.1f} ns",
+    }
+
+
+MEMORY = """
+import resource, numpy as np
+from evercount import Stream, Budget, Count
+T = 10**7
+Stream(Count(), Budget(0.5, 1e-10), T, noise="insecure-float").run(np.ones(1000, np.int64))
+base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+counts = np.ones(T, np.int64)
+releases = Stream(Count(), Budget(0.5, 1e-10), T, noise="insecure-float").run(counts)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print((peak - base) * 1024 / releases.values.nbytes)
+"""
+
+
+def fresh(code: str) -> str:
+    """What a new interpreter prints."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def memory() -> Row:
+    """Peak memory of a run of 10^7 ticks, in arrays of its output (its input counts as one of them)."""
+    arrays = float(fresh(MEMORY))
+    return {"name": "peak memory of a 10^7-tick run", "value": arrays, "unit": "output arrays", "target": "≤ 4"}
+
+
+def startup() -> list[Row]:
+    """Import and help, each in a new interpreter."""
+    imported = best(lambda: fresh("import evercount"), 5) - best(lambda: fresh("pass"), 5)
+    helped = best(lambda: fresh("import sys; sys.argv = ['evercount', '--help']\nfrom evercount.cli import app\napp(standalone_mode=False)"), 5)  # fmt: skip
+    return [
+        {"name": "import evercount", "value": imported, "unit": "s", "target": "≤ 0.3"},
+        {"name": "evercount --help", "value": helped, "unit": "s", "target": "≤ 0.5"},
+    ]
+
+
+def construction() -> Row:
+    """CPU seconds to build the factorisation of 10^8 ticks from nothing, in a new interpreter."""
+    code = (
+        "import time, evercount\nfrom evercount.factorizations import Balanced\nimport scipy.special\n"
+        "t = time.process_time(); Balanced(10**8); print(time.process_time() - t)"
+    )
+    return {"name": "build `balanced` for 10^8 ticks", "value": float(fresh(code)), "unit": "CPU s", "target": "< 1"}
+
+
+def run() -> list[Row]:
+    """All rows of this group."""
+    return [
+        noise_ratio(10**6, 1, "≤ 2.0"),
+        noise_ratio(10**4, 1000, "≤ 1.4"),
+        growth(),
+        construction(),
+        memory(),
+        *startup(),
+    ]
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(row)
