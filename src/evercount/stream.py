@@ -15,6 +15,7 @@ import numpy as np
 from evercount.errors import AlreadyReleased, HorizonReached, InputError, ParameterError, UnknownName
 from evercount.factorizations import Factorization, check_horizon, factorization
 from evercount.mechanisms import NOISES, build_noise
+from evercount.mechanisms.exact import PrecisionReached
 from evercount.mechanisms.snapshots import pack, unpack
 from evercount.noise import Secret
 from evercount.privacy import Budget
@@ -266,7 +267,7 @@ class Stream:
     def _check_room(self, ticks: int) -> None:
         limit = self._noise.limit
         if limit is not None and self._tick + ticks > limit:
-            raise HorizonReached(limit)
+            raise HorizonReached(limit) if self.horizon is not None else PrecisionReached(limit)
 
     def _check_totals(self, increments: IntArray) -> None:
         largest = np.abs(increments).sum(axis=0, dtype=np.float64) + np.abs(self._totals)

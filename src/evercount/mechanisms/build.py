@@ -9,6 +9,7 @@ from typing import Any
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.mechanisms.base import NoiseStream
+from evercount.mechanisms.exact import ExactStream, numeric_delta, numeric_horizon
 from evercount.mechanisms.floating import FloatStream, PeriodicStream
 from evercount.noise import FloatNoise, Secret
 from evercount.privacy import Budget
@@ -65,8 +66,6 @@ def build_noise(
             raise ParameterError("insecure-float noise takes a seed, not a secret")
         sigma = budget.noise_multiplier() * reach
         return Noise(_float(factorization, sigma / grid, cells, restart, seed, dumped), sigma, 0.0, horizon)
-    from evercount.mechanisms.exact import ExactStream
-
     if seed is not None:
         raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
     # The price of finite arithmetic grows with σ, and σ with that price: bound it for a σ that is surely larger.
@@ -87,7 +86,9 @@ def build_noise(
         if state is not None:
             stream: NoiseStream = ExactStream.load(factorization, scale, cells, state)
         else:
-            stream = ExactStream(factorization, scale, cells, secret or Secret.generate(), numeric_delta=reserved)
+            stream = ExactStream(
+                factorization, scale, cells, secret or Secret.generate(), numeric_delta=reserved, limit=limit
+            )
     else:
         stream = _exact_periods(factorization, scale, cells, restart, secret, state)
     return Noise(stream, sigma, reserved, limit)
@@ -103,8 +104,6 @@ def _numeric_price(
     cap: float,
 ) -> tuple[float, int | None]:
     """(numeric δ, last tick that it covers)."""
-    from evercount.mechanisms.exact import numeric_delta, numeric_horizon
-
     if restart is not None:
         once = numeric_delta(factorization, scale, cells, epsilon, restart)
         periods = max(1, int(cap / once)) if horizon is None else -(-horizon // restart)
@@ -144,8 +143,6 @@ def _exact_periods(
     state: dict[str, Any] | None,
 ) -> NoiseStream:
     """Every period has noise of its own, from a key derived from the stream's secret and the period's number."""
-    from evercount.mechanisms.exact import ExactStream
-
     root = Secret.from_hex(state["secret"]) if state is not None else (secret or Secret.generate())
 
     def make(number: int) -> NoiseStream:

@@ -1,8 +1,8 @@
 """Exact noise: the correlated noise of a stream in fixed-point integers, rounded to whole grid units.
 
-Every number is a function of (secret, factorisation, scale, tick, cell). Time is cut into blocks of 32 ticks that start at
-multiples of 32, whatever blocks the caller takes, so any split, any subset of cells, a restored stream and a rebuilt one
-give the same bits.
+Every number is a function of (secret, factorisation, scale, tick, cell). Time is cut into blocks of 32 ticks that start
+at multiples of 32, whatever blocks the caller takes, so any split, any subset of cells, a restored stream and a rebuilt
+one give the same bits.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REACH = 2**40
 """The number of ticks for which the precision of a stream without horizon is chosen."""
 WIDE = 48
 """From so many cells on, numbers are limbs; below, Python integers (or limbs over many blocks at once)."""
-SLICE = 256
+SLICE = 512
 """Cells (or blocks of few cells) that go through the limbs at once: the working set stays in the processor's cache."""
 SEVERAL = 12
 """From so many columns (blocks times cells) on, limbs are faster than Python integers for few cells."""
@@ -60,8 +60,8 @@ class PrecisionReached(HorizonReached):
     def __init__(self, limit: int) -> None:
         EvercountError.__init__(
             self,
-            f"the stream has no horizon, but the price of finite arithmetic is accounted for {limit} ticks only and tick "
-            f"{limit + 1} is refused. Start a new stream (its budget adds to the spent one).",
+            f"the stream has no horizon, but the price of finite arithmetic is accounted for {limit} ticks only, so "
+            f"tick {limit + 1} is refused. Start a new stream (its budget adds to the spent one).",
         )
         self.horizon = limit
 
@@ -72,13 +72,24 @@ class Kernel(Protocol):
     bits: int
     rows: int
 
-    def window(self, block: int) -> tuple[int, int]: ...
-    def norm(self, ticks: int) -> float: ...
-    def error(self, ticks: int) -> float: ...
-    def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]: ...
     @property
-    def limbs(self) -> int: ...
-    def wide(self, state: Limbs32, block: int, z: FloatArray) -> tuple[FloatArray, Limbs32]: ...
+    def limbs(self) -> int:
+        """Limbs of Y and of the state."""
+
+    def window(self, block: int) -> tuple[int, int]:
+        """The draws that a block reads."""
+
+    def norm(self, ticks: int) -> float:
+        """An upper bound of ‖L_t‖ over the first ticks."""
+
+    def error(self, ticks: int) -> float:
+        """An upper bound of |Ỹ_t − (L z)_t·2^bits| over the first ticks."""
+
+    def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
+        """Y and the state after a block, in Python integers."""
+
+    def wide(self, state: Limbs32, block: int, z: FloatArray) -> tuple[FloatArray, Limbs32]:
+        """The same in limbs."""
 
 
 def make_kernel(factorization: Factorization, bits: int) -> Kernel:
@@ -104,8 +115,8 @@ def make_kernel(factorization: Factorization, bits: int) -> Kernel:
 def kernel(factorization: Factorization, scale: float) -> Kernel:
     """The arithmetic with the bits that a stream of this factorisation and scale has, however many cells it serves.
 
-    The fewest limbs such that either the rounding inside costs less than 2^−84 over all ticks of a cell, or it is within a
-    factor 16 of what the 128 bits of a normal cost anyway.
+    The fewest limbs such that either the rounding inside costs less than 2^−84 over all ticks of a cell, or it is within
+    a factor 16 of what the 128 bits of a normal cost anyway.
     """
     ticks = REACH if factorization.horizon is None else factorization.horizon
     if ticks > LARGEST_TICKS:
@@ -163,9 +174,7 @@ def numeric_delta(
     return min(1.0, (1 + math.exp(epsilon)) * ticks * cells * (4 * off + 2.0**-1000) * (1 + 1e-6))
 
 
-def numeric_horizon(
-    factorization: Factorization, scale: float, cells: int, epsilon: float, cap: float = CAP
-) -> int:
+def numeric_horizon(factorization: Factorization, scale: float, cells: int, epsilon: float, cap: float = CAP) -> int:
     """The horizon, or the largest power of two (≤ 2^47) of ticks for which `numeric_delta` is at most `cap`."""
     ticks = LARGEST_TICKS if factorization.horizon is None else factorization.horizon
     while numeric_delta(factorization, scale, cells, epsilon, ticks) > cap:
@@ -241,7 +250,7 @@ class ExactStream(NoiseStream):
         self._noise = ExactNoise(secret)
         numerator, denominator = self.scale.as_integer_ratio()
         self._numerator, self._point = numerator, self.kernel.bits + denominator.bit_length() - 1
-        self._scale_digits, self._drop = aligned([numerator], self._point)
+        self._scale_digits, self._drop = aligned(np.asarray([numerator], dtype=object), self._point)
         self._wide = self.cells >= WIDE
         self._state = self._unfrozen(np.zeros((self.kernel.rows, self.cells), dtype=object))
         self._before = self._state  # the state at the start of the block that `tick` lies in
@@ -260,6 +269,9 @@ class ExactStream(NoiseStream):
             raise ParameterError(f"the number of ticks must not be negative, got {ticks}")
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit) if self.factorization.horizon else PrecisionReached(self.limit)
+        if ticks < len(self._rows):
+            out, self._rows, self.tick = self._rows[:ticks], self._rows[ticks:], self.tick + ticks
+            return out.copy()
         out = np.empty((ticks, self.cells))
         done = min(ticks, len(self._rows))
         out[:done], rows = self._rows[:done], self._rows[done:]
@@ -321,7 +333,7 @@ class ExactStream(NoiseStream):
     def _rounded(self, y: FloatArray) -> FloatArray:
         """⌊scale·Y + ½⌋ as doubles, exact below 2^53."""
         whole = times(y, self._scale_digits[:, :, np.newaxis], self._drop, 0, half=True)
-        total = whole[-1].copy()
+        total: FloatArray = whole[-1].copy()
         for digit in whole[-2::-1]:
             total *= BASE
             total += digit
@@ -329,7 +341,7 @@ class ExactStream(NoiseStream):
 
     def _frozen(self, state: AnyArray) -> ObjectArray:
         """The state as Python integers, the same for either arithmetic."""
-        return to_ints(state) if self._wide else state
+        return to_ints(state) if self._wide else np.asarray(state, dtype=object)
 
     def _unfrozen(self, state: ObjectArray) -> AnyArray:
         return from_ints(state, self.kernel.limbs).astype(np.int32) if self._wide else state

@@ -1,4 +1,4 @@
-"""The other factorisations in fixed point: `identity`, `binary-tree` and `optimal` without any rounding, and `honaker`."""
+"""The other factorisations in fixed point: `identity`, `binary-tree` and `optimal` without any rounding; `honaker`."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ class TreeKernel(IdentityKernel):
 
     def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
         """See `FilterKernel`."""
-        return prefix_sums(z, state, block * SIZE)
+        return _prefix_sums(z, state, block * SIZE)
 
     def wide(self, state: Limbs32, block: int, z: FloatArray) -> tuple[FloatArray, Limbs32]:
         """See `FilterKernel`. Limbs are added without carrying: a prefix has at most 48 nodes."""
         padded = np.zeros((self.limbs, *z.shape[1:]))
         padded[: len(z)] = z
-        noise, prefixes = prefix_sums(_ticks_first(padded), _ticks_first(state), block * SIZE)
+        noise, prefixes = _prefix_sums(_ticks_first(padded), _ticks_first(state), block * SIZE)
         return _ticks_first(noise), _ticks_first(prefixes.astype(np.int32))
 
 
@@ -133,7 +133,7 @@ class HonakerKernel(TreeKernel):
 
     @cached_property
     def _digits(self) -> list[tuple[FloatArray, FloatArray]]:
-        return [(digits([v]), digits([rest])) for v, rest in self.weights]
+        return [(_one(v), _one(rest)) for v, rest in self.weights]
 
     def wide(self, state: Limbs32, block: int, z: FloatArray) -> tuple[FloatArray, Limbs32]:
         """See `FilterKernel`."""
@@ -146,7 +146,7 @@ class HonakerKernel(TreeKernel):
             return _ticks_first(carry(total, fraction))
 
         fraction = self.bits // WIDTH
-        shifted = times(z, digits([1 << self.bits - DRAW_BITS])[:, :, np.newaxis], 0, self.limbs)
+        shifted = times(z, _one(1 << self.bits - DRAW_BITS)[:, :, np.newaxis], 0, self.limbs)
         noise, after = self.estimate(_ticks_first(state), block, _ticks_first(shifted), combine)
         return _ticks_first(noise), _ticks_first(after.astype(np.int32))
 
@@ -180,7 +180,7 @@ class HonakerKernel(TreeKernel):
             estimates = combine(level, z[offset[ends - start - 1] + level], left + right)
             values[ends - start - 1] = estimates
             after[level] = estimates[-1]
-        noise, prefixes = prefix_sums(values, prefixes, start)
+        noise, prefixes = _prefix_sums(values, prefixes, start)
         return noise, np.concatenate([prefixes, after])
 
 
@@ -241,6 +241,15 @@ class OptimalKernel(IdentityKernel):
         return np.asarray(found, dtype=np.float64)
 
 
+def _prefix_sums(values: AnyArray, prefixes: AnyArray, start: int) -> tuple[AnyArray, AnyArray]:
+    """`prefix_sums` for any numbers that can be added."""
+    return prefix_sums(values, prefixes, start)
+
+
 def _ticks_first(x: AnyArray) -> AnyArray:
     """(limbs, ticks, cells) ↔ (ticks, limbs, cells), as a view."""
     return x.transpose(1, 0, 2)
+
+
+def _one(value: int) -> FloatArray:
+    return digits(np.asarray([value], dtype=object))

@@ -2,7 +2,7 @@
 
 Time is cut into blocks of 32 ticks. With X the (weighted) normals of a block and S the buffers before it,
 
-    W_k = ⌊Σ_{j≤k} G_{k−j}·X_j + Σ_i C_{k,i}·S_i⌋        S_i ← ⌊D_i·S_i + Σ_j Q_{i,j}·X_j⌋        Y_k = Y_{k−1} + ⌊n_k·W_k⌋
+    W_k = ⌊Σ_{j≤k} G_{k−j}·X_j + Σ_i C_{k,i}·S_i⌋     S_i ← ⌊D_i·S_i + Σ_j Q_{i,j}·X_j⌋     Y_k = Y_{k−1} + ⌊n_k·W_k⌋
 
 with integer matrices that do not depend on time. Sums are exact and floored once, so Python integers and limbs give the
 same numbers. `exact.proof.md` has the same letters.
@@ -11,12 +11,11 @@ same numbers. `exact.proof.md` has the same letters.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from operator import mul
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,7 +79,7 @@ class Constants:
 
 @lru_cache(maxsize=64)
 def constants(roots_lack: tuple[float, ...], tops_lack: tuple[float, ...], bits: int) -> Constants:
-    """The matrices of Π(1 − top_j·z)/Π(1 − root_i·z) from the dyadic numbers 1 − root, 1 − top; exact rationals inside."""
+    """The matrices of Π(1 − top_j·z)/Π(1 − root_i·z) from the dyadic numbers 1 − root and 1 − top, by exact rationals."""
     roots = [1 - Fraction(lack) for lack in roots_lack]
     tops = [1 - Fraction(lack) for lack in tops_lack]
     one = 1 << bits
@@ -128,36 +127,46 @@ def _half_log(gap: Fraction) -> int:
     return (math.floor(1 / gap).bit_length() - 1) // 2
 
 
+def _integers(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[Any], int]:
+    """(whole, h ≥ 0) with values = whole / 2^h exactly; whole is int64 where it fits."""
+    mantissa, exponent = np.frexp(values)
+    whole = np.ldexp(mantissa, 53).astype(np.int64)
+    zeros = np.bitwise_count((whole & -whole) - 1).astype(np.int64)
+    whole, exponent = whole >> zeros, exponent - 53 + zeros
+    point = max(0, -int(exponent.min()))
+    shift = exponent + point
+    if int(shift.max()) > 8:  # odd parts have at most 53 bits
+        fits = int((shift + np.frexp(whole.astype(np.float64))[1]).max()) <= 62
+        whole, shift = (whole, shift) if fits else (whole.astype(object), shift.astype(object))
+    return whole << shift, point
+
+
 class Dyadics:
     """A piecewise linear weight as exact dyadic rationals, and bounds over the first so many ticks."""
 
     def __init__(self, line: PiecewiseLinear) -> None:
         self._line = line
 
-    def block(self, start: int) -> tuple[list[int], int]:
-        """(numerators, h): the values at ticks start … start+31 (0-based) are exactly numerator / 2^h."""
-        knots, values = self._line.knots, self._line.values
-        stop = start + SIZE
+    def block(self, start: int, ticks: int = SIZE) -> tuple[npt.NDArray[Any], int]:
+        """(numerators, h ≥ 0): the values at so many ticks from start on (0-based) are exactly numerator / 2^h.
+
+        Numerators are int64 where they fit, else Python integers.
+        """
+        knots = self._line.knots
         first = int(np.searchsorted(knots, start, side="right")) - 1
-        last = int(np.searchsorted(knots, stop, side="left"))
-        places = [int(knot) for knot in knots[first : last + 1]]
-        ratios = [float(value).as_integer_ratio() for value in values[first : last + 1]]
-        pieces: list[tuple[list[int], int]] = []
-        for q, (left, right) in enumerate(pairwise(places)):
-            length = right - left
-            scale = max(ratios[q][1], ratios[q + 1][1])
-            v0 = ratios[q][0] * (scale // ratios[q][1])
-            step = ratios[q + 1][0] * (scale // ratios[q + 1][1]) - v0
-            lo, hi = max(left, start) - left, min(right, stop) - left
-            pieces.append(([v0 * length + step * k for k in range(lo, hi)], scale * length))
-        beyond = stop - max(start, places[-1])
-        if beyond > 0:
-            pieces.append(([ratios[-1][0]] * beyond, ratios[-1][1]))
-        scale = max(denominator for _, denominator in pieces)
-        numerators = [
-            value * (scale // denominator) for piece, denominator in pieces for value in piece
-        ]
-        return numerators, scale.bit_length() - 1
+        last = int(np.searchsorted(knots, start + ticks, side="left")) + 1
+        knots, values = knots[first:last], self._line.values[first:last]
+        whole, point = _integers(values)
+        lengths = np.append(np.diff(knots), 1)
+        steps = np.append(np.diff(whole), 0)
+        top = int(lengths.max()).bit_length() - 1
+        if int(np.abs(whole).max()).bit_length() + top > 61:
+            whole, steps, lengths = whole.astype(object), steps.astype(object), lengths.astype(object)
+        now = np.arange(start, start + ticks)
+        piece = np.searchsorted(knots, now, side="right") - 1
+        slopes = steps * ((1 << top) // lengths)
+        numerators = (whole << top)[piece] + slopes[piece] * (now - knots[piece])
+        return numerators, point + top
 
     def reach(self, ticks: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """Knots and values of the first `ticks` ticks; the last knot is at or after the last tick."""
@@ -183,14 +192,14 @@ class FilterKernel:
 
     def __init__(
         self,
-        roots_lack: Sequence[float],
-        tops_lack: Sequence[float],
+        roots_lack: FloatArray,
+        tops_lack: FloatArray,
         eta: PiecewiseLinear | None,
         n: PiecewiseLinear | None,
         bits: int,
     ) -> None:
         self.bits = bits
-        self.constants = constants(tuple(map(float, roots_lack)), tuple(map(float, tops_lack)), bits)
+        self.constants = constants(tuple(roots_lack.tolist()), tuple(tops_lack.tolist()), bits)
         self.eta = Dyadics(eta) if eta is not None else None
         self.n = Dyadics(n) if n is not None else None
         self.rows = self.constants.order + (self.n is not None)
@@ -236,8 +245,8 @@ class FilterKernel:
 
     def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
         """(Y, state after) of one block: Y with `bits` fractional bits, (32, cells), from z·2^128 of (32, cells)."""
-        eta = self.eta.block(block * SIZE) if self.eta is not None else None
-        n = self.n.block(block * SIZE) if self.n is not None else None
+        eta = self._listed(self.eta, block)
+        n = self._listed(self.n, block)
         out = np.empty(z.shape, dtype=object)
         after = np.empty_like(state)
         for cell in range(z.shape[1]):
@@ -245,6 +254,12 @@ class FilterKernel:
             out[:, cell] = values
             after[:, cell] = rows
         return out, after
+
+    def _listed(self, line: Dyadics | None, block: int) -> tuple[list[int], int] | None:
+        if line is None:
+            return None
+        values, h = line.block(block * SIZE)
+        return values.tolist(), h
 
     def _column(
         self,
@@ -304,14 +319,10 @@ class FilterKernel:
         top = 2 * SIGMAS * max(self.norm(MOST_TICKS), self.n.largest(MOST_TICKS) * self.eta.largest(MOST_TICKS))
         return max(self._inner, limbs_for(self.bits + math.log2(top)))
 
-    def wide(
-        self, state: npt.NDArray[np.int32], block: int, z: FloatArray
-    ) -> tuple[FloatArray, npt.NDArray[np.int32]]:
+    def wide(self, state: npt.NDArray[np.int32], block: int, z: FloatArray) -> tuple[FloatArray, npt.NDArray[np.int32]]:
         """`step` in limbs: state (limbs, rows, cells), z (limbs, 32, cells), Y (limbs, 32, cells)."""
         d = self.constants.order
-        buffers = np.ascontiguousarray(state[: self._inner, :d], dtype=np.float64)
-        if d and np.abs(buffers[-1]).max() >= BASE:
-            raise AssertionError("a buffer is 64 standard deviations out: the chance of that is below e^-2000")
+        buffers = _roomy(fit(np.array(state[:, :d], dtype=np.float64, order="C"), self._inner))
         x = self._weighted(z, range(block, block + 1))
         total = self._products(x, buffers)
         numbers = fit(carry(total, self.bits // WIDTH), self._inner)
@@ -323,9 +334,7 @@ class FilterKernel:
             after[:, d] = y[:, -1]
         return y, after
 
-    def many(
-        self, state: ObjectArray, blocks: range, z: FloatArray
-    ) -> tuple[FloatArray, ObjectArray]:
+    def many(self, state: ObjectArray, blocks: range, z: FloatArray) -> tuple[FloatArray, ObjectArray]:
         """`step` for many blocks of few cells: state (rows, cells), z (limbs, 32, blocks·cells), Y likewise.
 
         Columns are ordered by block, then cell. The buffers go from block to block in Python integers.
@@ -343,7 +352,7 @@ class FilterKernel:
                 starts[:, number] = buffers
                 buffers = (decay * buffers + fed[:, number]) >> self.bits
             after[:d] = buffers
-            start = from_ints(starts.reshape(d, -1), self._inner)
+            start = _roomy(from_ints(starts.reshape(d, -1), self._inner))
             convolve(self._tables[1][:SIZE], start, fraction, total[:, :SIZE])
         y = fit(carry(total[:, :SIZE], fraction), self._inner)
         if self.n is not None:
@@ -354,7 +363,7 @@ class FilterKernel:
     def _weighted(self, z: FloatArray, blocks: range) -> FloatArray:
         """X, contiguous, in `_inner` limbs."""
         if self.eta is None:
-            constants, drop = aligned([1], DRAW_BITS - self.bits)
+            constants, drop = aligned(np.ones(1, dtype=np.int64), DRAW_BITS - self.bits)
             return np.ascontiguousarray(times(z, constants[:, :, np.newaxis], drop, self._inner))
         constants, drop = self._digits(self.eta, blocks, z.shape[2] // len(blocks), DRAW_BITS - self.bits)
         return np.ascontiguousarray(times(z, constants, drop, self._inner))
@@ -387,9 +396,14 @@ class FilterKernel:
 
     def _digits(self, line: Dyadics, blocks: range, cells: int, shift: int) -> tuple[FloatArray, int]:
         """Weights of the ticks as digits that broadcast over (limbs, 32, blocks·cells)."""
-        found = [line.block(block * SIZE) for block in blocks]
-        h = max(point for _, point in found)
-        values = [value << h - point for numerators, point in found for value in numerators]
+        values, h = line.block(blocks[0] * SIZE, len(blocks) * SIZE)
         constants, drop = aligned(values, shift + h)
         table = constants.reshape(len(constants), len(blocks), SIZE).transpose(0, 2, 1)
         return (table if len(blocks) == 1 or cells == 1 else np.repeat(table, cells, axis=2)), drop
+
+
+def _roomy(buffers: FloatArray) -> FloatArray:
+    """The same, if their top digits are digits."""
+    if buffers.size and np.abs(buffers[-1]).max() >= BASE:
+        raise AssertionError("a buffer is 64 standard deviations out: the chance of that is below e^-2000")
+    return buffers

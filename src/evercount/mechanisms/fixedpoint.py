@@ -31,23 +31,23 @@ def limbs_for(bits: float) -> int:
     return int(bits + 1) // WIDTH + 1
 
 
-def digits(values: Sequence[int]) -> FloatArray:
-    """Non-negative weights as digits in [0, 2^22), shape (limbs, len(values)); as many limbs as the largest needs."""
-    rest = np.empty(len(values), dtype=object)
-    rest[:] = values
-    rows: list[npt.NDArray[np.int64]] = []
-    while not rows or rest.any():
-        low = (rest & (BASE * BASE - 1)).astype(np.int64)
-        rows += [low & (BASE - 1), low >> WIDTH]
-        rest = rest >> 2 * WIDTH
-    return np.asarray(rows[:-1] if len(rows) > 1 and not rows[-1].any() else rows, dtype=np.float64)
+def digits(values: npt.NDArray[Any], pad: int = 0) -> FloatArray:
+    """Weights value·2^pad as digits in [0, 2^22), shape (limbs, len(values)); values ≥ 0, int64 or Python integers."""
+    longest = max(1, int(values.max()).bit_length() + pad)
+    rows = []
+    for limb in range(-(-longest // WIDTH)):
+        by = WIDTH * limb - pad
+        if by >= 64 and values.dtype != object:
+            rows.append(np.zeros(len(values)))
+        else:  # int64 may wrap on the way left; its lowest digit is right all the same
+            rows.append(((values >> by if by >= 0 else values << -by) & (BASE - 1)).astype(np.float64))
+    return np.asarray(rows)
 
 
-def aligned(values: Sequence[int], shift: int) -> tuple[FloatArray, int]:
+def aligned(values: npt.NDArray[Any], shift: int) -> tuple[FloatArray, int]:
     """(digits, drop): value·x >> shift is `times(x, digits, drop)`, whole limbs being dropped."""
     drop = max(0, -(-shift // WIDTH))
-    pad = drop * WIDTH - shift
-    return digits([value << pad for value in values] if pad else values), drop
+    return digits(values, drop * WIDTH - shift), drop
 
 
 def carry(x: FloatArray, drop: int = 0) -> FloatArray:
@@ -67,7 +67,8 @@ def carry(x: FloatArray, drop: int = 0) -> FloatArray:
 def times(x: FloatArray, constants: FloatArray, drop: int, limbs: int, half: bool = False) -> FloatArray:
     """⌊x·constant / 2^(22·drop)⌋ (+ ½ inside the floor with `half`) in so many limbs; the top one takes what is left.
 
-    With limbs = 0 all limbs are returned. Constants are non-negative digits of shape (limbs, …) which broadcast against x[l], low limb first.
+    With limbs = 0 all limbs are returned. Constants are non-negative digits of shape (limbs, …), low limb first, which
+    broadcast against x[l].
     """
     size = max(len(x) + len(constants), drop + 1)
     total = np.zeros((size, *np.broadcast_shapes(x.shape[1:], constants.shape[1:])))
@@ -107,7 +108,7 @@ def convolve(stacked: FloatArray, x: FloatArray, limbs: int, out: FloatArray) ->
 
 
 def stack(matrix: Sequence[Sequence[int]], limbs: int) -> FloatArray:
-    """A constant matrix in the form that `convolve` reads: balanced digits (the top one takes all), (rows, limbs·inner)."""
+    """A constant matrix as `convolve` reads it: balanced digits (the top one takes all), shape (rows, limbs·inner)."""
     rows, inner = len(matrix), len(matrix[0]) if matrix else 0
     half = BASE >> 1
     out = np.empty((limbs, rows, inner))

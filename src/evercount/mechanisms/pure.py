@@ -1,0 +1,209 @@
+"""Pure ε-differential privacy: tree noise of exact discrete Laplace numbers, and how much of it a query needs."""
+
+from __future__ import annotations
+
+import math
+import operator
+from fractions import Fraction
+from typing import Any, NoReturn
+
+import numpy as np
+
+from evercount.errors import HorizonReached, ParameterError, SnapshotError
+from evercount.mechanisms.base import FloatArray, NoiseStream
+from evercount.mechanisms.build import Noise
+from evercount.mechanisms.pure_trees import (
+    LARGEST_TICKS,
+    DigitTree,
+    HybridTree,
+    IntArray,
+    PureFactorization,
+)
+from evercount.noise import Secret
+from evercount.noise.laplace import LARGEST_RATE, LEAST_RATE, ExactLaplace, variance
+from evercount.queries.base import Adjacency, Query
+from evercount.queries.counts import Average, Count, Sum
+from evercount.queries.histogram import Histogram
+
+AHEAD = 64
+"""Ticks of noise that are made at a time when a stream is taken tick by tick."""
+_FORMAT = 1
+
+
+def l1_sensitivity(query: Query, adjacency: Adjacency) -> float:
+    """Δ₁: the most that one event changes all increments together, Σ_cells (P + N), in real units.
+
+    **Guarantee.** For every pair of neighbouring streams Σ over cells and ticks of |change of increment|·grid ≤ Δ₁. A
+    query says so itself by a method `l1_sensitivity(adjacency)`; others are refused. Proof: `pure.proof.md`, lemma 3.
+    Test: tests/test_pure_stream.py::test_l1_sensitivity_by_enumeration.
+    """
+    own = getattr(query, "l1_sensitivity", None)
+    if own is not None:
+        return float(own(adjacency))
+    if type(query) is Count:
+        return 1.0
+    if type(query) is Sum or (type(query) is Average and query.per == "tick"):
+        return max(abs(query.lo), abs(query.hi)) if adjacency == "add-remove" else query.hi - query.lo
+    if type(query) is Average:
+        low, high = round(query.lo / query.grid), round(query.hi / query.grid)
+        middle = (low + high) // 2
+        absent = max(high - middle, middle - low) * query.grid + 1.0
+        return absent if adjacency == "add-remove" else max(absent, query.hi - query.lo)
+    if isinstance(query, Histogram):
+        most = min(int(query.parameters()["max_keys_per_event"]), query.cells)
+        if adjacency == "add-remove":
+            return float(most)
+        return float(2 * most if query.parameters()["removals"] else min(2 * most, query.cells))
+    raise ParameterError(
+        f"{type(query).__name__} does not declare an l1 sensitivity, which pure privacy (delta=0) needs; "
+        "choose a small positive delta"
+    )
+
+
+def node_rate(epsilon: float, l1: float, grid: float, share: int) -> float:
+    """The largest double r with r·share·l1/grid ≤ ε: the rate of a node when a unit of change meets `share` of them.
+
+    **Guarantee.** The inequality holds in exact arithmetic. Test: tests/test_pure_stream.py::test_rates_round_down.
+    """
+    if not (l1 > 0 and math.isfinite(l1)):
+        raise ParameterError(f"the l1 sensitivity must be positive and finite, got {l1!r}")
+    exact = Fraction(epsilon) * Fraction(grid) / (Fraction(l1) * share)
+    rate = float(exact)
+    if Fraction(rate) > exact:
+        rate = math.nextafter(rate, 0.0)
+    if rate < LEAST_RATE:
+        raise ParameterError(f"epsilon={epsilon:g} needs Laplace noise above 2^36 grid units; use a coarser grid")
+    return min(rate, LARGEST_RATE)
+
+
+class PureStream(NoiseStream):
+    """Noise of a pure tree in whole grid units: row t is the signed sum of the nodes of tick t.
+
+    **Guarantee.** Running sums plus this noise are ε-DP with δ = 0 for changes of l1 norm `l1` (real units), for all
+    ticks together, against whoever cannot tell AES-256 and BLAKE2b from random functions. Row t of cell c is a
+    function of (secret, tree, rate, t, c). Proof: `pure.proof.md`, theorem. Tests: tests/test_pure_stream.py::test_exact_ratio_*.
+    """
+
+    name = "exact"
+    rounded = False  # discrete from the start: no rounding error adds to the stated std
+    numeric_delta = 0.0
+
+    def __init__(
+        self, tree: PureFactorization, epsilon: float, l1: float, grid: float, cells: int, secret: Secret
+    ) -> None:
+        self.tree = tree
+        self.cells = operator.index(cells)
+        self.tick = 0
+        self._parameters = [tree.name, tree.horizon, float(epsilon), float(l1), float(grid), self.cells]
+        self._secret = secret
+        self._rows: FloatArray = np.empty((0, self.cells))
+        self.limit = LARGEST_TICKS if tree.horizon is None else tree.horizon
+        self._sources: dict[int, ExactLaplace] = {}
+        if isinstance(tree, DigitTree):
+            self.rate = node_rate(epsilon, l1, grid, tree.levels)
+            self._laplace = ExactLaplace(secret.derive("pure tree"), self.rate)
+        else:
+            self.rate = node_rate(epsilon, l1, grid, 2)
+            self._laplace = ExactLaplace(secret.derive("pure epochs"), self.rate)
+        self._reach = (epsilon, l1, grid)
+
+    def __repr__(self) -> str:
+        return f"PureStream({self.tree.name}, tick={self.tick}, cells={self.cells}, secret=…)"
+
+    def __reduce__(self) -> NoReturn:
+        raise ParameterError("a noise stream is not pickled: keep dump() where passwords are kept")
+
+    def take(self, ticks: int) -> FloatArray:
+        """See `NoiseStream`."""
+        ticks = operator.index(ticks)
+        if ticks < 0:
+            raise ParameterError(f"the number of ticks must not be negative, got {ticks}")
+        if self.tick + ticks > self.limit:
+            raise HorizonReached(self.limit)
+        if ticks > len(self._rows):
+            ahead = max(ticks, min(AHEAD, self.limit - self.tick))
+            made = self._make(self.tick + len(self._rows) + 1, ahead - len(self._rows))
+            self._rows = np.concatenate([self._rows, made.astype(np.float64)])
+        out, self._rows = self._rows[:ticks].copy(), self._rows[ticks:]
+        self.tick += ticks
+        return out
+
+    def _make(self, first: int, count: int) -> IntArray:
+        if isinstance(self.tree, DigitTree):
+            return self.tree.noise(first, count, lambda nodes: self._laplace.draw(nodes, self.cells))
+        parts = []
+        while count:
+            epoch = first.bit_length() - 1
+            inside = first - (1 << epoch)
+            part = min(count, (1 << epoch) - inside)
+            source = self._source(epoch)
+            noise = HybridTree.tree(epoch).noise(inside + 1, part, lambda nodes, s=source: s.draw(nodes, self.cells))  # type: ignore[misc]
+            parts.append(noise + self._epochs(epoch))
+            first, count = first + part, count - part
+        return np.concatenate(parts)
+
+    def _source(self, epoch: int) -> ExactLaplace:
+        if epoch not in self._sources:
+            epsilon, l1, grid = self._reach
+            rate = node_rate(epsilon, l1, grid, 2 * HybridTree.tree(epoch).levels)
+            self._sources = {epoch: ExactLaplace(self._secret.derive(f"pure epoch {epoch}"), rate)}
+        return self._sources[epoch]
+
+    def _epochs(self, count: int) -> IntArray:
+        """Noise of the totals of the first epochs."""
+        if not count:
+            return np.zeros(self.cells, np.int64)
+        return np.asarray(self._laplace.draw(np.arange(count), self.cells).sum(axis=0))
+
+    def dump(self) -> dict[str, Any]:
+        """See `NoiseStream`: the secret and the tick are all there is."""
+        return {"format": _FORMAT, "pure": self._parameters, "tick": self.tick, "secret": self._secret.hex()}
+
+    def resume(self, dumped: dict[str, Any]) -> PureStream:
+        """Continue where `dump` stood; SnapshotError where anything public differs."""
+        if dumped.get("format") != _FORMAT or list(dumped.get("pure", ())) != self._parameters:
+            raise SnapshotError("the noise state belongs to other public parameters (tree, epsilon, query or grid)")
+        tick = dumped.get("tick")
+        if not isinstance(tick, int) or not 0 <= tick <= self.limit:
+            raise SnapshotError(f"the noise state is damaged: tick {tick!r}")
+        self.tick = tick
+        return self
+
+
+def build_pure(
+    name: str,
+    tree: PureFactorization,
+    *,
+    cells: int,
+    grid: float,
+    l1: float,
+    epsilon: float,
+    seed: int | None = None,
+    secret: Secret | None = None,
+    dumped: dict[str, Any] | None = None,
+) -> Noise:
+    """Noise that makes the whole stream ε-DP with δ = 0; what `build_noise` returns for a pure budget.
+
+    The std of a node is √variance(rate) grid units. name="insecure-float" takes a seed and uses the same exact integers
+    under a key that everybody can compute: for simulation, and named so.
+    """
+    if not isinstance(tree, PureFactorization):
+        raise ParameterError(f"factorization {tree!r} is for Gaussian noise; with delta=0 use 'pure-tree'")
+    state = None if dumped is None else dumped["state"]
+    if state is not None:
+        secret = Secret.from_hex(state["secret"])
+    elif name == "insecure-float":
+        if secret is not None:
+            raise ParameterError("insecure-float noise takes a seed, not a secret")
+        chosen = np.random.default_rng(seed).bytes(32).hex()
+        secret = Secret.from_hex(chosen)
+    elif seed is not None:
+        raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
+    stream = PureStream(tree, epsilon, l1, grid, cells, secret or Secret.generate())
+    stream.name = name  # type: ignore[misc]
+    if state is not None:
+        stream.resume(state)
+    sigma = math.sqrt(variance(stream.rate)) * grid
+    if isinstance(tree, HybridTree):
+        sigma = math.sqrt(2.0) * l1 / epsilon
+    return Noise(stream, sigma, 0.0, stream.limit)

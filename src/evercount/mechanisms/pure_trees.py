@@ -1,0 +1,282 @@
+"""Trees for pure differential privacy: a prefix as a signed sum of few nodes, each tick in at most `levels` nodes.
+
+Write a tick t in base k, with digits 0 … k−1 (`balanced=False`) or −(k−1)/2 … (k−1)/2 (`balanced=True`, k odd). Walking
+from t to 0 by moving its lowest digit that is not 0 one step towards 0 visits |d_0| + |d_1| + … numbers; each step
+v → parent(v) spans an interval of k^i ticks, the node v. The prefix of t is the sum of the nodes on its walk, those of
+negative digits subtracted. Nodes may reach into the future: their true values cancel, and their noise does not depend on
+data. So noise is added to the true prefix, tick by tick, with nodes as random numbers with an index.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount.errors import ParameterError, UnknownName
+from evercount.factorizations import Factorization, State, check_horizon
+from evercount.factorizations.base import FloatArray
+
+IntArray = npt.NDArray[np.int64]
+Draw = Callable[[IntArray], IntArray]
+"""From node numbers to their noise, shape (nodes, cells)."""
+
+LARGEST_TICKS = 2**40
+BASES = range(3, 100, 2)
+_NAME = re.compile(r"pure-tree-(\d+)")
+
+
+class PureFactorization(Factorization):
+    """What a stream needs to know of a pure tree: `levels` nodes per tick at most, and exact stds."""
+
+    levels: int
+    """The most nodes that hold one tick: the l1 norm of a column of R."""
+
+    def initial(self, cells: int = 1) -> State:
+        """Refused: see `noise`."""
+        raise ParameterError("a pure tree runs with Laplace noise only: use Budget(epsilon, delta=0)")
+
+    def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
+        """Refused: see `noise`."""
+        raise ParameterError("a pure tree runs with Laplace noise only: use Budget(epsilon, delta=0)")
+
+
+class DigitTree(PureFactorization):
+    """The tree of the module docstring for one base and one horizon.
+
+    **Guarantee.** Every tick lies in at most `levels` nodes (one per digit place), so a change of the increments with
+    l1 norm Δ₁ changes all nodes together by at most levels·Δ₁ in l1. Proof: `pure.proof.md`, lemma 1. Test:
+    tests/test_pure_trees.py::test_every_tick_lies_in_at_most_levels_nodes.
+    """
+
+    def __init__(self, horizon: int, base: int = 2, balanced: bool = False) -> None:
+        T = check_horizon(horizon)
+        assert T is not None
+        if T > LARGEST_TICKS:
+            raise ParameterError(f"pure trees serve at most 2^40 ticks, the horizon is {T}")
+        if isinstance(base, bool) or not isinstance(base, int) or not 2 <= base <= 1000:
+            raise ParameterError(f"the base of a tree must be a whole number from 2 to 1000, got {base!r}")
+        if balanced and base % 2 == 0:
+            raise ParameterError(f"balanced digits need an odd base, got {base}")
+        self.horizon = T
+        self.base, self.balanced = base, balanced
+        self.low = (base - 1) // 2 if balanced else 0  # digits go from −low to base − 1 − low
+        levels, reach = 0, 0
+        while reach < T:
+            reach += (base - 1 - self.low) * base**levels
+            levels += 1
+        self.levels = levels
+        self.column_norm = math.sqrt(levels) * (1 + 1e-9)
+        self.name = f"pure-tree-{base}" if balanced else ("pure-binary" if base == 2 else f"pure-plain-{base}")  # type: ignore[misc]
+
+    # -- digits and walks ------------------------------------------------------------------------------------------
+
+    def _index(self, ticks: IntArray, level: int) -> IntArray:
+        """t / k^level with its lower digits cut off."""
+        size = self.base**level
+        return np.asarray((ticks + self.low * ((size - 1) // (self.base - 1))) // size)
+
+    def digits(self, ticks: npt.ArrayLike) -> IntArray:
+        """The digits of each tick, lowest first, shape (ticks, levels)."""
+        t = np.asarray(ticks, dtype=np.int64)
+        index = [self._index(t, level) for level in range(self.levels + 1)]
+        return np.stack([index[i] - self.base * index[i + 1] for i in range(self.levels)], axis=-1)
+
+    def weight(self, ticks: npt.ArrayLike) -> IntArray:
+        """How many nodes make up each prefix."""
+        return np.asarray(np.abs(self.digits(ticks)).sum(axis=-1))
+
+    def walk(self, tick: int) -> dict[int, int]:
+        """The nodes of a prefix with their signs."""
+        found = {}
+        for level, digit in enumerate(self.digits([tick])[0].tolist()):
+            step = self.base**level
+            for _ in range(abs(digit)):
+                sign = 1 if digit > 0 else -1
+                found[tick] = sign
+                tick -= sign * step
+        return found
+
+    def interval(self, node: int) -> tuple[int, int]:
+        """(first, last) tick of a node, 1-based; `last` may lie beyond the horizon."""
+        for level, digit in enumerate(self.digits([node])[0].tolist()):
+            if digit:
+                size = self.base**level
+                return (node - size + 1, node) if digit > 0 else (node + 1, node + size)
+        raise ParameterError(f"0 is no node, got {node}")
+
+    def total_weight(self) -> int:
+        """Σ of `weight` over all ticks of the horizon, in closed form: the exact mean squared error follows."""
+        assert self.horizon is not None
+        total = 0
+        sizes = [
+            abs(r if r < self.base - self.low else r - self.base) for r in range(self.base)
+        ]  # |digit| by remainder
+        for level in range(self.levels):
+            size = self.base**level
+            offset = self.low * ((size - 1) // (self.base - 1))
+
+            def below(x: int, size: int = size) -> int:
+                index, rest = divmod(x, size)
+                cycles, last = divmod(index, self.base)
+                return size * (cycles * sum(sizes) + sum(sizes[:last])) + rest * sizes[last]
+
+            total += below(self.horizon + offset + 1) - below(offset)
+        return total
+
+    # -- the contract of a factorisation -----------------------------------------------------------------------------
+
+    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
+        """√weight: the std at t is that of a node times this."""
+        return np.sqrt(self.weight(self._check_ticks(ticks)).astype(np.float64))
+
+    def difference_norm(self, earlier: int, later: int) -> float:
+        """See `Factorization`: the nodes that only one of the two prefixes uses."""
+        earlier, later = self._check_pair(earlier, later)
+        return math.sqrt(len(self.walk(earlier).keys() ^ self.walk(later).keys()))
+
+    def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """(L, R) with a column of L and a row of R for every node that a prefix of the first `ticks` ticks uses."""
+        size = self._check_dense(ticks)
+        walks = [self.walk(t) for t in range(1, size + 1)]
+        place = {node: i for i, node in enumerate(sorted(set().union(*walks)))}
+        left, right = np.zeros((size, len(place))), np.zeros((len(place), size))
+        for row, walk in enumerate(walks):
+            for node, sign in walk.items():
+                left[row, place[node]] = sign
+        for node, i in place.items():
+            first, last = self.interval(node)
+            right[i, first - 1 : last] = 1.0
+        return left, right
+
+    # -- noise -------------------------------------------------------------------------------------------------------
+
+    def noise(self, first: int, count: int, draw: Draw) -> IntArray:
+        """Noise of ticks first … first+count−1 (1-based), shape (count, cells). Each node is drawn at most once."""
+        ends = np.asarray([first, first + count - 1])
+        span = [self._index(ends, level) for level in range(self.levels + 1)]
+        low, known = 0, np.zeros((1, draw(np.empty(0, np.int64)).shape[1]), np.int64)  # prefix noise at the level above
+        for level in range(self.levels - 1, -1, -1):
+            start = min(int(span[level][0]), low * self.base)
+            stop = max(int(span[level][1]), (low + len(known) - 1) * self.base)
+            index = np.arange(start, stop + 1)
+            parent = self._index(index, 1)
+            digit = index - self.base * parent
+            values = np.empty((len(index), known.shape[1]), np.int64)
+            inner = digit != 0
+            values[inner] = draw(index[inner] * self.base**level)
+            values[~inner] = known[parent[~inner] - low]
+            for d in range(1, self.base - self.low):
+                at = np.flatnonzero(digit == d)
+                values[at] += values[at - 1]
+            for d in range(1, self.low + 1):
+                at = np.flatnonzero(digit == -d)
+                values[at] = values[at + 1] - values[at]
+            low, known = start, values
+        return known[first - low : first - low + count]
+
+
+class HybridTree(PureFactorization):
+    """The hybrid of Chan, Shi and Song for streams without a horizon.
+
+    Epoch e holds the ticks 2^e … 2^(e+1) − 1. Half of the budget pays for one noisy total per epoch, the other half for a
+    tree inside each epoch. Stds are those of continuous Laplace noise, which exceed the exact ones by less than grid²/6
+    per node in variance.
+
+    **Guarantee.** A tick lies in one epoch's total (rate ε/2Δ₁) and in at most `levels` of that epoch's tree (rate
+    ε/(2Δ₁·levels)): ε in all. Proof: `pure.proof.md`, lemma 2. Test: tests/test_pure_trees.py::test_hybrid_budget.
+    """
+
+    name = "pure-hybrid"
+    horizon = None
+    column_norm = math.inf
+    levels = 2
+
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def tree(epoch: int) -> DigitTree:
+        """The tree inside an epoch."""
+        return DigitTree(1 << epoch, 2)
+
+    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
+        """Std over that of Laplace noise of rate ε/Δ₁."""
+        t = self._check_ticks(ticks)
+        epochs = np.asarray([int(x).bit_length() - 1 for x in t.ravel()]).reshape(t.shape)
+        squared = 4.0 * epochs
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            tree = self.tree(int(epoch))
+            squared[here] += (2.0 * tree.levels) ** 2 * tree.weight(t[here] - (1 << int(epoch)) + 1)
+        return np.sqrt(squared)
+
+    def difference_norm(self, earlier: int, later: int) -> float:
+        """See `Factorization`."""
+        earlier, later = self._check_pair(earlier, later)
+        if earlier == 0:
+            return float(self.row_norms([later])[0])
+        one, two = earlier.bit_length() - 1, later.bit_length() - 1
+        first, second = earlier - (1 << one) + 1, later - (1 << two) + 1
+        if one == two:
+            tree = self.tree(one)
+            return 2 * tree.levels * tree.difference_norm(first, second)
+        squared = 4.0 * (two - one)
+        for epoch, tick in ((one, first), (two, second)):
+            squared += (2 * self.tree(epoch).levels) ** 2 * int(self.tree(epoch).weight([tick])[0])
+        return math.sqrt(squared)
+
+    def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """(L, R) of the first ticks: epochs' totals and their trees; rows of R carry the nodes' shares of the budget."""
+        size = self._check_dense(ticks)
+        rows: list[FloatArray] = []
+        columns: list[FloatArray] = []
+        for epoch in range(size.bit_length()):
+            start, stop = (1 << epoch) - 1, min((2 << epoch) - 1, size)
+            total, after = np.zeros(size), np.zeros(size)
+            total[start:stop], after[stop:] = 0.5, 2.0
+            rows.append(total[np.newaxis])
+            columns.append(after[:, np.newaxis])
+            share = 1 / (2 * self.tree(epoch).levels)
+            left, right = self.tree(epoch).dense(stop - start)
+            wide, tall = np.zeros((len(right), size)), np.zeros((size, left.shape[1]))
+            wide[:, start:stop], tall[start:stop] = right * share, left / share
+            rows.append(wide)
+            columns.append(tall)
+        return np.hstack(columns), np.vstack(rows)
+
+
+@lru_cache(maxsize=256)
+def best_base(horizon: int) -> int:
+    """The odd base whose balanced tree has the least mean squared error over the horizon."""
+    return min(BASES, key=lambda base: _cost(DigitTree(horizon, base, True)))
+
+
+def _cost(tree: DigitTree) -> int:
+    return tree.total_weight() * tree.levels**2
+
+
+def leading_constant(base: int) -> float:
+    """Mean squared error of a balanced tree over log₂³T/ε² for large T: (k² − 1)/(2k·log₂³k); 0.1236 at k = 19."""
+    return (base**2 - 1) / (2 * base * math.log2(base) ** 3)
+
+
+def pure_factorization(name: str | None, horizon: int | None) -> PureFactorization:
+    """The pure tree of that name; None chooses the best balanced tree, or the hybrid without a horizon."""
+    known = ("pure-tree", "pure-tree-19", "pure-binary", "pure-hybrid")
+    if name is None:
+        name = "pure-hybrid" if horizon is None else "pure-tree"
+    if name == "pure-hybrid":
+        if horizon is not None:
+            raise ParameterError("pure-hybrid is for horizon=None; with a horizon 'pure-tree' has less error")
+        return HybridTree()
+    match = _NAME.fullmatch(name) if isinstance(name, str) else None
+    if name not in known and match is None:
+        raise UnknownName("factorization for delta=0", name, known)
+    if horizon is None:
+        raise ParameterError(f"{name!r} needs a known horizon; without one use 'pure-hybrid' (or give a horizon)")
+    if name == "pure-binary":
+        return DigitTree(horizon, 2)
+    return DigitTree(horizon, int(match[1]) if match else best_base(horizon), True)
