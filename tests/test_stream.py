@@ -250,3 +250,34 @@ def test_totals_fast_path_equals_events():
 
 def test_empty_run():
     assert len(Stream(Count(), BUDGET, 10).run([])) == 0
+
+
+def test_users_are_capped_over_the_whole_stream():
+    budget = Budget(1.0, 1e-9, unit="user", max_events=2)
+    secret = Secret.from_hex(SECRET)
+    capped = Stream(Histogram(["a", "b"]), budget, 10, secret=secret)
+    plain = Stream(Histogram(["a", "b"]), budget, 10, secret=secret)
+    one = capped.step(["a", "a", "a", "b"], users=["u", "u", "u", "v"])
+    assert np.array_equal(one.values, plain.step(["a", "a", "b"]).values)
+    capped = Stream.restore(capped.snapshot())
+    two = capped.step(["b", "b", "b"], users=["u", "v", "v"])
+    assert np.array_equal(two.values, plain.step(["b"]).values)
+    with pytest.raises(InputError, match="one user for each"):
+        capped.step(["a"], users=["u", "v"])
+    with pytest.raises(InputError):
+        capped.step(["zzz"], users=["w"])
+    assert capped.step([], users=[]).tick == 3
+    count = Stream(Count(), budget, 10, secret=secret)
+    other = Stream(Count(), budget, 10, secret=secret)
+    assert count.step(None, users=["u"] * 5).value == other.step(2).value
+    with pytest.raises(ParameterError, match="protects events"):
+        Stream(Count(), BUDGET, 10).step(None, users=["u"])
+
+
+def test_refused_tick_does_not_use_up_a_users_cap():
+    budget = Budget(1.0, 1e-9, unit="user", max_events=1)
+    stream = Stream(Histogram(["a"]), budget, 10, secret=Secret.from_hex(SECRET))
+    with pytest.raises(InputError):
+        stream.step(["a", "x"], users=["u", "v"])
+    plain = Stream(Histogram(["a"]), budget, 10, secret=Secret.from_hex(SECRET))
+    assert stream.step(["a"], users=["u"]).value == plain.step(["a"]).value

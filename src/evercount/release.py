@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ from evercount.bounds import simultaneous_quantile
 from evercount.errors import MissingExtra, ParameterError
 from evercount.factorizations import Factorization, tick_grid
 from evercount.queries.base import FloatArray, IntArray, Query
+from evercount.queries.cut_graph import CutGraph, CutValue
+from evercount.queries.cuts import Cuts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,6 +133,16 @@ class Release:
         """The k largest published numbers with their labels."""
         order = np.argsort(-self.values, kind="stable")[:k]
         return [(self.labels[int(i)], float(self.values[i])) for i in order]
+
+    def graph(self) -> CutGraph:
+        """The released weighted graph of a `Cuts` stream."""
+        if not isinstance(self.query, Cuts):
+            raise ParameterError("only releases of Cuts are graphs")
+        return self.query.graph(self.values, float(self.std_all[0]))
+
+    def cut(self, S: Collection[int], P: Collection[int] | None = None) -> CutValue:
+        """The weight between vertex sets S and P (default: all others) with its exact std, for `Cuts`."""
+        return self.graph().cut(S, P)
 
     def __str__(self) -> str:
         shown = ", ".join(

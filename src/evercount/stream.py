@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from evercount.mechanisms.snapshots import pack, unpack
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import LARGEST_TOTAL, FloatArray, IntArray, Query
+from evercount.queries.counts import Count
+from evercount.queries.units import UserState, cap_per_user, initial_users
 from evercount.queries.window import Window
 from evercount.release import ErrorModel, Release, Releases
 
@@ -82,6 +84,7 @@ class Stream:
         self._memory = np.zeros((self.query.memory, self.query.cells))
         self._last: tuple[str, Release] | None = None
         self._highest: FloatArray | None = None
+        self._users = initial_users()
 
     # -- public facts ---------------------------------------------------------------------------------------------
 
@@ -126,17 +129,34 @@ class Stream:
 
     # -- the flow ---------------------------------------------------------------------------------------------------
 
-    def step(self, events: Any, tick: int | None = None) -> Release:
+    def step(self, events: Any, tick: int | None = None, users: Sequence[str] | None = None) -> Release:
         """Release the next tick. With `tick`, a retry of the last tick with the same events reads back its release.
 
         A tick that is already released with different events is refused (AlreadyReleased), as is a tick out of turn.
+        `users` names the user of each event (for `Count`, events may then be None: one event per user named); events
+        beyond a user's first `budget.max_events` of the whole stream are dropped (`queries/units.proof.md`).
         """
-        digest = fingerprint(events)
+        digest = fingerprint(events if users is None else [list(users), events])
         if tick is not None and tick != self._tick + 1:
             return self._again(tick, digest)
         self._check_room(1)
+        changes: UserState = {}
+        if users is not None:
+            events, changes = self._capped(events, users)
         row, encoder = self.query.encode(self._encoder, events)
-        return self._close(row, encoder, digest)
+        release = self._close(row, encoder, digest)
+        self._users.update(changes)
+        return release
+
+    def _capped(self, events: Any, users: Sequence[str]) -> tuple[Any, UserState]:
+        if self.budget.unit != "user":
+            raise ParameterError("users are given but the budget protects events; use Budget(..., unit='user')")
+        counted = isinstance(self.query, Count) and events is None
+        listed = [1] * len(users) if counted else list(events)
+        if len(listed) != len(users):
+            raise InputError(f"{len(listed)} events but {len(users)} users: there must be one user for each event")
+        kept, changes = cap_per_user(zip(users, listed, strict=True), self.budget.max_events, self._users)
+        return (len(kept) if counted else kept), changes
 
     def step_totals(self, totals: Any, tick: int | None = None) -> Release:
         """As `step`, for events that were already added up per cell (grid units): see `Query.encode_totals`."""
@@ -303,6 +323,7 @@ class Stream:
                 "tick": self._tick,
                 "encoder": self.query.dump_state(self._encoder),
                 "last": last,
+                "users": self._users,
             },
             {"totals": self._totals, "memory": self._memory, "highest": self._highest},
         )
@@ -340,6 +361,7 @@ class Stream:
         stream._memory = arrays["memory"]
         stream._highest = arrays["highest"]
         stream._encoder = query.load_state(data["encoder"]) if data["encoder"] is not None else None
+        stream._users = data["users"]
         stream._last = None
         if data["last"] is not None:
             last = data["last"]

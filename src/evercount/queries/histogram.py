@@ -115,6 +115,10 @@ class Histogram(Query):
             return self._count(cells), state
         return self._encode_one_by_one(listed), state
 
+    def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
+        """See `Query`; the same as `encode_counts`."""
+        return self.encode_counts(totals), state
+
     def encode_counts(self, counts: npt.ArrayLike) -> IntArray:
         """Increments of a tick that was already counted per cell (shape ``(cells,)``, whole numbers).
 
