@@ -85,6 +85,7 @@ class Stream:
         self._last: tuple[str, Release] | None = None
         self._highest: FloatArray | None = None
         self._users = initial_users()
+        self._reach = 0  # an upper bound of every |running sum|
 
     # -- public facts ---------------------------------------------------------------------------------------------
 
@@ -290,9 +291,16 @@ class Stream:
             raise HorizonReached(limit) if self.horizon is not None else PrecisionReached(limit)
 
     def _check_totals(self, increments: IntArray) -> None:
+        if not increments.size:
+            return
+        step = max(-int(increments.min()), int(increments.max()))  # cheap, and nearly always enough
+        if self._reach + step * len(increments) < LARGEST_TOTAL:
+            self._reach += step * len(increments)
+            return
         largest = np.abs(increments).sum(axis=0, dtype=np.float64) + np.abs(self._totals)
-        if largest.size and float(largest.max()) >= LARGEST_TOTAL:
+        if float(largest.max()) >= LARGEST_TOTAL:
             raise InputError("a running sum would pass 2^53 grid units, beyond which sums are no longer exact")
+        self._reach = int(largest.max()) + 1
 
     def _again(self, tick: int, digest: str) -> Release:
         if tick == self._tick and self._last is not None and self._last[0] == digest:
@@ -362,6 +370,7 @@ class Stream:
         stream._highest = arrays["highest"]
         stream._encoder = query.load_state(data["encoder"]) if data["encoder"] is not None else None
         stream._users = data["users"]
+        stream._reach = int(np.abs(stream._totals).max())
         stream._last = None
         if data["last"] is not None:
             last = data["last"]

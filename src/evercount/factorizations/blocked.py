@@ -14,6 +14,8 @@ SIZE = 32
 """Ticks per matrix product."""
 WIDE = 24
 """From this many cells on, products run over cells; below, over blocks of ticks of one cell."""
+SLICE = 2048
+"""Cells of one wide pass."""
 CHUNK = 1 << 14
 """Ticks of one narrow pass: its temporaries stay in the processor's cache."""
 
@@ -75,12 +77,14 @@ class BlockFilter:
     def _wide(
         self, z: FloatArray, s: FloatArray, running: FloatArray | None, eta: FloatArray, n: FloatArray
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Blocks of SIZE ticks over all cells; the weights and the running sum are folded into the small matrices."""
+        """Blocks of SIZE ticks over all cells, by slices of cells that stay in the processor's cache.
+
+        The weights and the running sum are folded into the small matrices.
+        """
         out = np.empty_like(z)
-        cells = z.shape[1]
+        order, cells = s.shape
         state = np.concatenate([s, np.zeros((1, cells)) if running is None else running[np.newaxis]])
-        order = len(s)
-        added = np.empty((min(SIZE, len(z)), cells))
+        added = np.empty((min(SIZE, len(z)), min(cells, SLICE)))
         for start in range(0, len(z), SIZE):
             ticks = min(SIZE, len(z) - start)
             part = slice(start, start + ticks)
@@ -90,14 +94,17 @@ class BlockFilter:
             if running is not None:
                 lower = np.cumsum(lower, axis=0)
                 np.cumsum(readout[:, :order], axis=0, out=readout[:, :order])
-            block = out[part]
-            np.matmul(lower, z[part], out=block)
-            block += np.matmul(readout, state, out=added[:ticks])
-            following = (self._feed[:, SIZE - ticks :] * eta[part]) @ z[part]
-            following += (self._decay if ticks == SIZE else np.exp(-ticks * self.rates))[:, np.newaxis] * state[:order]
-            state[:order] = following
-            if running is not None:
-                state[order] = block[-1]
+            feed = self._feed[:, SIZE - ticks :] * eta[part]
+            decay = (self._decay if ticks == SIZE else np.exp(-ticks * self.rates))[:, np.newaxis]
+            for left in range(0, cells, SLICE):
+                now = slice(left, left + SLICE)
+                block, buffers = out[part, now], state[:, now]
+                np.matmul(lower, z[part, now], out=block)
+                block += np.matmul(readout, buffers, out=added[:ticks, : block.shape[1]])
+                buffers[:order] *= decay
+                buffers[:order] += feed @ z[part, now]
+                if running is not None:
+                    buffers[order] = block[-1]
         return out, state[:order].copy(), state[order].copy()
 
     def _narrow(self, z: FloatArray, eta: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
