@@ -112,11 +112,11 @@ def make_kernel(factorization: Factorization, bits: int) -> Kernel:
 
 
 @lru_cache(maxsize=32)
-def kernel(factorization: Factorization, scale: float) -> Kernel:
-    """The arithmetic with the bits that a stream of this factorisation and scale has, however many cells it serves.
+def kernel(factorization: Factorization) -> Kernel:
+    """The arithmetic with the bits that every stream of this factorisation has, whatever its scale and its cells.
 
-    The fewest limbs such that either the rounding inside costs less than 2^−84 over all ticks of a cell, or it is within
-    a factor 16 of what the 128 bits of a normal cost anyway.
+    The fewest limbs such that either the rounding inside, summed over all ticks, is below 2^−88, or it is within a
+    factor 16 of what the 128 bits of a normal cost anyway. So `numeric_delta` grows with the scale.
     """
     ticks = REACH if factorization.horizon is None else factorization.horizon
     if ticks > LARGEST_TICKS:
@@ -124,7 +124,7 @@ def kernel(factorization: Factorization, scale: float) -> Kernel:
     for bits in range(FEWEST_BITS, MOST_BITS + 1, WIDTH):
         made = make_kernel(factorization, bits)
         inside = made.error(ticks) * 2.0**-made.bits
-        if ticks * scale * inside <= 2.0**-84 or inside <= 16 * _cut(made, ticks):
+        if ticks * inside <= 2.0**-88 or inside <= 16 * _cut(made, ticks):
             break
     return made
 
@@ -154,6 +154,8 @@ def numeric_delta(
 ) -> float:
     """The proved price in δ of finite arithmetic for all releases of `ticks` ticks (default: all of them).
 
+    It grows with the scale, the cells, ε and the ticks; so a price for a larger scale covers a smaller one.
+
     **Guarantee.** If real Gaussian noise of this factorisation and scale, rounded to the grid, is (ε, δ₀)-DP, then a
     release with `ExactStream` is (ε, δ₀ + numeric_delta)-DP against whoever cannot tell AES-256 and BLAKE2b from random
     functions. Proof: `exact.proof.md`, theorem. Assumption: the data are whole numbers of grid units. Tests:
@@ -162,7 +164,7 @@ def numeric_delta(
     scale, cells = check_scale(scale), _positive("cells", cells)
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise ParameterError(f"epsilon must be a finite number ≥ 0, got {epsilon!r}")
-    made = kernel(factorization, scale)
+    made = kernel(factorization)
     if ticks is None:
         ticks = factorization.horizon
     if ticks is None:
@@ -214,7 +216,7 @@ class ExactStream(NoiseStream):
     **Guarantee.** Row t of cell c is a function of (secret, factorisation, scale, t, first_cell + c) alone. With real
     normals z* that the secret's bits stand for, all rows equal the rounding of scale·(L z*) but with probability
     numeric_delta/(1 + e^ε). Proof: `exact.proof.md`. Tests: `test_mechanisms_exact.py` (splits, restores, subsets,
-    200-digit reference), `test_mechanisms_exact_limbs.py` (both arithmetics, bit for bit).
+    exact rationals as reference), `test_mechanisms_exact_limbs.py` (both arithmetics, bit for bit).
     """
 
     name = "exact"
@@ -237,7 +239,7 @@ class ExactStream(NoiseStream):
         if self.first_cell < 0:
             raise ParameterError(f"first_cell must not be negative, got {first_cell!r}")
         self.numeric_delta = float(numeric_delta)
-        self.kernel = kernel(factorization, self.scale)
+        self.kernel = kernel(factorization)
         if limit is None:
             limit = factorization.horizon
         if limit is None:

@@ -79,7 +79,7 @@ class Constants:
 
 @lru_cache(maxsize=64)
 def constants(roots_lack: tuple[float, ...], tops_lack: tuple[float, ...], bits: int) -> Constants:
-    """The matrices of Π(1 − top_j·z)/Π(1 − root_i·z) from the dyadic numbers 1 − root and 1 − top, by exact rationals."""
+    """The matrices of Π(1 − top_j·z)/Π(1 − root_i·z) from the dyadic 1 − root and 1 − top, by exact rationals."""
     roots = [1 - Fraction(lack) for lack in roots_lack]
     tops = [1 - Fraction(lack) for lack in tops_lack]
     one = 1 << bits

@@ -128,6 +128,11 @@ def check_capacity(*stacks: FloatArray) -> None:
     worst = np.sum([np.abs(stacked).sum(axis=1) for stacked in stacks], axis=0).max(initial=0.0)
     if worst * BASE > 2**53:
         raise AssertionError("sums of products of digits would pass 2^53")
+    for stacked in stacks:
+        # a matrix library that is not exact on such integers (other algorithms than sums of products) must not be used
+        digit = BASE - 1 - np.arange(stacked.shape[1] * 8).reshape(-1, 8)
+        if not np.array_equal(stacked @ digit.astype(np.float64), stacked.astype(np.int64) @ digit):
+            raise AssertionError("the matrix product of this installation is not exact on integers below 2^53")
 
 
 def to_ints(x: npt.NDArray[Any]) -> ObjectArray:

@@ -81,7 +81,8 @@ class PureStream(NoiseStream):
 
     **Guarantee.** Running sums plus this noise are ε-DP with δ = 0 for changes of l1 norm `l1` (real units), for all
     ticks together, against whoever cannot tell AES-256 and BLAKE2b from random functions. Row t of cell c is a
-    function of (secret, tree, rate, t, c). Proof: `pure.proof.md`, theorem. Tests: tests/test_pure_stream.py::test_exact_ratio_*.
+    function of (secret, tree, rate, t, c). Proof: `pure.proof.md`, theorem. Test:
+    tests/test_pure_stream.py::test_exact_ratio_of_the_joint_release.
     """
 
     name = "exact"

@@ -3,8 +3,8 @@
 Write a tick t in base k, with digits 0 … k−1 (`balanced=False`) or −(k−1)/2 … (k−1)/2 (`balanced=True`, k odd). Walking
 from t to 0 by moving its lowest digit that is not 0 one step towards 0 visits |d_0| + |d_1| + … numbers; each step
 v → parent(v) spans an interval of k^i ticks, the node v. The prefix of t is the sum of the nodes on its walk, those of
-negative digits subtracted. Nodes may reach into the future: their true values cancel, and their noise does not depend on
-data. So noise is added to the true prefix, tick by tick, with nodes as random numbers with an index.
+negative digits subtracted. Nodes may reach into the future: their true values cancel, and their noise does not depend
+on data. So noise is added to the true prefix, tick by tick, with nodes as random numbers with an index.
 """
 
 from __future__ import annotations
@@ -183,9 +183,9 @@ class DigitTree(PureFactorization):
 class HybridTree(PureFactorization):
     """The hybrid of Chan, Shi and Song for streams without a horizon.
 
-    Epoch e holds the ticks 2^e … 2^(e+1) − 1. Half of the budget pays for one noisy total per epoch, the other half for a
-    tree inside each epoch. Stds are those of continuous Laplace noise, which exceed the exact ones by less than grid²/6
-    per node in variance.
+    Epoch e holds the ticks 2^e … 2^(e+1) − 1. Half of the budget pays for one noisy total per epoch, the other half
+    for a tree inside each epoch. Stds are those of continuous Laplace noise, which exceed the exact ones by less than
+    grid²/6 per node in variance.
 
     **Guarantee.** A tick lies in one epoch's total (rate ε/2Δ₁) and in at most `levels` of that epoch's tree (rate
     ε/(2Δ₁·levels)): ε in all. Proof: `pure.proof.md`, lemma 2. Test: tests/test_pure_trees.py::test_hybrid_budget.
@@ -229,7 +229,7 @@ class HybridTree(PureFactorization):
         return math.sqrt(squared)
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """(L, R) of the first ticks: epochs' totals and their trees; rows of R carry the nodes' shares of the budget."""
+        """(L, R) of the first ticks: epochs' totals and trees; rows of R carry the nodes' shares of ε."""
         size = self._check_dense(ticks)
         rows: list[FloatArray] = []
         columns: list[FloatArray] = []
@@ -259,7 +259,7 @@ def _cost(tree: DigitTree) -> int:
 
 
 def leading_constant(base: int) -> float:
-    """Mean squared error of a balanced tree over log₂³T/ε² for large T: (k² − 1)/(2k·log₂³k); 0.1236 at k = 19."""
+    """Mean squared error of a balanced tree over log₂³T/ε², T large: (k² − 1)/(2k·log₂³k); 0.1236 at k = 19."""
     return (base**2 - 1) / (2 * base * math.log2(base) ** 3)
 
 
