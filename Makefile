@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: run example test lint format bench soak browser lock clean
+.PHONY: run example test lint format bench soak system lock clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -37,8 +37,9 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/evercount bench
 
-browser:  ## what the dashboard's tests need besides the lock (Debian, as root)
-	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
+system:  ## a browser and PostgreSQL, for the tests that use the real ones (Debian, as root)
+	command -v chromium >/dev/null && ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || \
+	  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium postgresql)
 
 lock:  ## after a change of dependencies; the file holds no registry address
 	uv pip compile pyproject.toml --extra dev --generate-hashes --universal --no-header --no-annotate -p 3.11 -o requirements.lock
