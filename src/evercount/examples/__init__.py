@@ -1,0 +1,1 @@
+"""Bundled example data, all of it synthetic."""
