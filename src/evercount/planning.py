@@ -19,7 +19,7 @@ from evercount.queries import Count, Query, Window
 from evercount.queries.window import Method
 from evercount.release import ErrorModel, normal_quantile
 
-LARGEST_OPTIMAL = 256
+LARGEST_OPTIMAL = 64
 """`optimal` is part of a plan up to this horizon (it takes seconds beyond); ask for it by name above."""
 WINDOW_METHODS: tuple[Method, ...] = ("difference", "periods", "inputs")
 REFERENCE_TICKS = 2**20

@@ -12,6 +12,10 @@ from evercount.cli.audit import audit
 from evercount.cli.bench import bench
 from evercount.cli.example import example
 from evercount.cli.plan import plan
+from evercount.cli.release import release
+from evercount.cli.reproduce import reproduce
+from evercount.cli.serve import serve
+from evercount.cli.store import store
 from evercount.errors import EvercountError
 
 app = typer.Typer(
@@ -39,9 +43,13 @@ def _options(
 
 
 app.command()(plan)
-app.command()(example)
+app.command()(release)
+app.command()(serve)
+app.add_typer(store, name="store")
+app.command()(reproduce)
 app.add_typer(audit, name="audit")
 app.command()(bench)
+app.command()(example)
 
 
 def main() -> None:

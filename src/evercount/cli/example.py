@@ -33,12 +33,12 @@ def example(
     hours_shown = [hours * k // 4 for k in (1, 2, 3, 4)]
     for hour in hours_shown:
         table.add_column(f"hour {hour}", justify="right")
-    table.add_column("95 % interval at the end", justify="right")
+    table.add_column("95 %, at the end", justify="right", no_wrap=True)
     low, high = releases[-1].interval(0.95)
     for i, region in enumerate(flu.REGIONS):
         shown = [releases[hour - 1] for hour in hours_shown]
         cells = [f"{release.values[i]:,.0f} ± {release.std_all[i]:.0f}" for release in shown]
-        table.add_row(region, *cells, f"{low[i]:,.0f} … {high[i]:,.0f}")
+        table.add_row(region, *cells, f"{low[i]:,.0f}…{high[i]:,.0f}")
     console.print(table)
     out.mkdir(parents=True, exist_ok=True)
     releases.to_csv(out / "releases.csv")

@@ -1,0 +1,114 @@
+// Numbers, times and small pieces of the page, written the same way everywhere.
+
+const MINUS = "\u2212";
+export const DASH = "\u2013";
+const formats = new Map();
+
+function fixed(digits) {
+  if (!formats.has(digits)) {
+    formats.set(
+      digits,
+      new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }),
+    );
+  }
+  return formats.get(digits);
+}
+
+/** How many decimals make sense next to an error of this size: two digits of the error. */
+export function decimals(std) {
+  if (!(std > 0)) return 0;
+  return Math.min(6, Math.max(0, 1 - Math.floor(Math.log10(std))));
+}
+
+/** A number with `digits` decimals, grouped; a dash when there is none. */
+export function number(value, digits = 0) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return DASH;
+  const text = fixed(digits).format(value);
+  return (Number(text.replaceAll(",", "")) === 0 ? text.replace("-", "") : text).replace("-", MINUS);
+}
+
+/** A positive number with three significant digits. */
+export function significant(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return DASH;
+  if (value === 0) return "0";
+  return number(value, Math.min(6, Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value))))));
+}
+
+/** A small probability in powers of ten. */
+export function probability(value) {
+  if (!Number.isFinite(value)) return DASH;
+  if (value >= 0.001 || value === 0) return String(Number(value.toPrecision(3)));
+  const [mantissa, exponent] = value.toExponential().split("e");
+  const power = [...String(-Number(exponent))].map((d) => "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"[d]).join("");
+  const front = Number(Number(mantissa).toPrecision(3));
+  return `${front === 1 ? "" : `${front} × `}10\u207b${power}`;
+}
+
+/** "1 in 10 billion": the same small probability in words. */
+export function oneIn(value) {
+  if (!(value > 0)) return "never";
+  const words = new Intl.NumberFormat("en", { notation: "compact", compactDisplay: "long", maximumSignificantDigits: 2 });
+  return `1 in ${words.format(1 / value)}`;
+}
+
+const stamp = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const stampShort = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const clockSeconds = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+
+const UNITS = { ms: "millisecond", s: "second", m: "minute", h: "hour", d: "day" };
+
+/** "15m" as "15 minutes"; anything else as it is. */
+export function duration(text) {
+  const found = /^(\d+)(ms|s|m|h|d)$/.exec(text ?? "");
+  return found ? `${found[1]} ${UNITS[found[2]]}${found[1] === "1" ? "" : "s"}` : (text ?? "");
+}
+
+/** A moment in the reader's time zone, from seconds since 1970. */
+export function moment(seconds) {
+  if (seconds === null) return DASH;
+  const date = new Date(seconds * 1000);
+  return (date.getSeconds() === 0 ? stampShort : stamp).format(date);
+}
+
+/** Labels of a time axis: the day appears where it changes. */
+export function timeLabels(splits, increment) {
+  let before = "";
+  return splits.map((seconds) => {
+    const date = new Date(seconds * 1000);
+    const today = day.format(date);
+    const changed = today !== before;
+    before = today;
+    if (increment >= 86400) return today;
+    const time = (increment < 60 ? clockSeconds : clock).format(date);
+    return changed ? `${time}\n${today}` : time;
+  });
+}
+
+/** An axis label that stays short. */
+export function axisNumber(value) {
+  if (value === null) return null;
+  const size = Math.abs(value);
+  if (size >= 1e5) return new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 }).format(value).replace("-", MINUS);
+  return new Intl.NumberFormat("en", { maximumFractionDigits: size < 1 ? 4 : 2 }).format(value).replace("-", MINUS);
+}
+
+/** An element with properties and children; text is always text, never markup. */
+export function element(tag, properties = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key === "class") node.className = value;
+    else if (key.includes("-") || key === "role" || key === "scope") node.setAttribute(key, value);
+    else node[key] = value;
+  }
+  node.append(...children);
+  return node;
+}
+
+/** Set text only where it changed, so that nothing is read out or laid out twice. */
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+export const byId = (id) => document.getElementById(id);

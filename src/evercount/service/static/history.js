@@ -1,0 +1,61 @@
+// The releases of one stream that this page holds: a window of the newest ticks, in order, each once.
+
+const MOST_NUMBERS = 120_000;
+const NUMBERS_PER_REQUEST = 20_000;
+
+/** How many ticks are worth holding for a stream with so many cells. */
+export function ticksHeld(cells) {
+  return Math.min(5000, Math.max(20, Math.floor(MOST_NUMBERS / Math.max(1, cells))));
+}
+
+/** How many ticks to ask for at a time. */
+export function ticksAsked(cells) {
+  return Math.min(500, Math.max(1, Math.floor(NUMBERS_PER_REQUEST / Math.max(1, cells))));
+}
+
+export class History {
+  constructor(labels) {
+    this.labels = labels;
+    this.most = ticksHeld(labels.length);
+    this.rows = [];
+  }
+
+  get lastTick() {
+    return this.rows.length ? this.rows[this.rows.length - 1].tick : 0;
+  }
+
+  get last() {
+    return this.rows[this.rows.length - 1] ?? null;
+  }
+
+  /** "added"; "known" for a tick that is here already; "gap" when ticks are missing before it. */
+  add(release) {
+    if (this.rows.length && release.tick <= this.lastTick) return "known";
+    if (this.rows.length && release.tick !== this.lastTick + 1) return "gap";
+    const time = release.start === null || release.start === undefined ? NaN : Date.parse(release.start) / 1000;
+    this.rows.push({ ...release, time: Number.isFinite(time) ? time : null });
+    if (this.rows.length > this.most + 64) this.rows.splice(0, this.rows.length - this.most);
+    return "added";
+  }
+
+  /** True when the rows have start times that grow, so that the x axis can be time. */
+  timed(rows) {
+    return rows.every((row, i) => row.time !== null && (i === 0 || row.time > rows[i - 1].time));
+  }
+
+  /** Columns of a cell for a chart: [x, high, low, value] of the newest `count` ticks (0: all), and the rows. */
+  columns(cell, count = 0) {
+    const rows = count ? this.rows.slice(-count) : this.rows;
+    const timed = rows.length > 0 && this.timed(rows);
+    return {
+      rows,
+      timed,
+      data: [
+        rows.map((row) => (timed ? row.time : row.tick)),
+        rows.map((row) => row.high[cell]),
+        rows.map((row) => row.low[cell]),
+        rows.map((row) => row.values[cell]),
+      ],
+    };
+  }
+}

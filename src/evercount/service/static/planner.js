@@ -1,0 +1,159 @@
+// The planner page: sliders for the promise and the horizon; the exact error of every mechanism beside the lower bound.
+
+import { planFor } from "./api.js";
+import { curveStyle, planChart } from "./charts.js";
+import { byId, element, number, probability, setText, significant } from "./format.js";
+
+const ENDLESS = 21;
+const PAUSE = 180;
+const EPSILONS = [1, 1.5, 2, 3, 4, 5, 6, 7, 8];
+
+/** ε of a slider position: a preferred number in each of four decades from 0.01 to 80. */
+function epsilonAt(position) {
+  const power = Math.floor(position / EPSILONS.length) - 2;
+  return Number((EPSILONS[position % EPSILONS.length] * 10 ** power).toPrecision(3));
+}
+
+export class Planner {
+  constructor(announce) {
+    this.announce = announce;
+    this.plan = null;
+    this.view = null;
+    this.request = null;
+    this.timer = 0;
+    this.shown = false;
+    this.styles = new Map();
+    this.cache = new Map();
+    byId("plan-epsilon").max = String(EPSILONS.length * 3);
+    byId("plan-epsilon").value = "14";
+    byId("plan-delta").value = "10";
+    byId("plan-horizon").value = "12";
+    for (const id of ["plan-epsilon", "plan-delta", "plan-horizon"]) {
+      byId(id).addEventListener("input", () => {
+        this.labels();
+        clearTimeout(this.timer);
+        this.timer = setTimeout(() => this.ask(), PAUSE);
+      });
+    }
+    byId("plan-log").addEventListener("change", () => this.draw());
+    byId("plan-form").addEventListener("submit", (event) => event.preventDefault());
+    document.addEventListener("themechange", () => this.shown && this.draw());
+  }
+
+  parameters() {
+    const position = Number(byId("plan-horizon").value);
+    const chosen = { epsilon: String(epsilonAt(Number(byId("plan-epsilon").value))), delta: `1e-${byId("plan-delta").value}` };
+    if (position < ENDLESS) chosen.horizon = String(2 ** position);
+    return chosen;
+  }
+
+  labels() {
+    const chosen = this.parameters();
+    const horizon = chosen.horizon ? `${number(Number(chosen.horizon))} ticks` : "without end";
+    for (const [name, text] of [["epsilon", chosen.epsilon], ["delta", probability(Number(chosen.delta))], ["horizon", horizon]]) {
+      setText(byId(`plan-${name}-out`), text);
+      byId(`plan-${name}`).setAttribute("aria-valuetext", name === "delta" ? chosen.delta : text);
+    }
+  }
+
+  open() {
+    this.shown = true;
+    this.labels();
+    if (this.plan) this.draw();
+    this.ask();
+  }
+
+  close() {
+    this.shown = false;
+    this.request?.abort();
+    clearTimeout(this.timer);
+  }
+
+  async ask() {
+    this.request?.abort();
+    const request = (this.request = new AbortController());
+    const chosen = this.parameters();
+    const key = JSON.stringify(chosen);
+    const card = byId("plan-card");
+    card.setAttribute("aria-busy", "true");
+    try {
+      if (!this.cache.has(key)) this.cache.set(key, await planFor(chosen, request.signal));
+      if (request !== this.request) return;
+      this.plan = this.cache.get(key);
+      this.draw();
+    } catch (error) {
+      if (request.signal.aborted) return;
+      setText(byId("plan-summary"), `No plan: ${error.message}. ${error.remedy ?? ""}`);
+    }
+    if (request === this.request) card.removeAttribute("aria-busy");
+  }
+
+  /** A mechanism keeps its colour and dash while the page is open, whatever its rank. */
+  style(name) {
+    if (!this.styles.has(name)) this.styles.set(name, curveStyle(name, this.styles.size));
+    return this.styles.get(name);
+  }
+
+  draw() {
+    const { plan } = this;
+    if (!plan) return;
+    const floor = plan.lower_bound?.worst_std ?? null;
+    const best = plan.mechanisms[0];
+    const curves = plan.mechanisms.map((row) => ({ ...row, style: this.style(row.name), best: row === best }));
+    this.view?.destroy();
+    this.view = planChart(byId("plan-chart"), curves, floor, byId("plan-log").checked);
+    const far = `Smallest error: ${best.name}. Its worst tick has a standard deviation of ${significant(best.worst_std)}`;
+    const bound = floor === null ? "." : `, ${number(best.ratio_to_lower_bound, 3)} times the bound of ${significant(floor)} that no such mechanism can beat.`;
+    setText(byId("plan-summary"), far + bound);
+    const length = plan.horizon === null ? "a stream without end" : `${number(plan.horizon)} ticks`;
+    setText(byId("plan-caption"), `Exact errors for epsilon ${plan.epsilon}, delta ${probability(plan.delta)}, ${length}`);
+    const rows = plan.mechanisms.map((row) => this.row(row));
+    if (floor !== null) rows.push(this.bound(floor));
+    byId("plan-rows").replaceChildren(...rows);
+  }
+
+  row(row) {
+    const cell = (text) => element("td", { class: "n num" }, text);
+    return element(
+      "tr",
+      {},
+      element("th", { scope: "row" }, swatch(this.style(row.name)), row.name),
+      cell(significant(row.worst_std)),
+      cell(significant(row.last_std)),
+      cell(`± ${significant(row.interval95)}`),
+      cell(`± ${significant(row.simultaneous)}`),
+      cell(row.ratio_to_lower_bound === null ? "–" : number(row.ratio_to_lower_bound, 3)),
+      cell(bytes(row.state_bytes)),
+    );
+  }
+
+  bound(floor) {
+    const line = { colour: "ink", dash: [3, 5] };
+    const rest = ["", "", "", number(1, 3), ""].map((text) => element("td", { class: "n num" }, text));
+    return element(
+      "tr",
+      { class: "bound" },
+      element("th", { scope: "row" }, swatch(line), "lower bound, worst tick"),
+      element("td", { class: "n num" }, significant(floor)),
+      ...rest,
+    );
+  }
+}
+
+function bytes(count) {
+  return count < 10_000 ? `${number(count)} B` : count < 1e7 ? `${number(count / 1024, 1)} KiB` : `${number(count / 2 ** 20, 1)} MiB`;
+}
+
+/** The curve's line as it is drawn in the chart. */
+function swatch(style) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", "0 0 28 8");
+  svg.setAttribute("class", "swatch");
+  svg.setAttribute("aria-hidden", "true");
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  line.setAttribute("d", "M1 4H27");
+  line.setAttribute("class", style.colour);
+  line.setAttribute("stroke-dasharray", style.dash.join(" "));
+  svg.append(line);
+  return svg;
+}

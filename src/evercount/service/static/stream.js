@@ -1,0 +1,360 @@
+// The page of one stream: loads what was released, follows what comes, and keeps every part of the page in step.
+
+import { ServiceError, releasesAfter, streamFacts } from "./api.js";
+import { Cells } from "./cells.js";
+import { focusChart } from "./charts.js";
+import { DASH, byId, decimals, duration, element, moment, number, probability, setText } from "./format.js";
+import { renderGuarantee, renderLength } from "./guarantee.js";
+import { History, ticksAsked } from "./history.js";
+import { follow } from "./live.js";
+
+const QUIET = 20000; // a screen reader hears about new ticks at most this often (ms)
+const HISTORY_ROWS = 100;
+const STATES = {
+  loading: "Loading",
+  connecting: "Connecting",
+  live: "Live",
+  waiting: "Connection lost",
+  refused: "No access",
+  finished: "Finished",
+  stopped: "Stopped",
+};
+
+export class StreamPage {
+  /** `onRefused(error)` is told when the stream cannot be shown; `onCell(label)` when a cell is picked. */
+  constructor({ onRefused, onCell }) {
+    this.onRefused = onRefused;
+    this.onCell = onCell;
+    this.name = null;
+    this.facts = null;
+    this.ledger = null;
+    this.history = null;
+    this.feed = null;
+    this.opening = null;
+    this.view = null;
+    this.cell = 0;
+    this.frame = 0;
+    this.heardAt = -Infinity;
+    this.wasLost = false;
+    this.cells = new Cells((cell) => this.pick(cell));
+    byId("range").addEventListener("change", () => this.draw());
+    byId("history").addEventListener("toggle", () => this.draw());
+    byId("focus-chart").addEventListener("keydown", (event) => this.key(event));
+    document.addEventListener("themechange", () => {
+      this.view?.chart.redraw(false);
+      this.cells.repaint();
+    });
+  }
+
+  /** Show a stream; `label` is the cell to start with, `ledger` what the streams spend together. */
+  async open(name, label, ledger = this.ledger) {
+    this.close();
+    this.ledger = ledger;
+    this.name = name;
+    const opening = (this.opening = new AbortController());
+    this.state("loading");
+    try {
+      const facts = await streamFacts(name, opening.signal);
+      const history = new History(facts.labels);
+      const limit = ticksAsked(facts.labels.length);
+      let after = Math.max(0, facts.released - history.most);
+      while (after < facts.released) {
+        const releases = await releasesAfter(name, after, limit, opening.signal);
+        if (!releases.length) break;
+        for (const release of releases) history.add(release);
+        after = history.lastTick;
+      }
+      if (opening !== this.opening) return;
+      this.begin(facts, history, label);
+    } catch (error) {
+      if (opening !== this.opening || opening.signal.aborted) return;
+      this.state("refused");
+      this.onRefused(error instanceof ServiceError ? error : new ServiceError(0, String(error.message ?? error)));
+    }
+  }
+
+  close() {
+    this.opening?.abort();
+    this.opening = null;
+    this.feed?.stop();
+    this.feed = null;
+    this.history = null;
+    this.facts = null;
+    this.name = null;
+    this.wasLost = false;
+    cancelAnimationFrame(this.frame);
+    this.frame = 0;
+  }
+
+  begin(facts, history, label) {
+    this.facts = facts;
+    this.history = history;
+    this.cell = Math.max(0, facts.labels.indexOf(label));
+    this.cells.focus = this.cell;
+    byId("stream-page").hidden = false;
+    setText(byId("stream-name"), facts.name);
+    setText(byId("stream-description"), facts.description ?? "");
+    byId("cells-card").hidden = false;
+    this.view?.destroy();
+    this.view = null;
+    this.cells.show(history);
+    this.draw();
+    renderGuarantee(byId("guarantee-body"), facts, this.tick, this.ledger);
+    if (this.finished) this.state("finished");
+    else if (facts.state === "stopped") this.state("stopped");
+    else this.follow();
+  }
+
+  get tick() {
+    return Math.max(this.history.lastTick, this.facts.released);
+  }
+
+  get finished() {
+    return this.facts.horizon !== null && this.facts.horizon !== undefined && this.tick >= this.facts.horizon;
+  }
+
+  // -- the live feed ------------------------------------------------------------------------------------------------
+
+  follow() {
+    const { history } = this;
+    this.feed = follow(this.name, {
+      position: () => history.lastTick,
+      onRelease: (release) => history === this.history && this.take(release),
+      onEnd: () => history === this.history && this.state("finished"),
+      onState: (state, detail) => history === this.history && this.connection(state, detail),
+    });
+  }
+
+  connection(state, detail) {
+    if (state === "refused") {
+      this.state("refused");
+      this.onRefused(detail);
+      return;
+    }
+    if (state === "waiting") this.wasLost = true;
+    if (state === "live" && this.wasLost) {
+      this.wasLost = false;
+      this.check();
+    }
+    this.state(this.wasLost && state === "connecting" ? "waiting" : state, detail);
+  }
+
+  /** After a break: is this still the stream that we were showing? */
+  async check() {
+    const { history, name } = this;
+    try {
+      const facts = await streamFacts(name);
+      if (history !== this.history) return;
+      if (facts.released < history.lastTick || facts.labels.length !== history.labels.length) {
+        await this.open(name, history.labels[this.cell]);
+      } else {
+        this.facts = facts;
+        if (facts.state === "stopped") {
+          this.feed?.stop();
+          this.draw();
+          this.state("stopped");
+        }
+      }
+    } catch {
+      // the feed reports what is wrong
+    }
+  }
+
+  take(release) {
+    const outcome = this.history.add(release);
+    if (outcome === "gap") this.fill();
+    if (outcome === "added") this.schedule();
+  }
+
+  /** Fetch the ticks between what is here and what just came. */
+  async fill() {
+    const { history, name } = this;
+    try {
+      for (;;) {
+        const releases = await releasesAfter(name, history.lastTick, ticksAsked(history.labels.length));
+        if (history !== this.history || !releases.length) return;
+        let added = 0;
+        for (const release of releases) added += history.add(release) === "added";
+        this.schedule();
+        if (!added) return;
+      }
+    } catch {
+      // the next release, or the next connection, tries again
+    }
+  }
+
+  /** Many ticks at once are drawn once. */
+  schedule() {
+    if (this.frame) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = 0;
+      if (!this.history) return;
+      this.draw();
+      this.cells.update();
+      renderLength(this.facts, this.tick);
+      this.announce();
+      if (this.finished) {
+        this.feed?.stop();
+        this.state("finished");
+      }
+    });
+  }
+
+  state(state, detail) {
+    const pill = byId("connection");
+    pill.dataset.state = state;
+    const text = state === "waiting" && detail ? `${STATES.waiting}, next try in ${detail} s` : STATES[state];
+    setText(byId("connection-text"), text);
+    if (state === "waiting" && !this.saidLost) this.say("Connection lost. The page reconnects by itself.");
+    if (state === "live" && this.saidLost) this.say("Live again.");
+    if (state === "finished" && this.history) this.say("All ticks of this stream are released.");
+    this.saidLost = state === "waiting" || (this.saidLost && state === "connecting");
+  }
+
+  // -- what is shown --------------------------------------------------------------------------------------------------
+
+  pick(cell) {
+    this.cell = cell;
+    this.cells.focus = cell;
+    this.draw();
+    this.cells.update();
+    this.onCell(this.history.labels[cell]);
+    const card = byId("focus-card").getBoundingClientRect();
+    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    if (card.top < 0 || card.top > innerHeight / 2) byId("focus-card").scrollIntoView({ block: "start", behavior: calm ? "auto" : "smooth" });
+    this.say(`Chart shows ${this.sentence()}`);
+  }
+
+  draw() {
+    if (!this.history) return;
+    this.drawFacts();
+    const { last, labels } = this.history;
+    const label = labels[this.cell];
+    setText(byId("focus-name"), label);
+    setText(byId("focus-eyebrow"), last ? `Tick ${number(last.tick)}${last.time === null ? "" : `, from ${moment(last.time)}`}` : "Waiting for the first tick");
+    document.title = `${this.facts.name}: ${label} · evercount`;
+    const digits = last ? decimals(last.std[this.cell]) : 0;
+    setText(byId("focus-value"), last ? number(last.values[this.cell], digits) : DASH);
+    setText(byId("focus-error"), last ? `± ${number(last.std[this.cell], digits)}  ·  ${number(last.low[this.cell], digits)} to ${number(last.high[this.cell], digits)}` : "");
+    this.drawChart(label);
+    if (byId("history").open) this.drawHistory(label);
+  }
+
+  drawChart(label) {
+    const box = byId("focus-chart");
+    const { rows, timed, data } = this.history.columns(this.cell, Number(byId("range").value));
+    if (!this.view || this.view.timed !== timed) {
+      this.view?.destroy();
+      this.view = focusChart(box, timed, (index) => this.readout(index));
+    }
+    this.shownRows = rows;
+    this.view.set(data);
+    box.classList.toggle("empty", rows.length === 0);
+    box.dataset.empty = this.finished ? "Nothing was released." : "The first tick has not closed yet. Its numbers appear here by themselves.";
+    box.setAttribute("aria-label", `${label}, ${rows.length} ticks. ${rows.length ? this.sentence() : "No release yet."}`);
+    if (this.view.chart.cursor.left < 0 || this.view.chart.cursor.idx === null) this.readout(null);
+  }
+
+  drawFacts() {
+    const { facts, history, tick } = this;
+    const bounded = facts.horizon !== null && facts.horizon !== undefined;
+    const items = [
+      ["Ticks released", bounded ? `${number(tick)} of ${number(facts.horizon)}` : number(tick)],
+      ["Ticks left", bounded ? number(Math.max(0, facts.horizon - tick)) : "no end"],
+      ["One tick", facts.tick === "manual" ? "manual" : duration(facts.tick)],
+      ["Epsilon", String(facts.budget.epsilon)],
+      ["Delta", probability(facts.budget.delta)],
+      ["Protects", facts.budget.unit === "user" ? "each user" : "each event"],
+      ["Access", facts.public ? "public" : "by token"],
+    ];
+    if (history.last?.hash) items.push(["Fingerprint", history.last.hash.slice(0, 8)]);
+    const list = byId("facts");
+    if (list.children.length !== items.length) {
+      list.replaceChildren(...items.map(([name]) => element("div", {}, element("dt", {}, name), element("dd", { class: "num" }))));
+    }
+    items.forEach(([name, value], i) => {
+      setText(list.children[i].firstChild, name);
+      setText(list.children[i].lastChild, value);
+    });
+    const note = byId("stream-note");
+    const over = this.finished
+      ? `All ${number(facts.horizon)} ticks of the horizon are released. These numbers do not change any more; a new stream would be a new promise that adds to this one.`
+      : facts.state === "stopped"
+        ? "The service has stopped this stream. What was released stays as it is."
+        : facts.noise && facts.noise !== "exact"
+          ? "This stream runs on simulated noise, for trials only. Its numbers are not protected well enough to be published."
+          : "";
+    note.hidden = over === "";
+    setText(note, over);
+    const bar = byId("horizon-bar");
+    bar.hidden = !bounded;
+    if (bounded) {
+      bar.setAttribute("aria-valuemin", "0");
+      bar.setAttribute("aria-valuemax", String(facts.horizon));
+      bar.setAttribute("aria-valuenow", String(tick));
+      bar.firstElementChild.style.width = `${(100 * tick) / facts.horizon}%`;
+    }
+  }
+
+  drawHistory(label) {
+    const rows = this.history.rows.slice(-HISTORY_ROWS).reverse();
+    setText(byId("history-caption"), `${label}: the newest ${rows.length} ticks, newest first`);
+    byId("history-rows").replaceChildren(
+      ...rows.map((row) => {
+        const digits = decimals(row.std[this.cell]);
+        const cell = (text) => element("td", { class: "n num" }, text);
+        return element(
+          "tr",
+          {},
+          element("th", { scope: "row", class: "n num" }, number(row.tick)),
+          element("td", { class: "num" }, moment(row.time)),
+          ...[row.values, row.std, row.low, row.high].map((list) => cell(number(list[this.cell], digits))),
+        );
+      }),
+    );
+  }
+
+  // -- reading single ticks ---------------------------------------------------------------------------------------------
+
+  readout(index) {
+    const row = index === null || index === undefined ? null : this.shownRows?.[index];
+    const held = this.history;
+    if (!row) {
+      const partial = held && held.rows.length && held.rows[0].tick > 1;
+      setText(byId("cursor-readout"), partial ? `Ticks ${number(held.rows[0].tick)} to ${number(held.lastTick)} are loaded.` : "");
+      return;
+    }
+    const digits = decimals(row.std[this.cell]);
+    const [value, std, low, high] = [row.values, row.std, row.low, row.high].map((list) => number(list[this.cell], digits));
+    const when = row.time === null ? "" : `, ${moment(row.time)}`;
+    setText(byId("cursor-readout"), `Tick ${number(row.tick)}${when}: ${value} ± ${std}, ${low} to ${high}`);
+  }
+
+  key(event) {
+    const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
+    const count = this.shownRows?.length ?? 0;
+    if (!(event.key in steps) || !count || event.altKey || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    const { cursor } = this.view.chart;
+    const from = cursor.left >= 0 && cursor.idx !== null ? cursor.idx : count;
+    this.view.point(Math.min(count - 1, Math.max(0, from + steps[event.key])));
+  }
+
+  sentence() {
+    const { last, labels } = this.history;
+    if (!last) return `${labels[this.cell]}: no release yet.`;
+    const digits = decimals(last.std[this.cell]);
+    return `${labels[this.cell]}: ${number(last.values[this.cell], digits)}, plus or minus ${number(last.std[this.cell], digits)}, at tick ${last.tick}.`;
+  }
+
+  announce() {
+    const now = performance.now();
+    if (now - this.heardAt < QUIET) return;
+    this.heardAt = now;
+    this.say(`New tick. ${this.sentence()}`);
+  }
+
+  say(text) {
+    setText(byId("announcer"), text);
+  }
+}
