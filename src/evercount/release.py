@@ -22,6 +22,7 @@ from evercount.factorizations import Factorization, tick_grid
 from evercount.queries.base import FloatArray, IntArray, Query
 from evercount.queries.cut_graph import CutGraph, CutValue
 from evercount.queries.cuts import Cuts
+from evercount.queries.histogram import TopK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,16 +50,25 @@ class ErrorModel:
             at, weights = terms[0]
             return np.asarray(np.abs(weights) * self.factorization.row_norms(at))
         key = ticks
+        jumps: tuple[int, ...] = (self.query.memory,)
         if self.query.restart is not None:  # after the first period only the place inside the period matters
             period = self.query.restart
             key = np.where(ticks <= period, ticks, period + 1 + (ticks - 1) % period)
+            jumps = (period - 1, period, 2 * period - 1)
         distinct, where = np.unique(key, return_inverse=True)
-        points = distinct
-        if len(distinct) > EXACT_POINTS:
-            low = int(distinct[0])
-            points = np.unique(tick_grid(int(distinct[-1]) - low + 1, EXACT_POINTS) + low - 1)
+        pieces = np.split(distinct, np.searchsorted(distinct, np.asarray(jumps), side="right"))
+        return np.concatenate([self._piece(piece) for piece in pieces])[where]
+
+    def _piece(self, ticks: IntArray) -> FloatArray:
+        """Norms at ticks between which nothing jumps: exact at up to EXACT_POINTS of them, interpolated between."""
+        if not len(ticks):
+            return np.empty(0)
+        points = ticks
+        if len(ticks) > EXACT_POINTS:
+            low = int(ticks[0])
+            points = np.unique(tick_grid(int(ticks[-1]) - low + 1, EXACT_POINTS) + low - 1)
         exact = np.asarray([self._combined(int(t)) for t in points])
-        return np.asarray(np.interp(distinct, points, exact)[where])
+        return np.asarray(np.interp(ticks, points, exact), dtype=np.float64)
 
     def _combined(self, tick: int) -> float:
         """√Var of Σ weight·noise over the terms of one tick, from row and difference norms."""
@@ -84,12 +94,26 @@ class ErrorModel:
 
     def std(self, ticks: npt.ArrayLike) -> FloatArray:
         """Std of the published numbers, shape (ticks, outputs or 1)."""
+        return self.errors(ticks)[0]
+
+    def errors(self, ticks: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(std, spread, slack), each (ticks, outputs or 1): an interval's half-width is quantile·spread + slack.
+
+        Where the noise is wider than the grid, rounding acts as independent noise of variance grid²/12 and is part of
+        the spread. Below that it is not normal, and its largest possible size is the slack.
+        """
         at = np.atleast_1d(np.asarray(ticks, dtype=np.int64))
-        variance = (self.sigma * self.norms(at)) ** 2
+        noise = self.sigma * self.norms(at)
+        std, slack = noise, np.zeros(len(at))
         if self.rounded:
-            terms = self.query.combination(at)
-            variance += self.query.grid**2 / 12 * sum(np.where(t > 0, w, 0.0) ** 2 for t, w in terms)
-        return np.asarray(np.multiply.outer(np.sqrt(variance), np.atleast_1d(self.query.output_norms())))
+            weights = [np.where(t > 0, np.abs(w), 0.0) for t, w in self.query.combination(at)]
+            std = np.sqrt(noise**2 + self.query.grid**2 / 12 * sum(w**2 for w in weights))
+            narrow = noise < self.query.grid
+            slack = np.where(narrow, self.query.grid / 2 * sum(weights), 0.0)
+            noise = np.where(narrow, noise, std)
+        norms = np.atleast_1d(self.query.output_norms())
+        std, spread, slack = (np.asarray(np.multiply.outer(x, norms)) for x in (std, noise, slack))
+        return std, spread, slack
 
     def between(self, earlier: int, later: int) -> float:
         """Std of the difference of one cell's running sums at two ticks (0: before the first)."""
@@ -111,6 +135,10 @@ class Release:
     guarantee: str
     postprocessed: tuple[str, ...] = ()
     query: Query | None = field(default=None, repr=False)
+    spread: FloatArray | None = field(default=None, repr=False)
+    slack: FloatArray | None = field(default=None, repr=False)
+    earlier: int = 1
+    """Numbers published so far: a monotone release looks back on all of them."""
 
     @property
     def value(self) -> Any:
@@ -123,14 +151,22 @@ class Release:
         return float(self.std_all[0]) if len(self.values) == 1 else self.std_all
 
     def interval(self, level: float = 0.95) -> tuple[Any, Any]:
-        """(low, high) that holds the true number with probability `level`, for each output by itself."""
-        half = normal_quantile(level) * self.std_all
+        """(low, high) that holds the true number with probability at least `level`, for each output by itself.
+
+        Post-processing to nonnegative or whole numbers keeps that true where the truth is such. A monotone release is
+        the largest number so far, so its interval has to hold for all ticks at once and is wider.
+        """
+        quantile = interval_factor(level, self.postprocessed, self.earlier)
+        half = quantile * (self.std_all if self.spread is None else self.spread)
+        half = half if self.slack is None else half + self.slack
         if len(self.values) == 1:
             return float(self.values[0] - half[0]), float(self.values[0] + half[0])
         return self.values - half, self.values + half
 
     def top(self, k: int = 1) -> list[tuple[str, float]]:
         """The k largest published numbers with their labels."""
+        if isinstance(self.query, TopK):
+            return self.query.top(self.values, k)
         order = np.argsort(-self.values, kind="stable")[:k]
         return [(self.labels[int(i)], float(self.values[i])) for i in order]
 
@@ -169,7 +205,7 @@ class Releases:
         self._values = values
         self._errors = errors
         self._scale = scale
-        self._std: FloatArray | None = None
+        self._parts: tuple[FloatArray, FloatArray, FloatArray] | None = None
         self.noise = noise
         self.guarantee = guarantee
         self.postprocessed = postprocessed
@@ -190,6 +226,9 @@ class Releases:
             self.guarantee,
             self.postprocessed,
             self._errors.query,
+            self._errors_all[1][i],
+            self._errors_all[2][i],
+            (self.first_tick + i) * self._values.shape[1],
         )
 
     def __iter__(self) -> Iterator[Release]:
@@ -217,14 +256,31 @@ class Releases:
         return self._squeeze(self._values)
 
     @property
-    def std_all(self) -> FloatArray:
-        """Std of the published numbers, always (ticks, outputs); computed when first asked for."""
-        if self._std is None:
-            std = self._errors.std(self.ticks) if len(self) else np.empty((0, 1))
+    def _errors_all(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(std, spread, slack), each (ticks, outputs); computed when first asked for."""
+        if self._parts is None:
+            shape = self._values.shape
+            if not len(self):
+                return np.empty(shape), np.empty(shape), np.empty(shape)
+            std, spread, slack = self._errors.errors(self.ticks)
             if self._scale is not None:
-                std = std[:, :1] * self._scale
-            self._std = np.broadcast_to(std, self._values.shape)
-        return self._std
+                std, spread, slack = (part[:, :1] * self._scale for part in (std, spread, slack))
+            if "monotone" in self.postprocessed:  # the largest number so far has the largest error so far
+                before = self._errors.std(tick_grid(self.first_tick)).max(axis=0)
+                std, spread = (np.maximum.accumulate(np.maximum(part, before), axis=0) for part in (std, spread))
+            a, b, c = (np.broadcast_to(part, shape) for part in (std, spread, slack))
+            self._parts = (a, b, c)
+        return self._parts
+
+    @property
+    def std_all(self) -> FloatArray:
+        """Std of the published numbers before post-processing, always (ticks, outputs)."""
+        return self._errors_all[0]
+
+    def _half(self, level: float) -> FloatArray:
+        """Half-widths of the intervals, (ticks, outputs)."""
+        last = (self.first_tick + len(self) - 1) * self._values.shape[1]
+        return interval_factor(level, self.postprocessed, last) * self._errors_all[1] + self._errors_all[2]
 
     @property
     def std(self) -> FloatArray:
@@ -232,8 +288,8 @@ class Releases:
         return self._squeeze(self.std_all)
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
-        """(low, high): each holds its true number with probability `level`."""
-        half = normal_quantile(level) * self.std_all
+        """(low, high): each holds its true number with probability at least `level`; see `Release.interval`."""
+        half = self._half(level)
         return self._squeeze(self._values - half), self._squeeze(self._values + half)
 
     def bound(self, beta: float = 0.05, method: str = "union") -> FloatArray:
@@ -245,18 +301,21 @@ class Releases:
         """
         if not 0 < beta < 1:
             raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
-        numbers = max(self._values.size, 1)
-        quantile = float(simultaneous_quantile(numbers, beta))
+        if self._scale is not None:
+            raise ParameterError("a ratio has a first-order error only: no bound for all ticks is offered")
+        looks_back = "monotone" in self.postprocessed
+        numbers = (self.first_tick + len(self) - 1) * self._values.shape[1] if looks_back else self._values.size
+        quantile = float(simultaneous_quantile(max(numbers, 1), beta))
         if method == "simulate":
             quantile = min(quantile, self._simulated_quantile(beta))
         elif method != "union":
             raise ParameterError(f"method must be 'union' or 'simulate', got {method!r}")
-        return self._squeeze(quantile * self.std_all)
+        return self._squeeze(quantile * self._errors_all[1] + self._errors_all[2])
 
     def _simulated_quantile(self, beta: float, runs: int = 4000) -> float:
         from evercount.noise import FloatNoise
 
-        plain = self._errors.query.restart is None and self._errors.query.memory == 0
+        plain = self._errors.query.restart is None and self._errors.query.memory == 0 and not self.postprocessed
         if not plain or self._values.shape[1] != 1 or self.first_tick != 1 or len(self) > 2**17 or not len(self):
             raise ParameterError("method='simulate' is for runs of one output from tick 1 on, up to 2^17 ticks")
         f = self._errors.factorization
@@ -292,7 +351,7 @@ class Releases:
     def table(self, level: float = 0.95) -> dict[str, npt.NDArray[Any]]:
         """Columns tick, cell, value, std, low, high: one row per tick and output."""
         outputs = len(self.labels)
-        half = normal_quantile(level) * self.std_all
+        half = self._half(level)
         return {
             "tick": np.repeat(self.ticks, outputs),
             "cell": np.tile(np.asarray(self.labels, dtype=object), len(self)),
@@ -342,7 +401,7 @@ class Releases:
         """Values with their error band: into a file (PNG, SVG, PDF), given axes, or new axes that are returned."""
         from evercount.plotting import band_plot
 
-        half = normal_quantile(level) * self.std_all[:, :outputs]
+        half = self._half(level)[:, :outputs]
         return band_plot(
             self.ticks, self._values[:, :outputs], half, self.labels[:outputs], self.caption(level), target
         )
@@ -351,6 +410,14 @@ class Releases:
         """What a chart of these numbers must say."""
         kind = "" if self.noise == "exact" else f"; noise: {self.noise}, for simulation only"
         return f"band: {level:.0%} interval per number{kind}"
+
+
+def interval_factor(level: float, postprocessed: tuple[str, ...], numbers: int) -> float:
+    """How many standard deviations an interval needs on either side: of one normal, or of the largest of `numbers`."""
+    single = normal_quantile(level)
+    if "monotone" not in postprocessed:
+        return single
+    return float(simultaneous_quantile(max(numbers, 1), 1 - level))
 
 
 def normal_quantile(level: float) -> float:

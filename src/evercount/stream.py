@@ -7,20 +7,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
-from evercount.errors import AlreadyReleased, HorizonReached, InputError, ParameterError, UnknownName
+from evercount.errors import (
+    AlreadyReleased,
+    EvercountError,
+    HorizonReached,
+    InputError,
+    ParameterError,
+    SnapshotError,
+    UnknownName,
+)
 from evercount.factorizations import Factorization, check_horizon, factorization
 from evercount.mechanisms import NOISES, build_noise
 from evercount.mechanisms.exact import PrecisionReached
 from evercount.mechanisms.snapshots import pack, unpack
 from evercount.noise import Secret
 from evercount.privacy import Budget
-from evercount.queries.base import LARGEST_TOTAL, FloatArray, IntArray, Query
+from evercount.queries.base import FloatArray, IntArray, Query
 from evercount.queries.counts import Count
+from evercount.queries.graph_stream import GraphQuery
 from evercount.queries.units import UserState, cap_per_user, initial_users
 from evercount.queries.window import Window
 from evercount.release import ErrorModel, Release, Releases
@@ -40,7 +49,7 @@ class Stream:
     real-number arithmetic only. Tests: tests/test_stream_privacy.py.
 
     `postprocess` may name "nonnegative", "integer" and "monotone": applied to what is published, never revising the
-    past.
+    past. A stream is for one thread at a time.
     """
 
     def __init__(
@@ -65,6 +74,7 @@ class Stream:
         self.query, self.factorization = choose_engine(query, self.horizon, factorization)
         self.budget = budget
         self.postprocess = check_postprocess(postprocess)
+        check_fit(self.query, budget, self.postprocess)
         self._noise = build_noise(
             noise,
             self.factorization,
@@ -85,7 +95,8 @@ class Stream:
         self._last: tuple[str, Release] | None = None
         self._highest: FloatArray | None = None
         self._users = initial_users()
-        self._reach = 0  # an upper bound of every |running sum|
+        self._named = False  # whether ticks name the users of their events
+        self._whole = True
 
     # -- public facts ---------------------------------------------------------------------------------------------
 
@@ -141,6 +152,7 @@ class Stream:
         if tick is not None and tick != self._tick + 1:
             return self._again(tick, digest)
         self._check_room(1)
+        self._check_users(users is not None)
         changes: UserState = {}
         if users is not None:
             events, changes = self._capped(events, users)
@@ -150,14 +162,32 @@ class Stream:
         return release
 
     def _capped(self, events: Any, users: Sequence[str]) -> tuple[Any, UserState]:
-        if self.budget.unit != "user":
-            raise ParameterError("users are given but the budget protects events; use Budget(..., unit='user')")
-        counted = isinstance(self.query, Count) and events is None
-        listed = [1] * len(users) if counted else list(events)
+        """The tick without events beyond their user's cap; for Count, how many events of value 1 are left."""
+        counting = isinstance(self.query, Count)
+        if events is None and counting:
+            listed: list[Any] = [1] * len(users)
+        elif isinstance(events, Iterable):
+            listed = list(events)
+        else:
+            raise InputError("with users, a tick is a sequence of events, one for each user named")
         if len(listed) != len(users):
             raise InputError(f"{len(listed)} events but {len(users)} users: there must be one user for each event")
+        if counting and any(isinstance(event, str) or event not in (0, 1) for event in listed):
+            raise InputError("with users, each event of a count is 1 (or 0); leave events out to count them all")
         kept, changes = cap_per_user(zip(users, listed, strict=True), self.budget.max_events, self._users)
-        return (len(kept) if counted else kept), changes
+        return (sum(int(event) for event in kept) if counting else kept), changes
+
+    def _check_users(self, named: bool) -> None:
+        """Refuse users where none are protected, and ticks without users once users were named."""
+        if named and self.budget.unit != "user":
+            raise ParameterError("users are given but the budget protects events; use Budget(..., unit='user')")
+        if self._tick and self.budget.unit == "user" and named != self._named:
+            raise ParameterError(
+                "this stream "
+                + ("names users" if self._named else "does not name users")
+                + " from its first tick on, so every tick must do the same: the cap counts events of the whole stream"
+            )
+        self._named = named
 
     def step_totals(self, totals: Any, tick: int | None = None) -> Release:
         """As `step`, for events that were already added up per cell (grid units): see `Query.encode_totals`."""
@@ -165,6 +195,7 @@ class Stream:
         if tick is not None and tick != self._tick + 1:
             return self._again(tick, digest)
         self._check_room(1)
+        self._check_users(False)
         row, encoder = self.query.encode_totals(self._encoder, totals)
         return self._close(row, encoder, digest)
 
@@ -176,8 +207,8 @@ class Stream:
         try:
             increments, encoder = self.query.encode_run(self._encoder, ticks)
             self._check_room(len(increments))
-            self._check_totals(increments)
-        except Exception:
+            self._check_users(False)
+        except BaseException:
             if before is not None:  # an encoder may have advanced in place before a later tick was refused
                 self._encoder = self.query.load_state(before)
             raise
@@ -189,20 +220,27 @@ class Stream:
         rows = [self.query.encode_totals(self._encoder, row)[0] for row in totals]
         increments = np.stack(rows) if rows else np.empty((0, self.query.cells), np.int64)
         self._check_room(len(increments))
-        self._check_totals(increments)
+        self._check_users(False)
         return self._close_run(increments)
 
     def _close_run(self, increments: IntArray) -> Releases:
+        releases = self._releases(increments)
+        self._last = None
+        return releases
+
+    def _releases(self, increments: IntArray) -> Releases:
+        """Publish the next ticks. An interruption in the middle leaves the stream refusing, never half-advanced."""
         first = self._tick + 1
         scales = []
         rows = max(1, CHUNK // self.query.cells)
         out = np.empty((len(increments), self.query.outputs))
+        self._whole = False
         for start in range(0, len(increments), rows):
             part = slice(start, start + rows)
             out[part], scale = self._publish(increments[part])
             if scale is not None:
                 scales.append(scale)
-        self._last = None
+        self._whole = True
         return Releases(
             first,
             out,
@@ -214,30 +252,17 @@ class Stream:
         )
 
     def _close(self, row: IntArray, encoder: Any, digest: str) -> Release:
-        increments = row[np.newaxis]
-        self._check_totals(increments)
-        published, scale = self._publish(increments)
-        self._encoder = encoder
-        std = self._errors.std([self._tick])[0]
-        if scale is not None:
-            std = std[:1] * scale[0]
-        release = Release(
-            self._tick,
-            published[0],
-            np.broadcast_to(std, published[0].shape),
-            self.query.labels,
-            self.noise,
-            self.guarantee,
-            self.postprocess,
-            self.query,
-        )
-        self._last = (digest, release)
+        release = self._releases(row[np.newaxis])[0]
+        self._encoder, self._last = encoder, (digest, release)
         return release
 
     def _publish(self, increments: IntArray) -> tuple[FloatArray, FloatArray | None]:
         """Noisy sums and published numbers of the next ticks; the only place where noise meets data."""
         noisy = self._noise.stream.take(len(increments))
-        noisy += self._running(increments)
+        if self._noise.stream.rounded:  # whole numbers are added as such: no sum is ever too large to be private
+            noisy = (noisy.astype(np.int64) + self._running(increments)).astype(np.float64)
+        else:
+            noisy += self._running(increments)
         if self.query.grid != 1.0:
             noisy *= self.query.grid
         if self.query.memory:
@@ -286,24 +311,25 @@ class Stream:
             self._highest = published[-1].copy()
         return published
 
+    def __copy__(self) -> NoReturn:
+        raise ParameterError("a stream is not copied: two streams with one noise would reveal how their data differ")
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        self.__copy__()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise ParameterError("a stream is not pickled: keep snapshot() where passwords are kept")
+
     # -- refusals -----------------------------------------------------------------------------------------------------
 
     def _check_room(self, ticks: int) -> None:
+        if not self._whole:
+            raise EvercountError(
+                "this stream was interrupted in the middle of a tick and cannot go on; restore its newest snapshot"
+            )
         limit = self._noise.limit
         if limit is not None and self._tick + ticks > limit:
             raise HorizonReached(limit) if self.horizon is not None else PrecisionReached(limit)
-
-    def _check_totals(self, increments: IntArray) -> None:
-        if not increments.size:
-            return
-        step = max(-int(increments.min()), int(increments.max()))  # cheap, and nearly always enough
-        if self._reach + step * len(increments) < LARGEST_TOTAL:
-            self._reach += step * len(increments)
-            return
-        largest = np.abs(increments).sum(axis=0, dtype=np.float64) + np.abs(self._totals)
-        if float(largest.max()) >= LARGEST_TOTAL:
-            raise InputError("a running sum would pass 2^53 grid units, beyond which sums are no longer exact")
-        self._reach = int(largest.max()) + 1
 
     def _again(self, tick: int, digest: str) -> Release:
         if tick == self._tick and self._last is not None and self._last[0] == digest:
@@ -318,11 +344,17 @@ class Stream:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """Everything needed to continue identically. Secret: it holds raw sums and the noise of the future."""
+        """Everything needed to continue identically. Secret: it holds raw sums and the noise of the future.
+
+        Keep the newest snapshot only, and store it before its release is shown: a stream that goes on from an older
+        one releases the same ticks again with the same noise, and if their data differ (late events, say), the
+        difference of the two releases reveals it exactly. The store of `evercount serve` sees to both.
+        """
         last = None
         if self._last is not None:
             digest, release = self._last
-            last = {"digest": digest, "values": release.values.tolist(), "std": release.std_all.tolist()}
+            parts = (release.values, release.std_all, release.spread, release.slack)
+            last = {"digest": digest, "parts": [np.asarray(part).tolist() for part in parts]}
         return pack(
             {
                 "query": {"name": self.query.name, "parameters": self.query.parameters()},
@@ -335,16 +367,27 @@ class Stream:
                 "encoder": self.query.dump_state(self._encoder),
                 "last": last,
                 "users": self._users,
+                "named": self._named,
             },
             {"totals": self._totals, "memory": self._memory, "highest": self._highest},
         )
 
     @classmethod
     def restore(cls, blob: bytes) -> Stream:
-        """The stream of `snapshot`; a corrupt, truncated, foreign or newer one is refused with SnapshotError."""
+        """The stream of `snapshot`; a corrupt, truncated, foreign or newer one is refused with SnapshotError.
+
+        Restore the newest snapshot only (see there), and only once: two streams from one snapshot share their noise.
+        """
+        data, arrays = unpack(blob)
+        try:
+            return cls._restored(data, arrays)
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
+            raise SnapshotError(f"the snapshot lacks something or holds something else: {error!r}") from error
+
+    @classmethod
+    def _restored(cls, data: dict[str, Any], arrays: dict[str, Any]) -> Stream:
         from evercount.queries import build_query
 
-        data, arrays = unpack(blob)
         query = build_query(data["query"]["name"], data["query"]["parameters"])
         stream = cls.__new__(cls)
         stream.query = query
@@ -373,19 +416,24 @@ class Stream:
         stream._highest = arrays["highest"]
         stream._encoder = query.load_state(data["encoder"]) if data["encoder"] is not None else None
         stream._users = data["users"]
-        stream._reach = int(np.abs(stream._totals).max())
+        stream._named = data["named"]
+        stream._whole = True
         stream._last = None
         if data["last"] is not None:
             last = data["last"]
+            values, std, spread, slack = (np.asarray(part, dtype=np.float64) for part in last["parts"])
             release = Release(
                 stream._tick,
-                np.asarray(last["values"]),
-                np.asarray(last["std"]),
+                values,
+                std,
                 query.labels,
                 stream.noise,
                 stream.guarantee,
                 stream.postprocess,
                 query,
+                spread,
+                slack,
+                stream._tick * query.outputs,
             )
             stream._last = (last["digest"], release)
         return stream
@@ -401,6 +449,15 @@ def choose_engine(query: Query, horizon: int | None, name: str | None) -> tuple[
     return query, factorization(name, horizon)
 
 
+def check_fit(query: Query, budget: Budget, postprocess: tuple[str, ...]) -> None:
+    """Refuse combinations that would state something wrong."""
+    if "monotone" in postprocess and not query.monotone:
+        raise ParameterError(f"{query.name!r} may truly fall, so its releases cannot be made monotone")
+    if isinstance(query, GraphQuery) and budget.unit == "user" and budget.adjacency == "replace":
+        # changing a user's edges one by one may pass through streams that the graph promises exclude
+        raise ParameterError("graph streams protect users under adjacency='add-remove' only")
+
+
 def check_postprocess(names: Iterable[str]) -> tuple[str, ...]:
     """The names in their fixed order, or UnknownName."""
     given = (names,) if isinstance(names, str) else tuple(names)
@@ -413,8 +470,23 @@ def check_postprocess(names: Iterable[str]) -> tuple[str, ...]:
 def fingerprint(events: Any) -> str:
     """A digest of a tick's events, to tell a retry from an attempt to change the past. It stays inside the stream."""
     digest = hashlib.blake2b(digest_size=16)
-    if isinstance(events, np.ndarray):
-        digest.update(str(events.dtype).encode() + str(events.shape).encode() + events.tobytes())
+    if isinstance(events, np.ndarray) and events.dtype.kind in "biuf":
+        digest.update(f"{events.dtype.str}{events.shape}".encode() + np.ascontiguousarray(events).tobytes())
     else:
-        digest.update(json.dumps(events, default=repr, sort_keys=True).encode())
+        digest.update(json.dumps(_canonical(events)).encode())
     return digest.hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    """The same JSON for the same events, in any process."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        return _canonical(value.tolist())
+    if isinstance(value, Mapping):
+        return ["mapping", sorted(([_canonical(k), _canonical(v)] for k, v in value.items()), key=repr)]
+    if isinstance(value, set | frozenset):
+        return ["set", sorted((_canonical(item) for item in value), key=repr)]
+    if isinstance(value, Iterable):
+        return [_canonical(item) for item in value]
+    return repr(value)

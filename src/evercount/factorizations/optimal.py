@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from evercount.errors import TooLarge
+from evercount.errors import ParameterError, TooLarge
 from evercount.factorizations.base import (
     MARGIN,
     Factorization,
@@ -45,6 +45,8 @@ class Optimal(Factorization):
             )
         self.horizon = T
         self._left, self._right, self.lower_bound = _solve(T)
+        if float((self._right.T @ self._right).min()) < 0:  # what the sensitivity rule needs; not proved in general
+            raise ParameterError(f"the numerical optimum for {T} ticks has a negative Gram entry; use 'balanced'")
         self.column_norm = float(np.linalg.norm(self._right, axis=0).max()) * (1 + MARGIN)
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:

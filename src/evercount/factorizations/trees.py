@@ -34,6 +34,12 @@ def _levels(horizon: int | None) -> int:
     return (LARGEST_HORIZON if horizon is None else horizon).bit_length()
 
 
+def _fullest(horizon: int) -> list[int]:
+    """Ticks among which the worst one of a tree lies: t − 1 with lower bits all set, for every set bit of T + 1."""
+    top = horizon + 1
+    return [t for bit in range(top.bit_length()) if top >> bit & 1 and (t := (top >> bit << bit) - 1) > 0]
+
+
 def prefix_sums(values: FloatArray, prefixes: FloatArray, start: int) -> tuple[FloatArray, FloatArray]:
     """noise_t = values_t + noise_{t − lowbit(t)} for ticks start+1…, and the prefixes after the last one.
 
@@ -75,6 +81,12 @@ class BinaryTree(Factorization):
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """See `Factorization`: √popcount(t)."""
         return np.sqrt(np.bitwise_count(self._check_ticks(ticks)).astype(np.float64))
+
+    def worst_row(self) -> tuple[int, float]:
+        """See `Factorization`: exact."""
+        assert self.horizon is not None
+        norms = self.row_norms(np.asarray(_fullest(self.horizon)))
+        return _fullest(self.horizon)[int(np.argmax(norms))], float(norms.max())
 
     def difference_norm(self, earlier: int, later: int) -> float:
         """See `Factorization`: the intervals that only one of the two prefixes uses."""
@@ -130,6 +142,12 @@ class Honaker(Factorization):
         t = self._check_ticks(ticks)
         bits = (t[..., np.newaxis] >> np.arange(len(self.variances))) & 1
         return np.asarray(np.sqrt(bits @ self.variances))
+
+    def worst_row(self) -> tuple[int, float]:
+        """See `Factorization`: exact."""
+        assert self.horizon is not None
+        norms = self.row_norms(np.asarray(_fullest(self.horizon)))
+        return _fullest(self.horizon)[int(np.argmax(norms))], float(norms.max())
 
     def difference_norm(self, earlier: int, later: int) -> float:
         """See `Factorization`: the larger interval of `later` contains those of `earlier`, hence a covariance."""

@@ -111,15 +111,17 @@ class FloatStream(NoiseStream):
 class PeriodicStream(NoiseStream):
     """A fresh inner stream for every `period` ticks, so that running sums can start again from zero.
 
-    `make(number)` builds the inner stream of a period, `extra` goes into dumps.
+    `make(number)` builds the inner stream of a period, `extra()` goes into dumps.
     """
 
     name = "periodic"
     rounded = False
 
-    def __init__(self, period: int, make: Callable[[int], NoiseStream], extra: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, period: int, make: Callable[[int], NoiseStream], extra: Callable[[], dict[str, Any]] = dict
+    ) -> None:
         self.period = period
-        self._extra = extra or {}
+        self._extra = extra
         self._make = make
         self._inner = make(0)
         self._done = 0
@@ -146,7 +148,7 @@ class PeriodicStream(NoiseStream):
 
     def dump(self) -> dict[str, Any]:
         """See `NoiseStream`."""
-        return {**self._extra, "done": self._done, "inner": self._inner.dump()}
+        return {**self._extra(), "done": self._done, "inner": self._inner.dump()}
 
     def resume(self, dumped: dict[str, Any], load: Callable[[int, dict[str, Any]], NoiseStream]) -> None:
         """Continue from `dump`."""

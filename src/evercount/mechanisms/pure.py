@@ -17,16 +17,20 @@ from evercount.mechanisms.pure_trees import (
     DigitTree,
     HybridTree,
     IntArray,
+    Memory,
     PureFactorization,
 )
 from evercount.noise import Secret
 from evercount.noise.laplace import LARGEST_RATE, LEAST_RATE, ExactLaplace, variance
+from evercount.privacy import Budget
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.counts import Average, Count, Sum
 from evercount.queries.histogram import Histogram
 
 AHEAD = 64
 """Ticks of noise that are made at a time when a stream is taken tick by tick."""
+MANY = 1024
+"""With more cells than this, noise is made tick by tick from what the last tick left: less memory, fewer draws."""
 _FORMAT = 1
 
 
@@ -60,8 +64,8 @@ def l1_sensitivity(query: Query, adjacency: Adjacency) -> float:
     )
 
 
-def node_rate(epsilon: float, l1: float, grid: float, share: int) -> float:
-    """The largest double r with r·share·l1/grid ≤ ε: the rate of a node when a unit of change meets `share` of them.
+def node_rate(epsilon: float, l1: float, grid: float, share: int | Fraction) -> float:
+    """The largest double r with r·share·l1/grid ≤ ε: the rate of a node that has the part 1/share of ε.
 
     **Guarantee.** The inequality holds in exact arithmetic. Test: tests/test_pure_stream.py::test_rates_round_down.
     """
@@ -104,9 +108,11 @@ class PureStream(NoiseStream):
             self.rate = node_rate(epsilon, l1, grid, tree.levels)
             self._laplace = ExactLaplace(secret.derive("pure tree"), self.rate)
         else:
-            self.rate = node_rate(epsilon, l1, grid, 2)
+            assert isinstance(tree, HybridTree)
+            self.rate = node_rate(epsilon, l1, grid, tree.total_share)
             self._laplace = ExactLaplace(secret.derive("pure epochs"), self.rate)
         self._reach = (epsilon, l1, grid)
+        self._memory: tuple[int, int, Memory] | None = None  # epoch, the tick it stands at, its prefixes
 
     def __repr__(self) -> str:
         return f"PureStream({self.tree.name}, tick={self.tick}, cells={self.cells}, secret=…)"
@@ -122,7 +128,7 @@ class PureStream(NoiseStream):
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit)
         if ticks > len(self._rows):
-            ahead = max(ticks, min(AHEAD, self.limit - self.tick))
+            ahead = max(ticks, min(AHEAD if self.cells <= MANY else 1, self.limit - self.tick))
             made = self._make(self.tick + len(self._rows) + 1, ahead - len(self._rows))
             self._rows = np.concatenate([self._rows, made.astype(np.float64)])
         out, self._rows = self._rows[:ticks].copy(), self._rows[ticks:]
@@ -131,22 +137,44 @@ class PureStream(NoiseStream):
 
     def _make(self, first: int, count: int) -> IntArray:
         if isinstance(self.tree, DigitTree):
-            return self.tree.noise(first, count, lambda nodes: self._laplace.draw(nodes, self.cells))
+            return self._rows_of(self.tree, 0, first, count, self._laplace)
         parts = []
         while count:
             epoch = first.bit_length() - 1
             inside = first - (1 << epoch)
             part = min(count, (1 << epoch) - inside)
             source = self._source(epoch)
-            noise = HybridTree.tree(epoch).noise(inside + 1, part, lambda nodes, s=source: s.draw(nodes, self.cells))  # type: ignore[misc]
+            noise = self._rows_of(self._hybrid.tree(epoch), epoch, inside + 1, part, source)
             parts.append(noise + self._epochs(epoch))
             first, count = first + part, count - part
         return np.concatenate(parts)
 
+    def _rows_of(self, tree: DigitTree, epoch: int, first: int, count: int, source: ExactLaplace) -> IntArray:
+        """Noise of ticks of one digit tree."""
+
+        def draw(nodes: IntArray) -> IntArray:
+            return source.draw(nodes, self.cells)
+
+        if self.cells <= MANY:
+            return tree.noise(first, count, draw)
+        rows = np.empty((count, self.cells), np.int64)
+        for number in range(count):
+            memory = None
+            if self._memory is not None and self._memory[:2] == (epoch, first + number - 1):
+                memory = self._memory[2]
+            rows[number], memory = tree.step(memory, first + number, draw)
+            self._memory = (epoch, first + number, memory)
+        return rows
+
+    @property
+    def _hybrid(self) -> HybridTree:
+        assert isinstance(self.tree, HybridTree)
+        return self.tree
+
     def _source(self, epoch: int) -> ExactLaplace:
         if epoch not in self._sources:
             epsilon, l1, grid = self._reach
-            rate = node_rate(epsilon, l1, grid, 2 * HybridTree.tree(epoch).levels)
+            rate = node_rate(epsilon, l1, grid, self._hybrid.node_share(epoch))
             self._sources = {epoch: ExactLaplace(self._secret.derive(f"pure epoch {epoch}"), rate)}
         return self._sources[epoch]
 
@@ -196,8 +224,8 @@ def build_pure(
     elif name == "insecure-float":
         if secret is not None:
             raise ParameterError("insecure-float noise takes a seed, not a secret")
-        chosen = np.random.default_rng(seed).bytes(32).hex()
-        secret = Secret.from_hex(chosen)
+        if seed is not None:
+            secret = Secret.from_hex("0" * 64).derive(f"insecure seed {seed}")
     elif seed is not None:
         raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
     stream = PureStream(tree, epsilon, l1, grid, cells, secret or Secret.generate())
@@ -208,3 +236,36 @@ def build_pure(
     if isinstance(tree, HybridTree):
         sigma = math.sqrt(2.0) * l1 / epsilon
     return Noise(stream, sigma, 0.0, stream.limit)
+
+
+def build_pure_for(
+    query: Query,
+    budget: Budget,
+    tree: PureFactorization,
+    name: str = "exact",
+    *,
+    seed: int | None = None,
+    secret: Secret | None = None,
+    dumped: dict[str, Any] | None = None,
+) -> Noise:
+    """`build_pure` for a query and a budget with δ = 0: what a stream calls.
+
+    **Guarantee.** As `build_pure`, for the budget's adjacency and unit: the l1 norm of a user's change is at most
+    max_events times that of an event. Test: tests/test_pure_stream.py::test_build_pure_for_a_query.
+    """
+    if budget.delta != 0:
+        raise ParameterError(f"pure trees are for delta=0, the budget has delta={budget.delta:g}")
+    if query.restart is not None:
+        raise ParameterError("a query that starts again from zero has no pure mechanism; choose a small positive delta")
+    l1 = l1_sensitivity(query, budget.adjacency) * budget.max_events
+    return build_pure(
+        name,
+        tree,
+        cells=query.cells,
+        grid=query.grid,
+        l1=l1,
+        epsilon=budget.epsilon,
+        seed=seed,
+        secret=secret,
+        dumped=dumped,
+    )

@@ -3,8 +3,8 @@
     ticks ──sparse vector──► segments that hold about `threshold` events ──counter over segments──► release
 
 In the manner of Dwork, Naor, Reingold and Rothblum (2015): where segments end is released privately, and only the
-totals of closed segments go through a counter, which then serves few numbers. It is a mechanism of its own and not a query,
-because what is released is not linear in the data.
+totals of closed segments go through a counter, which then serves few numbers. It is a mechanism of its own and not a
+query, because what is released is not linear in the data.
 """
 
 from __future__ import annotations

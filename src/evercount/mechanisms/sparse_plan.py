@@ -135,13 +135,13 @@ class SparsePlan:
             )
             row = float(engine.row_norms([segments])[0])
             return noise.sigma * (1 + 1e-6) * row * simultaneous_quantile(segments, beta) + 0.5
-        worst = 0.0
+        worst, hybrid = 0.0, HybridTree()
         for epoch in range(segments.bit_length()):
-            tree = HybridTree.tree(epoch)
-            inner = laplace_sum_radius(
-                node_rate(self.counter_epsilon, 1.0, 1.0, 2 * tree.levels), _most_weight(tree), beta / (2 * segments)
-            )
-            outer = laplace_sum_radius(node_rate(self.counter_epsilon, 1.0, 1.0, 2), epoch, beta / (2 * segments))
+            tree = hybrid.tree(epoch)
+            rate = node_rate(self.counter_epsilon, 1.0, 1.0, hybrid.node_share(epoch))
+            inner = laplace_sum_radius(rate, _most_weight(tree), beta / (2 * segments))
+            rate = node_rate(self.counter_epsilon, 1.0, 1.0, hybrid.total_share)
+            outer = laplace_sum_radius(rate, epoch, beta / (2 * segments))
             worst = max(worst, inner + outer)
         return worst
 

@@ -73,7 +73,11 @@ class Ledger:
         return self._entries
 
     def spend(self, name: str, budget: Budget, note: str = "", numeric_delta: float = 0.0) -> Entry:
-        """Record a stream and return its entry, or raise BudgetExceeded with nothing recorded."""
+        """Record a stream and return its entry, or raise BudgetExceeded with nothing recorded.
+
+        `numeric_delta` is the stream's own, which was computed at the ε of `budget`; it is restated at the total's ε,
+        where it costs (1+e^ε_total)/(1+e^ε) times as much (`mechanisms/exact.proof.md`, theorem).
+        """
         if not isinstance(name, str) or not name:
             raise ParameterError(f"an entry needs a name, not {name!r}.")
         if not isinstance(budget, Budget):
@@ -84,6 +88,9 @@ class Ledger:
         numeric = check_number("numeric_delta", numeric_delta)
         if numeric < 0:
             raise ParameterError(f"numeric_delta must not be negative, not {numeric_delta!r}.")
+        if numeric and self._total.epsilon > budget.epsilon:
+            ratio = (1 + math.exp(min(self._total.epsilon, 700.0))) / (1 + math.exp(min(budget.epsilon, 700.0)))
+            numeric = min(1.0, numeric * ratio * (1 + 1e-12))
         mu = budget.mu
         with self._lock:
             if any(entry.name == name for entry in self._entries):

@@ -28,7 +28,7 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
 LARGEST_TOTAL = 2**53
-"""A running sum beyond this (in grid units) is refused: it would no longer be exact as a double."""
+"""A single tick's increment beyond this (in grid units) is refused: it cannot come from real events."""
 
 
 class Query(ABC):
@@ -80,7 +80,14 @@ class Query(ABC):
             raise InputError(
                 f"totals must be {self.cells} whole numbers, got shape {array.shape} of dtype {array.dtype}"
             )
+        if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
+            raise InputError("totals must fit 63 bits")
         return array.astype(np.int64), state
+
+    @property
+    def monotone(self) -> bool:
+        """Whether no published number can truly fall from one tick to the next."""
+        return False
 
     def dump_state(self, state: Any) -> Any:
         """The encoder's state as JSON-serialisable data."""

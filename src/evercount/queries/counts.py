@@ -7,9 +7,13 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from evercount.errors import InputError, ParameterError, UnknownName
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, FloatArray, IntArray, Query
+
+MOST_UNITS = 2**20
+"""Grid units of one event: with 2^43 events a running sum still fits 63 bits, so no sum ever has to be refused."""
 
 
 def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
@@ -27,17 +31,17 @@ def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
     with np.errstate(invalid="ignore"):
         bad = ~((array >= low) & (array <= high) & (array == np.floor(array)))
     if bad.any():
+        # the offending number may be a count of people's events: name its place, not its value
         at = int(np.argmax(bad))
-        value = array.ravel()[at].item()
-        raise InputError(f"{what} must be whole numbers from {low:g} to {high:g}; item {at} is {value!r}")
+        raise InputError(f"{what} must be whole numbers from {low:g} to {high:g}; item {at} (from 0) is not")
     return array.astype(np.int64)
 
 
 class Count(Query):
     """How many events so far. A tick's input is its number of events; one event adds 1 (or 0).
 
-    `max_per_tick` declares the largest number of events that a tick may hold; more is refused. It is a check of the
-    input, not a privacy parameter.
+    `max_per_tick` is a public promise about the largest number of events that a tick can hold. A tick that breaks it is
+    refused, and whoever sees the refusal learns that: promise only what holds whatever people do.
 
     Guarantee. S = 1 for both adjacencies: one event moves one tick's increment by at most 1 (replace: an event that
     counts becomes one that does not). Test: tests/test_queries_counts.py::test_sensitivity_by_enumeration.
@@ -57,9 +61,18 @@ class Count(Query):
         """One running sum."""
         return 1
 
+    @property
+    def monotone(self) -> bool:
+        """A running count never falls."""
+        return True
+
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S: see the class."""
         return 1.0
+
+    def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
+        """See `Query`: one nonnegative number."""
+        return self.encode(state, totals)
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         """One whole number: the tick's events."""
@@ -103,8 +116,12 @@ class Sum(Query):
             raise ParameterError(f"grid must be positive, got {grid}")
         self.lo, self.hi, self._grid = float(lo), float(hi), float(grid)
         self._low, self._high = round(lo / grid), round(hi / grid)
-        if self._low * self._grid != self.lo or self._high * self._grid != self.hi:
+        if max(abs(self._low * self._grid - self.lo), abs(self._high * self._grid - self.hi)) > 1e-9 * self._grid:
             raise ParameterError(f"lo={lo} and hi={hi} must be whole multiples of grid={grid}")
+        if max(abs(self._low), abs(self._high)) > MOST_UNITS:
+            raise ParameterError(f"an event may add at most 2^20 grid units; grid={grid} is too fine for [{lo}, {hi}]")
+        # 0.1 is not a double: take the range that the encoder can really produce, if that is wider
+        self._reach = (min(self.lo, self._low * self._grid), max(self.hi, self._high * self._grid))
 
     @property
     def cells(self) -> int:
@@ -123,7 +140,13 @@ class Sum(Query):
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S: see the class."""
-        return max(self.lo**2, self.hi**2) if adjacency == "add-remove" else (self.hi - self.lo) ** 2
+        lo, hi = self._reach
+        return max(lo**2, hi**2) if adjacency == "add-remove" else (hi - lo) ** 2
+
+    @property
+    def monotone(self) -> bool:
+        """A sum of nonnegative values never falls."""
+        return self._low >= 0
 
     def units(self, events: Any) -> IntArray:
         """The events' values in grid units, or an InputError that names the first illegal one."""
@@ -193,9 +216,15 @@ class Average(Sum):
         """S: see the class."""
         if self.per == "tick":
             return super().squared_sensitivity(adjacency)
-        reach = max(self._high - self._mid, self._mid - self._low) * self._grid
-        absent = reach**2 + 1.0
-        return absent if adjacency == "add-remove" else max(absent, (self.hi - self.lo) ** 2)
+        far = max(self._high - self._mid, self._mid - self._low) * self._grid
+        absent = far**2 + 1.0
+        lo, hi = self._reach
+        return absent if adjacency == "add-remove" else max(absent, (hi - lo) ** 2)
+
+    @property
+    def monotone(self) -> bool:
+        """An average may fall."""
+        return False
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         """The values of the tick's events."""

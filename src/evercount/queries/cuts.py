@@ -40,13 +40,14 @@ class Cuts(Query):
     swap: Swap = "any edge"
 
     def __post_init__(self) -> None:
-        if check_count("vertices", self.vertices) < 2:
+        object.__setattr__(self, "vertices", check_count("vertices", self.vertices))
+        if self.vertices < 2:
             raise ParameterError("a cut needs at least 2 vertices, got vertices=1")
         check_name("range of weights", self.weights, get_args(Weights))
         check_name("swap", self.swap, get_args(Swap))
         units = 1 / check_positive("grid", self.grid)
-        if units != round(units) or units > 2**40:
-            raise ParameterError(f"grid must be 1/k for a whole number k up to 2**40, got {self.grid!r}")
+        if units != round(units) or units > 2**20:
+            raise ParameterError(f"grid must be 1/k for a whole number k up to 2**20, got {self.grid!r}")
         require_fits(
             self.cells, f"a graph on {self.vertices} vertices", "Use fewer vertices: its cells grow with the square."
         )

@@ -55,6 +55,11 @@ class Episodes(Query):
         """The cell of one episode."""
         return self._words.cell(episode)
 
+    @property
+    def monotone(self) -> bool:
+        """Occurrences only add up."""
+        return True
+
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S of `episodes.proof.md`."""
         check_name("adjacency", adjacency, ADJACENCIES)

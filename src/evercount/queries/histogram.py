@@ -115,6 +115,11 @@ class Histogram(Query):
             return self._count(cells), state
         return self._encode_one_by_one(listed), state
 
+    @property
+    def monotone(self) -> bool:
+        """Counts fall only by removals."""
+        return not self._removals
+
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
         """See `Query`; the same as `encode_counts`."""
         return self.encode_counts(totals), state
@@ -142,6 +147,9 @@ class Histogram(Query):
         return np.bincount(cells, minlength=self._cells).astype(np.int64, copy=False)
 
     def _integer_cells(self, keys: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+        if keys.dtype != np.int64:  # narrow types could not hold the number of the cell `other`
+            keys = np.minimum(keys, np.asarray(2**62, keys.dtype) if keys.dtype == np.uint64 else keys.max(initial=0))
+            keys = keys.astype(np.int64)
         outside = (keys < 0) | (keys >= self._known)
         if outside.any():
             if self._unknown != OTHER:

@@ -48,6 +48,11 @@ class Substrings(Query):
         """The cell of one word."""
         return self._words.cell(word)
 
+    @property
+    def monotone(self) -> bool:
+        """Occurrences only add up."""
+        return True
+
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S of `substrings.proof.md`; attained as soon as the stream is 2ℓ−1 letters long (replace: U ≥ 2)."""
         check_name("adjacency", adjacency, ADJACENCIES)

@@ -49,6 +49,11 @@ class Window(Count):
         return (f"last {self.width} ticks",)
 
     @property
+    def monotone(self) -> bool:
+        """Windows fall."""
+        return False
+
+    @property
     def memory(self) -> int:
         """The running sums that a window looks back on."""
         return self.width

@@ -1,0 +1,205 @@
+"""What must not go wrong at the edges: refusals that would reveal, copies, interrupts, caps, stated errors."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+from evercount import Average, Budget, Count, Edges, Histogram, Secret, Stream, Sum, Window
+from evercount.errors import EvercountError, InputError, ParameterError, SnapshotError
+from evercount.factorizations import BinaryTree, Honaker
+from evercount.mechanisms.snapshots import pack, unpack
+from evercount.stream import fingerprint
+
+BUDGET = Budget(1.0, 1e-9)
+USERS = Budget(1.0, 1e-9, unit="user", max_events=1)
+
+
+def test_one_user_cannot_add_more_than_the_cap_to_a_count():
+    for query in (Count(), Window(3)):
+        stream = Stream(query, USERS, 8)
+        for events in ([1000], [2], [0.5], ["x"]):
+            with pytest.raises(InputError, match="is 1"):
+                stream.step(events, users=["alice"])
+        with pytest.raises(InputError, match="sequence of events"):
+            stream.step(5, users=["alice"])
+        assert stream.step([1, 0], users=["alice", "bob"]).tick == 1
+
+
+def test_users_are_named_always_or_never():
+    stream = Stream(Count(), USERS, 8)
+    stream.step(None, users=["a"])
+    for attempt in (lambda: stream.step(3), lambda: stream.run([3]), lambda: stream.step_totals([3])):
+        with pytest.raises(ParameterError, match="every tick must do the same"):
+            attempt()
+    assert Stream.restore(stream.snapshot()).step(None, users=["b"]).tick == 2
+    plain = Stream(Count(), USERS, 8)
+    plain.step(3)
+    with pytest.raises(ParameterError, match="every tick must do the same"):
+        plain.step(None, users=["a"])
+
+
+def test_no_refusal_depends_on_how_large_a_running_sum_is():
+    """A refusal at some total would tell it apart from its neighbour for certain."""
+    stream = Stream(Histogram(2), BUDGET, 10)
+    for _ in range(4):
+        release = stream.step_totals(np.asarray([2**53, 0]))
+    assert release.values[0] == pytest.approx(4 * 2**53)
+    with pytest.raises(ParameterError, match="too fine"):
+        Sum(0, 1, 2.0**-40)
+
+
+def test_errors_do_not_show_counts():
+    stream = Stream(Count(max_per_tick=10), BUDGET, 5)
+    for attempt in (lambda: stream.step(1234567), lambda: stream.run([1, 1234567])):
+        with pytest.raises(InputError) as caught:
+            attempt()
+        assert "1234567" not in str(caught.value)
+
+
+def test_streams_are_not_copied_or_pickled():
+    for noise in ("exact", "insecure-float"):
+        stream = Stream(Count(), BUDGET, 5, noise=noise)
+        for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(ParameterError):
+                attempt(stream)
+
+
+def test_an_interrupted_tick_stops_the_stream(monkeypatch):
+    stream = Stream(Count(), BUDGET, 50)
+    stream.step(1)
+    blob = stream.snapshot()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "_running", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stream.step(1)
+    with pytest.raises(EvercountError, match="newest snapshot"):
+        stream.step(1)
+    assert Stream.restore(blob).step(1).tick == 2
+
+
+def test_an_interrupted_encoder_is_rolled_back(monkeypatch):
+    stream = Stream(Edges(5), BUDGET, 50)
+    stream.step([(0, 1)])
+    original = Edges.encode
+
+    def late(self, state, events):
+        if events == [(2, 3)]:
+            raise KeyboardInterrupt
+        return original(self, state, events)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Edges, "encode", late)
+        with pytest.raises(KeyboardInterrupt):
+            stream.run([[(1, 2)], [(2, 3)]])
+    assert stream.step([(1, 2)]).tick == 2, "the edge is not there twice"
+
+
+def test_snapshots_that_lack_something_are_refused():
+    data, arrays = unpack(Stream(Count(), BUDGET, 5).snapshot())
+    for missing in data:
+        damaged = {key: value for key, value in data.items() if key != missing}
+        with pytest.raises(SnapshotError):
+            Stream.restore(pack(damaged, arrays))
+
+
+def test_fingerprints_see_every_event():
+    long = np.arange(2000)
+    changed = long.copy()
+    changed[1000] = -1
+    assert fingerprint([long]) != fingerprint([changed])
+    assert fingerprint([{"a", "b"}]) == fingerprint([{"b", "a"}])
+    assert fingerprint([{np.int64(0): 1}]) == fingerprint([{0: 1}])
+    assert fingerprint(np.asarray(["a", None], dtype=object)) == fingerprint(np.asarray(["a", None], dtype=object))
+    assert fingerprint(3) != fingerprint("3")
+
+
+def test_narrow_integer_keys_find_their_cell():
+    query = Histogram(300, unknown="other")
+    increments, _ = query.encode(None, np.array([-1, 5], np.int8))
+    assert np.flatnonzero(increments).tolist() == [5, 300]
+    increments, _ = query.encode(None, np.array([2**63 + 5, 7], np.uint64))
+    assert np.flatnonzero(increments).tolist() == [7, 300]
+    increments, _ = Histogram(200, unknown="other").encode(None, np.array([-1, 100], np.int8))
+    assert np.flatnonzero(increments).tolist() == [100, 200]
+
+
+@pytest.mark.parametrize("query", [Window(700, "periods"), Window(700, "difference"), Window(700, "inputs")])
+def test_stated_errors_of_windows_agree_one_by_one_and_in_bulk(query):
+    stream = Stream(query, BUDGET, 3000, noise="insecure-float")
+    bulk = stream.run([0] * 3000).std
+    some = [1, 2, 5, 699, 700, 701, 702, 710, 900, 1399, 1400, 1401, 1402, 1450, 2100, 2101, 2999, 3000]
+    for tick in some:
+        assert bulk[tick - 1] == pytest.approx(stream.std([tick])[0, 0], rel=2e-3)
+
+
+@pytest.mark.parametrize("kind", [BinaryTree, Honaker])
+def test_worst_row_of_trees_is_exact(kind):
+    for horizon in (1, 2, 3, 4, 5, 6, 7, 100, 1000, 1023, 1024, 1025, 99_999):
+        f = kind(horizon)
+        norms = f.row_norms(np.arange(1, horizon + 1))
+        tick, worst = f.worst_row()
+        assert worst == pytest.approx(norms.max())
+        assert norms[tick - 1] == pytest.approx(worst)
+
+
+def test_monotone_releases_have_valid_intervals():
+    runs = [
+        Stream(Count(), BUDGET, 300, noise="insecure-float", seed=s, postprocess=["monotone"]).run([0] * 300)
+        for s in range(200)
+    ]
+    low, high = (np.stack(side)[:, -1] for side in zip(*(r.interval(0.9) for r in runs), strict=True))
+    assert np.mean((low <= 0) & (high >= 0)) >= 0.9
+    last = runs[0][-1]
+    assert last.interval(0.9) == pytest.approx((low[0], high[0]))
+    assert np.mean([np.all(np.abs(r.values) <= r.bound(0.1)) for r in runs]) >= 0.9
+    naive = 1.645 * runs[0].std[-1]
+    assert np.mean([abs(r.values[-1]) <= naive for r in runs]) < 0.6, "a one-number interval would be wrong here"
+    for query in (Window(3), Average(), Sum(-1, 1), Histogram(2, removals=True)):
+        with pytest.raises(ParameterError, match="truly fall"):
+            Stream(query, BUDGET, 10, postprocess=["monotone"])
+
+
+@pytest.mark.parametrize("epsilon", [8.0, 14.0, 30.0])
+def test_intervals_hold_when_noise_is_narrower_than_the_grid(epsilon):
+    budget = Budget(epsilon, 1e-3)
+    release = Stream(Histogram(4000), budget, 1, secret=Secret.from_hex("1f" * 32)).step([])
+    low, high = release.interval(0.9)
+    assert np.mean((low <= 0) & (high >= 0)) >= 0.9 - 4 * np.sqrt(0.09 / 4000)
+
+
+def test_ratios_offer_no_bound_for_all_ticks():
+    releases = Stream(Average(0, 1, 0.5, per="event"), BUDGET, 10).run([[0.5], [1.0]])
+    with pytest.raises(ParameterError, match="first-order"):
+        releases.bound()
+
+
+def test_users_under_replace_are_not_offered_for_graphs():
+    budget = Budget(1.0, 1e-9, adjacency="replace", unit="user", max_events=2)
+    with pytest.raises(ParameterError, match="add-remove"):
+        Stream(Edges(4), budget, 10)
+
+
+def test_one_stream_per_thread_is_independent():
+    results: dict[int, list[float]] = {}
+
+    def work(number: int) -> None:
+        stream = Stream(Count(), BUDGET, 64, secret=Secret.from_hex(f"{number:02x}" * 32))
+        results[number] = [stream.step(1).value for _ in range(64)]
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, values in results.items():
+        again = Stream(Count(), BUDGET, 64, secret=Secret.from_hex(f"{number:02x}" * 32)).run([1] * 64)
+        assert values == again.values.tolist()
