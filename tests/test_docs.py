@@ -19,8 +19,9 @@ def test_examples_in_the_docs_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = 0
     for page in PAGES:
+        names: dict[str, object] = {}  # the blocks of a page belong together
         for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
-            exec(compile(block, page.name, "exec"), {})
+            exec(compile(block, page.name, "exec"), names)
             run += 1
     assert run >= 2
     assert (tmp_path / "releases.csv").exists()

@@ -115,8 +115,10 @@ def test_what_remains_can_be_spent_and_no_more(epsilon: float, numeric: float) -
 
 def test_numeric_deltas_add_up() -> None:
     ledger = Ledger(TOTAL)
-    ledger.spend("a", Budget(0.1, 1e-8), numeric_delta=4e-9)
-    ledger.spend("b", Budget(0.1, 1e-8), numeric_delta=4e-9)
+    ledger.spend("a", Budget(0.1, 1e-8), numeric_delta=2e-9)
+    ledger.spend("b", Budget(0.1, 1e-8), numeric_delta=2e-9)
+    restated = 2e-9 * (1 + math.e) / (1 + math.exp(0.1))  # TOTAL has epsilon 1
+    assert ledger.entries[0].numeric_delta == pytest.approx(restated)
     before = ledger.entries
     with pytest.raises(BudgetExceeded):
         ledger.spend("c", Budget(1e-3, 1e-10), numeric_delta=4e-9)

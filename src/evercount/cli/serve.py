@@ -33,14 +33,8 @@ def serve(
     """
     from rich.console import Console
 
-    from evercount.errors import EvercountError
-
     console = Console(stderr=True, soft_wrap=True, highlight=False)
-    try:
-        _serve(console.print, db, streams, host, port, demo, key_file, head, rate)
-    except EvercountError as error:
-        console.print(f"error: {error}", style="red", markup=False)
-        raise typer.Exit(1) from None
+    _serve(console.print, db, streams, host, port, demo, key_file, head, rate)
 
 
 def _serve(

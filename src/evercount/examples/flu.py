@@ -1,7 +1,7 @@
 """A synthetic stream of flu self-assessments: made by a formula, about nobody, for examples and tests.
 
-Hourly numbers of reports from eight made-up regions over a winter: an epidemic curve whose peak comes at another week in
-each region, more reports on weekdays and by day, and Poisson chance on top.
+Hourly numbers of reports from eight made-up regions over a winter: an epidemic curve whose peak comes at another week
+in each region, more reports on weekdays and by day, and Poisson chance on top.
 """
 
 from __future__ import annotations

@@ -184,9 +184,9 @@ class Budget:
             whose = "that user's events"
         what = {
             "add-remove": f"if {whose} had been left out",
-            "replace": f"if {whose} had been any other legal ones"
+            "replace": f"if {whose} had been any other legal ones of the same ticks"
             if self.unit == "user"
-            else f"if {whose} had been any other legal event",
+            else f"if {whose} had been any other legal event of its tick",
         }[self.adjacency]
         return (
             f"All releases together protect {who}: the probability of any outcome is at most "

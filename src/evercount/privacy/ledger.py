@@ -72,11 +72,14 @@ class Ledger:
         """All entries, in the order in which they were spent."""
         return self._entries
 
-    def spend(self, name: str, budget: Budget, note: str = "", numeric_delta: float = 0.0) -> Entry:
+    def spend(
+        self, name: str, budget: Budget, note: str = "", numeric_delta: float = 0.0, *, restated: bool = False
+    ) -> Entry:
         """Record a stream and return its entry, or raise BudgetExceeded with nothing recorded.
 
         `numeric_delta` is the stream's own, which was computed at the ε of `budget`; it is restated at the total's ε,
-        where it costs (1+e^ε_total)/(1+e^ε) times as much (`mechanisms/exact.proof.md`, theorem).
+        where it costs (1+e^ε_total)/(1+e^ε) times as much (`mechanisms/exact.proof.md`, theorem), unless it is
+        `restated` already.
         """
         if not isinstance(name, str) or not name:
             raise ParameterError(f"an entry needs a name, not {name!r}.")
@@ -88,9 +91,16 @@ class Ledger:
         numeric = check_number("numeric_delta", numeric_delta)
         if numeric < 0:
             raise ParameterError(f"numeric_delta must not be negative, not {numeric_delta!r}.")
-        if numeric and self._total.epsilon > budget.epsilon:
-            ratio = (1 + math.exp(min(self._total.epsilon, 700.0))) / (1 + math.exp(min(budget.epsilon, 700.0)))
-            numeric = min(1.0, numeric * ratio * (1 + 1e-12))
+        return self._record(name, budget, note, numeric if restated else self._at_total(numeric, budget.epsilon))
+
+    def _at_total(self, numeric: float, epsilon: float) -> float:
+        """A numerical δ that was computed at `epsilon`, restated at the total's ε."""
+        if not numeric or self._total.epsilon <= epsilon:
+            return numeric
+        ratio = (1 + math.exp(min(self._total.epsilon, 700.0))) / (1 + math.exp(min(epsilon, 700.0)))
+        return min(1.0, numeric * ratio * (1 + 1e-12))
+
+    def _record(self, name: str, budget: Budget, note: str, numeric: float) -> Entry:
         mu = budget.mu
         with self._lock:
             if any(entry.name == name for entry in self._entries):
@@ -175,7 +185,7 @@ class Ledger:
         budget = Budget.from_dict(item["budget"])
         if not math.isclose(check_number("mu", item["mu"]), budget.mu, rel_tol=1e-9):
             raise ParameterError(f"entry {number} states mu={item['mu']!r}, and its budget buys {budget.mu!r}.")
-        self.spend(item["name"], budget, note=item["note"], numeric_delta=item["numeric_delta"])
+        self.spend(item["name"], budget, note=item["note"], numeric_delta=item["numeric_delta"], restated=True)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ledger) and (self._total, self._entries) == (other._total, other._entries)

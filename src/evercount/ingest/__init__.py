@@ -1,0 +1,1 @@
+"""Files and clocks: rows → ticks × cells → a release file that only grows. DuckDB does the reading."""
