@@ -34,8 +34,11 @@ def new_axes(width: float = 9.0, height: float = 4.5) -> Axes:
 
 def save(axes: Axes, target: str | Path) -> None:
     """Write the figure of these axes; the suffix chooses the format."""
+    import matplotlib
+
     figure: Any = axes.get_figure()
-    figure.savefig(str(target), dpi=150)
+    with matplotlib.rc_context({"path.simplify": False}):  # simplification swallows the spikes of a tree's error
+        figure.savefig(str(target), dpi=150)
 
 
 def band_plot(

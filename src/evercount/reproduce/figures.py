@@ -1,0 +1,62 @@
+"""Small helpers for the figures: one look, several panels, thinned curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evercount.errors import MissingExtra
+from evercount.plotting import MOST_POINTS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS: Mapping[str, str] = {
+    "binary-tree": "#c44e52",
+    "square-root": "#4c72b0",
+    "balanced": "#2e8b57",
+    "unbounded": "#8172b3",
+    "normalized": "#dd8452",
+    "honaker": "#937860",
+    "honaker-offline": "#da8bc3",
+    "optimal": "#000000",
+    "true": "#333333",
+}
+"""One colour per mechanism, the same in every figure."""
+
+
+def panels(rows: int = 1, columns: int = 1, width: float = 8.0, height: float = 4.2) -> tuple[Figure, list[Any]]:
+    """(figure, its axes in reading order) without a display."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtra("figures", "plot") from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = np.ravel(figure.subplots(rows, columns, squeeze=False)).tolist()
+    for one in axes:
+        one.spines[["top", "right"]].set_visible(False)
+        one.grid(alpha=0.25)
+    return figure, axes
+
+
+def finish(axes: Any, x: str, y: str, title: str, legend: bool = True) -> None:
+    """Labels, title and legend."""
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+    axes.set_title(title, fontsize=9, loc="left")
+    axes.tick_params(labelsize=8)
+    if legend:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def powers(axes: Any, lowest: int, highest: int, step: int = 4) -> None:
+    """An x axis of powers of two, from exponents."""
+    marks = list(range(lowest, highest + 1, step))
+    axes.set_xticks(marks, [f"$2^{{{mark}}}$" for mark in marks])
+
+
+def thin(count: int, points: int = MOST_POINTS) -> Any:
+    """Indices of about so many of `count` points, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, points)).astype(np.int64))

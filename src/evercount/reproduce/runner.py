@@ -1,0 +1,239 @@
+"""Run items and write what they found: CSV, JSON, PNG and SVG per item, and one index of all of them.
+
+A folder of an item whose `result.json` is finished for the same parameters is left as it is. While an item runs, its
+finished simulation batches are kept in the folder, so that a broken run goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evercount.errors import MissingExtra, ParameterError, UnknownName
+from evercount.reproduce.items import Context, Item, Result
+from evercount.reproduce.registry import ITEMS
+from evercount.reproduce.simulate import BACKENDS
+
+FORMAT = 1
+DPI = 110
+LARGEST_IN_INDEX = 24
+"""Tables with more rows are linked, not printed, in the index."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line may choose."""
+
+    out: Path
+    quick: bool = False
+    repetitions: int | None = None
+    backend: str = "numpy"
+    device: str = "cpu"
+    seed: int = 0
+    again: bool = False
+
+
+def choose(names: Iterable[str]) -> list[Item]:
+    """The items of these names, in the registry's order; none or "all" means all."""
+    wanted = list(names)
+    for name in wanted:
+        if name != "all" and name not in ITEMS:
+            raise UnknownName("item", name, ["all", *ITEMS])
+    return [item for item in ITEMS.values() if not wanted or "all" in wanted or item.name in wanted]
+
+
+def run_items(
+    names: Iterable[str],
+    options: Options,
+    progress: Callable[[Item, int, int], None] | None = None,
+    finished: Callable[[Item, Mapping[str, Any], bool], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Run the named items into `options.out`; returns their records and writes README.md, the index.
+
+    `progress(item, done, total)` while an item runs; `finished(item, record, skipped)` after each.
+    """
+    if options.backend not in BACKENDS:
+        raise UnknownName("backend", options.backend, BACKENDS)
+    if options.repetitions is not None and options.repetitions < 2:
+        raise ParameterError(f"repetitions must be at least 2, not {options.repetitions}")
+    items = choose(names)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for item in items:
+        folder = options.out / item.name
+        key = parameters_key(item, options)
+        record = finished_record(folder, key)
+        skipped = record is not None and not options.again
+        if record is None or options.again:
+            record = run_one(item, options, key, folder, progress)
+        if finished is not None:
+            finished(item, record, skipped)
+    records = [record for item in ITEMS.values() if (record := read_record(options.out / item.name)) is not None]
+    (options.out / "README.md").write_text(index(records), encoding="utf-8")
+    chosen = {item.name for item in items}
+    return [record for record in records if record["item"] in chosen]
+
+
+def parameters_key(item: Item, options: Options) -> dict[str, Any]:
+    """Everything that the result depends on, as JSON gives it back."""
+    key = {
+        "format": FORMAT,
+        "parameters": item.parameters(options.quick, options.repetitions),
+        "seed": options.seed,
+        "backend": options.backend,
+    }
+    restored: dict[str, Any] = json.loads(json.dumps(key))
+    return restored
+
+
+def run_one(
+    item: Item,
+    options: Options,
+    key: Mapping[str, Any],
+    folder: Path,
+    progress: Callable[[Item, int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Run one item and write its folder; result.json comes last and marks it finished."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").unlink(missing_ok=True)
+    checkpoints = folder / "checkpoints"
+    context = Context(
+        seed=options.seed,
+        backend=options.backend,
+        device=options.device,
+        checkpoints=checkpoints,
+        progress=(lambda done, total: progress(item, done, total)) if progress else lambda done, total: None,
+    )
+    start = time.perf_counter()
+    result = item.run(key["parameters"], context)
+    files = write_tables(result, folder)
+    figures, note = write_figures(result, folder)
+    record = {
+        "item": item.name,
+        "title": item.title,
+        "paper shows": item.shows,
+        **key,
+        "paper": result.paper,
+        "verdict": result.verdict,
+        "findings": [*result.findings, *([note] if note else [])],
+        "tables": {name: list(rows) for name, rows in result.tables.items()},
+        "files": files,
+        "figures": figures,
+        "seconds": round(time.perf_counter() - start, 2),
+    }
+    part = folder / "result.json.part"
+    part.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    part.replace(folder / "result.json")
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    return read_record(folder) or record
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """The record of a finished item, or None."""
+    try:
+        record = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and record.get("format") == FORMAT else None
+
+
+def finished_record(folder: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The record of an item that was finished with the same parameters."""
+    record = read_record(folder)
+    return record if record is not None and all(record.get(k) == v for k, v in key.items()) else None
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def write_tables(result: Result, folder: Path) -> list[str]:
+    """One CSV per table."""
+    files = []
+    for name, rows in result.tables.items():
+        path = folder / f"{slug(name)}.csv"
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            writer.writerows(rows)
+        files.append(path.name)
+    return files
+
+
+def write_figures(result: Result, folder: Path) -> tuple[list[str], str]:
+    """PNG and SVG of each figure, and a note where there are none."""
+    files: list[str] = []
+    for name, draw in result.figures.items():
+        try:
+            figure = draw()
+            from matplotlib import rc_context
+        except (MissingExtra, ImportError) as error:
+            return files, f"No figures: {error}"
+        for suffix in ("png", "svg"):
+            path = folder / f"{slug(name)}.{suffix}"
+            metadata = {"Date": None} if suffix == "svg" else {"Software": None}
+            # narrow spikes of the binary mechanism are data; a fixed salt makes equal figures equal files
+            with rc_context({"path.simplify": False, "svg.hashsalt": "evercount"}):
+                figure.savefig(str(path), dpi=DPI, metadata=metadata)
+            if suffix == "png":
+                shrink(path)
+            files.append(path.name)
+    return files, ""
+
+
+def shrink(path: Path) -> None:
+    """A chart needs few colours: a palette makes the file a third as large."""
+    from PIL import Image  # matplotlib needs it as well
+
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(128)
+    small.save(path, optimize=True)
+
+
+def slug(name: str) -> str:
+    """A file name of letters, digits and hyphens."""
+    return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in name.lower()).split())
+
+
+# -- the index ---------------------------------------------------------------------------------------------------
+
+
+def index(records: Sequence[Mapping[str, Any]]) -> str:
+    """README.md of the output folder."""
+    lines = ["# The paper's figures and tables, with our numbers beside the paper's", ""]
+    lines += ["| item | what it is | result |", "|---|---|---|"]
+    lines += [f"| [{r['item']}](#{r['item']}) | {r['title']} | {r['verdict']} |" for r in records]
+    for record in records:
+        lines += ["", f"## {record['item']}", "", f"The paper: {record['paper shows']}", ""]
+        lines += [f"Result: {record['verdict']}.", ""]
+        lines += [f"- {finding}" for finding in record["findings"]]
+        pictures = [name for name in record["figures"] if name.endswith(".png")]
+        lines += ["", *(f"![{name}]({record['item']}/{name})" for name in pictures)]
+        for (name, rows), file in zip(record["tables"].items(), record["files"], strict=True):
+            lines += ["", f"{name} ([{file}]({record['item']}/{file}))", ""]
+            if len(rows) <= LARGEST_IN_INDEX:
+                lines += markdown(rows)
+        chosen = json.dumps(record["parameters"], ensure_ascii=False)
+        lines += ["", f"Parameters: {chosen}, seed {record['seed']}, backend {record['backend']}."]
+    return "\n".join(lines) + "\n"
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A table."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    return lines + ["| " + " | ".join(cell(row.get(column)) for column in columns) + " |" for row in rows]
+
+
+def cell(value: Any) -> str:
+    """A number to four or five digits, or the text."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.5g}" if abs(value) < 1e5 else f"{value:.3e}"
+    return str(value).replace("|", "\\|")
