@@ -98,8 +98,7 @@ def test_reserve_refuses(numeric: Any) -> None:
 def test_with_delta() -> None:
     budget = Budget(0.5, 1e-10, adjacency="replace")
     assert budget.with_delta(1e-12) == Budget(0.5, 1e-12, adjacency="replace")
-    with pytest.raises(ParameterError):
-        budget.with_delta(0.0)
+    assert budget.with_delta(0.0).pure
 
 
 @pytest.mark.parametrize("bad", [0, 0.0, -0.5, math.nan, math.inf, -math.inf, True, "0.5", None, 1j, [1.0], 10**400])
@@ -114,10 +113,16 @@ def test_bad_delta(bad: Any) -> None:
         Budget(0.5, bad)
 
 
-def test_pure_privacy_is_refused_with_a_pointer() -> None:
+def test_pure_budgets_are_refused_by_everything_gaussian() -> None:
     for zero in (0, 0.0, -0.0):
-        with pytest.raises(ParameterError, match="pure mechanisms"):
-            Budget(0.5, zero)
+        budget = Budget(0.5, zero)
+        assert budget.pure
+        assert not Budget(0.5, 1e-10).pure
+        for attempt in (lambda b: b.mu, lambda b: b.rho, lambda b: b.noise_multiplier()):
+            with pytest.raises(ParameterError, match="pure mechanisms"):
+                attempt(budget)
+        with pytest.raises(ParameterError):
+            Budget(0.5, zero, calibration="paper")
 
 
 @pytest.mark.parametrize(

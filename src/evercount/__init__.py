@@ -9,6 +9,7 @@ release = stream.step(3)          # release.value ± release.std, release.interv
 from __future__ import annotations
 
 from evercount.errors import EvercountError
+from evercount.mechanisms.sparse import SparseCount
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger
 from evercount.queries import (
@@ -56,6 +57,7 @@ __all__ = [
     "Releases",
     "Secret",
     "SpanningForest",
+    "SparseCount",
     "Stream",
     "Substrings",
     "Sum",

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from evercount.bounds import nuclear_lower, simultaneous_quantile
+from evercount.bounds import nuclear_lower
 from evercount.errors import ParameterError
-from evercount.factorizations import ENDLESS, FACTORIZATIONS, check_horizon, factorization, tick_grid
-from evercount.mechanisms import build_noise
+from evercount.factorizations import ENDLESS, FACTORIZATIONS, check_horizon, tick_grid
+from evercount.mechanisms.pure_trees import PURE, PURE_ENDLESS
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.privacy.budget import Calibration
 from evercount.queries import Count, Query, Window
 from evercount.queries.window import Method
-from evercount.release import ErrorModel, normal_quantile
+from evercount.release import ErrorModel, interval_factor
+from evercount.stream import choose_engine, make_noise
 
 LARGEST_OPTIMAL = 64
 """`optimal` is part of a plan up to this horizon (it takes seconds beyond); ask for it by name above."""
@@ -89,8 +90,10 @@ def plan(
         raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
     span = horizon if horizon is not None else (ticks or REFERENCE_TICKS)
     S = budget.scale_sensitivity(query.squared_sensitivity(budget.adjacency))
-    tight = replace(budget, calibration="tight").noise_multiplier() * math.sqrt(S)
-    floor = tight * float(nuclear_lower(span)) if query.memory == 0 else math.nan
+    floor = math.nan  # there is no lower bound of this kind for Laplace noise
+    if query.memory == 0 and not budget.pure:
+        tight = replace(budget, calibration="tight").noise_multiplier() * math.sqrt(S)
+        floor = tight * float(nuclear_lower(span))
     rows = []
     for label, asked, name, calibration in _candidates(query, budget, horizon, names):
         model, reserved, state = _model(asked, name, replace(budget, calibration=calibration), horizon, S)
@@ -108,8 +111,8 @@ def plan(
                 last_std=float(std[-1]),
                 worst_std=worst,
                 worst_tick=worst_tick,
-                interval95=normal_quantile(0.95) * worst,
-                simultaneous=float(simultaneous_quantile(span * query.outputs, beta)) * worst,
+                interval95=interval_factor(0.95, (), 1, model.pure) * worst,
+                simultaneous=interval_factor(1 - beta, ("monotone",), span * query.outputs, model.pure) * worst,
                 ratio_to_lower_bound=worst / floor if floor == floor else math.nan,
                 state_bytes=state,
                 numeric_delta=reserved,
@@ -143,6 +146,8 @@ def _candidates(
             (f"window: {method}", Window(query.width, method, query.max_per_tick), None, budget.calibration)
             for method in methods
         ]
+    if names is None and budget.pure:
+        names = PURE_ENDLESS if horizon is None else PURE
     if names is None:
         names = ENDLESS if horizon is None else tuple(FACTORIZATIONS)
         if horizon is None or horizon > LARGEST_OPTIMAL:
@@ -159,16 +164,7 @@ def _model(
     query: Query, name: str | None, budget: Budget, horizon: int | None, S: float
 ) -> tuple[ErrorModel, float, int]:
     """(error model with exact noise, numeric δ, bytes of streaming state per cell)."""
-    engine = query.engine(horizon) if isinstance(query, Window) else factorization(name, horizon)
-    noise = build_noise(
-        "exact",
-        engine,
-        cells=query.cells,
-        grid=query.grid,
-        squared_sensitivity=S,
-        budget=budget,
-        horizon=horizon,
-        restart=query.restart,
-        secret=Secret.from_hex("00" * 32),  # a plan draws nothing from it
-    )
+    _, engine = choose_engine(query, horizon, name, budget.pure)
+    nothing = Secret.from_hex("00" * 32)  # a plan draws nothing from it
+    noise = make_noise("exact", query, engine, budget, horizon, secret=nothing)
     return ErrorModel(query, engine, noise.sigma, noise.stream.rounded), noise.numeric_delta, engine.state_bytes

@@ -19,6 +19,8 @@ import numpy.typing as npt
 from evercount.bounds import simultaneous_quantile
 from evercount.errors import MissingExtra, ParameterError
 from evercount.factorizations import Factorization, tick_grid
+from evercount.mechanisms.pure_tails import laplace_factor
+from evercount.mechanisms.pure_trees import PureFactorization
 from evercount.queries.base import FloatArray, IntArray, Query
 from evercount.queries.cut_graph import CutGraph, CutValue
 from evercount.queries.cuts import Cuts
@@ -115,6 +117,11 @@ class ErrorModel:
         std, spread, slack = (np.asarray(np.multiply.outer(x, norms)) for x in (std, noise, slack))
         return std, spread, slack
 
+    @property
+    def pure(self) -> bool:
+        """Whether the noise is Laplace on a tree (δ = 0)."""
+        return isinstance(self.factorization, PureFactorization)
+
     def between(self, earlier: int, later: int) -> float:
         """Std of the difference of one cell's running sums at two ticks (0: before the first)."""
         if self.query.restart is not None:
@@ -139,6 +146,8 @@ class Release:
     slack: FloatArray | None = field(default=None, repr=False)
     earlier: int = 1
     """Numbers published so far: a monotone release looks back on all of them."""
+    pure: bool = False
+    """Whether errors are sums of Laplace numbers, whose tails are heavier than normal ones."""
 
     @property
     def value(self) -> Any:
@@ -156,7 +165,7 @@ class Release:
         Post-processing to nonnegative or whole numbers keeps that true where the truth is such. A monotone release is
         the largest number so far, so its interval has to hold for all ticks at once and is wider.
         """
-        quantile = interval_factor(level, self.postprocessed, self.earlier)
+        quantile = interval_factor(level, self.postprocessed, self.earlier, self.pure)
         half = quantile * (self.std_all if self.spread is None else self.spread)
         half = half if self.slack is None else half + self.slack
         if len(self.values) == 1:
@@ -229,6 +238,7 @@ class Releases:
             self._errors_all[1][i],
             self._errors_all[2][i],
             (self.first_tick + i) * self._values.shape[1],
+            self._errors.pure,
         )
 
     def __iter__(self) -> Iterator[Release]:
@@ -280,7 +290,8 @@ class Releases:
     def _half(self, level: float) -> FloatArray:
         """Half-widths of the intervals, (ticks, outputs)."""
         last = (self.first_tick + len(self) - 1) * self._values.shape[1]
-        return interval_factor(level, self.postprocessed, last) * self._errors_all[1] + self._errors_all[2]
+        factor = interval_factor(level, self.postprocessed, last, self._errors.pure)
+        return factor * self._errors_all[1] + self._errors_all[2]
 
     @property
     def std(self) -> FloatArray:
@@ -306,9 +317,11 @@ class Releases:
         looks_back = "monotone" in self.postprocessed
         numbers = (self.first_tick + len(self) - 1) * self._values.shape[1] if looks_back else self._values.size
         quantile = float(simultaneous_quantile(max(numbers, 1), beta))
-        if method == "simulate":
+        if self._errors.pure:
+            quantile = laplace_factor(beta / max(numbers, 1))
+        if method == "simulate" and not self._errors.pure:
             quantile = min(quantile, self._simulated_quantile(beta))
-        elif method != "union":
+        elif method not in ("union", "simulate"):
             raise ParameterError(f"method must be 'union' or 'simulate', got {method!r}")
         return self._squeeze(quantile * self._errors_all[1] + self._errors_all[2])
 
@@ -412,9 +425,11 @@ class Releases:
         return f"band: {level:.0%} interval per number{kind}"
 
 
-def interval_factor(level: float, postprocessed: tuple[str, ...], numbers: int) -> float:
-    """How many standard deviations an interval needs on either side: of one normal, or of the largest of `numbers`."""
+def interval_factor(level: float, postprocessed: tuple[str, ...], numbers: int, pure: bool = False) -> float:
+    """How many standard deviations an interval needs on either side: of one number, or of the largest of `numbers`."""
     single = normal_quantile(level)
+    if pure:
+        return laplace_factor((1 - level) / (max(numbers, 1) if "monotone" in postprocessed else 1))
     if "monotone" not in postprocessed:
         return single
     return float(simultaneous_quantile(max(numbers, 1), 1 - level))

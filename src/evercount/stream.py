@@ -22,8 +22,10 @@ from evercount.errors import (
     UnknownName,
 )
 from evercount.factorizations import Factorization, check_horizon, factorization
-from evercount.mechanisms import NOISES, build_noise
+from evercount.mechanisms import NOISES, Noise, build_noise
 from evercount.mechanisms.exact import PrecisionReached
+from evercount.mechanisms.pure import build_pure_for
+from evercount.mechanisms.pure_trees import pure_factorization
 from evercount.mechanisms.snapshots import pack, unpack
 from evercount.noise import Secret
 from evercount.privacy import Budget
@@ -71,22 +73,11 @@ class Stream:
         if noise not in NOISES:
             raise UnknownName("noise", noise, NOISES)
         self.horizon = check_horizon(horizon, unbounded=True)
-        self.query, self.factorization = choose_engine(query, self.horizon, factorization)
+        self.query, self.factorization = choose_engine(query, self.horizon, factorization, budget.pure)
         self.budget = budget
         self.postprocess = check_postprocess(postprocess)
         check_fit(self.query, budget, self.postprocess)
-        self._noise = build_noise(
-            noise,
-            self.factorization,
-            cells=self.query.cells,
-            grid=self.query.grid,
-            squared_sensitivity=budget.scale_sensitivity(self.query.squared_sensitivity(budget.adjacency)),
-            budget=budget,
-            horizon=self.horizon,
-            restart=self.query.restart,
-            seed=seed,
-            secret=secret,
-        )
+        self._noise = make_noise(noise, self.query, self.factorization, budget, self.horizon, seed=seed, secret=secret)
         self._errors = ErrorModel(self.query, self.factorization, self.sigma, self._noise.stream.rounded)
         self._tick = 0
         self._totals = np.zeros(self.query.cells, np.int64)
@@ -259,7 +250,7 @@ class Stream:
     def _publish(self, increments: IntArray) -> tuple[FloatArray, FloatArray | None]:
         """Noisy sums and published numbers of the next ticks; the only place where noise meets data."""
         noisy = self._noise.stream.take(len(increments))
-        if self._noise.stream.rounded:  # whole numbers are added as such: no sum is ever too large to be private
+        if self._noise.stream.whole:  # whole numbers are added as such: no sum is ever too large to be private
             noisy = (noisy.astype(np.int64) + self._running(increments)).astype(np.float64)
         else:
             noisy += self._running(increments)
@@ -393,21 +384,11 @@ class Stream:
         stream.query = query
         stream.horizon = data["horizon"]
         stream.budget = Budget.from_dict(data["budget"])
-        name = data["factorization"]
-        stream.factorization = (
-            query.engine(stream.horizon) if isinstance(query, Window) else (factorization(name, stream.horizon))
-        )
+        name = None if isinstance(query, Window) else data["factorization"]
+        _, stream.factorization = choose_engine(query, stream.horizon, name, stream.budget.pure)
         stream.postprocess = tuple(data["postprocess"])
-        stream._noise = build_noise(
-            data["noise"]["name"],
-            stream.factorization,
-            cells=query.cells,
-            grid=query.grid,
-            squared_sensitivity=stream.budget.scale_sensitivity(query.squared_sensitivity(stream.budget.adjacency)),
-            budget=stream.budget,
-            horizon=stream.horizon,
-            restart=query.restart,
-            dumped=data["noise"],
+        stream._noise = make_noise(
+            data["noise"]["name"], query, stream.factorization, stream.budget, stream.horizon, dumped=data["noise"]
         )
         stream._errors = ErrorModel(query, stream.factorization, stream.sigma, stream._noise.stream.rounded)
         stream._tick = data["tick"]
@@ -434,19 +415,41 @@ class Stream:
                 spread,
                 slack,
                 stream._tick * query.outputs,
+                stream._errors.pure,
             )
             stream._last = (last["digest"], release)
         return stream
 
 
-def choose_engine(query: Query, horizon: int | None, name: str | None) -> tuple[Query, Factorization]:
+def choose_engine(
+    query: Query, horizon: int | None, name: str | None, pure: bool = False
+) -> tuple[Query, Factorization]:
     """The query with its way of counting settled, and the factorisation that it runs on."""
     if isinstance(query, Window):
         if name is not None:
             raise ParameterError("a Window chooses its own factorisation; choose its method instead")
         query = query.resolved(horizon)
         return query, query.engine(horizon)
-    return query, factorization(name, horizon)
+    return query, pure_factorization(name, horizon) if pure else factorization(name, horizon)
+
+
+def make_noise(
+    name: str, query: Query, engine: Factorization, budget: Budget, horizon: int | None, **rest: Any
+) -> Noise:
+    """The noise of a stream: Laplace on a pure tree where δ = 0, else Gaussian through the factorisation."""
+    if budget.pure:
+        return build_pure_for(query, budget, engine, name, **rest)
+    return build_noise(
+        name,
+        engine,
+        cells=query.cells,
+        grid=query.grid,
+        squared_sensitivity=budget.scale_sensitivity(query.squared_sensitivity(budget.adjacency)),
+        budget=budget,
+        horizon=horizon,
+        restart=query.restart,
+        **rest,
+    )
 
 
 def check_fit(query: Query, budget: Budget, postprocess: tuple[str, ...]) -> None:

@@ -22,7 +22,10 @@ class NoiseStream(ABC):
     """What a release says about its noise: "exact" or "insecure-float"."""
 
     rounded: ClassVar[bool]
-    """Whether the noise is a whole number of grid units."""
+    """Whether real noise was rounded to whole grid units, which adds grid²/12 to its variance."""
+
+    whole: ClassVar[bool] = False
+    """Whether the noise is a whole number of grid units, so that sums are added as integers."""
 
     tick: int
     """How many ticks have been taken."""

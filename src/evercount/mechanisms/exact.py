@@ -221,6 +221,7 @@ class ExactStream(NoiseStream):
 
     name = "exact"
     rounded = True
+    whole = True
 
     def __init__(
         self,

@@ -127,6 +127,7 @@ class PeriodicStream(NoiseStream):
         self._done = 0
         self.name = self._inner.name  # type: ignore[misc]
         self.rounded = self._inner.rounded  # type: ignore[misc]
+        self.whole = self._inner.whole  # type: ignore[misc]
         self.numeric_delta = self._inner.numeric_delta
 
     @property

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from evercount.errors import HorizonReached, ParameterError, SnapshotError
+from evercount.factorizations import Factorization
 from evercount.mechanisms.base import FloatArray, NoiseStream
 from evercount.mechanisms.build import Noise
 from evercount.mechanisms.pure_trees import (
@@ -23,45 +24,13 @@ from evercount.mechanisms.pure_trees import (
 from evercount.noise import Secret
 from evercount.noise.laplace import LARGEST_RATE, LEAST_RATE, ExactLaplace, variance
 from evercount.privacy import Budget
-from evercount.queries.base import Adjacency, Query
-from evercount.queries.counts import Average, Count, Sum
-from evercount.queries.histogram import Histogram
+from evercount.queries.base import Query
 
 AHEAD = 64
 """Ticks of noise that are made at a time when a stream is taken tick by tick."""
 MANY = 1024
 """With more cells than this, noise is made tick by tick from what the last tick left: less memory, fewer draws."""
 _FORMAT = 1
-
-
-def l1_sensitivity(query: Query, adjacency: Adjacency) -> float:
-    """Δ₁: the most that one event changes all increments together, Σ_cells (P + N), in real units.
-
-    **Guarantee.** For every pair of neighbouring streams Σ over cells and ticks of |change of increment|·grid ≤ Δ₁. A
-    query says so itself by a method `l1_sensitivity(adjacency)`; others are refused. Proof: `pure.proof.md`, lemma 3.
-    Test: tests/test_pure_stream.py::test_l1_sensitivity_by_enumeration.
-    """
-    own = getattr(query, "l1_sensitivity", None)
-    if own is not None:
-        return float(own(adjacency))
-    if type(query) is Count:
-        return 1.0
-    if type(query) is Sum or (type(query) is Average and query.per == "tick"):
-        return max(abs(query.lo), abs(query.hi)) if adjacency == "add-remove" else query.hi - query.lo
-    if type(query) is Average:
-        low, high = round(query.lo / query.grid), round(query.hi / query.grid)
-        middle = (low + high) // 2
-        absent = max(high - middle, middle - low) * query.grid + 1.0
-        return absent if adjacency == "add-remove" else max(absent, query.hi - query.lo)
-    if isinstance(query, Histogram):
-        most = min(int(query.parameters()["max_keys_per_event"]), query.cells)
-        if adjacency == "add-remove":
-            return float(most)
-        return float(2 * most if query.parameters()["removals"] else min(2 * most, query.cells))
-    raise ParameterError(
-        f"{type(query).__name__} does not declare an l1 sensitivity, which pure privacy (delta=0) needs; "
-        "choose a small positive delta"
-    )
 
 
 def node_rate(epsilon: float, l1: float, grid: float, share: int | Fraction) -> float:
@@ -91,6 +60,7 @@ class PureStream(NoiseStream):
 
     name = "exact"
     rounded = False  # discrete from the start: no rounding error adds to the stated std
+    whole = True
     numeric_delta = 0.0
 
     def __init__(
@@ -201,7 +171,7 @@ class PureStream(NoiseStream):
 
 def build_pure(
     name: str,
-    tree: PureFactorization,
+    tree: Factorization,
     *,
     cells: int,
     grid: float,
@@ -241,7 +211,7 @@ def build_pure(
 def build_pure_for(
     query: Query,
     budget: Budget,
-    tree: PureFactorization,
+    tree: Factorization,
     name: str = "exact",
     *,
     seed: int | None = None,
@@ -257,7 +227,7 @@ def build_pure_for(
         raise ParameterError(f"pure trees are for delta=0, the budget has delta={budget.delta:g}")
     if query.restart is not None:
         raise ParameterError("a query that starts again from zero has no pure mechanism; choose a small positive delta")
-    l1 = l1_sensitivity(query, budget.adjacency) * budget.max_events
+    l1 = query.l1_sensitivity(budget.adjacency) * budget.max_events
     return build_pure(
         name,
         tree,

@@ -30,6 +30,10 @@ Memory = list[tuple[int, IntArray]]
 
 LARGEST_TICKS = 2**40
 BASES = range(3, 100, 2)
+PURE = ("pure-tree", "pure-tree-19", "pure-binary")
+"""Trees for a known horizon, best first."""
+PURE_ENDLESS = ("pure-hybrid", "pure-hybrid-binary")
+"""Trees for a stream without a horizon, best first."""
 _NAME = re.compile(r"pure-tree-(\d+)")
 
 
@@ -38,6 +42,11 @@ class PureFactorization(Factorization):
 
     levels: int
     """The most nodes that hold one tick: the l1 norm of a column of R."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of the streaming state for one cell: a prefix for each level (with few cells, a block of ticks)."""
+        return 8 * self.levels
 
     def initial(self, cells: int = 1) -> State:
         """Refused: see `noise`."""
@@ -136,6 +145,26 @@ class DigitTree(PureFactorization):
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """√weight: the std at t is that of a node times this."""
         return np.sqrt(self.weight(self._check_ticks(ticks)).astype(np.float64))
+
+    def worst_row(self) -> tuple[int, float]:
+        """(tick, √weight) with the largest weight of all ticks, exactly.
+
+        A tick below T agrees with T above some place, has a smaller digit there and any digits below: only the two
+        ends of the smaller digits and the largest digits below can be the worst.
+        """
+        T = self.horizon
+        assert T is not None
+        digits = self.digits([T])[0].tolist()
+        top = self.base - 1 - self.low
+        ticks = [T]
+        for place, digit in enumerate(digits):
+            head = sum(d * self.base**i for i, d in enumerate(digits) if i > place)
+            tail = top * ((self.base**place - 1) // (self.base - 1))
+            ticks += [head + d * self.base**place + tail for d in (digit - 1, -self.low) if -self.low <= d < digit]
+        found = np.asarray([t for t in ticks if t >= 1])
+        weights = self.weight(found)
+        at = int(np.argmax(weights))
+        return int(found[at]), math.sqrt(int(weights[at]))
 
     def difference_norm(self, earlier: int, later: int) -> float:
         """See `Factorization`: the nodes that only one of the two prefixes uses."""
@@ -305,10 +334,10 @@ def leading_constant(base: int) -> float:
 
 def pure_factorization(name: str | None, horizon: int | None) -> PureFactorization:
     """The pure tree of that name; None chooses the best balanced tree, or the hybrid without a horizon."""
-    known = ("pure-tree", "pure-tree-19", "pure-binary", "pure-hybrid", "pure-hybrid-binary")
+    known = PURE + PURE_ENDLESS
     if name is None:
         name = "pure-hybrid" if horizon is None else "pure-tree"
-    if name in ("pure-hybrid", "pure-hybrid-binary"):
+    if name in PURE_ENDLESS:
         if horizon is not None:
             raise ParameterError(f"{name} is for horizon=None; with a horizon 'pure-tree' has less error")
         return HybridTree(binary=name == "pure-hybrid-binary")

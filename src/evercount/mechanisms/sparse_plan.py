@@ -29,7 +29,6 @@ SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 LEANS = (0.3, 0.4, 0.5)
 """Parts of the partition's ε for the threshold that are tried; the ticks have the rest."""
 COUNTERS = (2, 3, 5, 7, 9, 13, 19, 25)
-_EXACT_WEIGHTS = 4096
 
 
 def laplace_sum_radius(rate: float, weight: int, beta: float) -> float:
@@ -47,10 +46,7 @@ def laplace_sum_radius(rate: float, weight: int, beta: float) -> float:
 
 
 def _most_weight(tree: DigitTree) -> int:
-    assert tree.horizon is not None
-    if tree.horizon <= _EXACT_WEIGHTS:
-        return int(tree.weight(np.arange(1, tree.horizon + 1)).max())
-    return tree.levels * max(tree.low, tree.base - 1 - tree.low)
+    return int(tree.weight([tree.worst_row()[0]])[0])
 
 
 @lru_cache(maxsize=4096)

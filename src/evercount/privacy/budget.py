@@ -46,7 +46,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", check_positive("epsilon", self.epsilon))
-        object.__setattr__(self, "delta", check_delta(self.delta))
+        object.__setattr__(self, "delta", check_delta(self.delta, pure=True))
         check_name("adjacency", self.adjacency, get_args(Adjacency))
         check_name("calibration", self.calibration, get_args(Calibration))
         check_name("unit", self.unit, get_args(Unit))
@@ -58,6 +58,11 @@ class Budget:
             )
         if self.calibration != "tight":
             _multiplier(self.calibration, self.epsilon, self.delta)  # refuse now what it cannot calibrate
+
+    @property
+    def pure(self) -> bool:
+        """Whether δ = 0: only Laplace trees give it, and everything Gaussian refuses it."""
+        return self.delta == 0
 
     # -- other ways to say it --------------------------------------------------------------------------------
 

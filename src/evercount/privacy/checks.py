@@ -30,10 +30,12 @@ def check_positive(what: str, value: object) -> float:
     return number
 
 
-def check_delta(value: object) -> float:
-    """`value` as a float in the open interval (0, 1)."""
+def check_delta(value: object, *, pure: bool = False) -> float:
+    """`value` as a float in the open interval (0, 1); with `pure` also 0."""
     number = check_number("delta", value)
     if number == 0:
+        if pure:
+            return 0.0
         refuse_pure_privacy()
     if not 0 < number < 1:
         raise ParameterError(f"delta must lie between 0 and 1, both excluded, not {value!r}.")
@@ -45,7 +47,7 @@ def check_delta(value: object) -> float:
 
 
 def refuse_pure_privacy() -> None:
-    """Refuse δ = 0. Gaussian noise never gives it; this is the one place to lift when pure mechanisms exist."""
+    """Refuse δ = 0. Gaussian noise never gives it; budgets may have it, Gaussian calibration may not."""
     raise ParameterError(
         "delta=0 is pure differential privacy, which Gaussian noise cannot give; only pure mechanisms "
         "offer it. Choose a small positive delta, for example 1e-10."

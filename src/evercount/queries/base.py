@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from evercount.errors import InputError
+from evercount.errors import InputError, ParameterError
 
 Adjacency = Literal["add-remove", "replace"]
 IntArray = npt.NDArray[np.int64]
@@ -52,6 +52,18 @@ class Query(ABC):
     @abstractmethod
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S of the class docstring, in real units squared."""
+
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """The most that one event changes all increments together, Σ_cells (P + N), in real units: what δ = 0 needs.
+
+        **Guarantee.** For every pair of neighbours Σ over cells and ticks of |change of increment|·grid is at most
+        this. Proof: `mechanisms/pure.proof.md`, lemma 3. Queries that do not declare it are refused under δ = 0. Test:
+        tests/test_pure_stream.py::test_l1_sensitivity_by_enumeration.
+        """
+        raise ParameterError(
+            f"{type(self).__name__} does not declare an l1 sensitivity, which pure privacy (delta=0) needs; "
+            "choose a small positive delta"
+        )
 
     # -- from events to increments -----------------------------------------------------------------------------
 

@@ -70,6 +70,10 @@ class Count(Query):
         """S: see the class."""
         return 1.0
 
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """See `Query`."""
+        return 1.0
+
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
         """See `Query`: one nonnegative number."""
         return self.encode(state, totals)
@@ -142,6 +146,11 @@ class Sum(Query):
         """S: see the class."""
         lo, hi = self._reach
         return max(lo**2, hi**2) if adjacency == "add-remove" else (hi - lo) ** 2
+
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """See `Query`."""
+        lo, hi = self._reach
+        return max(abs(lo), abs(hi)) if adjacency == "add-remove" else hi - lo
 
     @property
     def monotone(self) -> bool:
@@ -220,6 +229,14 @@ class Average(Sum):
         absent = far**2 + 1.0
         lo, hi = self._reach
         return absent if adjacency == "add-remove" else max(absent, (hi - lo) ** 2)
+
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """See `Query`."""
+        if self.per == "tick":
+            return super().l1_sensitivity(adjacency)
+        absent = max(self._high - self._mid, self._mid - self._low) * self._grid + 1.0
+        lo, hi = self._reach
+        return absent if adjacency == "add-remove" else max(absent, hi - lo)
 
     @property
     def monotone(self) -> bool:

@@ -88,6 +88,13 @@ class Histogram(Query):
             return float(touched)
         return float(4 * touched if self._removals else min(2 * self._most, self._cells))
 
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """See `Query`."""
+        touched = min(self._most, self._cells)
+        if adjacency == "add-remove":
+            return float(touched)
+        return float(2 * touched if self._removals else min(2 * self._most, self._cells))
+
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return {

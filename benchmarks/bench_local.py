@@ -1,0 +1,105 @@
+"""Speed of the local model, of pure trees and of the sparse counter, each beside its target where it has one."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from evercount.local import LocalClient, LocalPlan, LocalServer, simulate
+from evercount.local.genprot import GenProtClient, GenProtPlan
+from evercount.local.messages import pack
+from evercount.mechanisms.pure import PureStream
+from evercount.mechanisms.pure_trees import pure_factorization
+from evercount.mechanisms.sparse import SparseCount
+from evercount.noise import Secret
+from evercount.noise.laplace import ExactLaplace
+
+CLIENT_TARGET = 50.0
+"""µs from a value to its message at 128 buckets, with the noise prepared."""
+SERVER_TARGET = 200_000.0
+"""Messages per second, merged in batches, at 128 buckets."""
+
+EPSILON, DELTA, CLIENTS = 0.5, 1e-6, 65536  # 128 buckets
+
+
+def _seconds(action: Callable[[], object], repeats: int) -> float:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _row(name: str, value: float, unit: str, target: float | None, note: str) -> dict[str, Any]:
+    return {"name": name, "value": value, "unit": unit, "target": target, "note": note}
+
+
+def _client(repeats: int = 300) -> list[dict[str, Any]]:
+    secret = Secret.generate()
+    parts: dict[str, list[float]] = {"make": [], "prepare": [], "message": []}
+    for number in range(repeats):
+        start = time.perf_counter()
+        client = LocalClient(EPSILON, DELTA, CLIENTS, secret.derive(str(number)))
+        made = time.perf_counter()
+        client.prepare()
+        ready = time.perf_counter()
+        client.message(0.3)
+        stop = time.perf_counter()
+        for name, value in zip(parts, (made - start, ready - made, stop - ready), strict=True):
+            parts[name].append(value)
+    median = {name: statistics.median(values) * 1e6 for name, values in parts.items()}
+    return [
+        _row("client message", median["message"], "µs", CLIENT_TARGET, "128 buckets, noise prepared"),
+        _row("client noise", median["prepare"], "µs", None, "128 exact normals, before the value is known"),
+        _row("client made", median["make"], "µs", None, "plan and key"),
+    ]
+
+
+def run() -> list[dict[str, Any]]:
+    """One row per measurement: name, value, unit, target, note."""
+    rows = _client()
+    plan = LocalPlan(EPSILON, DELTA, CLIENTS)
+    points = np.random.default_rng(1).random(20_000)
+    entries = simulate(plan, points, Secret.generate())
+    messages = [pack(plan, row) for row in entries]
+
+    def merge() -> None:
+        total = LocalServer(EPSILON, DELTA, CLIENTS)
+        for start in range(0, len(messages), 5000):
+            part = LocalServer(EPSILON, DELTA, CLIENTS)
+            part.add_many(messages[start : start + 5000])
+            total.merge(part)
+
+    merge()
+    rate = len(messages) / _seconds(merge, 9)
+    rows.append(_row("server", rate, "messages/s", SERVER_TARGET, "128 buckets, batches of 5,000 merged"))
+    secret = Secret.generate()
+    rate = len(points) / _seconds(lambda: simulate(plan, points, secret), 3)
+    rows.append(_row("simulated clients", rate, "messages/s", None, "exact noise, 128 buckets"))
+    genprot = GenProtPlan(EPSILON, CLIENTS, "bench")
+    GenProtClient(genprot, 0).message(0.3)
+    numbers = iter(range(1, 10**9))
+    value = _seconds(lambda: GenProtClient(genprot, next(numbers)).message(0.3), 100) * 1e6
+    rows.append(_row("GenProt client", value, "µs", None, f"128 buckets, {genprot.bits:g} bits, pure"))
+    draws = np.arange(10**5)
+    value = _seconds(lambda: ExactLaplace(Secret.generate(), 0.1).draw(draws, 1), 5) / len(draws) * 1e9
+    rows.append(_row("exact Laplace number", value, "ns", None, "in blocks of 10^5"))
+    for name in ("pure-binary", "pure-tree", "pure-hybrid"):
+        tree = pure_factorization(name, None if name == "pure-hybrid" else 2**20)
+        value = _seconds(lambda t=tree: PureStream(t, 1.0, 1.0, 1.0, 1, secret).take(10**5), 3) / 10**5 * 1e9  # type: ignore[misc]
+        rows.append(_row(f"{name} tick", value, "ns", None, "one cell, runs of 10^5"))
+    counts = [0] * 20_000
+    value = _seconds(lambda: SparseCount(1.0, 2**20, 0.0, 1000, secret=secret).run(counts), 3) / len(counts) * 1e6
+    rows.append(_row("sparse tick", value, "µs", None, "pure, runs of 20,000"))
+    return rows
+
+
+if __name__ == "__main__":
+    for row in run():
+        target = "" if row["target"] is None else f"  (target {row['target']:,.0f})"
+        print(f"{row['name']:22s} {row['value']:14,.2f} {row['unit']:11s}{target}  {row['note']}")

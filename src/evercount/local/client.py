@@ -1,0 +1,167 @@
+"""LocalClient: one person's value in [0, 1] becomes one private message. Nobody is trusted with the value itself."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount.errors import AlreadyReleased, InputError, ParameterError
+from evercount.local.losses import Absolute, Loss
+from evercount.local.messages import ENTRY, inside
+from evercount.local.plan import UNIT, FloatArray, Form, IntArray, LocalPlan, shared_plan
+from evercount.noise import ExactNoise, Normals, Secret
+from evercount.noise.prf import Prf, counter
+
+_MASK = np.uint64(2**32 - 1)
+_HALF = np.uint64(32)
+
+
+def floors(scale: int, z: Normals) -> IntArray:
+    """⌊scale·z⌋ exactly, for the 128-bit normals z and a whole scale below 2^31.
+
+    **Guarantee.** Equal to the floor in integer arithmetic for every z. The upper 64 fractional bits decide, except
+    where the lower ones could carry or where the number may be whole: those are done in Python integers. Test:
+    tests/test_local_client.py::test_floors_equal_integer_arithmetic.
+    """
+    factor = np.uint64(scale)
+    low = factor * (z.fraction_hi & _MASK)
+    middle = factor * (z.fraction_hi >> _HALF) + (low >> _HALF)
+    rest = (middle << _HALF) | (low & _MASK)
+    magnitude = (middle >> _HALF).astype(np.int64) + z.integer * scale
+    made = np.where(z.sign > 0, magnitude, -1 - magnitude)
+    close = (rest == 0) | (rest >= np.uint64(2**64 - scale))
+    if close.any():
+        made[close] = [value * scale >> 128 for value in z[close].to_ints()]
+    return np.asarray(made, dtype=np.int64)
+
+
+def entries_of(plan: LocalPlan, buckets: IntArray, noise: IntArray) -> npt.NDArray[np.int16]:
+    """The entries of messages, shape (clients, plan.entries), from 1-based buckets and ⌊N·z⌋ of that shape.
+
+    A vector outside the server's ball (probability below 2^−40) is sent as zeros: post-processing.
+    """
+    position = np.arange(plan.w) - (buckets[:, np.newaxis] - 1)
+    total = noise + (1 << plan.shift - 1)
+    total[:, : plan.w] += np.where(position >= 0, plan.factor[np.maximum(position, 0)], 0)
+    if plan.counters == 2:  # v is u read from the other end: 1 at w − j + 1
+        position = np.arange(plan.w) - (plan.w - buckets[:, np.newaxis])
+        total[:, plan.w :] += np.where(position >= 0, plan.factor[np.maximum(position, 0)], 0)
+    total >>= plan.shift
+    honest = inside(plan, total.astype(np.float64))
+    if not honest.all():
+        total[~honest] = 0
+    return total.astype(np.int16)
+
+
+class LocalClient:
+    """One client: `message(value)` is everything that ever leaves it.
+
+    `loss` says what the server will minimise: the default is the absolute loss (median); others go through the
+    randomised reduction of `losses.py`. A second call with another value is refused: the same noise on two values would
+    reveal their difference.
+
+    **Guarantee.** The message is (epsilon, delta)-LDP on a real computer: `local.proof.md`, theorem 1. Test:
+    tests/test_local_client.py::test_message_is_the_rounding_of_the_exact_sum.
+    """
+
+    def __init__(
+        self,
+        epsilon: float,
+        delta: float,
+        n: int,
+        secret: Secret | None = None,
+        form: Form = "one-counter",
+        *,
+        buckets: int | None = None,
+        loss: Loss | None = None,
+    ) -> None:
+        self.plan = shared_plan(epsilon, delta, n, form, buckets)
+        self.loss = Absolute() if loss is None else loss
+        if not isinstance(self.loss, Loss):
+            raise ParameterError(f"loss must be a Loss such as Absolute(), got {loss!r}")
+        self._secret = Secret.generate() if secret is None else secret
+        self._noise: IntArray | None = None
+        self._sent: tuple[Any, bytes] | None = None
+
+    def __repr__(self) -> str:
+        return f"LocalClient(epsilon={self.plan.epsilon:g}, delta={self.plan.delta:g}, n={self.plan.n}, {self.loss!r})"
+
+    def prepare(self) -> None:
+        """Draw the noise now, before the value is known; `message` then only adds."""
+        if self._noise is None:
+            normals = ExactNoise(self._secret.derive("local noise")).normals(0, 1, self.plan.entries)
+            self._noise = floors(self.plan.scale, normals)
+
+    def message(self, value: Any) -> bytes:
+        """The one message of this client; the same value again gives the same message."""
+        if self._sent is not None:
+            if self._sent[0] == value:
+                return self._sent[1]
+            raise AlreadyReleased("this client has sent its message: a second one with another value would reveal both")
+        if isinstance(self.loss, Absolute):
+            point = check_point(value)
+        else:
+            word = Prf(self._secret.derive("local reduction")).encrypt(counter(0, 0, 0, 0))[:8]
+            point = check_point(self.loss.sample(value, (int.from_bytes(word, "little") >> 11) * 2.0**-53))
+        self.prepare()
+        assert self._noise is not None
+        made = self.plan.header + self._entries(min(max(math.ceil(point * self.plan.w), 1), self.plan.w))
+        self._sent = (value, made)
+        self._noise = None
+        return made
+
+    def _entries(self, bucket: int) -> bytes:
+        """`entries_of` for one client, without its overhead."""
+        plan = self.plan
+        assert self._noise is not None
+        total = self._noise[0] + (1 << plan.shift - 1)
+        places = (bucket - 1,) if plan.counters == 1 else (bucket - 1, plan.w - bucket)
+        for number, place in enumerate(places):
+            total[number * plan.w + place : (number + 1) * plan.w] += plan.factor[: plan.w - place]
+        total >>= plan.shift
+        for vector in total.reshape(plan.counters, plan.w):
+            if int(vector @ vector) > plan.radius**2:
+                total[:] = 0
+        return bytes(total.astype(ENTRY).tobytes())
+
+
+def check_point(value: Any) -> float:
+    """A value in [0, 1] as a float, or an InputError that does not show it."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise InputError(f"a value must be a number in [0, 1], got {type(value).__name__}")
+    point = float(value)
+    if not (math.isfinite(point) and 0 <= point <= 1):
+        raise InputError("the value lies outside [0, 1]: scale it before it is sent")
+    return point
+
+
+def simulate(plan: LocalPlan, points: npt.ArrayLike, secret: Secret, first: int = 0) -> npt.NDArray[np.int16]:
+    """Entries of many clients' messages at once, for studies and benchmarks: one secret serves all of them.
+
+    Real clients each hold their own secret; the distribution is the same. `first` numbers the first client.
+    """
+    values = np.atleast_1d(np.asarray(points, np.float64))
+    if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():
+        raise InputError("points must be a sequence of numbers in [0, 1]")
+    source = ExactNoise(secret)
+    out = np.empty((len(values), plan.entries), np.int16)
+    rows = max(1, 2**18 // plan.entries)
+    for start in range(0, len(values), rows):
+        part = values[start : start + rows]
+        z = source.normals(first + start, first + start + len(part), plan.entries)
+        out[start : start + len(part)] = entries_of(plan, plan.bucket(part), floors(plan.scale, z))
+    return out
+
+
+def means(plan: LocalPlan) -> FloatArray:
+    """R·e_j for every bucket j, as rows in real units: what messages are centred on. For tests and audits."""
+    table = np.zeros((plan.w, plan.entries), np.int64)
+    for j in range(plan.w):
+        table[j, j : plan.w] = plan.factor[: plan.w - j]
+        if plan.counters == 2:
+            k = plan.w - 1 - j
+            table[j, plan.w + k :] = plan.factor[: plan.w - k]
+    return np.asarray(table / UNIT)

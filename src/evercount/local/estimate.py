@@ -1,0 +1,192 @@
+"""LocalEstimate: the risk function f(x̂, θ), its minimiser, quantiles and errors. Post-processing of sums only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount.bounds import interval_quantile, simultaneous_quantile
+from evercount.bounds.counting import sampling_error
+from evercount.bounds.table1 import local_learning_paper
+from evercount.errors import ParameterError
+from evercount.local.plan import FloatArray, LocalPlan
+from evercount.privacy import Budget
+
+
+def make_estimate(plan: LocalPlan, sums: npt.NDArray[np.int64], accepted: int) -> LocalEstimate:
+    """x̂ from the sums of accepted messages.
+
+    One counter: x̂[t] = 2·prefix[t]/n − 1, conditioned on prefix[w] = n, which the server knows. Two counters: the
+    paper's x̂[t] = (Σy[t] − Σz[w−t])/n.
+    """
+    mean = sums.astype(np.float64) * (plan.entry / accepted)
+    prefix = plan.prefix(mean[: plan.w])
+    if plan.counters == 1:
+        weights = gain(plan)
+        x = 2 * (prefix - weights * (prefix[-1] - 1)) - 1
+    else:
+        after = np.concatenate([plan.prefix(mean[plan.w :])[-2::-1], [0.0]])  # entries w−t = w−1 … 1 and 0
+        x = prefix - after
+    return LocalEstimate(plan, accepted, np.concatenate([[-1.0], x]))
+
+
+def gain(plan: LocalPlan) -> FloatArray:
+    """Cov(prefix[t], prefix[w]) / Var(prefix[w]): how much of the known total's error is the error at t."""
+    left = plan.left
+    w = plan.w
+    shared = np.asarray([left[:t] @ left[w - t :] for t in range(1, w + 1)])
+    return np.asarray(shared / shared[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class LocalEstimate:
+    """The estimate of a collection of `accepted` messages.
+
+    `x` is x̂ at the ends 0, 1/w, …, 1 of the buckets: the share of values up to there minus the share beyond, so
+    2F̂ − 1 and the slope of the risk; x̂[0] = −1 is known.
+
+    **Guarantee.** The errors of x are normal (up to the rounding of entries) with exactly the std `std`, whatever
+    the data. Proof: `local.proof.md`, lemma 2. Test: tests/test_local_end_to_end.py::test_std_is_the_measured_one.
+    """
+
+    plan: LocalPlan
+    accepted: int
+    x: FloatArray
+
+    # -- errors of x̂ ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def rows(self) -> FloatArray:
+        """x̂ as a linear map of one client's noise: shape (w + 1, entries); std = norm of a row × noise std."""
+        plan, w = self.plan, self.plan.w
+        left = np.zeros((w + 1, w))
+        for t in range(1, w + 1):
+            left[t, :t] = plan.left[t - 1 :: -1]
+        if plan.counters == 1:
+            left[1:] = 2 * (left[1:] - np.multiply.outer(gain(plan), left[w]))
+            return left
+        other = np.zeros_like(left)
+        other[1:w] = -left[w - 1 : 0 : -1]  # row t reads entry w − t; none at t = w
+        return np.hstack([left, other])
+
+    @property
+    def _noise(self) -> float:
+        return math.sqrt((self.plan.sigma**2 + self.plan.entry**2 / 12) / self.accepted)
+
+    @cached_property
+    def std(self) -> FloatArray:
+        """Std of each entry of x."""
+        return np.asarray(self._noise * np.linalg.norm(self.rows, axis=1))
+
+    def band(self, beta: float = 0.05) -> FloatArray:
+        """Half widths: with probability 1 − β all of x lie within them of the values that no noise would give."""
+        return np.asarray(simultaneous_quantile(self.plan.w, beta) * self.std)
+
+    @cached_property
+    def monotone(self) -> FloatArray:
+        """x̂ made nondecreasing and clipped to [−1, 1], as the slope of a convex risk is.
+
+        Its largest error is never larger: `local.proof.md`, lemma 3.
+        """
+        from scipy.optimize import isotonic_regression
+
+        return np.asarray(np.clip(isotonic_regression(self.x).x, -1.0, 1.0))
+
+    # -- the risk ------------------------------------------------------------------------------------------------
+
+    @property
+    def _knots(self) -> FloatArray:
+        """0, the middles of the buckets, 1: between two of them one end of a bucket is the nearest."""
+        w = self.plan.w
+        return np.concatenate([[0.0], (np.arange(w) + 0.5) / w, [1.0]])
+
+    def f(self, theta: Any, raw: bool = False) -> Any:
+        """The paper's f(x̂, θ) = ∫₀^θ x̂[nearest end]: estimated risk at θ minus that at 0.
+
+        `raw` uses x̂ as it is; by default its monotone form, which makes f convex.
+        """
+        points = np.asarray(theta, np.float64)
+        if not ((points >= 0) & (points <= 1)).all():
+            raise ParameterError("theta must lie in [0, 1]")
+        slopes = self.x if raw else self.monotone
+        knots, values = self._piecewise(slopes)
+        result = np.interp(points, knots, values)
+        return float(result) if points.ndim == 0 else result
+
+    def _piecewise(self, slopes: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Knots (0, middles of buckets, 1) and f there; f is linear in between."""
+        knots = self._knots
+        return knots, np.concatenate([[0.0], np.cumsum(np.diff(knots) * slopes)])
+
+    def risk(self, theta: Any) -> Any:
+        """f plus the estimated risk at 0, E|0 − d|: for the absolute loss the risk itself; else up to a constant."""
+        _, values = self._piecewise(self.monotone)
+        return self.f(theta) + (1 - float(values[-1])) / 2
+
+    @cached_property
+    def minimiser(self) -> float:
+        """θ with the least estimated risk; the middle where f is flat."""
+        knots, values = self._piecewise(self.monotone)
+        least = np.flatnonzero(values <= values.min() + 1e-15)
+        return float((knots[least[0]] + knots[least[-1]]) / 2)
+
+    def quantile(self, tau: float) -> float:
+        """The estimated τ-quantile of the collected points: where F̂ = (1 + x̂)/2 passes τ, linear inside a bucket."""
+        if not 0 < tau < 1:
+            raise ParameterError(f"tau must lie between 0 and 1, got {tau!r}")
+        share = (1 + self.monotone) / 2
+        at = int(np.searchsorted(share, tau))
+        if at == 0:
+            return 0.0
+        if at > self.plan.w:
+            return 1.0
+        step = share[at] - share[at - 1]
+        return float((at - 1 + (tau - share[at - 1]) / step) / self.plan.w)
+
+    @property
+    def median(self) -> float:
+        """The estimated median."""
+        return self.quantile(0.5)
+
+    # -- errors of the risk --------------------------------------------------------------------------------------
+
+    def f_std(self, theta: float) -> float:
+        """Std of f(theta, raw=True): f is linear in x̂."""
+        lengths = np.diff(np.minimum(self._knots, theta))
+        return float(self._noise * np.linalg.norm(lengths @ self.rows))
+
+    def f_interval(self, theta: float, level: float = 0.95) -> tuple[float, float]:
+        """(low, high) that holds the empirical f(θ) with probability `level`: normal noise plus 1/w for the buckets."""
+        half = interval_quantile(1 - level) * self.f_std(theta) + 1 / self.plan.w
+        middle = self.f(theta, raw=True)
+        return middle - half, middle + half
+
+    def bound(self, beta: float = 1 / 3, population: bool = False, raw: bool = False) -> float:
+        """Corrected bound: with probability 1 − β, |f(θ) − (risk at θ − risk at 0)| is at most this for all θ together.
+
+        Noise: the largest half width of the band, or with `raw` its mean over [0, 1]. Buckets: 1/w. With `population`,
+        half of β pays for the difference between the clients and the population they are drawn from: 2·√(ln(2/β′)/2n).
+
+        **Guarantee.** `local.proof.md`, theorem 2. Test:
+        tests/test_local_end_to_end.py::test_errors_stay_within_the_bound.
+        """
+        share = beta / 2 if population else beta
+        band = self.band(share)
+        noise = float(np.diff(self._knots) @ band) if raw else float(band.max())
+        extra = 2 * sampling_error(self.accepted, beta / 2) if population else 0.0
+        return noise + 1 / self.plan.w + extra
+
+    def paper_bound(self) -> float:
+        """The paper's corollary for probability 2/3, with its own constants: 2β + 2/(ε√n). Not relied on."""
+        half = Budget(self.plan.epsilon / 2, self.plan.delta / 2, calibration="paper")
+        row = local_learning_paper(self.plan.epsilon, self.accepted, half.noise_multiplier())
+        width = 2 / (self.plan.epsilon * math.sqrt(self.accepted))
+        return 2 * (row - width) + width
+
+    def __repr__(self) -> str:
+        return f"LocalEstimate(accepted={self.accepted}, minimiser={self.minimiser:.4g}, bound={self.bound():.3g})"

@@ -1,0 +1,158 @@
+"""Any convex 1-Lipschitz loss on [0, 1] as a median problem: the randomised reduction (Smith, Thakurta, Upadhyay 2017).
+
+For a loss ℓ(θ, d) with right derivative ℓ′ in [−1, 1], let Z(d) have the distribution function (1 + ℓ′(θ, d))/2 on
+[0, 1). Then d/dθ E|θ − Z| = 2·P(Z ≤ θ) − 1 = ℓ′(θ, d), so E|θ − Z(d)| = ℓ(θ, d) plus a constant in θ, and the median
+problem over the points Z(d) has the same minimiser and the same differences of risk. Z uses a client's own randomness
+and is drawn before the private message, so it cannot harm privacy.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from evercount.errors import InputError, ParameterError
+
+
+class Loss(ABC):
+    """A convex 1-Lipschitz loss in θ ∈ [0, 1]."""
+
+    @abstractmethod
+    def value(self, theta: float, data: Any) -> float:
+        """ℓ(θ, d)."""
+
+    @abstractmethod
+    def derivative(self, theta: float, data: Any) -> float:
+        """The right derivative in θ, in [−1, 1] and nondecreasing."""
+
+    def sample(self, data: Any, u: float) -> float:
+        """Z(d) from a uniform u in [0, 1): the smallest θ in [0, 1] with (1 + ℓ′(θ, d))/2 > u, to 2^−53; else 1."""
+        if not 0 <= u < 1:
+            raise ParameterError(f"u must lie in [0, 1), got {u!r}")
+
+        def reached(theta: float) -> bool:
+            slope = self.derivative(theta, data)
+            if not -1 <= slope <= 1:
+                raise InputError(f"the loss is not 1-Lipschitz: its derivative at {theta:g} is outside [-1, 1]")
+            return (1 + slope) / 2 > u
+
+        if reached(0.0):
+            return 0.0
+        low, high = 0.0, 1.0
+        while high - low > 2.0**-53:
+            middle = (low + high) / 2
+            if middle in (low, high):
+                break
+            low, high = (low, middle) if reached(middle) else (middle, high)
+        return high
+
+
+def _point(data: Any) -> float:
+    if isinstance(data, bool) or not isinstance(data, int | float) or not 0 <= data <= 1:
+        raise InputError("a data point must be a number in [0, 1]")
+    return float(data)
+
+
+@dataclass(frozen=True)
+class Absolute(Loss):
+    """|θ − d|: the median. Z(d) = d, so no randomness is used."""
+
+    def value(self, theta: float, data: Any) -> float:
+        """ℓ(θ, d)."""
+        return abs(theta - _point(data))
+
+    def derivative(self, theta: float, data: Any) -> float:
+        """See `Loss`."""
+        return 1.0 if theta >= _point(data) else -1.0
+
+    def sample(self, data: Any, u: float) -> float:
+        """d itself."""
+        return _point(data)
+
+
+@dataclass(frozen=True)
+class Quantile(Loss):
+    """The pinball loss: τ(d − θ) below d and (1 − τ)(θ − d) above it; its minimiser is the τ-quantile.
+
+    One collection with `Absolute` answers every quantile (`LocalEstimate.quantile`) with less noise; this loss
+    is for a server that minimises.
+    """
+
+    tau: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tau < 1:
+            raise ParameterError(f"tau must lie between 0 and 1, got {self.tau!r}")
+
+    def value(self, theta: float, data: Any) -> float:
+        """ℓ(θ, d)."""
+        d = _point(data)
+        return self.tau * (d - theta) if theta < d else (1 - self.tau) * (theta - d)
+
+    def derivative(self, theta: float, data: Any) -> float:
+        """See `Loss`."""
+        return 1 - self.tau if theta >= _point(data) else -self.tau
+
+    def sample(self, data: Any, u: float) -> float:
+        """0, d or 1 with probabilities (1 − τ)/2, 1/2 and τ/2."""
+        d = _point(data)
+        if u < (1 - self.tau) / 2:
+            return 0.0
+        return d if u < 1 - self.tau / 2 else 1.0
+
+
+@dataclass(frozen=True)
+class Hinge(Loss):
+    """Threshold classification: data (x, y) with y = ±1, ℓ = max(0, margin − y·(θ − x)), x and θ in [0, 1]."""
+
+    margin: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.margin <= 1:
+            raise ParameterError(f"margin must lie in [0, 1], got {self.margin!r}")
+
+    def _pair(self, data: Any) -> tuple[float, int]:
+        try:
+            x, y = data
+        except (TypeError, ValueError):
+            raise InputError("a data point of Hinge is a pair (x, y)") from None
+        if y not in (-1, 1):
+            raise InputError("the label y must be -1 or 1")
+        return _point(x), int(y)
+
+    def value(self, theta: float, data: Any) -> float:
+        """ℓ(θ, d)."""
+        x, y = self._pair(data)
+        return max(0.0, self.margin - y * (theta - x))
+
+    def derivative(self, theta: float, data: Any) -> float:
+        """See `Loss`."""
+        x, y = self._pair(data)
+        if y == 1:
+            return 0.0 if theta >= x + self.margin else -1.0
+        return 1.0 if theta >= x - self.margin else 0.0
+
+    def sample(self, data: Any, u: float) -> float:
+        """The kink with probability 1/2, else the end of [0, 1] towards which the loss is flat."""
+        x, y = self._pair(data)
+        if y == 1:
+            return min(x + self.margin, 1.0) if u < 0.5 else 1.0
+        return 0.0 if u < 0.5 else max(x - self.margin, 0.0)
+
+
+@dataclass(frozen=True)
+class ConvexLoss(Loss):
+    """Your own loss from two functions of (θ, d): the loss and its right derivative, which must lie in [−1, 1]."""
+
+    loss: Callable[[float, Any], float]
+    slope: Callable[[float, Any], float]
+
+    def value(self, theta: float, data: Any) -> float:
+        """ℓ(θ, d)."""
+        return float(self.loss(theta, data))
+
+    def derivative(self, theta: float, data: Any) -> float:
+        """See `Loss`."""
+        return float(self.slope(theta, data))

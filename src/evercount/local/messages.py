@@ -1,0 +1,77 @@
+"""The wire format of the local model: one version, one header, 16-bit entries; batches are checked as one array.
+
+b"eL" · version (1 byte) · form (1 byte: number of counters) · digest of the plan (4) · entries (int16, little-endian)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount.errors import MessageRejected
+from evercount.local.plan import MAGIC, VERSION, LocalPlan
+
+HEAD = 8
+ENTRY = np.dtype("<i2")
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+def header(plan: LocalPlan) -> bytes:
+    """The first eight bytes of every message of a plan."""
+    return plan.header
+
+
+def pack(plan: LocalPlan, entries: npt.NDArray[np.int16]) -> bytes:
+    """A message."""
+    return header(plan) + entries.astype(ENTRY, copy=False).tobytes()
+
+
+def size(plan: LocalPlan) -> int:
+    """Bytes of a message."""
+    return HEAD + plan.entries * ENTRY.itemsize
+
+
+def inside(plan: LocalPlan, entries: FloatArray) -> BoolArray:
+    """Which rows lie in the server's ball, each counter by itself; sums of squares below 2^53 are exact in doubles."""
+    vectors = entries.reshape(len(entries), plan.counters, plan.w)
+    norms = np.einsum("ijk,ijk->ij", vectors, vectors)
+    return np.asarray((norms <= float(plan.radius) ** 2).all(axis=1))
+
+
+def unpack(plan: LocalPlan, message: object) -> FloatArray:
+    """The entries of one message, or MessageRejected with the reason."""
+    if not isinstance(message, bytes | bytearray | memoryview):
+        raise MessageRejected(f"a message is bytes, got {type(message).__name__}")
+    data = bytes(message)
+    if data[:2] != MAGIC:
+        raise MessageRejected("this is not a message of an evercount client")
+    if len(data) > 2 and data[2] != VERSION:
+        raise MessageRejected(f"the message has format {data[2]}, this server reads format {VERSION}")
+    if len(data) != size(plan):
+        raise MessageRejected(f"a message of this plan has {size(plan)} bytes, got {len(data)}")
+    if data[:HEAD] != header(plan):
+        raise MessageRejected("the message was made for other parameters (epsilon, delta, buckets or form)")
+    entries = np.frombuffer(data, ENTRY, offset=HEAD).astype(np.float64)
+    if not inside(plan, entries[np.newaxis])[0]:
+        raise MessageRejected(f"the message lies outside the ball of radius {plan.radius} of honest messages")
+    return entries
+
+
+def unpack_many(plan: LocalPlan, messages: Sequence[object]) -> tuple[FloatArray, int]:
+    """(entries of the accepted messages, number of rejected ones) of a batch."""
+    want = size(plan)
+    good = [m for m in messages if isinstance(m, bytes) and len(m) == want]
+    table = np.frombuffer(b"".join(good), np.uint8).reshape(len(good), want)
+    known = (table[:, :HEAD] == np.frombuffer(header(plan), np.uint8)).all(axis=1)
+    if not known.all():
+        table = table[known]
+    entries = np.ascontiguousarray(table[:, HEAD:]).view(ENTRY).astype(np.float64)
+    honest = inside(plan, entries)
+    if not honest.all():
+        entries = entries[honest]
+    return entries, len(messages) - len(entries)

@@ -1,0 +1,110 @@
+"""A made-up epidemic that feeds the demonstration: hourly flu self-assessments from eight regions."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from evercount.errors import EvercountError
+from evercount.queries.base import FloatArray, IntArray
+from evercount.service.clock import Clock
+from evercount.service.events import read_batch
+from evercount.service.service import Service
+from evercount.store import Declaration, Store
+from evercount.store.declaration import parse_time
+
+REGIONS = ("North", "Northeast", "East", "Southeast", "South", "Southwest", "West", "Northwest")
+NAME = "flu-demo"
+START = "2026-10-01T00:00:00Z"
+HOUR = 3600.0
+TICK_SECONDS = 1.0
+"""Real seconds of one demonstration hour."""
+SEED = 20261001
+PIECES = 4
+"""Batches per hour, so that the open tick fills up little by little."""
+
+DECLARATION = {
+    "name": NAME,
+    "description": "Synthetic data: made-up hourly flu self-assessments by region. No real person is in it.",
+    "query": {"name": "histogram", "parameters": {"keys": list(REGIONS)}},
+    "budget": {"epsilon": 1.0, "delta": 1e-9, "adjacency": "add-remove", "unit": "event"},
+    "tick": "1h",
+    "start": START,
+    "horizon": 8760,
+    "late": "next",
+    "public": True,
+}
+
+
+def expected_reports(hours: IntArray) -> FloatArray:
+    """Mean reports per hour (from 0) and region: a wave that reaches one region after the other, by day and night."""
+    days = np.asarray(hours, dtype=np.float64)[:, np.newaxis] / 24
+    number = np.arange(len(REGIONS))
+    peak, width, size = 12 + 3.0 * number, 6 + 0.5 * number, 60 + 25.0 * ((number * 5) % 8)
+    wave = size * (np.exp(-(((days - peak) / width) ** 2)) + 0.5 * np.exp(-(((days - peak - 55) / (2 * width)) ** 2)))
+    daily = 1 + 0.6 * np.sin(2 * np.pi * (days - 0.35))
+    return np.asarray((4 + wave) * daily)
+
+
+def reports(hour: int, seed: int = SEED) -> IntArray:
+    """The reports of one hour (from 0) per region: Poisson, the same for the same seed."""
+    generator = np.random.default_rng([seed, hour])
+    return np.asarray(generator.poisson(expected_reports(np.asarray([hour]))[0]), dtype=np.int64)
+
+
+def demo_clock(store: Store) -> Clock:
+    """An hour per second, from the start of the demonstration or from where it stopped."""
+    known = store.streams.get(NAME)
+    done = known.closed if known is not None else 0
+    return Clock(HOUR / TICK_SECONDS, parse_time(START) + done * HOUR)
+
+
+def demo_declaration() -> Declaration:
+    """The stream of the demonstration."""
+    return Declaration.from_dict(DECLARATION)
+
+
+class Feeder(threading.Thread):
+    """Sends the made-up reports as they fall due, by the same way as any batch, with idempotency keys."""
+
+    def __init__(self, service: Service, seed: int = SEED) -> None:
+        super().__init__(name="evercount-demo", daemon=True)
+        self.service, self.seed = service, seed
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        """Feed until told to stop."""
+        live = self.service.store.find(NAME)
+        hour, piece = live.closed, 0
+        while not self.ended.is_set() and not live.finished:
+            due = live.start + (hour + (piece + 0.5) / PIECES) * HOUR
+            if self.ended.wait(self.service.clock.seconds_until(due)):
+                return
+            self._send(live.declaration, hour, piece)
+            hour, piece = (hour, piece + 1) if piece + 1 < PIECES else (hour + 1, 0)
+
+    def _send(self, declaration: Declaration, hour: int, piece: int) -> None:
+        numbers = reports(hour, self.seed)
+        events = [name for name, number in zip(REGIONS, numbers.tolist(), strict=True) for _ in range(number)]
+        body = json.dumps(events[piece::PIECES]).encode()
+        batch = read_batch(declaration, body, key=f"{self.seed}-{hour}-{piece}")
+        while not self.ended.is_set():
+            try:
+                self.service.writer.submit(batch).result()
+                return
+            except EvercountError:  # the store fails for the moment: the key makes the retry safe
+                time.sleep(0.2)
+
+    def stop(self) -> None:
+        """End the feeding."""
+        self.ended.set()
+        self.join(2)
+
+
+def demo_file(folder: Path) -> Path:
+    """The database of a demonstration in a folder."""
+    return folder / "evercount-demo.db"

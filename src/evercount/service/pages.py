@@ -1,0 +1,85 @@
+"""The dashboard's files, the chart library of an installed package, and a page that lists the API."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import pathlib
+from importlib import resources
+from typing import Annotated
+
+from fastapi import FastAPI, Path
+from fastapi.responses import FileResponse, HTMLResponse
+from starlette.responses import Response
+
+from evercount.service.problems import Problem
+
+FileName = Annotated[str, Path(max_length=200)]
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".json": "application/json",
+    ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
+}
+PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>evercount API</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
+:root{{color-scheme:light dark}}
+code{{font-weight:600}}dt{{margin-top:1rem}}</style>
+<h1>The API of evercount {version}</h1>
+<p>Tokens are sent as <code>Authorization: Bearer TOKEN</code>. Every error has one shape:
+<code>{{"error": {{"type", "message", "remedy"}}}}</code>. The full description for tools is
+<a href="/openapi.json">openapi.json</a>.</p><dl>{items}</dl></html>"""
+
+
+def static_folder() -> pathlib.Path:
+    """The folder of the dashboard's files."""
+    return pathlib.Path(str(resources.files("evercount.service"))) / "static"
+
+
+def uplot_folder() -> pathlib.Path | None:
+    """The folder in which the installed package `uplot-python` keeps uPlot; the package itself is not imported."""
+    found = importlib.util.find_spec("uplot")
+    if found is None or not found.submodule_search_locations:
+        return None
+    return pathlib.Path(next(iter(found.submodule_search_locations))) / "static"
+
+
+def serve_file(folder: pathlib.Path | None, name: str, kinds: tuple[str, ...] = tuple(KINDS)) -> Response:
+    """A file that lies directly in the folder and is of a known kind, or Problem 404."""
+    known = {} if folder is None or not folder.is_dir() else {file.name: file for file in folder.iterdir()}
+    file = known.get(name)
+    if file is None or file.suffix not in kinds or not file.is_file():
+        raise Problem(404, "NotFound", "there is no such file")
+    return FileResponse(file, media_type=KINDS[file.suffix], headers={"Cache-Control": "no-cache"})
+
+
+def add_pages(app: FastAPI) -> None:
+    """`/`, `/static/*`, `/vendor/uplot/*` and `/docs`."""
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return serve_file(static_folder(), "index.html")
+
+    @app.get("/static/{file}", include_in_schema=False)
+    async def static(file: FileName) -> Response:
+        return serve_file(static_folder(), file)
+
+    @app.get("/vendor/uplot/{file}", include_in_schema=False)
+    async def uplot(file: FileName) -> Response:
+        return serve_file(uplot_folder(), file, (".js", ".css"))
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        described = app.openapi()
+        items = []
+        for path, operations in described["paths"].items():
+            for method, operation in operations.items():
+                text = html.escape(operation.get("description", operation.get("summary", "")))
+                items.append(f"<dt><code>{method.upper()} {html.escape(path)}</code></dt><dd>{text}</dd>")
+        return HTMLResponse(PAGE.format(version=html.escape(app.version), items="".join(items)))

@@ -1,0 +1,28 @@
+"""Durable state and releases: SQLite by default, PostgreSQL by a URL."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from evercount.errors import MissingExtra
+
+if importlib.util.find_spec("sqlalchemy") is None:
+    raise MissingExtra("The durable store", "store")
+
+from evercount.store.declaration import Declaration
+from evercount.store.live import Accepted, Batch, Conflict, LiveStream, TooEarly
+from evercount.store.reading import Reading
+from evercount.store.sealing import key_from_environment
+from evercount.store.store import Store
+
+__all__ = [
+    "Accepted",
+    "Batch",
+    "Conflict",
+    "Declaration",
+    "LiveStream",
+    "Reading",
+    "Store",
+    "TooEarly",
+    "key_from_environment",
+]

@@ -1,0 +1,260 @@
+"""One writer's connection to SQLite or PostgreSQL with the lock that keeps every other writer out, and readers."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+from evercount.errors import MissingExtra, ParameterError, StoreError
+
+LOCK = int.from_bytes(hashlib.blake2b(b"evercount single writer", digest_size=8).digest(), "big", signed=True)
+"""The number of the advisory lock that the one writer of a PostgreSQL schema holds."""
+BUSY_SECONDS = 10
+PATIENCE = 3.0
+"""Seconds to wait for the session of a killed writer to end."""
+
+
+def parse_url(place: str | Path) -> URL:
+    """A database URL from a URL or from the path of an SQLite file."""
+    given = str(place)
+    if "://" not in given:
+        return URL.create("sqlite", database=str(Path(given).expanduser().absolute()))
+    try:
+        url = make_url(given)
+    except (ArgumentError, ValueError):
+        raise ParameterError(
+            "the database must be a file's path or a URL such as postgresql://user@host/name"
+        ) from None
+    kind = url.get_backend_name()
+    if kind == "sqlite":
+        if not url.database or url.database == ":memory:":
+            raise ParameterError("the store must be durable: give the path of a file, not an SQLite in memory")
+        return URL.create("sqlite", database=str(Path(url.database).absolute()))
+    if kind in ("postgresql", "postgres"):
+        return url.set(drivername="postgresql+psycopg")
+    raise ParameterError(f"the database must be SQLite or PostgreSQL, not {kind!r:.40}")
+
+
+def explain(error: SQLAlchemyError) -> StoreError:
+    """The database's own first line as a StoreError; statements and their parameters stay out of it."""
+    origin = error.orig if isinstance(error, DBAPIError) else error
+    first = str(origin).strip().splitlines()[:1]
+    return StoreError(f"the database refused ({type(origin).__name__}): {first[0] if first else 'no reason given'}")
+
+
+class Database:
+    """A database that is open for reading and, with `write`, for the one writer.
+
+    **Guarantee.** While a Database with `write` is open, no other process has one on the same database: SQLite by an
+    operating-system lock on `<file>.lock`, PostgreSQL by an advisory lock of the session that also does all writing, so
+    a writer that lost its lock lost its connection too. Tests: `test_store_lock.py`.
+    """
+
+    def __init__(self, place: str | Path, write: bool = True) -> None:
+        self.url = parse_url(place)
+        self.sqlite = self.url.get_backend_name() == "sqlite"
+        self.write = write
+        self._lock_file: int | None = None
+        self._connection: Connection | None = None
+        if self.sqlite:
+            self._check_file()
+            if write:
+                self._take_file_lock()
+        try:
+            self.writer = self._engine(write)
+            self.reader = self._engine(False)
+            if write:
+                self.reconnect()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def file(self) -> Path | None:
+        """The SQLite file; None for PostgreSQL."""
+        return Path(str(self.url.database)) if self.sqlite else None
+
+    def describe(self) -> str:
+        """The place without its password."""
+        return str(self.file) if self.sqlite else self.url.render_as_string(hide_password=True)
+
+    # -- opening -------------------------------------------------------------------------------------------------
+
+    def _check_file(self) -> None:
+        file = self.file
+        assert file is not None
+        if not file.parent.is_dir():
+            raise StoreError(f"the folder {file.parent} does not exist: make it, or choose another file")
+        if file.exists():
+            with contextlib.suppress(OSError), file.open("rb") as content:
+                if content.read(16) not in (b"", b"SQLite format 3\0"):
+                    raise StoreError(f"{file} is not an SQLite database")
+        elif not self.write:
+            raise StoreError(f"there is no store at {file}")
+        if self.write and not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise StoreError(f"{file} is read-only for this user: change its permissions or choose another file")
+        if self.write and not file.exists():
+            os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))  # raw sums and secrets: for the owner only
+
+    def _take_file_lock(self) -> None:
+        file = self.file
+        assert file is not None
+        path = file.with_name(file.name + ".lock")
+        try:
+            handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        except OSError as error:
+            raise StoreError(f"the lock {path} cannot be opened: {error.strerror}") from None
+        try:
+            _exclusive(handle)
+        except OSError:
+            os.close(handle)
+            raise StoreError(
+                f"another process writes to {file}: a stream has one writer. Stop that process first (it holds {path})"
+            ) from None
+        self._lock_file = handle
+
+    def _engine(self, write: bool) -> Engine:
+        options: dict[str, Any] = {"hide_parameters": True, "poolclass": NullPool}
+        if not write and not self.sqlite:
+            options = {"hide_parameters": True, "pool_size": 4, "pool_pre_ping": True}
+        try:
+            if self.sqlite:
+                options["connect_args"] = {"check_same_thread": False, "timeout": BUSY_SECONDS}
+            else:
+                options["connect_args"] = {"connect_timeout": BUSY_SECONDS, "application_name": "evercount"}
+            engine = create_engine(self.url, **options)
+        except (ModuleNotFoundError, NoSuchModuleError) as error:
+            raise MissingExtra("PostgreSQL", "postgres") from error
+        if self.sqlite:
+            event.listen(engine, "connect", _pragmas_of_writer if write else _pragmas_of_reader)
+            event.listen(engine, "begin", _begin_of_writer if write else _begin_of_reader)
+        return engine
+
+    def reconnect(self) -> None:
+        """A fresh connection of the writer, with its lock; StoreError when another writer has it."""
+        if self._connection is not None:
+            with contextlib.suppress(SQLAlchemyError):
+                self._connection.close()
+            self._connection = None
+        try:
+            connection = self.writer.connect()
+            if not self.sqlite and not _advisory_lock(connection):
+                connection.close()
+                raise StoreError(
+                    f"another process writes to {self.describe()}: a stream has one writer. Stop that process first"
+                )
+        except SQLAlchemyError as error:
+            raise explain(error) from None
+        self._connection = connection
+
+    # -- use -----------------------------------------------------------------------------------------------------
+
+    @property
+    def lost(self) -> bool:
+        """Whether the writer's connection broke, and with it its lock."""
+        return self._connection is None or self._connection.invalidated or self._connection.closed
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """One write transaction: all of it is durable when the block ends, or none of it and StoreError."""
+        if not self.write:
+            raise StoreError("this store was opened for reading only")
+        if self.lost:
+            raise StoreError("the connection to the database is lost; it is being opened again")
+        connection = self._connection
+        assert connection is not None
+        try:
+            with connection.begin():
+                yield connection
+        except SQLAlchemyError as error:
+            if self.sqlite:
+                self._settle(connection)
+            raise explain(error) from None
+
+    def _settle(self, connection: Connection) -> None:
+        """After an error SQLite may or may not have ended the transaction: end it for certain."""
+        raw: Any = None if connection.invalidated else connection.connection.dbapi_connection
+        if raw is not None and raw.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                raw.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A consistent view for reading."""
+        try:
+            with self.reader.connect() as connection, connection.begin():
+                yield connection
+        except SQLAlchemyError as error:
+            raise explain(error) from None
+
+    def connection(self) -> Connection:
+        """The writer's connection, for migrations."""
+        assert self._connection is not None
+        return self._connection
+
+    def close(self) -> None:
+        """Close everything and give the lock back."""
+        if self._connection is not None:
+            with contextlib.suppress(SQLAlchemyError):
+                self._connection.close()
+            self._connection = None
+        for name in ("writer", "reader"):
+            engine = getattr(self, name, None)
+            if engine is not None:
+                engine.dispose()
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+
+def _advisory_lock(connection: Connection) -> bool:
+    """Whether the session got the writer's lock. It waits a little: a killed writer's session takes a moment to end."""
+    last = time.monotonic() + PATIENCE
+    while True:
+        held = bool(connection.execute(text("select pg_try_advisory_lock(:lock)"), {"lock": LOCK}).scalar())
+        connection.commit()
+        if held or time.monotonic() > last:
+            return held
+        time.sleep(0.05)
+
+
+def _exclusive(handle: int) -> None:
+    """Lock an open file for this process until it ends, or OSError at once."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+    else:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _pragmas_of_writer(connection: sqlite3.Connection, _: object) -> None:
+    connection.isolation_level = None  # transactions are begun by _begin_of_writer, not by the driver
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA secure_delete=ON")  # consumed accumulators and old states leave no copy in free pages
+
+
+def _pragmas_of_reader(connection: sqlite3.Connection, _: object) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA query_only=ON")
+
+
+def _begin_of_writer(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _begin_of_reader(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")

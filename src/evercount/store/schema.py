@@ -1,0 +1,180 @@
+"""The tables of the store and the ordered migrations that make them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Double,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    insert,
+    inspect,
+    select,
+)
+
+from evercount.errors import StoreError
+
+metadata = MetaData()
+
+migrations = Table(
+    "evercount_migrations",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("name", String(64), nullable=False),
+    Column("applied", Double, nullable=False),
+)
+
+meta = Table("meta", metadata, Column("key", String(64), primary_key=True), Column("value", Text, nullable=False))
+
+streams = Table(
+    "streams",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", String(64), unique=True, nullable=False),
+    Column("declaration", Text, nullable=False),
+    Column("start", Double, nullable=False),
+    Column("created", Double, nullable=False),
+    Column("genesis", LargeBinary(32), nullable=False),
+)
+
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("sealed", LargeBinary, nullable=False),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("key", LargeBinary(32), primary_key=True),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("tick", BigInteger, nullable=False),
+    Column("accepted", Double, nullable=False, index=True),
+    sqlite_with_rowid=False,
+)
+
+accumulators = Table(
+    "accumulators",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("tick", BigInteger, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+)
+
+open_events = Table(
+    "open_events",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("tick", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("sealed", LargeBinary, nullable=False),
+)
+
+users = Table(
+    "users",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("user", LargeBinary(32), primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+states = Table(
+    "states",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("tick", BigInteger, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+)
+
+ticks = Table(
+    "ticks",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("tick", BigInteger, primary_key=True, autoincrement=False),
+    Column("hash", LargeBinary(32), nullable=False),
+    Column("closed", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+releases = Table(
+    "releases",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("tick", BigInteger, primary_key=True, autoincrement=False),
+    Column("cell", Integer, primary_key=True, autoincrement=False),
+    Column("value", Double, nullable=False),
+    Column("std", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("sequence", Integer, primary_key=True),
+    Column("stream", Integer, unique=True, nullable=False),
+    Column("budget", Text, nullable=False),
+    Column("mu", Double, nullable=False),
+    Column("numeric_delta", Double, nullable=False),
+    Column("spent", Double, nullable=False),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("role", String(8), nullable=False),
+    Column("label", String(200), nullable=False),
+    Column("digest", LargeBinary(32), unique=True, nullable=False),
+    Column("created", Double, nullable=False),
+)
+
+
+def first_tables(connection: Connection) -> None:
+    """Every table of version 1."""
+    names = set(inspect(connection).get_table_names())
+    taken = sorted(names & set(metadata.tables) - {migrations.name})
+    if taken:
+        raise StoreError(
+            f"the database already has tables named {', '.join(taken)} that evercount did not make: use another "
+            "database or another PostgreSQL schema"
+        )
+    metadata.create_all(connection)
+
+
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (first_tables,)
+"""In order and for ever: a migration that was published is never changed, a new one is added at the end."""
+
+
+def applied(connection: Connection) -> int:
+    """How many migrations the database has."""
+    if not inspect(connection).has_table(migrations.name):
+        return 0
+    return len(connection.execute(select(migrations.c.number)).all())
+
+
+def migrate(connection: Connection, steps: tuple[Callable[[Connection], None], ...] = MIGRATIONS) -> int:
+    """Bring the schema up to date; each step and its record are one transaction. Returns how many were applied."""
+    with connection.begin():
+        migrations.create(connection, checkfirst=True)
+        done = applied(connection)
+    if done > len(steps):
+        raise StoreError(f"the store has schema version {done} and this program knows {len(steps)}: update evercount")
+    for number in range(done, len(steps)):
+        with connection.begin():
+            steps[number](connection)
+            connection.execute(
+                insert(migrations).values(number=number + 1, name=steps[number].__name__, applied=time.time())
+            )
+    return len(steps) - done
