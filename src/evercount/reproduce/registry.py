@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evercount.reproduce import attacks, counting, honaker, norms, table1, topk
+from evercount.reproduce import attacks, baselines, counting, honaker, norms, table1, topk
 from evercount.reproduce.items import Item
 
 ITEMS: dict[str, Item] = {
@@ -17,5 +17,7 @@ ITEMS: dict[str, Item] = {
         table1.TABLE1,
         attacks.FAILURES,
         norms.CONSTANTS,
+        baselines.SMOOTHNESS,
+        baselines.SPARSE,
     )
 }
