@@ -72,7 +72,8 @@ def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
         return drawn
 
     verdict = "as the paper says: trees are not smooth, its factorisation is"
-    return Result({"smoothness": rows}, findings, verdict, figures={"smoothness": figure})
+    paper = {"claim": "the binary mechanism's error is non-smooth and non-monotonic, the factorisation's is smooth"}
+    return Result({"smoothness": rows}, findings, verdict, paper, figures={"smoothness": figure})
 
 
 def sparse(parameters: Mapping[str, Any], context: Context) -> Result:
@@ -106,7 +107,8 @@ def sparse(parameters: Mapping[str, Any], context: Context) -> Result:
         return drawn
 
     verdict = "wins for rare events with delta 0; with Gaussian noise the plain counter is mostly better"
-    return Result({"sparse": rows}, findings, verdict, figures={"sparse-against-plain": figure})
+    paper = {"claim": "C(5 log T + Psi(n) sqrt(ln 6n)) on streams with n ones"}
+    return Result({"sparse": rows}, findings, verdict, paper, figures={"sparse-against-plain": figure})
 
 
 SMOOTHNESS = Item(
