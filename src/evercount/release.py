@@ -9,7 +9,7 @@ import csv
 import importlib
 import json
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -130,24 +130,22 @@ class ErrorModel:
         return float(np.sqrt(variance + (self.query.grid**2 / 12 * ((earlier > 0) + 1) if self.rounded else 0.0)))
 
 
-@dataclass(frozen=True, eq=False)
 class Release:
-    """What one tick publishes: `values` with one entry per output and the exact std of each."""
+    """What one tick publishes: `values` with one entry per output. Errors are computed when they are asked for."""
 
-    tick: int
-    values: FloatArray
-    std_all: FloatArray
-    labels: Sequence[str]
-    noise: str
-    guarantee: str
-    postprocessed: tuple[str, ...] = ()
-    query: Query | None = field(default=None, repr=False)
-    spread: FloatArray | None = field(default=None, repr=False)
-    slack: FloatArray | None = field(default=None, repr=False)
-    earlier: int = 1
-    """Numbers published so far: a monotone release looks back on all of them."""
-    pure: bool = False
-    """Whether errors are sums of Laplace numbers, whose tails are heavier than normal ones."""
+    def __init__(self, run: Releases, index: int) -> None:
+        self._run = run
+        self._index = index
+
+    @property
+    def tick(self) -> int:
+        """The 1-based tick."""
+        return self._run.first_tick + self._index
+
+    @property
+    def values(self) -> FloatArray:
+        """The published numbers, one per output."""
+        return np.asarray(self._run.rows[self._index], dtype=np.float64)
 
     @property
     def value(self) -> Any:
@@ -155,9 +153,39 @@ class Release:
         return float(self.values[0]) if len(self.values) == 1 else self.values
 
     @property
+    def std_all(self) -> FloatArray:
+        """The exact std of each output (before post-processing)."""
+        return np.asarray(self._run.std_all[self._index], dtype=np.float64)
+
+    @property
     def std(self) -> Any:
         """The std of `value`: a number, or one per output."""
         return float(self.std_all[0]) if len(self.values) == 1 else self.std_all
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """One label per output."""
+        return self._run.labels
+
+    @property
+    def noise(self) -> str:
+        """The kind of noise: "exact", or "insecure-float" for simulation."""
+        return self._run.noise
+
+    @property
+    def guarantee(self) -> str:
+        """The guarantee of the whole stream in one sentence."""
+        return self._run.guarantee
+
+    @property
+    def postprocessed(self) -> tuple[str, ...]:
+        """The post-processing that was applied."""
+        return self._run.postprocessed
+
+    @property
+    def query(self) -> Query:
+        """What was asked."""
+        return self._run.query
 
     def interval(self, level: float = 0.95) -> tuple[Any, Any]:
         """(low, high) that holds the true number with probability at least `level`, for each output by itself.
@@ -165,9 +193,7 @@ class Release:
         Post-processing to nonnegative or whole numbers keeps that true where the truth is such. A monotone release is
         the largest number so far, so its interval has to hold for all ticks at once and is wider.
         """
-        quantile = interval_factor(level, self.postprocessed, self.earlier, self.pure)
-        half = quantile * (self.std_all if self.spread is None else self.spread)
-        half = half if self.slack is None else half + self.slack
+        half = self._run.half_widths(level, self._index)
         if len(self.values) == 1:
             return float(self.values[0] - half[0]), float(self.values[0] + half[0])
         return self.values - half, self.values + half
@@ -188,6 +214,9 @@ class Release:
     def cut(self, S: Collection[int], P: Collection[int] | None = None) -> CutValue:
         """The weight between vertex sets S and P (default: all others) with its exact std, for `Cuts`."""
         return self.graph().cut(S, P)
+
+    def __repr__(self) -> str:
+        return f"Release(tick={self.tick}, outputs={len(self.values)}, noise={self.noise!r})"
 
     def __str__(self) -> str:
         shown = ", ".join(
@@ -225,21 +254,7 @@ class Releases:
     def __getitem__(self, index: int) -> Release:
         if not -len(self) <= index < len(self):
             raise IndexError(index)
-        i = index % len(self)
-        return Release(
-            self.first_tick + i,
-            self._values[i],
-            self.std_all[i],
-            self.labels,
-            self.noise,
-            self.guarantee,
-            self.postprocessed,
-            self._errors.query,
-            self._errors_all[1][i],
-            self._errors_all[2][i],
-            (self.first_tick + i) * self._values.shape[1],
-            self._errors.pure,
-        )
+        return Release(self, index % len(self))
 
     def __iter__(self) -> Iterator[Release]:
         return (self[i] for i in range(len(self)))
@@ -254,6 +269,16 @@ class Releases:
     def labels(self) -> Sequence[str]:
         """One label per output."""
         return self._errors.query.labels
+
+    @property
+    def query(self) -> Query:
+        """What was asked."""
+        return self._errors.query
+
+    @property
+    def rows(self) -> FloatArray:
+        """Published numbers, always (ticks, outputs)."""
+        return self._values
 
     @property
     def ticks(self) -> IntArray:
@@ -287,11 +312,12 @@ class Releases:
         """Std of the published numbers before post-processing, always (ticks, outputs)."""
         return self._errors_all[0]
 
-    def _half(self, level: float) -> FloatArray:
-        """Half-widths of the intervals, (ticks, outputs)."""
-        last = (self.first_tick + len(self) - 1) * self._values.shape[1]
-        factor = interval_factor(level, self.postprocessed, last, self._errors.pure)
-        return factor * self._errors_all[1] + self._errors_all[2]
+    def half_widths(self, level: float, index: int | None = None) -> FloatArray:
+        """Half-widths of the intervals: of one tick, or of all of them as (ticks, outputs)."""
+        last = self.first_tick + (len(self) - 1 if index is None else index)
+        factor = interval_factor(level, self.postprocessed, last * self._values.shape[1], self._errors.pure)
+        half = factor * self._errors_all[1] + self._errors_all[2]
+        return half if index is None else np.asarray(half[index])
 
     @property
     def std(self) -> FloatArray:
@@ -300,7 +326,7 @@ class Releases:
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """(low, high): each holds its true number with probability at least `level`; see `Release.interval`."""
-        half = self._half(level)
+        half = self.half_widths(level)
         return self._squeeze(self._values - half), self._squeeze(self._values + half)
 
     def bound(self, beta: float = 0.05, method: str = "union") -> FloatArray:
@@ -364,7 +390,7 @@ class Releases:
     def table(self, level: float = 0.95) -> dict[str, npt.NDArray[Any]]:
         """Columns tick, cell, value, std, low, high: one row per tick and output."""
         outputs = len(self.labels)
-        half = self._half(level)
+        half = self.half_widths(level)
         return {
             "tick": np.repeat(self.ticks, outputs),
             "cell": np.tile(np.asarray(self.labels, dtype=object), len(self)),
@@ -414,7 +440,7 @@ class Releases:
         """Values with their error band: into a file (PNG, SVG, PDF), given axes, or new axes that are returned."""
         from evercount.plotting import band_plot
 
-        half = self._half(level)[:, :outputs]
+        half = self.half_widths(level)[:, :outputs]
         return band_plot(
             self.ticks, self._values[:, :outputs], half, self.labels[:outputs], self.caption(level), target
         )

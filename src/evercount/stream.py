@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -88,6 +89,7 @@ class Stream:
         self._users = initial_users()
         self._named = False  # whether ticks name the users of their events
         self._whole = True
+        self._last_scale: list[Any] | None = None
 
     # -- public facts ---------------------------------------------------------------------------------------------
 
@@ -111,7 +113,7 @@ class Stream:
         """The kind of noise, as every release states it."""
         return self._noise.stream.name
 
-    @property
+    @cached_property
     def guarantee(self) -> str:
         """The guarantee in one sentence."""
         sentence = self.budget.sentence()
@@ -232,15 +234,11 @@ class Stream:
             if scale is not None:
                 scales.append(scale)
         self._whole = True
-        return Releases(
-            first,
-            out,
-            self._errors,
-            self.noise,
-            self.guarantee,
-            self.postprocess,
-            np.concatenate(scales) if scales else None,
-        )
+        return self._as_releases(first, out, np.concatenate(scales) if scales else None)
+
+    def _as_releases(self, first: int, values: FloatArray, scale: FloatArray | None) -> Releases:
+        self._last_scale = None if scale is None else scale[-1:].tolist()
+        return Releases(first, values, self._errors, self.noise, self.guarantee, self.postprocess, scale)
 
     def _close(self, row: IntArray, encoder: Any, digest: str) -> Release:
         release = self._releases(row[np.newaxis])[0]
@@ -344,8 +342,7 @@ class Stream:
         last = None
         if self._last is not None:
             digest, release = self._last
-            parts = (release.values, release.std_all, release.spread, release.slack)
-            last = {"digest": digest, "parts": [np.asarray(part).tolist() for part in parts]}
+            last = {"digest": digest, "values": release.values.tolist(), "scale": self._last_scale}
         return pack(
             {
                 "query": {"name": self.query.name, "parameters": self.query.parameters()},
@@ -402,21 +399,9 @@ class Stream:
         stream._last = None
         if data["last"] is not None:
             last = data["last"]
-            values, std, spread, slack = (np.asarray(part, dtype=np.float64) for part in last["parts"])
-            release = Release(
-                stream._tick,
-                values,
-                std,
-                query.labels,
-                stream.noise,
-                stream.guarantee,
-                stream.postprocess,
-                query,
-                spread,
-                slack,
-                stream._tick * query.outputs,
-                stream._errors.pure,
-            )
+            values = np.asarray(last["values"], dtype=np.float64)[np.newaxis]
+            scale = None if last["scale"] is None else np.asarray(last["scale"], dtype=np.float64)
+            release = stream._as_releases(stream._tick, values, scale)[0]
             stream._last = (last["digest"], release)
         return stream
 

@@ -14,9 +14,8 @@ SIZE = 32
 """Ticks per matrix product."""
 WIDE = 24
 """From this many cells on, products run over cells; below, over blocks of ticks of one cell."""
-SLICE = 256
-"""Cells of one wide pass. Products of this size stay in the cache and below the size from which BLAS libraries start
-threads, which cost more than they bring here, and very much more on a busy machine."""
+SLICE = 1024
+"""Cells of one wide pass."""
 CHUNK = 1 << 14
 """Ticks of one narrow pass: its temporaries stay in the processor's cache."""
 
@@ -118,8 +117,7 @@ class BlockFilter:
         starts = self._starts(self._feed @ rows.T, s)  # (d, whole+1): buffers before each block, and after
         both[:, SIZE:] = starts[:, :-1].T
         y = np.empty(len(z))
-        parts = (-1, 128) if whole % 128 == 0 else (1, whole)  # small products, as in SLICE
-        np.matmul(both.reshape(*parts, SIZE + len(s)), self._both, out=y[:split].reshape(*parts, SIZE))
+        np.matmul(both, self._both, out=y[:split].reshape(whole, SIZE))
         s = starts[:, -1]
         if len(z) > split:
             ones = np.ones(len(z) - split)

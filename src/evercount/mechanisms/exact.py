@@ -33,6 +33,7 @@ from evercount.mechanisms.fixedpoint import (
     to_ints,
     unpack,
 )
+from evercount.mechanisms.threads import one_thread
 from evercount.noise import ExactNoise, Normals, Secret
 
 LARGEST_TICKS = MOST_TICKS
@@ -281,7 +282,8 @@ class ExactStream(NoiseStream):
         tick, state, before = self.tick + done, self._state, self._before
         while done < ticks:
             blocks = range(tick // SIZE, -(-(tick + ticks - done) // SIZE))
-            before, fresh, state = self._blocks(blocks, state)
+            with one_thread():
+                before, fresh, state = self._blocks(blocks, state)
             count = min(len(fresh), ticks - done)
             out[done : done + count], rows = fresh[:count], fresh[count:]
             done, tick = done + count, tick + count

@@ -10,6 +10,7 @@ import numpy as np
 from evercount.errors import HorizonReached, SnapshotError
 from evercount.factorizations import Factorization, State
 from evercount.mechanisms.base import FloatArray, NoiseStream
+from evercount.mechanisms.threads import one_thread
 from evercount.noise import FloatNoise
 
 AHEAD = 32
@@ -70,7 +71,8 @@ class FloatStream(NoiseStream):
         at, ticks = self._source.position, len(out)
         draws = self._factorization.draws(self._state.tick, self._state.tick + ticks)
         z = self._source.normals(at, at + draws, self._cells)
-        noise, self._state = self._factorization.block(self._state, z, ticks)
+        with one_thread():
+            noise, self._state = self._factorization.block(self._state, z, ticks)
         np.multiply(noise, self._scale, out=out)
 
     def dump(self) -> dict[str, Any]:
