@@ -75,15 +75,17 @@ def run(service: Service, host: str, port: int, ready: Callable[[str], None] | N
         server_header=False,
         lifespan="on",
     )
+    server = Server(config)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     main = threading.current_thread() is threading.main_thread()
     service.start()
     try:
         if main:
-            # uvicorn raises the signal again once it has stopped; that must not cut the rest of the stopping short
+            # for the moment before uvicorn listens to signals, and for the one after: uvicorn raises the signal again
+            # once it has stopped, and that must not cut the rest of the stopping short
             for number in before:
-                signal.signal(number, lambda *_: None)
-        Server(config).run()
+                signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+        server.run()
     finally:
         service.stop()
         if main:

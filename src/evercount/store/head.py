@@ -27,16 +27,15 @@ def genesis(declaration: str, start: float) -> bytes:
     return hashlib.blake2b(f"{declaration}|{start.hex()}".encode(), digest_size=32, person=b"evercount.genes").digest()
 
 
-def link(previous: bytes, tick: int, values: FloatArray, std: FloatArray) -> bytes:
-    """The hash of one released tick.
+def link(previous: bytes, tick: int, numbers: FloatArray) -> bytes:
+    """The hash of one released tick; `numbers` has the rows value, std, low and high, and a column for each output.
 
     **Guarantee.** Two chains with the same hash at a tick released the same numbers up to and including it, in the same
     order, if BLAKE2b is collision-resistant. Test: `test_store_chain.py::test_any_change_changes_the_hash`.
     """
     digest = hashlib.blake2b(previous, digest_size=32, person=b"evercount.link")
-    digest.update(tick.to_bytes(8, "big") + len(values).to_bytes(8, "big"))
-    digest.update(np.ascontiguousarray(values, dtype="<f8").tobytes())
-    digest.update(np.ascontiguousarray(std, dtype="<f8").tobytes())
+    digest.update(tick.to_bytes(8, "big") + numbers.shape[1].to_bytes(8, "big"))
+    digest.update(np.ascontiguousarray(numbers, dtype="<f8").tobytes())
     return digest.digest()
 
 

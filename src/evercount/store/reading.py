@@ -18,7 +18,6 @@ from evercount.errors import EvercountError, StoreError
 from evercount.privacy import Budget
 from evercount.privacy.budget import compose
 from evercount.queries.base import FloatArray
-from evercount.release import normal_quantile
 from evercount.store import schema
 from evercount.store.database import Database
 from evercount.store.declaration import Declaration, format_time
@@ -26,7 +25,6 @@ from evercount.store.head import HeadFile, genesis, link
 from evercount.store.sealing import Sealer
 
 LEVEL = 0.95
-QUANTILE = normal_quantile(LEVEL)
 PAGE = 200
 PROBE = b"evercount store"
 
@@ -95,29 +93,27 @@ class Reading:
             where = (chain.c.stream == stream) & (chain.c.tick > after) & (chain.c.tick <= last)
             hashes = {row.tick: bytes(row.hash) for row in connection.execute(select(chain).where(where))}
             where = (table.c.stream == stream) & (table.c.tick > after) & (table.c.tick <= last)
-            query = select(table.c.tick, table.c.value, table.c.std).where(where).order_by(table.c.tick, table.c.cell)
-            rows: dict[int, list[tuple[float, float]]] = {}
-            for tick, value, std in connection.execute(query):
-                rows.setdefault(tick, []).append((value, std))
+            columns = (table.c.tick, table.c.value, table.c.std, table.c.low, table.c.high)
+            rows: dict[int, list[tuple[float, ...]]] = {}
+            for tick, *numbers in connection.execute(
+                select(*columns).where(where).order_by(table.c.tick, table.c.cell)
+            ):
+                rows.setdefault(tick, []).append(tuple(numbers))
         made = []
-        for tick, numbers in rows.items():
-            values, std = np.asarray(numbers, dtype=np.float64).T
-            made.append(self.describe_release(declaration, start, tick, values, std, hashes.get(tick, b"")))
+        for tick, cells in rows.items():
+            found = np.asarray(cells, dtype=np.float64).T
+            made.append(self.describe_release(declaration, start, tick, found, hashes.get(tick, b"")))
         return made
 
     def describe_release(
-        self, declaration: Declaration, start: float, tick: int, values: FloatArray, std: FloatArray, digest: bytes
+        self, declaration: Declaration, start: float, tick: int, numbers: FloatArray, digest: bytes
     ) -> dict[str, Any]:
-        """One release as everybody gets it."""
+        """One release as everybody gets it; `numbers` has the rows value, std, low and high."""
         begin = declaration.tick_start(tick, start)
-        half = QUANTILE * std
         return {
             "tick": tick,
             "start": None if begin is None else format_time(begin),
-            "values": values.tolist(),
-            "std": std.tolist(),
-            "low": (values - half).tolist(),
-            "high": (values + half).tolist(),
+            **{name: row.tolist() for name, row in zip(("values", "std", "low", "high"), numbers, strict=True)},
             "hash": digest.hex(),
         }
 
@@ -240,9 +236,9 @@ class Reading:
         tick = 0
         for release in self.all_releases(name):
             tick += 1
-            values, std = np.asarray(release["values"]), np.asarray(release["std"])
-            previous = link(previous, release["tick"], values, std)
-            if release["tick"] != tick or len(values) != declaration.query.outputs:
+            numbers = np.asarray([release[name] for name in ("values", "std", "low", "high")])
+            previous = link(previous, release["tick"], numbers)
+            if release["tick"] != tick or numbers.shape[1] != declaration.query.outputs:
                 yield f"{name}: the releases around tick {tick} are not complete"
                 return
             if previous.hex() != release["hash"]:

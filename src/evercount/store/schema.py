@@ -116,6 +116,8 @@ releases = Table(
     Column("cell", Integer, primary_key=True, autoincrement=False),
     Column("value", Double, nullable=False),
     Column("std", Double, nullable=False),
+    Column("low", Double, nullable=False),
+    Column("high", Double, nullable=False),
     sqlite_with_rowid=False,
 )
 

@@ -22,7 +22,7 @@ from evercount.store.declaration import Declaration
 from evercount.store.group import Group
 from evercount.store.head import HeadFile, default_path, genesis, link
 from evercount.store.live import Accepted, Batch, Conflict, LiveStream
-from evercount.store.reading import PROBE, Reading
+from evercount.store.reading import LEVEL, PROBE, Reading
 from evercount.store.sealing import Sealer
 from evercount.stream import Stream
 
@@ -30,6 +30,11 @@ REMEMBER_SECONDS = 30 * 86400.0
 """How long an idempotency key is remembered."""
 MOST_MISSED = 100_000
 """Ticks that a newly declared stream may have missed already."""
+COLUMNS = ("value", "std", "low", "high")
+LARGEST = 1e300
+"""What stands for an error that has no bound."""
+CHUNK_TICKS = 256
+"""Ticks that one transaction releases. The engine states errors of so few ticks exactly, as it does tick by tick."""
 CHUNK_NUMBERS = 50_000
 """Numbers that one transaction releases when missed ticks are closed together."""
 
@@ -70,6 +75,7 @@ class Store(Reading):
             for row in connection.execute(select(schema.streams).order_by(schema.streams.c.id)).mappings():
                 live = self._restore(connection, row)
                 self.streams[live.name] = live
+                self._draw_ahead(live)
         self._write_head()
 
     def recover(self) -> None:
@@ -156,6 +162,7 @@ class Store(Reading):
             )
         self.streams[declaration.name] = live
         self._write_head()
+        self._draw_ahead(live)
         return live
 
     def find(self, name: str) -> LiveStream:
@@ -221,16 +228,19 @@ class Store(Reading):
         if live.finished:
             assert live.declaration.horizon is not None
             raise HorizonReached(live.declaration.horizon)
-        count = min(count, max(1, CHUNK_NUMBERS // live.stream.query.outputs))
+        count = min(count, CHUNK_TICKS, max(1, CHUNK_NUMBERS // live.stream.query.outputs))
         first, head = live.open_tick, live.head
         if live.ahead is not None:
             wait([live.ahead])  # what went wrong there goes wrong again below
         try:
             numbers, links = [], list[dict[str, Any]]()
             for tick, release in enumerate(self._step(live, count), first):
-                values, std = release.values + 0.0, release.std_all + 0.0  # SQLite keeps no negative zero
-                head = link(head, tick, values, std)
-                numbers.append((tick, values, std))
+                low, high = release.interval(LEVEL)
+                parts = (release.values, release.std_all, np.atleast_1d(low), np.atleast_1d(high))
+                # SQLite keeps no negative zero, and JSON no infinity
+                found = np.clip(np.stack(parts), -LARGEST, LARGEST) + 0.0
+                head = link(head, tick, found)
+                numbers.append((tick, found))
                 links.append({"stream": live.id, "tick": tick, "hash": head, "closed": closed_at})
             blob = live.stream.snapshot()
             zeros = np.zeros_like(live.totals)
@@ -238,9 +248,9 @@ class Store(Reading):
                 connection.execute(
                     insert(schema.releases),
                     [
-                        {"stream": live.id, "tick": tick, "cell": cell, "value": value, "std": spread}
-                        for tick, values, std in numbers
-                        for cell, (value, spread) in enumerate(zip(values.tolist(), std.tolist(), strict=True))
+                        {"stream": live.id, "tick": tick, "cell": cell} | dict(zip(COLUMNS, column, strict=True))
+                        for tick, found in numbers
+                        for cell, column in enumerate(found.T.tolist())
                     ],
                 )
                 connection.execute(insert(schema.ticks), links)
@@ -254,8 +264,8 @@ class Store(Reading):
         self._write_head()
         self._draw_ahead(live)
         return [
-            self.describe_release(live.declaration, live.start, tick, values, std, item["hash"])
-            for (tick, values, std), item in zip(numbers, links, strict=True)
+            self.describe_release(live.declaration, live.start, tick, found, item["hash"])
+            for (tick, found), item in zip(numbers, links, strict=True)
         ]
 
     def _step(self, live: LiveStream, count: int) -> Releases:

@@ -1,0 +1,109 @@
+"""Helpers of the store's and the service's tests: a served service, and a PostgreSQL of the tests' own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from evercount.service.app import create_app
+from evercount.service.service import Service
+
+ADMIN = "an admin token for the tests only"
+HEADERS = {"Authorization": f"Bearer {ADMIN}"}
+BINARIES = Path("/usr/lib/postgresql/15/bin")
+
+
+@contextlib.contextmanager
+def served(service: Service) -> Iterator[httpx.Client]:
+    """A client of the service, which is served by uvicorn over a real socket."""
+    config = uvicorn.Config(create_app(service), port=0, log_level="warning", access_log=False)
+    server = uvicorn.Server(config)
+    began = threading.Event()
+    original = server.startup
+
+    async def startup(sockets: object = None) -> None:
+        await original(sockets)  # type: ignore[arg-type]
+        began.set()
+
+    server.startup = startup  # type: ignore[method-assign]
+    service.start()
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    assert began.wait(20)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            yield client
+    finally:
+        service.hub.close()
+        server.should_exit = True
+        thread.join(20)
+        service.stop()
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Postgres:
+    """A PostgreSQL cluster in a temporary folder, run by an unprivileged user."""
+
+    def __init__(self) -> None:
+        if not (BINARIES / "initdb").exists():
+            pytest.skip(f"PostgreSQL 15 is not installed: no {BINARIES}/initdb")
+        self.folder = Path(tempfile.mkdtemp(prefix="evercount-pg-", dir="/tmp"))
+        self.prefix: list[str] = []
+        if os.geteuid() == 0:
+            if shutil.which("runuser") is None:
+                pytest.skip("PostgreSQL does not run as root, and runuser is missing")
+            nobody = pwd.getpwnam("nobody")
+            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
+            self.prefix = ["runuser", "-u", "nobody", "--"]
+        self.port = free_port()
+        data = self.folder / "data"
+        self.run("initdb", "-D", data, "-U", "evercount", "-A", "trust", "--no-sync")
+        self.start()
+
+    def run(self, program: str, *arguments: object) -> None:
+        """One of PostgreSQL's programs, as the unprivileged user."""
+        command = [*self.prefix, str(BINARIES / program), *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+        if done.returncode:
+            pytest.fail(f"{program} failed: {done.stderr[-500:]}")
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={self.folder}"
+        log = self.folder / "log"
+        self.run("pg_ctl", "-D", self.folder / "data", "-l", log, "-w", "-o", options, "start")
+
+    def stop(self, how: str = "immediate") -> None:
+        """Stop at once."""
+        self.run("pg_ctl", "-D", self.folder / "data", "-m", how, "stop")
+
+    def fresh(self) -> str:
+        """The URL of a new, empty database."""
+        name = f"t{os.urandom(6).hex()}"
+        self.run("createdb", "-h", "127.0.0.1", "-p", self.port, "-U", "evercount", name)
+        return f"postgresql://evercount@127.0.0.1:{self.port}/{name}"
+
+    def close(self) -> None:
+        """Stop and remove."""
+        with contextlib.suppress(BaseException):
+            self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
