@@ -281,3 +281,16 @@ def test_refused_tick_does_not_use_up_a_users_cap():
         stream.step(["a", "x"], users=["u", "v"])
     plain = Stream(Histogram(["a"]), budget, 10, secret=Secret.from_hex(SECRET))
     assert stream.step(["a"], users=["u"]).value == plain.step(["a"]).value
+
+
+def test_preparing_changes_no_number():
+    plain = Stream(Histogram(60), BUDGET, 100, secret=Secret.from_hex(SECRET))
+    early = Stream(Histogram(60), BUDGET, 100, secret=Secret.from_hex(SECRET))
+    expected = plain.run([[1]] * 100).values
+    for t in range(100):
+        early.prepare()
+        if t in (0, 31, 32, 33, 64, 96):
+            early = Stream.restore(early.snapshot())
+            early.prepare()
+        assert np.array_equal(early.step([1]).values, expected[t]), t
+    early.prepare()

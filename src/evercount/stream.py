@@ -182,6 +182,10 @@ class Stream:
             )
         self._named = named
 
+    def prepare(self) -> None:
+        """Make the noise of the next ticks now, so that the next `step` is fast; it changes no number."""
+        self._noise.stream.prepare()
+
     def step_totals(self, totals: Any, tick: int | None = None) -> Release:
         """As `step`, for events that were already added up per cell (grid units): see `Query.encode_totals`."""
         digest = fingerprint(totals)
@@ -226,8 +230,12 @@ class Stream:
         first = self._tick + 1
         scales = []
         rows = max(1, CHUNK // self.query.cells)
-        out = np.empty((len(increments), self.query.outputs))
         self._whole = False
+        if len(increments) <= rows:
+            out, scale = self._publish(increments)
+            self._whole = True
+            return self._as_releases(first, out, scale)
+        out = np.empty((len(increments), self.query.outputs))
         for start in range(0, len(increments), rows):
             part = slice(start, start + rows)
             out[part], scale = self._publish(increments[part])

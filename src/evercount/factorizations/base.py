@@ -101,6 +101,12 @@ class Factorization(ABC):
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
         """Noise of the next `ticks` ticks, shape (ticks, cells), from z of shape (draws, cells); pure."""
 
+    def block_into(self, state: State, z: FloatArray, out: FloatArray, scale: float) -> State:
+        """As `block` for len(out) ticks, with scale × noise written to `out`."""
+        noise, state = self.block(state, z, len(out))
+        np.multiply(noise, scale, out=out)
+        return state
+
     def next(self, state: State, z: FloatArray) -> tuple[FloatArray, State]:
         """Noise of the next tick, shape (cells,), from z of shape (draws, cells) or (cells,); pure."""
         noise, state = self.block(state, np.atleast_2d(z), 1)

@@ -42,9 +42,9 @@ class BlockFilter:
     def apply(self, x: FloatArray, buffers: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(y, buffers after): the plain filter on x of shape (ticks, cells)."""
         ones = np.ones(len(x))
-        if x.shape[1] >= WIDE or len(x) < SIZE or not len(self.rates):
-            return self._wide(x, buffers, None, ones, ones)[:2]
         y = np.empty_like(x)
+        if x.shape[1] >= WIDE or len(x) < SIZE or not len(self.rates):
+            return y, self._wide(x, buffers, None, ones, ones, y, 1.0)[0]
         after = np.empty_like(buffers)
         for cell in range(x.shape[1]):
             s = buffers[:, cell]
@@ -55,42 +55,55 @@ class BlockFilter:
         return y, after
 
     def accumulate(
-        self, z: FloatArray, buffers: FloatArray, running: FloatArray, eta: FloatArray, n: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(noise, buffers after, running after): noise_t = noise_{t−1} + n_t·(filter of η·z)_t."""
+        self,
+        z: FloatArray,
+        buffers: FloatArray,
+        running: FloatArray,
+        eta: FloatArray,
+        n: FloatArray,
+        out: FloatArray,
+        scale: float,
+    ) -> tuple[FloatArray, FloatArray]:
+        """(buffers after, running after); out = scale·noise with noise_t = noise_{t−1} + n_t·(filter of η·z)_t."""
         if z.shape[1] >= WIDE or len(z) < SIZE or not len(self.rates):
-            return self._wide(z, buffers, running, eta, n)
-        noise = np.empty_like(z)
-        after = np.empty_like(buffers)
+            return self._wide(z, buffers, running, eta, n, out, scale)
+        after, end = np.empty_like(buffers), np.empty_like(running)
         for cell in range(z.shape[1]):
-            s, total = buffers[:, cell], running[cell]
+            s, total = buffers[:, cell], running[cell] * scale
             for start in range(0, len(z), CHUNK):
                 part = slice(start, start + CHUNK)
                 y, s = self._narrow(z[part, cell], eta[part], s)
-                y *= n[part]
+                y *= n[part] if scale == 1.0 else n[part] * scale
                 y[0] += total
-                np.cumsum(y, out=noise[part, cell])
-                total = noise[min(start + CHUNK, len(z)) - 1, cell]
-            after[:, cell] = s
-        return noise, after, noise[-1].copy()
+                np.cumsum(y, out=out[part, cell])
+                total = out[min(start + CHUNK, len(z)) - 1, cell]
+            after[:, cell], end[cell] = s, total / scale
+        return after, end
 
     def _wide(
-        self, z: FloatArray, s: FloatArray, running: FloatArray | None, eta: FloatArray, n: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        self,
+        z: FloatArray,
+        s: FloatArray,
+        running: FloatArray | None,
+        eta: FloatArray,
+        n: FloatArray,
+        out: FloatArray,
+        scale: float,
+    ) -> tuple[FloatArray, FloatArray]:
         """Blocks of SIZE ticks over all cells, by slices of cells that stay in the processor's cache.
 
-        The weights and the running sum are folded into the small matrices.
+        The weights, the scale and the running sum are folded into the small matrices.
         """
-        out = np.empty_like(z)
         order, cells = s.shape
         state = np.concatenate([s, np.zeros((1, cells)) if running is None else running[np.newaxis]])
         added = np.empty((min(SIZE, len(z)), min(cells, SLICE)))
         for start in range(0, len(z), SIZE):
             ticks = min(SIZE, len(z) - start)
             part = slice(start, start + ticks)
-            lower = self._lower[:ticks, :ticks] * eta[part] * n[part, np.newaxis]
-            readout = np.ones((ticks, order + 1))
-            readout[:, :order] = self._readout[:ticks] * n[part, np.newaxis]
+            weights = n[part, np.newaxis] * scale
+            lower = self._lower[:ticks, :ticks] * eta[part] * weights
+            readout = np.full((ticks, order + 1), scale)
+            readout[:, :order] = self._readout[:ticks] * weights
             if running is not None:
                 lower = np.cumsum(lower, axis=0)
                 np.cumsum(readout[:, :order], axis=0, out=readout[:, :order])
@@ -104,8 +117,8 @@ class BlockFilter:
                 buffers[:order] *= decay
                 buffers[:order] += feed @ z[part, now]
                 if running is not None:
-                    buffers[order] = block[-1]
-        return out, state[:order].copy(), state[order].copy()
+                    np.divide(block[-1], scale, out=buffers[order])
+        return state[:order], state[order]
 
     def _narrow(self, z: FloatArray, eta: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """One cell, up to CHUNK ticks of inputs η·z: all blocks at once."""
@@ -121,8 +134,8 @@ class BlockFilter:
         s = starts[:, -1]
         if len(z) > split:
             ones = np.ones(len(z) - split)
-            tail, after, _ = self._wide(z[split:, np.newaxis], s[:, np.newaxis], None, eta[split:], ones)
-            y[split:], s = tail[:, 0], after[:, 0]
+            tail = y[split:, np.newaxis]
+            s = self._wide(z[split:, np.newaxis], s[:, np.newaxis], None, eta[split:], ones, tail, 1.0)[0][:, 0]
         return y, s
 
     def _starts(self, inputs: FloatArray, s: FloatArray) -> FloatArray:
@@ -131,9 +144,11 @@ class BlockFilter:
         groups = -(-blocks // SIZE)
         states = np.empty((order, groups * SIZE + 1))
         states[:, 0] = s
-        padded = np.zeros((order, groups, SIZE))
-        padded.reshape(order, -1)[:, :blocks] = inputs
-        inside = np.matmul(padded, self._group)  # each group's response to its own inputs
+        if blocks % SIZE:
+            padded = np.zeros((order, groups * SIZE))
+            padded[:, :blocks] = inputs
+            inputs = padded
+        inside = np.matmul(inputs.reshape(order, groups, SIZE), self._group)  # a group's response to its own inputs
         ends = np.concatenate([s[:, np.newaxis], inside[:, :, -1]], axis=1)
         before = np.matmul(self._groups[:, :groups, :groups], ends[:, :groups, np.newaxis])
         inside += before * self._group_decay[:, np.newaxis, :]

@@ -130,13 +130,17 @@ class Weighted(Factorization):
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
         """See `Factorization`."""
+        out = np.empty((ticks, z.shape[-1]))
+        return out, self.block_into(state, z, out, 1.0)
+
+    def block_into(self, state: State, z: FloatArray, out: FloatArray, scale: float) -> State:
+        """See `Factorization`."""
+        ticks = len(out)
         z = self._check_block(state, z, ticks)
         stop = state.tick + ticks
         buffers, running = state.arrays
-        noise, buffers, running = self._filter.accumulate(
-            z, buffers, running, self.weights.eta.at(state.tick, stop), self.weights.n.at(state.tick, stop)
-        )
-        return noise, State(stop, (buffers, running))
+        eta, n = self.weights.eta.at(state.tick, stop), self.weights.n.at(state.tick, stop)
+        return State(stop, self._filter.accumulate(z, buffers, running, eta, n, out, scale))
 
 
 class Balanced(Weighted):

@@ -37,6 +37,9 @@ class NoiseStream(ABC):
     def take(self, ticks: int) -> FloatArray:
         """Noise of the next `ticks` ticks in grid units, shape (ticks, cells); the same for any split into calls."""
 
+    def prepare(self) -> None:  # noqa: B027 - doing nothing is right for most
+        """Make noise ahead of its tick where that helps; it changes no number."""
+
     @abstractmethod
     def dump(self) -> dict[str, Any]:
         """Everything needed to continue identically, JSON-serialisable. It is secret."""

@@ -259,6 +259,7 @@ class ExactStream(NoiseStream):
         self._state = self._unfrozen(np.zeros((self.kernel.rows, self.cells), dtype=object))
         self._before = self._state  # the state at the start of the block that `tick` lies in
         self._rows: FloatArray = np.empty((0, self.cells))  # of that block, what is not taken yet
+        self._kept: tuple[AnyArray, Any] | None = None
 
     def __repr__(self) -> str:
         return f"ExactStream({self.factorization.name}, tick={self.tick}, cells={self.cells}, secret=…)"
@@ -290,6 +291,14 @@ class ExactStream(NoiseStream):
         self.tick, self._state, self._rows = tick, state, rows
         self._before = before if len(rows) else state
         return out
+
+    def prepare(self) -> None:
+        """Make the next block now if none is ready: the same numbers, and the next `take` of a tick is fast."""
+        if not len(self._rows) and self.tick < self.limit:
+            with one_thread():
+                self._before, self._rows, self._state = self._blocks(
+                    range(self.tick // SIZE, self.tick // SIZE + 1), self._state
+                )
 
     # -- blocks ------------------------------------------------------------------------------------------------------
 
@@ -380,8 +389,14 @@ class ExactStream(NoiseStream):
             "bits": self.kernel.bits,
             "fingerprint": fingerprint(self.factorization, self.scale, self.kernel.bits),
             "secret": self._secret.hex(),
-            "state": pack(self._frozen(self._before)),
+            "state": self._packed(),
         }
+
+    def _packed(self) -> Any:
+        """`_before` for a dump; it changes once in a block, so what was packed last is kept."""
+        if self._kept is None or self._kept[0] is not self._before:
+            self._kept = (self._before, pack(self._frozen(self._before)))
+        return self._kept[1]
 
     @classmethod
     def load(cls, factorization: Factorization, scale: float, cells: int, dumped: dict[str, Any]) -> ExactStream:

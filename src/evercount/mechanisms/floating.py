@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from evercount.noise import FloatNoise
 
 AHEAD = 32
 """Ticks that are made at a time when fewer are asked for."""
+WIDE = 24
+"""From this many cells on, larger parts are better."""
 CHUNK = 1 << 16
 """Numbers that are drawn and filtered at a time: they stay in the processor's cache."""
 
@@ -51,29 +54,46 @@ class FloatStream(NoiseStream):
         out = np.empty((ticks, self._cells))
         done = min(ticks, len(self._ready))
         out[:done], self._ready = self._ready[:done], self._ready[done:]
-        rows = AHEAD * max(1, CHUNK // (AHEAD * self._cells))
-        while done < ticks:
-            left = ticks - done
-            if left < AHEAD:
-                count = AHEAD if horizon is None else min(AHEAD, horizon - self._state.tick)
-                self._before = (self._state, self._source.state(), count)
-                made = np.empty((count, self._cells))
-                self._make(made)
-                out[done:], self._ready = made[:left], made[left:]
-                break
-            count = min(rows, left // AHEAD * AHEAD)
-            self._make(out[done : done + count])
-            done += count
+        bulk = (ticks - done) // AHEAD * AHEAD
+        self._bulk(out[done : done + bulk])
+        done += bulk
+        if done < ticks:
+            count = AHEAD if horizon is None else min(AHEAD, horizon - self._state.tick)
+            self._before = (self._state, self._source.state(), count)
+            made = np.empty((count, self._cells))
+            self._filter(self._draw(self._state.tick, count, None), made)
+            out[done:], self._ready = made[: ticks - done], made[ticks - done :]
         return out
 
-    def _make(self, out: FloatArray) -> None:
-        """Draw the noise of the next len(out) ticks into `out`."""
-        at, ticks = self._source.position, len(out)
-        draws = self._factorization.draws(self._state.tick, self._state.tick + ticks)
-        z = self._source.normals(at, at + draws, self._cells)
+    def _bulk(self, out: FloatArray) -> None:
+        """Noise of len(out) ticks: while one part is filtered, the normals of the next are drawn in another thread."""
+        rows = AHEAD * max(1, (CHUNK if self._cells < WIDE else 8 * CHUNK) // (AHEAD * self._cells))
+        parts = [slice(start, min(start + rows, len(out))) for start in range(0, len(out), rows)]
+        if len(parts) < 4:
+            for part in parts:
+                self._filter(self._draw(self._state.tick, part.stop - part.start, None), out[part])
+            return
+        first = self._state.tick
+        buffers = [np.empty((2 * rows, self._cells)) for _ in range(2)]  # a tree draws up to two normals a tick
+        with ThreadPoolExecutor(1) as pool:
+            pending = pool.submit(self._draw, first, parts[0].stop, buffers[0])
+            for number, part in enumerate(parts):
+                z = pending.result()
+                if number + 1 < len(parts):
+                    following = parts[number + 1]
+                    pending = pool.submit(
+                        self._draw, first + following.start, following.stop - following.start, buffers[(number + 1) % 2]
+                    )
+                self._filter(z, out[part])
+
+    def _draw(self, tick: int, ticks: int, buffer: FloatArray | None) -> FloatArray:
+        """The normals of so many ticks after `tick`, in the order of the stream."""
+        at, draws = self._source.position, self._factorization.draws(tick, tick + ticks)
+        return self._source.normals(at, at + draws, self._cells, None if buffer is None else buffer[:draws])
+
+    def _filter(self, z: FloatArray, out: FloatArray) -> None:
         with one_thread():
-            noise, self._state = self._factorization.block(self._state, z, ticks)
-        np.multiply(noise, self._scale, out=out)
+            self._state = self._factorization.block_into(self._state, z, out, self._scale)
 
     def dump(self) -> dict[str, Any]:
         """See `NoiseStream`."""
