@@ -22,7 +22,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
 
 soak: $(STAMP)  ## the long fault-injection runs
-	$(BIN)/python -m pytest -m soak -o addopts="-q"
+	$(BIN)/python -m pytest -m soak
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
