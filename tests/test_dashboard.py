@@ -223,6 +223,7 @@ def test_a_live_update_arrives(service: Running, visit: Callable[..., Any]) -> N
         assert text == [region, *(rounded(number) for number in expected)]
     assert f"{512 - made['tick']} ticks are left" in page.inner_text("#guarantee-length")
     page.click("#history summary")
+    page.locator("#history-rows tr").first.wait_for()  # the rows are made when the fold opens
     newest = [plain(cell) for cell in page.locator("#history-rows tr >> nth=0").locator("th, td").all_inner_texts()]
     assert newest[0] == str(made["tick"])
     assert newest[2:] == [rounded(made[key][0]) for key in ("values", "std", "low", "high")]
