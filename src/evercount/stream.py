@@ -465,7 +465,7 @@ def check_postprocess(names: Iterable[str]) -> tuple[str, ...]:
 
 def fingerprint(events: Any) -> str:
     """A digest of a tick's events, to tell a retry from an attempt to change the past. It stays inside the stream."""
-    digest = hashlib.blake2b(digest_size=16)
+    digest = hashlib.sha256()
     if isinstance(events, np.ndarray) and events.dtype.kind in "biuf":
         digest.update(f"{events.dtype.str}{events.shape}".encode() + np.ascontiguousarray(events).tobytes())
     else:

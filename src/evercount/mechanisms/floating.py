@@ -51,6 +51,9 @@ class FloatStream(NoiseStream):
         horizon = self._factorization.horizon
         if horizon is not None and self.tick + ticks > horizon:
             raise HorizonReached(horizon)
+        if ticks <= len(self._ready):
+            out, self._ready = self._ready[:ticks], self._ready[ticks:]  # rows are handed out once: no copy is needed
+            return out
         out = np.empty((ticks, self._cells))
         done = min(ticks, len(self._ready))
         out[:done], self._ready = self._ready[:done], self._ready[done:]
