@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from evercount import Budget
 from evercount.cli import app
+from evercount.local.estimate import LocalEstimate
+from evercount.local.genprot import GenProtPlan, GenProtServer
+from evercount.local.plan import LocalPlan
 from evercount.planning import plan
 
 ROOT = Path(__file__).parent.parent
@@ -56,3 +60,22 @@ def test_commands_named_in_the_docs_exist():
         for name in re.findall(r"`evercount ([a-z]+)", page.read_text(encoding="utf-8")):
             assert name in known, f"{page.name} names the command {name!r}"
     assert known
+
+
+def test_table_of_the_local_forms_is_what_the_code_computes():
+    """docs/local.md: n × the largest variance at 128 buckets, for four ε and four forms."""
+    text = (ROOT / "docs" / "local.md").read_text(encoding="utf-8")
+    for epsilon in (0.25, 0.5, 1.0, 2.0):
+        n = round((128 / epsilon) ** 2)
+        found = []
+        for form in ("one-counter", "two-counter"):
+            made = LocalPlan(epsilon, 1e-6, n, form)
+            assert made.w == 128
+            found.append(LocalEstimate(made, 1, np.zeros(129)).std.max() ** 2)
+        for rule in ("best", "paper"):
+            server = GenProtServer(GenProtPlan(epsilon, n, "any seed", rule=rule))
+            server.accepted = 1
+            found.append(server.estimate().std.max() ** 2)
+        row = next(line for line in text.splitlines() if line.startswith(f"| {epsilon:g} |"))
+        stated = [float(cell.replace(",", "")) for cell in row.strip("| ").split("|")[1:]]
+        assert stated == pytest.approx(found, rel=1e-5, abs=0.51), epsilon

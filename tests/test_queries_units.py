@@ -10,12 +10,19 @@ import numpy as np
 import pytest
 
 from evercount.errors import InputError, ParameterError
-from evercount.queries.base import Query
+from evercount.privacy import Budget
+from evercount.queries.base import Adjacency, Query
 from evercount.queries.episodes import Episodes
 from evercount.queries.histogram import Histogram
 from evercount.queries.neighbours import all_neighbours, change_norm, random_neighbours, worst_pair
 from evercount.queries.substrings import Substrings
-from evercount.queries.units import cap_per_user, initial_users, user_sensitivity
+from evercount.queries.units import cap_per_user, initial_users
+
+
+def user_sensitivity(query: Query, adjacency: Adjacency, most: int) -> float:
+    """What a stream takes for S when users are protected."""
+    budget = Budget(1.0, 1e-9, adjacency, unit="user", max_events=most)
+    return budget.scale_sensitivity(query.squared_sensitivity(adjacency))
 
 
 def capped(ticks: list[list[tuple[str, Any]]], most: int) -> list[list[Any]]:

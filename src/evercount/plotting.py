@@ -13,7 +13,6 @@ from evercount.errors import MissingExtra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MOST_POINTS = 4000
 """More ticks than a chart has pixels are thinned evenly before drawing."""
@@ -86,9 +85,3 @@ def error_plot(
     if target is not None:
         save(axes, target)
     return axes
-
-
-def figure_of(axes: Axes) -> Figure:
-    """The figure that holds these axes."""
-    figure: Any = axes.get_figure()
-    return figure  # type: ignore[no-any-return]

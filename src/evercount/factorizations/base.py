@@ -7,7 +7,6 @@ of tick t is row t of L times standard normals z that the caller brings.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -176,8 +175,3 @@ def first_columns(values: FloatArray) -> FloatArray:
 def counting_matrix(ticks: int) -> FloatArray:
     """M: the lower-triangular all-ones matrix."""
     return np.tril(np.ones((ticks, ticks)))
-
-
-def as_rows(ticks: Iterable[int]) -> npt.NDArray[np.int64]:
-    """1-based ticks as 0-based row numbers."""
-    return np.asarray(list(ticks), dtype=np.int64) - 1

@@ -2,7 +2,7 @@
 
 Two streams are user-level neighbours when they differ in the events of one user only: under add-remove all of that
 user's events are absent in one of them; under replace each of that user's events is, at its own place and under the
-same user, any other legal event.
+same user, any other legal event. S then grows by k² (`Budget.scale_sensitivity`; proof: `units.proof.md`, Theorem 3).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 from evercount.errors import InputError
 from evercount.privacy.checks import check_count
-from evercount.queries.base import Adjacency, Query
 
 UserState = dict[str, int]
 """Events seen so far per user, capped; JSON-serialisable. As sensitive as the events: keep it where they are kept."""
@@ -57,16 +56,3 @@ def cap_per_user(events: Iterable[tuple[str, Any]], max_events: int, state: User
             changes[user] = seen + 1
             kept.append(event)
     return kept, changes
-
-
-def user_sensitivity(query: Query, adjacency: Adjacency, max_events: int) -> float:
-    """S for users of at most `max_events` events: max_events² times the query's own S.
-
-    Guarantee. Σ_cells (P² + N²) ≤ k²·S for every pair of user-level neighbours whose users have at most k events, for
-    every query that keeps the contract, also where one event influences the increments of others (substrings,
-    episodes). Proof: `units.proof.md`, Theorem 3. It is attained by histograms (k events with the same keys) and by
-    substrings (k letters far apart). Assumption: changing the events one after the other leads through legal streams.
-    Test: tests/test_queries_units.py::test_k_changes_stay_below_k_squared_times_s.
-    """
-    limit = check_count("max_events", max_events)
-    return float(limit**2) * query.squared_sensitivity(adjacency)
