@@ -277,7 +277,7 @@ class Stream:
         period = self.query.restart
         if period is None:
             if len(increments) == 1:  # one tick of many cells: no need to add along time
-                self._totals = increments[0] + self._totals
+                self._totals += increments[0]
                 return self._totals[np.newaxis]
             sums = np.cumsum(increments, axis=0)
             sums += self._totals

@@ -100,7 +100,11 @@ class Factorization(ABC):
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
         """Noise of the next `ticks` ticks, shape (ticks, cells), from z of shape (draws, cells); pure."""
 
-    def block_into(self, state: State, z: FloatArray, out: FloatArray, scale: float) -> State:
+    def prepare(self, start: int, stop: int, cells: int, scale: float) -> Any:
+        """The public numbers that `block_into` needs for ticks start+1 … stop: they may be made ahead, in a thread."""
+        return None
+
+    def block_into(self, state: State, z: FloatArray, out: FloatArray, scale: float, prepared: Any = None) -> State:
         """As `block` for len(out) ticks, with scale × noise written to `out`."""
         noise, state = self.block(state, z, len(out))
         np.multiply(noise, scale, out=out)

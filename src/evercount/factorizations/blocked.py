@@ -5,6 +5,9 @@ Both public forms are here: `apply` (the filter alone) and `accumulate` (noise +
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
 from evercount.factorizations.base import FloatArray, first_columns
@@ -14,10 +17,29 @@ SIZE = 32
 """Ticks per matrix product."""
 WIDE = 24
 """From this many cells on, products run over cells; below, over blocks of ticks of one cell."""
-SLICE = 1024
-"""Cells of one wide pass."""
+SLICE = 1000
+"""Cells of one wide pass: they stay in the cache, and rows do not lie a power of two apart, which would crowd it."""
 CHUNK = 1 << 14
 """Ticks of one narrow pass: its temporaries stay in the processor's cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """Up to SIZE ticks of all cells: out = noise·(z, state), then state = after·(z, state)."""
+
+    ticks: slice
+    noise: FloatArray
+    after: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """The public numbers of a run of ticks: `products` where it goes over cells, else η and scale·n."""
+
+    scale: float
+    eta: FloatArray
+    n: FloatArray
+    products: tuple[Product, ...]
 
 
 class BlockFilter:
@@ -34,8 +56,9 @@ class BlockFilter:
         self._decay = np.exp(-SIZE * self.rates)
         self._both = np.ascontiguousarray(np.concatenate([self._lower, self._readout], axis=1).T)
         # the same recurrence over blocks (steps of SIZE ticks) and over groups of SIZE blocks
-        self._group_decay = np.exp(-SIZE * np.multiply.outer(self.rates, k + 1.0))
-        self._group = _triangles(np.exp(-SIZE * np.multiply.outer(self.rates, k))).transpose(0, 2, 1)
+        over_blocks = np.exp(-SIZE * np.multiply.outer(self.rates, k))
+        self._group = np.ascontiguousarray(_triangles(over_blocks).transpose(0, 2, 1))
+        self._group_end = np.ascontiguousarray(self._group[:, :, -1:] * self._decay[:, np.newaxis, np.newaxis])
         steps = np.arange(CHUNK // SIZE**2)
         self._groups = _triangles(np.exp(-(SIZE**2) * np.multiply.outer(self.rates, steps)))
 
@@ -43,8 +66,8 @@ class BlockFilter:
         """(y, buffers after): the plain filter on x of shape (ticks, cells)."""
         ones = np.ones(len(x))
         y = np.empty_like(x)
-        if x.shape[1] >= WIDE or len(x) < SIZE or not len(self.rates):
-            return y, self._wide(x, buffers, None, ones, ones, y, 1.0)[0]
+        if not self._by_ticks(len(x), x.shape[1]):
+            return y, self._wide(x, buffers, np.zeros(x.shape[1]), [*self._products(ones, ones, 1.0, False)], y)[0]
         after = np.empty_like(buffers)
         for cell in range(x.shape[1]):
             s = buffers[:, cell]
@@ -54,71 +77,71 @@ class BlockFilter:
             after[:, cell] = s
         return y, after
 
+    def prepare(self, eta: FloatArray, n: FloatArray, cells: int, scale: float) -> Prepared:
+        """Everything that `accumulate` needs for these ticks but the normals and the state."""
+        if self._by_ticks(len(eta), cells):
+            return Prepared(scale, eta, n if scale == 1.0 else n * scale, ())
+        return Prepared(scale, eta, n, tuple(self._products(eta, n, scale, True)))
+
     def accumulate(
-        self,
-        z: FloatArray,
-        buffers: FloatArray,
-        running: FloatArray,
-        eta: FloatArray,
-        n: FloatArray,
-        out: FloatArray,
-        scale: float,
+        self, z: FloatArray, buffers: FloatArray, running: FloatArray, prepared: Prepared, out: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """(buffers after, running after); out = scale·noise with noise_t = noise_{t−1} + n_t·(filter of η·z)_t."""
-        if z.shape[1] >= WIDE or len(z) < SIZE or not len(self.rates):
-            return self._wide(z, buffers, running, eta, n, out, scale)
+        if prepared.products:
+            return self._wide(z, buffers, running, prepared.products, out)
         after, end = np.empty_like(buffers), np.empty_like(running)
         for cell in range(z.shape[1]):
-            s, total = buffers[:, cell], running[cell] * scale
+            s, total = buffers[:, cell], running[cell] * prepared.scale
             for start in range(0, len(z), CHUNK):
                 part = slice(start, start + CHUNK)
-                y, s = self._narrow(z[part, cell], eta[part], s)
-                y *= n[part] if scale == 1.0 else n[part] * scale
+                y, s = self._narrow(z[part, cell], prepared.eta[part], s)
+                y *= prepared.n[part]
                 y[0] += total
                 np.cumsum(y, out=out[part, cell])
                 total = out[min(start + CHUNK, len(z)) - 1, cell]
-            after[:, cell], end[cell] = s, total / scale
+            after[:, cell], end[cell] = s, total / prepared.scale
         return after, end
 
-    def _wide(
-        self,
-        z: FloatArray,
-        s: FloatArray,
-        running: FloatArray | None,
-        eta: FloatArray,
-        n: FloatArray,
-        out: FloatArray,
-        scale: float,
-    ) -> tuple[FloatArray, FloatArray]:
-        """Blocks of SIZE ticks over all cells, by slices of cells that stay in the processor's cache.
+    def _by_ticks(self, ticks: int, cells: int) -> bool:
+        """Whether products run over blocks of ticks of one cell, and not over cells."""
+        return cells < WIDE and ticks >= SIZE and len(self.rates) > 0
 
-        The weights, the scale and the running sum are folded into the small matrices.
-        """
-        order, cells = s.shape
-        state = np.concatenate([s, np.zeros((1, cells)) if running is None else running[np.newaxis]])
-        added = np.empty((min(SIZE, len(z)), min(cells, SLICE)))
-        for start in range(0, len(z), SIZE):
-            ticks = min(SIZE, len(z) - start)
+    def _products(self, eta: FloatArray, n: FloatArray, scale: float, sums: bool) -> Iterator[Product]:
+        """The small matrices of a pass over all cells: weights, scale and running sum are folded into them."""
+        order = len(self.rates)
+        for start in range(0, len(eta), SIZE):
+            ticks = min(SIZE, len(eta) - start)
             part = slice(start, start + ticks)
             weights = n[part, np.newaxis] * scale
             lower = self._lower[:ticks, :ticks] * eta[part] * weights
-            readout = np.full((ticks, order + 1), scale)
+            readout = np.full((ticks, order + 1), scale if sums else 0.0)
             readout[:, :order] = self._readout[:ticks] * weights
-            if running is not None:
+            if sums:
                 lower = np.cumsum(lower, axis=0)
                 np.cumsum(readout[:, :order], axis=0, out=readout[:, :order])
-            feed = self._feed[:, SIZE - ticks :] * eta[part]
-            decay = (self._decay if ticks == SIZE else np.exp(-ticks * self.rates))[:, np.newaxis]
-            for left in range(0, cells, SLICE):
-                now = slice(left, left + SLICE)
-                block, buffers = out[part, now], state[:, now]
-                np.matmul(lower, z[part, now], out=block)
-                block += np.matmul(readout, buffers, out=added[:ticks, : block.shape[1]])
-                buffers[:order] *= decay
-                buffers[:order] += feed @ z[part, now]
-                if running is not None:
-                    np.divide(block[-1], scale, out=buffers[order])
-        return state[:order], state[order]
+            # the running sum comes last among the buffers: it stays, and takes in what the block adds up to
+            after = np.zeros((order + 1, ticks + order + 1))
+            after[:order, :ticks] = self._feed[:, SIZE - ticks :] * eta[part]
+            np.fill_diagonal(after[:, ticks:], self._decay if ticks == SIZE else np.exp(-ticks * self.rates))
+            noise = np.concatenate([lower, readout], axis=1)
+            after[order] = noise[-1] / scale
+            yield Product(part, noise, after)
+
+    def _wide(
+        self, z: FloatArray, s: FloatArray, running: FloatArray, products: Sequence[Product], out: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Blocks of SIZE ticks over all cells, by slices of cells that stay in the processor's cache."""
+        order, cells = s.shape
+        after = np.empty((order + 1, cells))
+        for left in range(0, cells, SLICE):
+            now = slice(left, left + SLICE)
+            state = np.concatenate([s[:, now], running[np.newaxis, now]])
+            for product in products:
+                both = np.concatenate([z[product.ticks, now], state])
+                np.matmul(product.noise, both, out=out[product.ticks, now])
+                np.matmul(product.after, both, out=state)
+            after[:, now] = state
+        return after[:order], after[order]
 
     def _narrow(self, z: FloatArray, eta: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """One cell, up to CHUNK ticks of inputs η·z: all blocks at once."""
@@ -127,33 +150,32 @@ class BlockFilter:
         both = np.empty((whole, SIZE + len(s)))  # each block's inputs, then the buffers before it
         rows = both[:, :SIZE]
         np.multiply(z[:split].reshape(whole, SIZE), eta[:split].reshape(whole, SIZE), out=rows)
-        starts = self._starts(self._feed @ rows.T, s)  # (d, whole+1): buffers before each block, and after
-        both[:, SIZE:] = starts[:, :-1].T
+        before, s = self._starts(rows, s)
+        both[:, SIZE:] = before.T
         y = np.empty(len(z))
         np.matmul(both, self._both, out=y[:split].reshape(whole, SIZE))
-        s = starts[:, -1]
         if len(z) > split:
-            ones = np.ones(len(z) - split)
-            tail = y[split:, np.newaxis]
-            s = self._wide(z[split:, np.newaxis], s[:, np.newaxis], None, eta[split:], ones, tail, 1.0)[0][:, 0]
+            products = [*self._products(eta[split:], np.ones(len(z) - split), 1.0, False)]
+            tail = z[split:, np.newaxis]
+            s = self._wide(tail, s[:, np.newaxis], np.zeros(1), products, y[split:, np.newaxis])[0][:, 0]
         return y, s
 
-    def _starts(self, inputs: FloatArray, s: FloatArray) -> FloatArray:
-        """States s_0 = s, s_{b+1} = μ^SIZE·s_b + inputs_b as (d, blocks+1), by groups of SIZE blocks."""
-        order, blocks = inputs.shape
-        groups = -(-blocks // SIZE)
-        states = np.empty((order, groups * SIZE + 1))
-        states[:, 0] = s
-        if blocks % SIZE:
-            padded = np.zeros((order, groups * SIZE))
-            padded[:, :blocks] = inputs
-            inputs = padded
-        inside = np.matmul(inputs.reshape(order, groups, SIZE), self._group)  # a group's response to its own inputs
-        ends = np.concatenate([s[:, np.newaxis], inside[:, :, -1]], axis=1)
-        before = np.matmul(self._groups[:, :groups, :groups], ends[:, :groups, np.newaxis])
-        inside += before * self._group_decay[:, np.newaxis, :]
-        states[:, 1:] = inside.reshape(order, -1)
-        return states[:, : blocks + 1]
+    def _starts(self, rows: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Buffers before every block of inputs, as (d, blocks), and those after the last; s are before the first.
+
+        s_{b+1} = μ^SIZE·s_b + feed_b, by groups of SIZE blocks: what came before a group is added to its first input.
+        """
+        blocks, order = len(rows), len(s)
+        groups = blocks // SIZE + 1
+        inputs = np.zeros((order, groups, SIZE))  # number b is what block b−1 feeds
+        flat = inputs.reshape(order, -1)
+        flat[:, 0] = s
+        np.matmul(self._feed, rows.T, out=flat[:, 1 : blocks + 1])
+        if groups > 1:
+            ends = np.matmul(inputs[:, :-1], self._group_end)  # what a group alone brings to the next
+            inputs[:, 1:, :1] += np.matmul(self._groups[:, : groups - 1, : groups - 1], ends)
+        states = np.matmul(inputs, self._group).reshape(order, -1)
+        return states[:, :blocks], states[:, blocks]
 
 
 def _triangles(rows: FloatArray) -> FloatArray:

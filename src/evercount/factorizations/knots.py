@@ -7,8 +7,8 @@ the exact linear interpolation; doubles carry it to one rounding, fixed-point ar
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -43,34 +43,46 @@ class PiecewiseLinear:
     knots: IntArray
     values: FloatArray
 
+    @cached_property
+    def _lengths(self) -> IntArray:
+        return np.diff(self.knots)
+
+    @cached_property
+    def _lines(self) -> FloatArray:
+        """(value, slope) of every block; behind the last knot the function is constant."""
+        slopes = np.append(np.diff(self.values) / self._lengths, 0.0)
+        return np.stack([self.values, slopes], axis=1)
+
     def at(self, start: int, stop: int) -> FloatArray:
-        """Values at ticks start … stop−1 (0-based), the same whatever the split into calls."""
+        """Values at ticks start … stop−1 (0-based), the same to one rounding whatever the split into calls."""
         out = np.empty(stop - start)
-        first = int(np.searchsorted(self.knots, start, side="right")) - 1
-        last = int(np.searchsorted(self.knots, stop, side="left"))
-        knots, values = self.knots[first : last + 1], self.values[first : last + 1]
-        lengths = np.diff(knots)
-        slopes = np.diff(values) / lengths
-        runs = np.flatnonzero(np.diff(lengths)) + 1
-        for q0, q1 in itertools.pairwise([0, *runs, len(lengths)] if len(lengths) else []):
-            length = int(lengths[q0])
-            while q0 < q1 and (knots[q0] < start or knots[q0 + 1] > stop):  # a block that is cut at its front or back
-                left = int(knots[q0])
-                lo, hi = max(left, start), min(left + length, stop)
-                out[lo - start : hi - start] = (
-                    slopes[q0] * np.arange(lo - left, hi - left, dtype=np.float64) + values[q0]
-                )
-                q0 += 1
-            whole = q1 - 1 if q1 > q0 and knots[q1] > stop else q1
-            if whole > q0:
-                left, right = int(knots[q0]), int(knots[whole])
-                grid = out[left - start : right - start].reshape(whole - q0, length)
-                np.multiply.outer(slopes[q0:whole], np.arange(length, dtype=np.float64), out=grid)
-                grid += values[q0:whole, np.newaxis]
-            if whole < q1:
-                left = int(knots[whole])
-                offsets = np.arange(stop - left, dtype=np.float64)
-                out[left - start :] = slopes[whole] * offsets + values[whole]
-        if stop > self.knots[-1]:
-            out[max(int(self.knots[-1]) - start, 0) :] = self.values[-1]
+        first = int(np.searchsorted(self.knots, start, side="left"))
+        last = int(np.searchsorted(self.knots, stop, side="right")) - 1
+        if first > last:  # inside one block
+            self._part(last, start, stop, out)
+            return out
+        head, tail = int(self.knots[first]), int(self.knots[last])
+        self._part(first - 1, start, head, out[: head - start])
+        lengths = self._lengths[first:last]
+        ends = [*(np.flatnonzero(lengths[1:] != lengths[:-1]) + 1).tolist(), len(lengths)] if len(lengths) else []
+        left, at = first, head - start
+        for right in (first + end for end in ends):  # blocks of one length: a product with the ramp of that length
+            length = int(self._lengths[left])
+            size = (right - left) * length
+            grid = out[at : at + size].reshape(right - left, length)
+            np.matmul(self._lines[left:right], _ramp(0, length), out=grid)
+            left, at = right, at + size
+        self._part(last, tail, stop, out[tail - start :])
         return out
+
+    def _part(self, block: int, start: int, stop: int, out: FloatArray) -> None:
+        """Ticks start … stop−1, all in one block (which may be the endless last one)."""
+        if start < stop:
+            at = int(self.knots[block])
+            np.matmul(self._lines[block : block + 1], _ramp(start - at, stop - at), out=out[np.newaxis])
+
+
+def _ramp(start: int, stop: int) -> FloatArray:
+    ramp = np.ones((2, stop - start))
+    ramp[1] = np.arange(start, stop)
+    return ramp

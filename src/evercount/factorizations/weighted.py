@@ -23,7 +23,7 @@ from evercount.factorizations.base import (
     counting_matrix,
     first_columns,
 )
-from evercount.factorizations.blocked import BlockFilter
+from evercount.factorizations.blocked import BlockFilter, Prepared
 from evercount.factorizations.covariance import Covariance
 from evercount.factorizations.knots import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.rational import Rational, design, geometric, round_bits
@@ -133,14 +133,21 @@ class Weighted(Factorization):
         out = np.empty((ticks, z.shape[-1]))
         return out, self.block_into(state, z, out, 1.0)
 
-    def block_into(self, state: State, z: FloatArray, out: FloatArray, scale: float) -> State:
+    def prepare(self, start: int, stop: int, cells: int, scale: float) -> Prepared:
         """See `Factorization`."""
-        ticks = len(out)
+        return self._filter.prepare(self.weights.eta.at(start, stop), self.weights.n.at(start, stop), cells, scale)
+
+    def block_into(
+        self, state: State, z: FloatArray, out: FloatArray, scale: float, prepared: Prepared | None = None
+    ) -> State:
+        """See `Factorization`."""
+        ticks, cells = out.shape
         z = self._check_block(state, z, ticks)
         stop = state.tick + ticks
         buffers, running = state.arrays
-        eta, n = self.weights.eta.at(state.tick, stop), self.weights.n.at(state.tick, stop)
-        return State(stop, self._filter.accumulate(z, buffers, running, eta, n, out, scale))
+        if prepared is None:
+            prepared = self.prepare(state.tick, stop, cells, scale)
+        return State(stop, self._filter.accumulate(z, buffers, running, prepared, out))
 
 
 class Balanced(Weighted):

@@ -20,6 +20,8 @@ WIDE = 24
 """From this many cells on, larger parts are better."""
 CHUNK = 1 << 16
 """Numbers that are drawn and filtered at a time: they stay in the processor's cache."""
+SLICE = 2000
+"""With more cells than this, each block of AHEAD ticks is drawn and filtered by slices of so many cells."""
 
 
 class FloatStream(NoiseStream):
@@ -37,14 +39,16 @@ class FloatStream(NoiseStream):
         self._scale = scale
         self._cells = cells
         self._source = source
-        self._state = factorization.initial(cells)
+        self._slices = [slice(left, min(left + SLICE, cells)) for left in range(0, cells, SLICE)]
+        self._states = [factorization.initial(part.stop - part.start) for part in self._slices]
+        self._prepared: Any = None
         self._ready = np.empty((0, cells))  # rows made and not yet taken
-        self._before: tuple[State, dict[str, Any], int] | None = None  # where their block began, and its length
+        self._before: tuple[list[State], dict[str, Any], int] | None = None  # where their block began, and its length
 
     @property
     def tick(self) -> int:  # type: ignore[override]
         """How many ticks have been taken."""
-        return self._state.tick - len(self._ready)
+        return self._states[-1].tick - len(self._ready)
 
     def take(self, ticks: int) -> FloatArray:
         """See `NoiseStream`."""
@@ -58,57 +62,74 @@ class FloatStream(NoiseStream):
         done = min(ticks, len(self._ready))
         out[:done], self._ready = self._ready[:done], self._ready[done:]
         bulk = (ticks - done) // AHEAD * AHEAD
-        self._bulk(out[done : done + bulk])
+        self._make(out[done : done + bulk])
         done += bulk
         if done < ticks:
-            count = AHEAD if horizon is None else min(AHEAD, horizon - self._state.tick)
-            self._before = (self._state, self._source.state(), count)
+            count = AHEAD if horizon is None else min(AHEAD, horizon - self._states[-1].tick)
+            self._before = (self._states.copy(), self._source.state(), count)
             made = np.empty((count, self._cells))
-            self._filter(self._draw(self._state.tick, count, None), made)
+            self._make(made)
             out[done:], self._ready = made[: ticks - done], made[ticks - done :]
         return out
 
-    def _bulk(self, out: FloatArray) -> None:
+    def _make(self, out: FloatArray) -> None:
         """Noise of len(out) ticks: while one part is filtered, the normals of the next are drawn in another thread."""
-        rows = AHEAD * max(1, (CHUNK if self._cells < WIDE else 8 * CHUNK) // (AHEAD * self._cells))
-        parts = [slice(start, min(start + rows, len(out))) for start in range(0, len(out), rows)]
-        if len(parts) < 4:
-            for part in parts:
-                self._filter(self._draw(self._state.tick, part.stop - part.start, None), out[part])
-            return
-        first = self._state.tick
-        buffers = [np.empty((2 * rows, self._cells)) for _ in range(2)]  # a tree draws up to two normals a tick
-        with ThreadPoolExecutor(1) as pool:
-            pending = pool.submit(self._draw, first, parts[0].stop, buffers[0])
-            for number, part in enumerate(parts):
-                z = pending.result()
-                if number + 1 < len(parts):
-                    following = parts[number + 1]
-                    pending = pool.submit(
-                        self._draw, first + following.start, following.stop - following.start, buffers[(number + 1) % 2]
-                    )
-                self._filter(z, out[part])
+        rows = AHEAD
+        if len(self._slices) == 1:
+            rows *= max(1, (CHUNK if self._cells < WIDE else 8 * CHUNK) // (AHEAD * self._cells))
+        first = self._states[-1].tick
+        times = [slice(start, min(start + rows, len(out))) for start in range(0, len(out), rows)]
+        jobs = [(time, number) for time in times for number in range(len(self._slices))]
 
-    def _draw(self, tick: int, ticks: int, buffer: FloatArray | None) -> FloatArray:
-        """The normals of so many ticks after `tick`, in the order of the stream."""
-        at, draws = self._source.position, self._factorization.draws(tick, tick + ticks)
-        return self._source.normals(at, at + draws, self._cells, None if buffer is None else buffer[:draws])
+        def draw(place: int, buffer: FloatArray | None) -> tuple[FloatArray, Any]:
+            time, number = jobs[place]
+            return self._draw(first + time.start, first + time.stop, number, buffer)
 
-    def _filter(self, z: FloatArray, out: FloatArray) -> None:
+        def use(place: int, drawn: tuple[FloatArray, Any]) -> None:
+            time, number = jobs[place]
+            self._filter(number, *drawn, out[time, self._slices[number]])
+
         with one_thread():
-            self._state = self._factorization.block_into(self._state, z, out, self._scale)
+            if len(jobs) < 4:
+                for place in range(len(jobs)):
+                    use(place, draw(place, None))
+                return
+            # a tree draws up to two normals a tick
+            buffers = [np.empty(2 * rows * min(SLICE, self._cells)) for _ in range(2)]
+            with ThreadPoolExecutor(1) as pool:
+                pending = pool.submit(draw, 0, buffers[0])
+                for place in range(len(jobs)):
+                    drawn = pending.result()
+                    if place + 1 < len(jobs):
+                        pending = pool.submit(draw, place + 1, buffers[(place + 1) % 2])
+                    use(place, drawn)
+
+    def _draw(self, start: int, stop: int, number: int, buffer: FloatArray | None) -> tuple[FloatArray, Any]:
+        """What a slice of cells needs for ticks start+1 … stop: the next normals of the stream, and public numbers."""
+        cells = self._slices[number].stop - self._slices[number].start
+        if number == 0:  # all slices of a block need the same
+            self._prepared = self._factorization.prepare(start, stop, cells, self._scale)
+        at, draws = self._source.position, self._factorization.draws(start, stop)
+        target = None if buffer is None else buffer[: draws * cells].reshape(draws, cells)
+        return self._source.normals(at, at + draws, cells, target), self._prepared
+
+    def _filter(self, number: int, z: FloatArray, prepared: Any, out: FloatArray) -> None:
+        state = self._states[number]
+        self._states[number] = self._factorization.block_into(state, z, out, self._scale, prepared)
 
     def dump(self) -> dict[str, Any]:
         """See `NoiseStream`."""
         if len(self._ready) and self._before is not None:
-            state, source, made = self._before
+            states, source, made = self._before
             skip = made - len(self._ready)
         else:
-            state, source, skip = self._state, self._source.state(), 0
+            states, source, skip = self._states, self._source.state(), 0
         return {
-            "tick": state.tick,
+            "tick": states[0].tick,
             "skip": skip,
-            "arrays": [{"shape": list(array.shape), "hex": array.tobytes().hex()} for array in state.arrays],
+            "arrays": [
+                {"shape": list(array.shape), "hex": array.tobytes().hex()} for state in states for array in state.arrays
+            ],
             "source": source,
         }
 
@@ -123,12 +144,12 @@ class FloatStream(NoiseStream):
     ) -> FloatStream:
         """The stream that `dump` described; `source` where several streams share one."""
         stream = cls(factorization, scale, cells, source or FloatNoise.from_state(dumped["source"]))
-        arrays = tuple(
-            np.frombuffer(bytes.fromhex(item["hex"])).reshape(item["shape"]).copy() for item in dumped["arrays"]
-        )
-        if len(arrays) != len(stream._state.arrays):
-            raise SnapshotError("the snapshot's noise state does not belong to this factorisation")
-        stream._state = State(int(dumped["tick"]), arrays)
+        arrays = [np.frombuffer(bytes.fromhex(item["hex"])).reshape(item["shape"]).copy() for item in dumped["arrays"]]
+        for number, state in enumerate(stream._states):
+            own = tuple(arrays[number * len(state.arrays) : (number + 1) * len(state.arrays)])
+            if len(arrays) != len(stream._states) * len(state.arrays):
+                raise SnapshotError("the snapshot's noise state does not belong to this factorisation")
+            stream._states[number] = State(int(dumped["tick"]), own)
         stream.take(int(dumped["skip"]))
         return stream
 
