@@ -34,7 +34,7 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """The public numbers of a run of ticks: `products` where it goes over cells, else η and scale·n."""
+    """The public numbers of a run of ticks: η and scale·n of those that run cell by cell, `products` of the others."""
 
     scale: float
     eta: FloatArray
@@ -55,6 +55,7 @@ class BlockFilter:
         self._feed = np.ascontiguousarray(powers[:, ::-1])  # (d, SIZE): how tick k ends up in the buffers
         self._decay = np.exp(-SIZE * self.rates)
         self._both = np.ascontiguousarray(np.concatenate([self._lower, self._readout], axis=1).T)
+        self._ones = np.triu(np.ones((SIZE, SIZE)))
         # the same recurrence over blocks (steps of SIZE ticks) and over groups of SIZE blocks
         over_blocks = np.exp(-SIZE * np.multiply.outer(self.rates, k))
         self._group = np.ascontiguousarray(_triangles(over_blocks).transpose(0, 2, 1))
@@ -64,47 +65,51 @@ class BlockFilter:
 
     def apply(self, x: FloatArray, buffers: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(y, buffers after): the plain filter on x of shape (ticks, cells)."""
-        ones = np.ones(len(x))
         y = np.empty_like(x)
-        if not self._by_ticks(len(x), x.shape[1]):
-            return y, self._wide(x, buffers, np.zeros(x.shape[1]), [*self._products(ones, ones, 1.0, False)], y)[0]
-        after = np.empty_like(buffers)
-        for cell in range(x.shape[1]):
-            s = buffers[:, cell]
-            for start in range(0, len(x), CHUNK):
-                part = slice(start, start + CHUNK)
-                y[part, cell], s = self._narrow(x[part, cell], ones[part], s)
-            after[:, cell] = s
-        return y, after
+        whole = self._whole(len(x), x.shape[1])
+        if whole:
+            after = np.empty_like(buffers)
+            for cell in range(x.shape[1]):
+                s = buffers[:, cell]
+                for start in range(0, whole, CHUNK):
+                    part = slice(start, min(start + CHUNK, whole))
+                    blocks, s = self._filtered(x[part, cell].reshape(-1, SIZE), np.ones(()), s)
+                    y[part, cell] = blocks.ravel()
+                after[:, cell] = s
+            buffers = after
+        ones = np.ones(len(x) - whole)
+        products = [*self._products(ones, ones, 1.0, False)]
+        return y, self._wide(x[whole:], buffers, np.zeros(x.shape[1]), products, y[whole:])[0]
 
     def prepare(self, eta: FloatArray, n: FloatArray, cells: int, scale: float) -> Prepared:
         """Everything that `accumulate` needs for these ticks but the normals and the state."""
-        if self._by_ticks(len(eta), cells):
-            return Prepared(scale, eta, n if scale == 1.0 else n * scale, ())
-        return Prepared(scale, eta, n, tuple(self._products(eta, n, scale, True)))
+        whole = self._whole(len(eta), cells)
+        by_ticks = n[:whole] if scale == 1.0 else n[:whole] * scale
+        return Prepared(scale, eta[:whole], by_ticks, tuple(self._products(eta[whole:], n[whole:], scale, True)))
 
     def accumulate(
         self, z: FloatArray, buffers: FloatArray, running: FloatArray, prepared: Prepared, out: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """(buffers after, running after); out = scale·noise with noise_t = noise_{t−1} + n_t·(filter of η·z)_t."""
-        if prepared.products:
-            return self._wide(z, buffers, running, prepared.products, out)
-        after, end = np.empty_like(buffers), np.empty_like(running)
-        for cell in range(z.shape[1]):
-            s, total = buffers[:, cell], running[cell] * prepared.scale
-            for start in range(0, len(z), CHUNK):
-                part = slice(start, start + CHUNK)
-                y, s = self._narrow(z[part, cell], prepared.eta[part], s)
-                y *= prepared.n[part]
-                y[0] += total
-                np.cumsum(y, out=out[part, cell])
-                total = out[min(start + CHUNK, len(z)) - 1, cell]
-            after[:, cell], end[cell] = s, total / prepared.scale
-        return after, end
+        whole = len(prepared.eta)
+        if whole:
+            cells = z.shape[1]
+            after, end = np.empty_like(buffers), np.empty_like(running)
+            for cell in range(cells):
+                s, total = buffers[:, cell], running[cell] * prepared.scale
+                for start in range(0, whole, CHUNK):
+                    part = slice(start, min(start + CHUNK, whole))
+                    eta, n = prepared.eta[part].reshape(-1, SIZE), prepared.n[part].reshape(-1, SIZE)
+                    blocks, s = self._filtered(z[part, cell].reshape(-1, SIZE), eta, s)
+                    blocks *= n
+                    total = self._summed(blocks, total, out[part].reshape(-1, SIZE, cells)[:, :, cell])
+                after[:, cell], end[cell] = s, total / prepared.scale
+            buffers, running = after, end
+        return self._wide(z[whole:], buffers, running, prepared.products, out[whole:])
 
-    def _by_ticks(self, ticks: int, cells: int) -> bool:
-        """Whether products run over blocks of ticks of one cell, and not over cells."""
-        return cells < WIDE and ticks >= SIZE and len(self.rates) > 0
+    def _whole(self, ticks: int, cells: int) -> int:
+        """How many of these ticks run by blocks of one cell's ticks; the others run over cells."""
+        return ticks // SIZE * SIZE if cells < WIDE and len(self.rates) else 0
 
     def _products(self, eta: FloatArray, n: FloatArray, scale: float, sums: bool) -> Iterator[Product]:
         """The small matrices of a pass over all cells: weights, scale and running sum are folded into them."""
@@ -143,22 +148,22 @@ class BlockFilter:
             after[:, now] = state
         return after[:order], after[order]
 
-    def _narrow(self, z: FloatArray, eta: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """One cell, up to CHUNK ticks of inputs η·z: all blocks at once."""
-        whole = len(z) // SIZE
-        split = whole * SIZE
-        both = np.empty((whole, SIZE + len(s)))  # each block's inputs, then the buffers before it
-        rows = both[:, :SIZE]
-        np.multiply(z[:split].reshape(whole, SIZE), eta[:split].reshape(whole, SIZE), out=rows)
+    def _filtered(self, z: FloatArray, eta: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(y, buffers after) of one cell's inputs η·z, in blocks of SIZE ticks, shape (blocks, SIZE): all at once."""
+        both = np.empty((len(z), SIZE + len(s)))  # each block's inputs, then the buffers before it
+        rows = np.multiply(z, eta, out=both[:, :SIZE])
         before, s = self._starts(rows, s)
         both[:, SIZE:] = before.T
-        y = np.empty(len(z))
-        np.matmul(both, self._both, out=y[:split].reshape(whole, SIZE))
-        if len(z) > split:
-            products = [*self._products(eta[split:], np.ones(len(z) - split), 1.0, False)]
-            tail = z[split:, np.newaxis]
-            s = self._wide(tail, s[:, np.newaxis], np.zeros(1), products, y[split:, np.newaxis])[0][:, 0]
-        return y, s
+        return both @ self._both, s
+
+    def _summed(self, blocks: FloatArray, total: float, out: FloatArray) -> float:
+        """Write total + running sums of all blocks; returns the last. Products: additions need not wait for another."""
+        sums = np.empty(len(blocks) + 1)
+        sums[0] = total
+        np.matmul(blocks, self._ones[0], out=sums[1:])
+        np.cumsum(sums, out=sums)
+        np.add(blocks @ self._ones, sums[:-1, np.newaxis], out=out)
+        return float(sums[-1])
 
     def _starts(self, rows: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Buffers before every block of inputs, as (d, blocks), and those after the last; s are before the first.
