@@ -467,7 +467,8 @@ def fingerprint(events: Any) -> str:
     """A digest of a tick's events, to tell a retry from an attempt to change the past. It stays inside the stream."""
     digest = hashlib.sha256()
     if isinstance(events, np.ndarray) and events.dtype.kind in "biuf":
-        digest.update(f"{events.dtype.str}{events.shape}".encode() + np.ascontiguousarray(events).tobytes())
+        digest.update(f"{events.dtype.str}{events.shape}".encode())
+        digest.update(np.ascontiguousarray(events).data)
     else:
         digest.update(json.dumps(_canonical(events)).encode())
     return digest.hexdigest()

@@ -8,6 +8,9 @@ column norm; Honaker's variant reads them and so draws normals for all nodes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -23,6 +26,7 @@ from evercount.factorizations.base import (
 )
 
 IntArray = npt.NDArray[np.int64]
+AnyArray = npt.NDArray[Any]
 
 
 def low_bit_level(ticks: IntArray) -> IntArray:
@@ -185,30 +189,46 @@ class Honaker(Factorization):
         z = self._check_block(state, z, ticks)
         prefixes, newest = state.arrays
         start, stop = state.tick, state.tick + ticks
-        numbers = np.arange(start + 1, stop + 1)
-        offset = np.concatenate([[0], np.cumsum(1 + low_bit_level(numbers))])  # first draw of each tick
-        values = z[offset[:-1]].copy()  # level 0: every tick
-        estimates, after = values, newest.copy()
-        if ticks:
-            after[0] = values[-1]
-        for level in range(1, stop.bit_length()):
-            first = ((start >> level) + 1) << level
-            ends = np.arange(first, stop + 1, 1 << level)
-            if not len(ends):
-                break
-            half = 1 << (level - 1)
-            lower_first = ((start >> (level - 1)) + 1) << (level - 1)  # tick of row 0 of `estimates`
-            right = estimates[(ends - lower_first) // half]
-            left_rows = (ends - half - lower_first) // half
-            left = estimates[np.maximum(left_rows, 0)]
-            if left_rows[0] < 0:
-                left[0] = newest[level - 1]
+
+        def combine(level: int, own: FloatArray, pair: FloatArray) -> FloatArray:
             v = self.variances[level]
-            estimates = v * z[offset[ends - start - 1] + level] + (1 - v) * (left + right)
-            values[ends - start - 1] = estimates
-            after[level] = estimates[-1]
+            return np.asarray(v * own + (1 - v) * pair)
+
+        values, after = node_estimates(z, newest, start, stop, combine)
         noise, prefixes = prefix_sums(values, prefixes, start)
         return noise, State(stop, (prefixes, after))
+
+
+def node_estimates(
+    z: AnyArray, newest: AnyArray, start: int, stop: int, combine: Callable[[int, AnyArray, AnyArray], AnyArray]
+) -> tuple[AnyArray, AnyArray]:
+    """(best estimate of the largest node that ends at each tick, newest estimate of each level) of `Honaker`.
+
+    `combine(level, own, pair)` makes a node's estimate from its own normal and the sum of its children's estimates, in
+    whatever form numbers are held.
+    """
+    numbers = np.arange(start + 1, stop + 1)
+    offset = np.concatenate([[0], np.cumsum(1 + low_bit_level(numbers))])  # first draw of each tick
+    values = z[offset[:-1]]  # level 0: every tick
+    estimates, after = values, newest.copy()
+    if len(numbers):
+        after[0] = values[-1]
+    for level in range(1, stop.bit_length()):
+        first = ((start >> level) + 1) << level
+        ends = np.arange(first, stop + 1, 1 << level)
+        if not len(ends):
+            break
+        half = 1 << (level - 1)
+        lower_first = ((start >> (level - 1)) + 1) << (level - 1)  # tick of row 0 of `estimates`
+        right = estimates[(ends - lower_first) // half]
+        left_rows = (ends - half - lower_first) // half
+        left = estimates[np.maximum(left_rows, 0)]
+        if left_rows[0] < 0:
+            left[0] = newest[level - 1]
+        estimates = combine(level, z[offset[ends - start - 1] + level], left + right)
+        values[ends - start - 1] = estimates
+        after[level] = estimates[-1]
+    return values, after
 
 
 def node_variances(levels: int) -> FloatArray:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evercount.factorizations.trees import low_bit_level, prefix_sums
+from evercount.factorizations.trees import node_estimates, prefix_sums
 from evercount.mechanisms.exact_filter import DRAW_BITS, MOST_TICKS, SIGMAS, SIZE
 from evercount.mechanisms.fixedpoint import (
     BASE,
@@ -160,26 +160,7 @@ class HonakerKernel(TreeKernel):
         """(Y, state after) for any form of numbers that can be added and combined."""
         prefixes, newest = state[: self.levels + 1], state[self.levels + 1 :]
         start, stop = block * SIZE, (block + 1) * SIZE
-        numbers = np.arange(start + 1, stop + 1)
-        offset = np.concatenate([[0], np.cumsum(1 + low_bit_level(numbers))])
-        values = z[offset[:-1]]
-        estimates, after = values, newest.copy()
-        after[0] = values[-1]
-        for level in range(1, stop.bit_length()):
-            first = ((start >> level) + 1) << level
-            ends = np.arange(first, stop + 1, 1 << level)
-            if not len(ends):
-                break
-            half = 1 << (level - 1)
-            lower_first = ((start >> (level - 1)) + 1) << (level - 1)  # tick of row 0 of `estimates`
-            right = estimates[(ends - lower_first) // half]
-            left_rows = (ends - half - lower_first) // half
-            left = estimates[np.maximum(left_rows, 0)]
-            if left_rows[0] < 0:
-                left[0] = newest[level - 1]
-            estimates = combine(level, z[offset[ends - start - 1] + level], left + right)
-            values[ends - start - 1] = estimates
-            after[level] = estimates[-1]
+        values, after = node_estimates(z, newest, start, stop, combine)
         noise, prefixes = _prefix_sums(values, prefixes, start)
         return noise, np.concatenate([prefixes, after])
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import gt
 from typing import Any, ClassVar
 
 import numpy as np
 
 from evercount.privacy.checks import check_name
-from evercount.queries.base import Adjacency, IntArray, Query
+from evercount.queries.base import Adjacency, IntArray
 from evercount.queries.episode_sensitivity import episode_sensitivity
 from evercount.queries.histogram import ADJACENCIES
-from evercount.queries.words import HOLE, Words
+from evercount.queries.words import HOLE, WordQuery
 
 
-class Episodes(Query):
+class Episodes(WordQuery):
     """How many minimal occurrences each episode (a word of at most `max_length` letters) has had.
 
     An occurrence of an episode is a subsequence of the stream that equals it. It is minimal when no occurrence
@@ -33,41 +33,16 @@ class Episodes(Query):
     name: ClassVar[str] = "episodes"
 
     def __init__(self, alphabet: Sequence[str] | int, max_length: int) -> None:
-        self._words = Words(alphabet, max_length)
+        super().__init__(alphabet, max_length)
         self._sensitivity = {
             adjacency: float(episode_sensitivity(self._words.size, self._words.longest, adjacency == "replace"))
             for adjacency in ADJACENCIES
         }
 
-    # -- what is counted ---------------------------------------------------------------------------------------
-
-    @property
-    def cells(self) -> int:
-        """One per episode: U + U² + … + U^ℓ."""
-        return self._words.cells
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """The episodes, shorter ones first, each length in alphabetical order of the given alphabet."""
-        return self._words.labels
-
-    def cell(self, episode: Iterable[Any]) -> int:
-        """The cell of one episode."""
-        return self._words.cell(episode)
-
-    @property
-    def monotone(self) -> bool:
-        """Occurrences only add up."""
-        return True
-
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S of `episodes.proof.md`."""
         check_name("adjacency", adjacency, ADJACENCIES)
         return self._sensitivity[adjacency]
-
-    def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"alphabet": self._words.alphabet, "max_length": self._words.longest}
 
     # -- from events to increments -----------------------------------------------------------------------------
 

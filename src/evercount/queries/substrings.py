@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import numpy as np
 
 from evercount.errors import InputError
 from evercount.privacy.checks import check_count, check_name
-from evercount.queries.base import Adjacency, IntArray, Query
+from evercount.queries.base import Adjacency, IntArray
 from evercount.queries.histogram import ADJACENCIES
-from evercount.queries.words import HOLE, Words
+from evercount.queries.words import HOLE, WordQuery
 
 
-class Substrings(Query):
+class Substrings(WordQuery):
     """How often each word of at most `max_length` letters has appeared as a substring.
 
     A tick is a string or a sequence of letters, usually one; the stream is all letters in order, and a substring may
@@ -28,30 +28,6 @@ class Substrings(Query):
     """
 
     name: ClassVar[str] = "substrings"
-
-    def __init__(self, alphabet: Sequence[str] | int, max_length: int) -> None:
-        self._words = Words(alphabet, max_length)
-
-    # -- what is counted ---------------------------------------------------------------------------------------
-
-    @property
-    def cells(self) -> int:
-        """One per word: U + U² + … + U^ℓ."""
-        return self._words.cells
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """The words, shorter ones first, each length in alphabetical order of the given alphabet."""
-        return self._words.labels
-
-    def cell(self, word: Iterable[Any]) -> int:
-        """The cell of one word."""
-        return self._words.cell(word)
-
-    @property
-    def monotone(self) -> bool:
-        """Occurrences only add up."""
-        return True
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S of `substrings.proof.md`; attained as soon as the stream is 2ℓ−1 letters long (replace: U ≥ 2)."""
@@ -80,10 +56,6 @@ class Substrings(Query):
             ends = range(max(changed, length), min(changed + length - 1, horizon) + 1)
             total += sum(gram(a, b) for a in ends for b in ends) + sum(gram(a, a) for a in ends)
         return total
-
-    def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"alphabet": self._words.alphabet, "max_length": self._words.longest}
 
     # -- from events to increments -----------------------------------------------------------------------------
 

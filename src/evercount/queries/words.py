@@ -17,6 +17,7 @@ import numpy as np
 
 from evercount.errors import InputError, ParameterError
 from evercount.privacy.checks import check_count
+from evercount.queries.base import Query
 from evercount.queries.sizes import require_fits
 
 HOLE = -1
@@ -113,3 +114,33 @@ def _checked_alphabet(alphabet: Any) -> tuple[str, ...]:
         twice = Counter(letters).most_common(1)[0][0]
         raise ParameterError(f"letters must be distinct; {twice!r:.80} is there twice.")
     return letters
+
+
+class WordQuery(Query):
+    """A query with one cell for every word of at most `max_length` letters."""
+
+    def __init__(self, alphabet: Sequence[str] | int, max_length: int) -> None:
+        self._words = Words(alphabet, max_length)
+
+    @property
+    def cells(self) -> int:
+        """One per word: U + U² + … + U^ℓ."""
+        return self._words.cells
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The words, shorter ones first, each length in alphabetical order of the given alphabet."""
+        return self._words.labels
+
+    def cell(self, word: Iterable[Any]) -> int:
+        """The cell of one word."""
+        return self._words.cell(word)
+
+    @property
+    def monotone(self) -> bool:
+        """Occurrences only add up."""
+        return True
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"alphabet": self._words.alphabet, "max_length": self._words.longest}
