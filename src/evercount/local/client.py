@@ -13,10 +13,15 @@ from evercount.local.losses import Absolute, Loss
 from evercount.local.messages import ENTRY, inside
 from evercount.local.plan import UNIT, FloatArray, Form, IntArray, LocalPlan, shared_plan
 from evercount.noise import ExactNoise, Normals, Secret
+from evercount.noise.exact import NormalSequence
 from evercount.noise.prf import Prf, counter
+
+MARGIN = 2.0**-32
+"""Doubles round an entry only where it is farther from a boundary; they are then right: `local.proof.md`, lemma 5."""
 
 _MASK = np.uint64(2**32 - 1)
 _HALF = np.uint64(32)
+_NUMBERS = (float, int, np.floating, np.integer)
 
 
 def floors(scale: int, z: Normals) -> IntArray:
@@ -83,7 +88,7 @@ class LocalClient:
         if not isinstance(self.loss, Loss):
             raise ParameterError(f"loss must be a Loss such as Absolute(), got {loss!r}")
         self._secret = Secret.generate() if secret is None else secret
-        self._noise: IntArray | None = None
+        self._noise: NormalSequence | None = None
         self._sent: tuple[Any, bytes] | None = None
 
     def __repr__(self) -> str:
@@ -92,8 +97,7 @@ class LocalClient:
     def prepare(self) -> None:
         """Draw the noise now, before the value is known; `message` then only adds."""
         if self._noise is None:
-            normals = ExactNoise(self._secret.derive("local noise")).normals(0, 1, self.plan.entries)
-            self._noise = floors(self.plan.scale, normals)
+            self._noise = NormalSequence(self._secret, self.plan.entries)
 
     def message(self, value: Any) -> bytes:
         """The one message of this client; the same value again gives the same message."""
@@ -108,29 +112,40 @@ class LocalClient:
             point = check_point(self.loss.sample(value, (int.from_bytes(word, "little") >> 11) * 2.0**-53))
         self.prepare()
         assert self._noise is not None
-        made = self.plan.header + self._entries(min(max(math.ceil(point * self.plan.w), 1), self.plan.w))
+        bucket = min(max(math.ceil(point * self.plan.w), 1), self.plan.w)
+        made = self.plan.header + entries(self.plan, bucket, self._noise)
         self._sent = (value, made)
         self._noise = None
         return made
 
-    def _entries(self, bucket: int) -> bytes:
-        """`entries_of` for one client, without its overhead."""
-        plan = self.plan
-        assert self._noise is not None
-        total = self._noise[0] + (1 << plan.shift - 1)
-        places = (bucket - 1,) if plan.counters == 1 else (bucket - 1, plan.w - bucket)
-        for number, place in enumerate(places):
-            total[number * plan.w + place : (number + 1) * plan.w] += plan.factor[: plan.w - place]
-        total >>= plan.shift
-        for vector in total.reshape(plan.counters, plan.w):
-            if int(vector @ vector) > plan.radius**2:
-                total[:] = 0
-        return bytes(total.astype(ENTRY).tobytes())
+
+def entries(plan: LocalPlan, bucket: int, noise: NormalSequence) -> bytes:
+    """The entries of one message as bytes: ⌊(R·e_bucket + N·z)/2^m + ½⌋, or zeros outside the server's ball.
+
+    **Guarantee.** Equal to the floor in integer arithmetic for every z: doubles round, and integers where a boundary
+    is nearer than MARGIN. Proof: `local.proof.md`, lemma 5. Tests: tests/test_local_client.py
+    (test_message_is_the_rounding_of_the_exact_sum, test_entries_that_are_too_close_are_rounded_in_integers).
+    """
+    mean = plan.mean(bucket)
+    off = noise.near * plan.ratio
+    off += mean
+    made = np.rint(off)
+    off -= made
+    np.abs(off, out=off)
+    if off[off.argmax()] >= 0.5 - MARGIN:
+        for place in np.flatnonzero(off >= 0.5 - MARGIN).tolist():
+            units = (int(math.ldexp(mean[place], plan.shift)) << 128) + plan.scale * noise.exact(place)
+            made[place] = (units >> 127 + plan.shift) + 1 >> 1  # ⌊t + ½⌋ = ⌊(⌊2t⌋ + 1)/2⌋
+    for part in plan.parts:
+        vector = made[part]
+        if vector.dot(vector) > plan.radius_squared:
+            made[:] = 0.0
+    return made.astype(ENTRY).tobytes()
 
 
 def check_point(value: Any) -> float:
     """A value in [0, 1] as a float, or an InputError that does not show it."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+    if isinstance(value, bool) or not isinstance(value, _NUMBERS):
         raise InputError(f"a value must be a number in [0, 1], got {type(value).__name__}")
     point = float(value)
     if not (math.isfinite(point) and 0 <= point <= 1):
@@ -141,7 +156,8 @@ def check_point(value: Any) -> float:
 def simulate(plan: LocalPlan, points: npt.ArrayLike, secret: Secret, first: int = 0) -> npt.NDArray[np.int16]:
     """Entries of many clients' messages at once, for studies and benchmarks: one secret serves all of them.
 
-    Real clients each hold their own secret; the distribution is the same. `first` numbers the first client.
+    Real clients each hold their own secret and draw a `NormalSequence` from it; the distribution is the same. `first`
+    numbers the first client.
     """
     values = np.atleast_1d(np.asarray(points, np.float64))
     if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():

@@ -100,21 +100,26 @@ class LocalPlan:
 
     # -- sizes -----------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def w(self) -> int:
         """Number of buckets of [0, 1]."""
         assert self.buckets is not None
         return self.buckets
 
-    @property
+    @cached_property
     def counters(self) -> int:
         """Vectors in a message: 1, or 2 in the paper's form."""
         return 1 if self.form == "one-counter" else 2
 
-    @property
+    @cached_property
     def entries(self) -> int:
         """Numbers in a message."""
         return self.w * self.counters
+
+    @cached_property
+    def parts(self) -> tuple[slice, ...]:
+        """Where the vector of each counter lies in a message."""
+        return tuple(slice(start, start + self.w) for start in range(0, self.entries, self.w))
 
     # -- noise -----------------------------------------------------------------------------------------------------
 
@@ -178,6 +183,29 @@ class LocalPlan:
     def radius(self) -> int:
         """The server refuses vectors of a larger Euclidean norm, in entries."""
         return math.ceil(self._reach / (1 << self.shift) + math.sqrt(self.w))
+
+    @cached_property
+    def radius_squared(self) -> float:
+        """The square of `radius`, exact."""
+        return float(self.radius**2)
+
+    @cached_property
+    def ratio(self) -> FloatArray:
+        """N/2^m, the std of the noise in entries, as an array without axes: exact, and quick for numpy to take."""
+        return np.asarray(math.ldexp(self.scale, -self.shift))
+
+    @cached_property
+    def _ramp(self) -> FloatArray:
+        """w zeros, then the first column of R in entries: every column of R is a piece of it, exactly."""
+        made = np.concatenate([np.zeros(self.w), np.ldexp(self.factor, -self.shift)])
+        made.flags.writeable = False
+        return made
+
+    def mean(self, bucket: int) -> FloatArray:
+        """R·e_bucket in entries (in the paper's form, that of the other end behind it), exact."""
+        w, ramp = self.w, self._ramp
+        first = ramp[w + 1 - bucket : 2 * w + 1 - bucket]
+        return first if self.counters == 1 else np.concatenate([first, ramp[bucket : w + bucket]])
 
     @property
     def entry(self) -> float:

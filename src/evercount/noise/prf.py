@@ -24,6 +24,8 @@ UIntArray = npt.NDArray[np.uint64]
 
 LABEL = "evercount/noise/exact/1"
 """The purpose for which the AES key is derived; a new layout of bits gets a new label."""
+SEQUENCE = "evercount/noise/sequence/1"
+"""The purpose of the key of a `NormalSequence`: no block of it is a block of other noise."""
 
 DRAWS = 2**48
 CELLS = 2**32
@@ -82,8 +84,8 @@ class Prf:
     advantage of `switching_bound`. Tests: `test_noise_prf.py` (known answers, distinct counters).
     """
 
-    def __init__(self, secret: Secret) -> None:
-        self._cipher = Cipher(algorithms.AES(bytes.fromhex(secret.derive(LABEL).hex())), modes.ECB())
+    def __init__(self, secret: Secret, label: str = LABEL) -> None:
+        self._cipher = Cipher(algorithms.AES(bytes.fromhex(secret.derive(label).hex())), modes.ECB())
 
     def encrypt(self, blocks: bytes) -> bytes:
         """The key-stream blocks of counter blocks."""
