@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 import pytest
 
@@ -12,6 +13,7 @@ from evercount.ingest.journal import Spent
 from evercount.ingest.publish import compose_sentence
 from evercount.privacy import gaussian
 from evercount.privacy.budget import compose
+from evercount.privacy.ledger import mixed_delta_upper
 
 
 def spent(epsilon: float, delta: float = 1e-6, numeric: float = 0.0, **more: str) -> Spent:
@@ -44,6 +46,15 @@ def test_numerical_error_is_paid_for() -> None:
     assert small == pytest.approx(plain, rel=0.02)
     # too much numerical error to pay from one delta: the plain sums
     assert promise(compose_sentence((spent(1.0, numeric=4.9e-7),), spent(1.0, numeric=4.9e-7))) == (2.0, 2e-6)
+
+
+def test_pure_streams_add_up() -> None:
+    """Pure streams add ε with no δ; beside a Gaussian one the promise is less than the plain sum, and holds."""
+    assert promise(compose_sentence((spent(1.0, 0.0),), spent(0.5, 0.0))) == (1.5, 0.0)
+    epsilon, delta = promise(compose_sentence((spent(1.0, 0.0),), spent(0.5)))
+    assert delta == 1e-6
+    assert 1.0 < epsilon < 1.5
+    assert mixed_delta_upper(Budget(0.5, 1e-6).mu, Fraction(1), epsilon) <= 1e-6
 
 
 def test_promises_about_different_things_do_not_add_up() -> None:

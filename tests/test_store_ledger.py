@@ -47,3 +47,23 @@ def test_one_stream_is_its_own_total_and_units_are_kept_apart(tmp_path: Path) ->
     assert both["streams"] == 2
     assert 1.0 < both["epsilon"] < 2.0
     store.close()
+
+
+def test_pure_streams_are_accepted_and_add_up(tmp_path: Path) -> None:
+    """Pure streams add ε; beside a Gaussian one the total lies between the pure sum and the plain sum."""
+    store = Store(tmp_path / "a.db")
+    for number, delta in enumerate((0.0, 0.0, 1e-9)):
+        budget = {"epsilon": 0.5, "delta": delta}
+        table = {"name": f"s{number}", "query": {"name": "count"}, "budget": budget, "horizon": 100}
+        store.declare(Declaration.from_dict(table), 0.0)
+        total = store.ledger()["totals"][0]
+        if delta == 0:
+            assert total["epsilon"] == pytest.approx(0.5 * (number + 1))
+            assert total["delta"] == 0
+    assert 1.0 < total["epsilon"] < 1.5
+    assert total["delta"] == pytest.approx(1e-9)
+    assert [entry["mu"] > 0 for entry in store.ledger()["entries"]] == [False, False, True]
+    store.close()
+    again = Store(tmp_path / "a.db")
+    assert again.ledger()["totals"][0]["epsilon"] == total["epsilon"]
+    again.close()

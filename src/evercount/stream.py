@@ -26,7 +26,7 @@ from evercount.factorizations import Factorization, check_horizon, factorization
 from evercount.mechanisms import NOISES, Noise, build_noise
 from evercount.mechanisms.exact import PrecisionReached
 from evercount.mechanisms.pure import build_pure_for
-from evercount.mechanisms.pure_trees import pure_factorization
+from evercount.mechanisms.pure_trees import pure_factorization, window_tree
 from evercount.mechanisms.snapshots import pack, unpack
 from evercount.noise import Secret
 from evercount.privacy import Budget
@@ -421,8 +421,8 @@ def choose_engine(
     if isinstance(query, Window):
         if name is not None:
             raise ParameterError("a Window chooses its own factorisation; choose its method instead")
-        query = query.resolved(horizon)
-        return query, query.engine(horizon)
+        query = query.resolved(horizon, pure)
+        return query, window_tree(query.width, horizon) if pure else query.engine(horizon)
     return query, pure_factorization(name, horizon) if pure else factorization(name, horizon)
 
 

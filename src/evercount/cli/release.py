@@ -144,8 +144,10 @@ def build_job(given: dict[str, Any]) -> Job:
 
 def _spec(given: dict[str, Any], clock: Any) -> Spec:
     from evercount.ingest.counting import Spec
+    from evercount.queries import check_is_query
 
     query = given["query"] or ("histogram" if given["key"] else "sum" if given["value"] else "count")
+    check_is_query(query)
     if (given["key"] is None) != (given["keys"] is None):
         raise ParameterError("--key COLUMN and --keys FILE go together: the list of keys is public and declared")
     if given["unknown"] != "refuse" and given["key"] is None:

@@ -21,9 +21,10 @@ from evercount.ingest.files import Prefix, Source, freeze, open_source
 from evercount.ingest.journal import Places, Spent, State, archive, commit, discard, locked, read_state
 from evercount.ingest.outputs import Block, output_kind, parquet_modules, write_releases
 from evercount.ingest.rejects import FEW, Reject, find_rejects, write_rejects
-from evercount.privacy import Budget, gaussian
-from evercount.privacy.budget import check_same_unit, compose_mu
-from evercount.release import normal_quantile
+from evercount.privacy import Budget
+from evercount.privacy.budget import check_same_unit
+from evercount.privacy.ledger import composed_epsilon
+from evercount.release import interval_factor
 from evercount.stream import Stream
 
 NUMBERS = 1 << 17
@@ -170,9 +171,9 @@ def parameters(job: Job) -> dict[str, Any]:
 def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
     """What all noise streams over the same data promise together.
 
-    Guarantee. Gaussian mechanisms compose as √Σμ² (`privacy/budget.py`), where μ belongs to the δ that remains after
-    the numerical error; the numerical errors add up, each scaled from its own ε to the common one, and are paid from a
-    part of the stated δ. Where they do not fit, ε and δ simply add up, which always holds. Test:
+    Guarantee. Gaussian and pure mechanisms compose (`privacy/ledger.proof.md`), where μ belongs to the δ that remains
+    after the numerical error; the numerical errors add up, each scaled from its own ε to the common one, and are paid
+    from a part of the stated δ. Where they do not fit, ε and δ simply add up, which always holds. Test:
     tests/test_ingest_publish.py::test_composed_promise.
     """
     spent = (*earlier, now)
@@ -181,9 +182,9 @@ def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
         check_same_unit(budgets[0], budget)
     epsilon, delta = sum(b.epsilon for b in budgets), sum(b.delta for b in budgets)
     most = max(b.delta for b in budgets)
-    mu = compose_mu(b.reserve(s.numeric_delta).mu for b, s in zip(budgets, spent, strict=True))
+    ideal = [b if b.pure else b.reserve(s.numeric_delta) for b, s in zip(budgets, spent, strict=True)]
     for share in (2.0**-20, 2.0**-6, 0.5):
-        found = gaussian.epsilon_of(mu, most * (1 - share))
+        found = composed_epsilon(ideal, most * (1 - share))
         numeric = sum(
             s.numeric_delta * (1 + math.exp(min(found, 700.0))) / (1 + math.exp(min(b.epsilon, 700.0)))
             for b, s in zip(budgets, spent, strict=True)
@@ -253,7 +254,7 @@ def _report_bad(job: Job, source: Source, scratch: Path, bad: int) -> tuple[Reje
 
 def _blocks(stream: Stream, job: Job, counts: Counts, first: int, last: int, tell: Progress) -> Iterator[Block]:
     cells = stream.query.cells
-    quantile = normal_quantile(job.level)
+    quantile = interval_factor(job.level, (), 1, stream.budget.pure)
     size = max(1, NUMBERS // cells)
     labels = tuple(stream.query.labels)
     for begin in range(first, last, size):

@@ -20,6 +20,7 @@ from evercount.mechanisms.pure_trees import (
     IntArray,
     Memory,
     PureFactorization,
+    WindowTree,
 )
 from evercount.noise import Secret
 from evercount.noise.laplace import LARGEST_RATE, LEAST_RATE, ExactLaplace, variance
@@ -30,6 +31,9 @@ AHEAD = 64
 """Ticks of noise that are made at a time when a stream is taken tick by tick."""
 MANY = 1024
 """With more cells than this, noise is made tick by tick from what the last tick left: less memory, fewer draws."""
+LARGEST_NOISE = 2**52
+"""Running sums of a `WindowTree` grow without end; beyond this they would not be exact as doubles."""
+_STRIDE = 1 << 16
 _FORMAT = 1
 
 
@@ -83,6 +87,7 @@ class PureStream(NoiseStream):
             self._laplace = ExactLaplace(secret.derive("pure epochs"), self.rate)
         self._reach = (epsilon, l1, grid)
         self._memory: tuple[int, int, Memory] | None = None  # epoch, the tick it stands at, its prefixes
+        self._top = 0, np.zeros(self.cells, np.int64)  # of a WindowTree: whole nodes so far, the noise of their prefix
 
     def __repr__(self) -> str:
         return f"PureStream({self.tree.name}, tick={self.tick}, cells={self.cells}, secret=…)"
@@ -106,6 +111,9 @@ class PureStream(NoiseStream):
         return out
 
     def _make(self, first: int, count: int) -> IntArray:
+        if isinstance(self.tree, WindowTree):
+            top = self._tops(self.tree, first, count)
+            return self.tree.noise(first, count, lambda nodes: self._laplace.draw(nodes, self.cells), top)
         if isinstance(self.tree, DigitTree):
             return self._rows_of(self.tree, 0, first, count, self._laplace)
         parts = []
@@ -135,6 +143,23 @@ class PureStream(NoiseStream):
             rows[number], memory = tree.step(memory, first + number, draw)
             self._memory = (epoch, first + number, memory)
         return rows
+
+    def _tops(self, tree: WindowTree, first: int, count: int) -> tuple[int, IntArray]:
+        """Noise of the prefixes of whole nodes that these ticks use. After a restore it is added up from the start."""
+        low, high = tree.tops([first, first + count - 1]).tolist()
+        at, total = self._top
+        while at < low:
+            stop = min(low, at + _STRIDE)
+            total = total + self._laplace.draw(np.arange(at + 1, stop + 1) * tree.size, self.cells).sum(axis=0)
+            at = stop
+        rows = np.cumsum(self._laplace.draw(np.arange(at, high + 1) * tree.size, self.cells), axis=0)
+        rows += total - rows[0]  # `total` has the node `at` in it
+        if np.abs(rows).max(initial=0) >= LARGEST_NOISE:
+            raise ParameterError(
+                "the noise of the running sums has passed 2^52: use a larger epsilon or a coarser grid"
+            )
+        self._top = high, rows[-1]
+        return low, rows
 
     @property
     def _hybrid(self) -> HybridTree:

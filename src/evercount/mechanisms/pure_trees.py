@@ -34,6 +34,7 @@ PURE = ("pure-tree", "pure-tree-19", "pure-binary")
 """Trees for a known horizon, best first."""
 PURE_ENDLESS = ("pure-hybrid", "pure-hybrid-binary")
 """Trees for a stream without a horizon, best first."""
+_SOME = 4096
 _NAME = re.compile(r"pure-tree-(\d+)")
 
 
@@ -169,7 +170,21 @@ class DigitTree(PureFactorization):
     def difference_norm(self, earlier: int, later: int) -> float:
         """See `Factorization`: the nodes that only one of the two prefixes uses."""
         earlier, later = self._check_pair(earlier, later)
-        return math.sqrt(len(self.walk(earlier).keys() ^ self.walk(later).keys()))
+        return math.sqrt(int(self.apart([earlier], [later])[0]))
+
+    def apart(self, earlier: npt.ArrayLike, later: npt.ArrayLike) -> IntArray:
+        """How many nodes make up the difference of two prefixes.
+
+        The walks meet as soon as the highest place in which the two ticks differ has the same digit: below that place
+        every node is used by one of them only, and in it as many as the digits are apart.
+        """
+        one, two = self.digits(earlier), self.digits(later)
+        low, size = np.zeros(one.shape[:-1], np.int64), np.zeros(one.shape[:-1], np.int64)
+        for level in range(self.levels):
+            a, b = one[..., level], two[..., level]
+            size = np.where(a == b, size, low + np.abs(a - b))
+            low = low + np.abs(a) + np.abs(b)
+        return size
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
         """(L, R) with a column of L and a row of R for every node that a prefix of the first `ticks` ticks uses."""
@@ -187,12 +202,20 @@ class DigitTree(PureFactorization):
 
     # -- noise -------------------------------------------------------------------------------------------------------
 
-    def noise(self, first: int, count: int, draw: Draw) -> IntArray:
-        """Noise of ticks first … first+count−1 (1-based), shape (count, cells). Each node is drawn at most once."""
+    def noise(self, first: int, count: int, draw: Draw, top: tuple[int, IntArray] | None = None) -> IntArray:
+        """Noise of ticks first … first+count−1 (1-based), shape (count, cells). Each node is drawn at most once.
+
+        `top`, where it is known already: the noise of the prefixes of whole nodes of the highest level, from a node on.
+        """
         ends = np.asarray([first, first + count - 1])
         span = [self._index(ends, level) for level in range(self.levels + 1)]
-        low, known = 0, np.zeros((1, draw(np.empty(0, np.int64)).shape[1]), np.int64)  # prefix noise at the level above
-        for level in range(self.levels - 1, -1, -1):
+        if top is None:  # above the highest level there is one prefix: the empty one
+            top = 0, np.zeros((1, draw(np.empty(0, np.int64)).shape[1]), np.int64)
+            levels = self.levels
+        else:
+            levels = self.levels - 1
+        low, known = top
+        for level in range(levels - 1, -1, -1):
             start = min(int(span[level][0]), low * self.base)
             stop = max(int(span[level][1]), (low + len(known) - 1) * self.base)
             index = np.arange(start, stop + 1)
@@ -234,6 +257,72 @@ class DigitTree(PureFactorization):
             made.append((index, row))
             above, parent = row, index
         return above, made
+
+
+class WindowTree(DigitTree):
+    """A digit tree whose highest place has no end: short trees one after the other, for sums of the last ticks.
+
+    A sum of `width` ticks needs few nodes of the highest level, however long the stream: so a few levels are enough,
+    each node has a large part of ε, and the error does not grow with time. One level is noise on every tick.
+    `row_norms` are those of the window, the only thing that its stream publishes; the rest is about running sums.
+
+    **Guarantee.** As `DigitTree`: every tick lies in at most `levels` nodes. Proof: `pure.proof.md`, lemma 1. Test:
+    tests/test_pure_windows.py::test_every_tick_lies_in_at_most_levels_nodes.
+    """
+
+    def __init__(self, width: int, horizon: int | None, base: int, levels: int) -> None:
+        super().__init__(1, base, balanced=levels > 1)
+        self.horizon = check_horizon(horizon, unbounded=True)
+        if self.horizon is not None and self.horizon > LARGEST_TICKS:
+            raise ParameterError(f"pure trees serve at most 2^40 ticks, the horizon is {horizon}")
+        self.width, self.levels = width, levels
+        self.size = base ** (levels - 1)
+        """Ticks of a node of the highest level; after the first window errors repeat with this period."""
+        self.column_norm = math.sqrt(levels) * (1 + 1e-9)
+        self.name = f"pure-window-{base}-{levels}"  # type: ignore[misc]
+
+    def digits(self, ticks: npt.ArrayLike) -> IntArray:
+        """See `DigitTree`; the highest place counts on."""
+        t = np.asarray(ticks, dtype=np.int64)
+        index = [self._index(t, level) for level in range(self.levels)]
+        lower = [index[i] - self.base * index[i + 1] for i in range(self.levels - 1)]
+        return np.stack([*lower, index[-1]], axis=-1)
+
+    def tops(self, ticks: npt.ArrayLike) -> IntArray:
+        """How many whole nodes of the highest level the prefix of each tick uses."""
+        return self._index(np.asarray(ticks, dtype=np.int64), self.levels - 1)
+
+    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
+        """√(nodes of the window that ends at the tick)."""
+        t = self._check_ticks(ticks)
+        return np.sqrt(self.apart(np.maximum(t - self.width, 0), t).astype(np.float64))
+
+    def worst_row(self) -> tuple[int, float]:
+        """(tick, norm) of the worst window: of all ticks, or of some thousand of them where there are more."""
+        last = self.width + self.size if self.horizon is None else min(self.horizon, self.width + self.size)
+        ticks = np.arange(1, last + 1)
+        if last > _SOME:
+            ends = [
+                np.linspace(a, b, _SOME // 2).astype(np.int64) for a, b in ((1, last), (max(last - _SOME, 1), last))
+            ]
+            ticks = np.unique(np.concatenate(ends))
+        norms = self.row_norms(ticks)
+        at = int(np.argmax(norms))
+        return int(ticks[at]), float(norms[at])
+
+
+@lru_cache(maxsize=256)
+def window_tree(width: int, horizon: int | None) -> WindowTree:
+    """The tree with the least worst std of a window among a few hundred, by its exact errors."""
+    span = width if horizon is None else min(width, horizon)
+    shapes = {(3, 1)}
+    for levels in range(2, 8):
+        for factor in np.geomspace(0.4, 4.0, 32):
+            base = 2 * round((span ** (1 / levels) * factor - 1) / 2) + 1
+            if 3 <= base <= 1000 and base ** (levels - 1) <= 4 * span:
+                shapes.add((base, levels))
+    trees = [WindowTree(width, horizon, base, levels) for base, levels in sorted(shapes)]
+    return min(trees, key=lambda tree: tree.levels * tree.worst_row()[1])
 
 
 class HybridTree(PureFactorization):

@@ -82,12 +82,12 @@ class SparseCount:
     @property
     def guarantee(self) -> str:
         """The guarantee in one sentence."""
-        plan = self.plan
-        return (
-            f"All releases together are ({plan.epsilon:g}, {plan.delta:g})-differentially private for one event more "
-            f"or less: {plan.threshold_epsilon:g} + {plan.tick_epsilon:g} for the partition, "
-            f"{plan.counter_epsilon:g} for the counter."
-        )
+        return self.plan.sentence()
+
+    @property
+    def numeric_delta(self) -> float:
+        """The part of delta that pays for the counter's finite arithmetic; 0.0 where delta is 0."""
+        return self._noise.numeric_delta
 
     @property
     def full(self) -> bool:

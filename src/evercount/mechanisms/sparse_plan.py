@@ -18,7 +18,13 @@ from evercount.errors import ParameterError
 from evercount.factorizations import check_horizon, factorization
 from evercount.mechanisms.build import Noise, build_noise
 from evercount.mechanisms.pure import build_pure, node_rate
-from evercount.mechanisms.pure_trees import DigitTree, HybridTree, PureFactorization, pure_factorization
+from evercount.mechanisms.pure_trees import (
+    LARGEST_TICKS,
+    DigitTree,
+    HybridTree,
+    PureFactorization,
+    pure_factorization,
+)
 from evercount.noise import Secret
 from evercount.noise.laplace import quantile
 from evercount.privacy import Budget
@@ -52,12 +58,15 @@ def _most_weight(tree: DigitTree) -> int:
 @lru_cache(maxsize=4096)
 def pure_radius(epsilon: float, ticks: int, beta: float) -> tuple[float, str]:
     """(bound, name): the least simultaneous error bound of a pure tree over so many ticks, with chance 1 − beta."""
-    best: tuple[float, str] = (math.inf, "")
-    for base in COUNTERS:
-        tree = DigitTree(ticks, base, balanced=base != 2)
-        rate = node_rate(epsilon, 1.0, 1.0, tree.levels)
-        best = min(best, (laplace_sum_radius(rate, _most_weight(tree), beta / ticks), tree.name))
-    return best
+    trees = (DigitTree(ticks, base, balanced=base != 2) for base in COUNTERS)
+    return min((tree_radius(tree, epsilon, beta), tree.name) for tree in trees)
+
+
+def tree_radius(tree: DigitTree, epsilon: float, beta: float) -> float:
+    """The simultaneous error bound of a count with this pure tree over its horizon, with chance 1 − beta."""
+    assert tree.horizon is not None
+    rate = node_rate(epsilon, 1.0, 1.0, tree.levels)
+    return laplace_sum_radius(rate, _most_weight(tree), beta / tree.horizon)
 
 
 @lru_cache(maxsize=4096)
@@ -95,10 +104,28 @@ class SparsePlan:
     spread: int
     segments: int | None
 
+    def sentence(self) -> str:
+        """The guarantee in one sentence."""
+        return (
+            f"All releases together are ({self.epsilon:g}, {self.delta:g})-differentially private for one event more "
+            f"or less: {self.threshold_epsilon:g} + {self.tick_epsilon:g} for the partition, "
+            f"{self.counter_epsilon:g} for the counter."
+        )
+
     @property
     def offset(self) -> float:
         """What is added to the counter: the middle of what an open segment may hold."""
         return (self.threshold + self.spread) / 2
+
+    def budgets(self) -> tuple[Budget, ...]:
+        """What a ledger must be asked for: one pure budget, or the pure one of the partition and the counter's.
+
+        They add up to (epsilon, delta) in exact arithmetic; `SparseCount.numeric_delta` belongs to the last one.
+        """
+        if self.delta == 0:
+            return (Budget(self.epsilon, 0.0),)
+        # Both parts were cut to 20 bits of epsilon, so that their sum is exact.
+        return Budget(self.threshold_epsilon + self.tick_epsilon, 0.0), Budget(self.counter_epsilon, self.delta)
 
     def counter(self) -> PureFactorization | None:
         """The pure tree over segments, or None where the counter is Gaussian."""
@@ -168,6 +195,8 @@ def plan_sparse(
 ) -> SparsePlan:
     """The split of ε with the least proved bound among a few hundred; without `max_ones`, a fixed one."""
     epsilon = check_positive("epsilon", epsilon)
+    if horizon is None:
+        raise ParameterError("a sparse counter needs a known horizon; a generous one costs little (ln T)")
     T = check_horizon(horizon)
     assert T is not None
     if not 0 <= delta < 1:
@@ -181,6 +210,8 @@ def plan_sparse(
         spread = _spread(*parts, T, T, beta)
         return SparsePlan(epsilon, delta, T, None, beta, *parts, _rest(epsilon, *parts), 2 * spread, spread, None)
     s = check_count("max_ones", max_ones)
+    if s > LARGEST_TICKS:
+        raise ParameterError(f"max_ones must be at most 2^40, got {s}; with that many events use a plain Count")
     best: tuple[float, SparsePlan] | None = None
     gaps = sorted({max(1, round(g)) for g in np.geomspace(1, s + 1, 16)})
     for gap in gaps:
@@ -191,6 +222,8 @@ def plan_sparse(
                 spread = _spread(*parts, segments + 1, T, beta)
                 rest = _rest(epsilon, *parts)
                 made = SparsePlan(epsilon, delta, T, s, beta, *parts, rest, spread + gap, spread, segments)
+                if best is not None and made.offset >= best[0]:
+                    continue  # its counter would have to be free
                 cost = made.bound()
                 if best is None or cost < best[0]:
                     best = (cost, made)

@@ -1,7 +1,8 @@
 """Ledger: one total budget, spent by several streams about the same events; it refuses to overspend.
 
-Entries are immutable and only ever added. Composition is exact: Gaussian mechanisms add as μ² (Gaussian-DP),
-and the δ that streams reserve for numerical error adds up beside it.
+Entries are immutable and only ever added. Gaussian mechanisms add as μ² (Gaussian-DP), pure ones as ε, and the two
+kinds together by the exact profile of a Gaussian mechanism beside randomised response (`ledger.proof.md`). The δ that
+streams reserve for numerical error adds up beside it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -16,15 +18,22 @@ from typing import Any
 from evercount.errors import BudgetExceeded, EvercountError, ParameterError, SnapshotError
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget, check_same_unit, compose_mu
-from evercount.privacy.checks import check_number
+from evercount.privacy.checks import check_delta, check_number
 
 _FORMAT = "evercount-ledger"
-_VERSION = 1
+_VERSION = 2
+_READABLE = (1, 2)
+"""Version 1 knew no pure entries; its files read the same."""
+_LEAST_DELTA = 2.0**-1022
+_ROUNDING = 2.0**-49
+"""Relative head-room of the few products that make a mixed δ (`ledger.proof.md`, section 4)."""
+_SLACK = 1e-11
+"""What `remaining` leaves free of δ, so that spending it is never refused for a rounding error."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One stream's share: its name, its own budget, the μ it spent, and its place in the ledger."""
+    """One stream's share: its name, its own budget, the μ it spent (0.0 if it is pure), and its place in the ledger."""
 
     sequence: int
     name: str
@@ -43,16 +52,26 @@ class Entry:
         """δ of the stream's own promise, without `numeric_delta`."""
         return self.budget.delta
 
+    @property
+    def pure(self) -> bool:
+        """Whether the entry is a pure mechanism (δ = 0), which adds ε and not μ²."""
+        return self.budget.pure
+
 
 class Ledger:
     """What has been spent of `total`. Safe to use from several threads.
 
     **Guarantee.** The streams of all entries together, with the numerical error that each declared, are
-    (total.epsilon, total.delta)-DP: δ(√Σμ², ε) + Σ numeric_delta ≤ δ holds after every `spend`, with the
-    float error of its evaluation included, or the entry is refused and nothing is recorded. Assumes that each
-    stream's noise is Gaussian and is calibrated with the budget of its entry (for a stream with numerical
-    error: `numeric_delta` is the δ by which it may miss the ideal mechanism, for the ε of `total`). Proof:
-    `gaussian.proof.md`, section 5. Test: `test_privacy_ledger.py::test_ledger_never_exceeds_its_total`.
+    (total.epsilon, total.delta)-DP, also where they run side by side and inputs depend on earlier releases. Let ε_p be
+    Σε of the pure entries and μ = √Σμ² of the others. After every `spend` ε_p ≤ ε in exact arithmetic, and
+
+        p·δ(μ, ε − ε_p) + (1 − p)·δ(μ, ε + ε_p) + Σ numeric_delta ≤ δ,    p = 1/(1 + e^−ε_p)
+
+    with the float error of its evaluation included, or the entry is refused and nothing is recorded. A total with
+    δ = 0 takes pure entries only. Assumes that each stream is pure where its budget has δ = 0, else Gaussian, and
+    calibrated with the budget of its entry (for a stream with numerical error: `numeric_delta` is the δ by which it may
+    miss the ideal mechanism, for the ε of `total`). Proof: `ledger.proof.md`. Tests: `test_privacy_ledger.py`,
+    test_ledger_never_exceeds_its_total, test_mixed_profile_against_oracle.
     """
 
     def __init__(self, total: Budget) -> None:
@@ -79,7 +98,8 @@ class Ledger:
 
         `numeric_delta` is the stream's own, which was computed at the ε of `budget`; it is restated at the total's ε,
         where it costs (1+e^ε_total)/(1+e^ε) times as much (`mechanisms/exact.proof.md`, theorem), unless it is
-        `restated` already.
+        `restated` already. A budget with δ = 0 is a pure entry. A sparse counter with δ > 0 has a pure part and a
+        Gaussian one and takes two entries (`SparsePlan.budgets`).
         """
         if not isinstance(name, str) or not name:
             raise ParameterError(f"an entry needs a name, not {name!r}.")
@@ -101,41 +121,43 @@ class Ledger:
         return min(1.0, numeric * ratio * (1 + 1e-12))
 
     def _record(self, name: str, budget: Budget, note: str, numeric: float) -> Entry:
-        mu = budget.mu
+        mu = _mu(budget)
         with self._lock:
             if any(entry.name == name for entry in self._entries):
                 raise ParameterError(f"the ledger already has an entry {name!r}: names are unique.")
             entries = (*self._entries, Entry(len(self._entries), name, mu, budget, numeric, note))
             if not _fits(self._total, entries):
-                left = _remaining(self._total, self._entries)
-                raise BudgetExceeded(
-                    f"{name!r} needs mu={mu:.6g} and numeric delta {numeric:.3g}; together with "
-                    f"{len(self._entries)} earlier entries that exceeds epsilon={self._total.epsilon:g}, "
-                    f"delta={self._total.delta:g}. "
-                    + (
-                        f"At most epsilon={left.epsilon:.6g} at delta={left.delta:.3g} is left."
-                        if left
-                        else "Nothing is left."
-                    )
-                )
+                raise BudgetExceeded(_refusal(self._total, self._entries, entries[-1]))
             self._entries = entries
         return entries[-1]
 
     @property
     def mu(self) -> float:
-        """√Σμ² of all entries; 0.0 for an empty ledger."""
+        """√Σμ² of all Gaussian entries; 0.0 where there is none."""
         return compose_mu(entry.mu for entry in self._entries)
 
+    @property
+    def pure_epsilon(self) -> float:
+        """Σε of all pure entries, rounded up; 0.0 where there is none."""
+        return _up(_pure_sum(entry.budget for entry in self._entries))
+
     def spent(self) -> float:
-        """The ε that all entries have spent, at the total's δ less the numerical error (rounded up)."""
+        """The ε that all entries have spent, at the total's δ less the numerical error (rounded up).
+
+        It is never below Σε of the pure entries, although some of δ could be traded for a little of that.
+        """
         entries = self._entries
         if not entries:
             return 0.0
-        return gaussian.epsilon_of(compose_mu(e.mu for e in entries), _delta_left(self._total, entries))
+        mu = compose_mu(entry.mu for entry in entries)
+        return _epsilon(mu, _pure_sum(entry.budget for entry in entries), _delta_left(self._total, entries))
 
-    def remaining(self) -> Budget | None:
-        """The largest budget that still fits in one piece, at the total's δ where possible; None if none."""
-        return _remaining(self._total, self._entries)
+    def remaining(self, *, pure: bool = False) -> Budget | None:
+        """The largest budget that still fits in one piece, at the total's δ where possible; None if none.
+
+        Gaussian, unless the total is pure or `pure` asks for the largest pure budget that still fits.
+        """
+        return _remaining(self._total, self._entries, pure or self._total.pure)
 
     # -- JSON ------------------------------------------------------------------------------------------------
 
@@ -168,8 +190,8 @@ class Ledger:
             data = json.loads(text)
             if not isinstance(data, dict) or data.get("format") != _FORMAT:
                 raise SnapshotError("this is not a ledger written by evercount.")
-            if data.get("version") != _VERSION:
-                raise SnapshotError(f"the ledger has version {data.get('version')!r}, this program reads {_VERSION}.")
+            if data.get("version") not in _READABLE:
+                raise SnapshotError(f"the ledger has version {data.get('version')!r}, this program reads {_READABLE}.")
             ledger = cls(Budget.from_dict(data["total"]))
             for number, item in enumerate(data["entries"]):
                 ledger._restore(number, item)
@@ -183,8 +205,8 @@ class Ledger:
         if set(item) != {"sequence", "name", "mu", "budget", "numeric_delta", "note"} or item["sequence"] != number:
             raise ParameterError(f"entry {number} is out of order or has other fields than an entry has.")
         budget = Budget.from_dict(item["budget"])
-        if not math.isclose(check_number("mu", item["mu"]), budget.mu, rel_tol=1e-9):
-            raise ParameterError(f"entry {number} states mu={item['mu']!r}, and its budget buys {budget.mu!r}.")
+        if not math.isclose(check_number("mu", item["mu"]), _mu(budget), rel_tol=1e-9):
+            raise ParameterError(f"entry {number} states mu={item['mu']!r}, and its budget buys {_mu(budget)!r}.")
         self.spend(item["name"], budget, note=item["note"], numeric_delta=item["numeric_delta"], restated=True)
 
     def __eq__(self, other: object) -> bool:
@@ -193,31 +215,162 @@ class Ledger:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Ledger({self._total!r}, {len(self._entries)} entries, mu={self.mu:.6g})"
+        pure = f", pure_epsilon={self.pure_epsilon:.6g}" if any(entry.pure for entry in self._entries) else ""
+        return f"Ledger({self._total!r}, {len(self._entries)} entries, mu={self.mu:.6g}{pure})"
+
+
+# -- Gaussian and pure mechanisms together -----------------------------------------------------------------------------
+
+
+def composed_epsilon(budgets: Iterable[Budget], delta: float) -> float:
+    """The least ε ≥ Σε of the pure budgets at which all of them together are (ε, delta)-DP, rounded up.
+
+    **Guarantee.** As that of `Ledger`, without numerical error. delta=0 is legal where all budgets are pure. Test:
+    `test_privacy_ledger.py::test_composed_epsilon`.
+    """
+    parts = list(budgets)
+    if not parts:
+        raise ParameterError("composed_epsilon needs at least one budget.")
+    for part in parts:
+        check_same_unit(parts[0], part)
+    mu = compose_mu(_mu(part) for part in parts)
+    return _epsilon(mu, _pure_sum(parts), check_delta(delta, pure=mu == 0))
+
+
+def mixed_delta_upper(mu: float, pure: Fraction, epsilon: float) -> float:
+    """An upper bound of δ(ε) of a Gaussian mechanism of that μ (0.0: none) beside a pure one of ε_p = `pure` ≤ ε.
+
+    **Guarantee.** Not below p·δ(μ, ε − ε_p) + (1 − p)·δ(μ, ε + ε_p), p = 1/(1 + e^−ε_p), which is the exact δ where the
+    pure mechanism is randomised response (`ledger.proof.md`, sections 2 and 4). Test:
+    `test_privacy_ledger.py::test_mixed_profile_against_oracle`.
+    """
+    if not 0 <= pure <= Fraction(epsilon):
+        raise ParameterError(f"the pure part must lie between 0 and epsilon={epsilon!r}, not at {float(pure)!r}.")
+    if mu == 0:
+        return 0.0
+    if pure == 0:
+        return gaussian.delta_upper(mu, epsilon)
+    near = gaussian.delta_upper(mu, _down(Fraction(epsilon) - pure))
+    far = gaussian.delta_upper(mu, _down(Fraction(epsilon) + pure))
+    share = min(1.0, (1 + _ROUNDING) / (1 + math.exp(-_up(pure))))
+    return min(1.0, math.nextafter((share * near + (1 - share) * far) * (1 + _ROUNDING), 1.0))
+
+
+def _epsilon(mu: float, pure: Fraction, delta: float) -> float:
+    """The least ε ≥ `pure` with a mixed δ of at most `delta`, rounded up."""
+    if mu == 0:
+        return _up(pure)
+    if pure == 0:
+        return gaussian.epsilon_of(mu, delta)
+    # The upper end is ε of both parts added up, which holds by itself: mixed δ(ε_p + ε_g) ≤ δ(μ, ε_g).
+    low, high = _up(pure), _up(pure + Fraction(gaussian.epsilon_of(mu, delta)))
+    if mixed_delta_upper(mu, pure, low) <= delta:
+        return low
+    while low < (middle := low + 0.5 * (high - low)) < high:
+        low, high = (low, middle) if mixed_delta_upper(mu, pure, middle) <= delta else (middle, high)
+    return high
+
+
+def _largest_mu(total: Budget, pure: Fraction, delta: float) -> float:
+    """A μ that leaves a mixed δ of at most `delta` at the total's ε: the largest, but for `_SLACK`."""
+    high = gaussian.mu_of(total.epsilon, delta)
+    if pure == 0:
+        return high
+    apart = _down(Fraction(total.epsilon) - pure)
+    low = gaussian.mu_of(apart, delta) if apart > 0 else delta  # δ(μ, 0) < μ
+    while low < (middle := low + 0.5 * (high - low)) < high:
+        fits = mixed_delta_upper(middle, pure, total.epsilon) * (1 + _SLACK) <= delta
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def _largest_pure(total: Budget, mu: float, pure: Fraction, delta: float) -> Fraction:
+    """The largest Σε of pure entries that fits beside μ, but for `_SLACK`; at least `pure`, which fits."""
+    high = Fraction(total.epsilon)
+    if mu == 0:
+        return high
+    low, top = _up(pure), total.epsilon
+    if Fraction(low) >= high:
+        return pure
+    while low < (middle := low + 0.5 * (top - low)) < top:
+        fits = mixed_delta_upper(mu, Fraction(middle), total.epsilon) * (1 + _SLACK) <= delta
+        low, top = (middle, top) if fits else (low, middle)
+    return Fraction(low)
+
+
+def _mu(budget: Budget) -> float:
+    return 0.0 if budget.pure else budget.mu
+
+
+def _pure_sum(budgets: Iterable[Budget]) -> Fraction:
+    return sum((Fraction(budget.epsilon) for budget in budgets if budget.pure), Fraction(0))
+
+
+def _down(exact: Fraction) -> float:
+    """The largest double that is not above."""
+    near = float(exact)
+    return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
+
+
+def _up(exact: Fraction) -> float:
+    """The least double that is not below."""
+    return -_down(-exact)
+
+
+# -- what fits ---------------------------------------------------------------------------------------------------------
 
 
 def _delta_left(total: Budget, entries: tuple[Entry, ...]) -> float:
     """δ of the total less the numerical error of all entries, rounded down; may be 0.0 or less."""
-    exact = Fraction(total.delta) - sum((Fraction(entry.numeric_delta) for entry in entries), Fraction(0))
-    left = float(exact)
-    return left if Fraction(left) <= exact else math.nextafter(left, -math.inf)
+    return _down(Fraction(total.delta) - sum((Fraction(entry.numeric_delta) for entry in entries), Fraction(0)))
 
 
 def _fits(total: Budget, entries: tuple[Entry, ...]) -> bool:
-    left = _delta_left(total, entries)
-    return left > 0 and gaussian.delta_upper(compose_mu(entry.mu for entry in entries), total.epsilon) <= left
+    left, pure = _delta_left(total, entries), _pure_sum(entry.budget for entry in entries)
+    if left < 0 or pure > Fraction(total.epsilon):
+        return False
+    mu = compose_mu(entry.mu for entry in entries)
+    return mu == 0 or (left > 0 and mixed_delta_upper(mu, pure, total.epsilon) <= left)
 
 
-def _remaining(total: Budget, entries: tuple[Entry, ...]) -> Budget | None:
-    left = _delta_left(total, entries)
-    if left < 2.0**-1022:
+def _remaining(total: Budget, entries: tuple[Entry, ...], pure: bool) -> Budget | None:
+    left, used = _delta_left(total, entries), _pure_sum(entry.budget for entry in entries)
+    spent = compose_mu(entry.mu for entry in entries)
+    if pure:
+        rest = _down(_largest_pure(total, spent, used, left) - used)
+        return Budget(rest, 0.0, total.adjacency, "tight", total.unit, total.max_events) if rest > 0 else None
+    if left < _LEAST_DELTA:
         return None
-    whole, spent = gaussian.mu_of(total.epsilon, left), compose_mu(entry.mu for entry in entries)
+    whole = _largest_mu(total, used, left)
     if spent >= whole:
         return None
     mu = math.sqrt((whole - spent) * (whole + spent))
     # A small rest costs no ε at the total's δ; it is then stated at the smaller δ where it does.
     delta = min(left, gaussian.delta_of(mu, 0.0) / 2)
-    if delta < 2.0**-1022:
+    if delta < _LEAST_DELTA:
         return None
     return Budget.from_mu(mu, delta, total.adjacency, total.unit, total.max_events)
+
+
+def _refusal(total: Budget, earlier: tuple[Entry, ...], entry: Entry) -> str:
+    """Why an entry does not fit, and what would."""
+    if total.pure and (not entry.pure or entry.numeric_delta):
+        return (
+            f"{entry.name!r} is not pure (its delta is {entry.delta:g}, numeric delta {entry.numeric_delta:.3g}), and "
+            "the total has delta=0, which only pure mechanisms keep. Spend Budget(epsilon, delta=0), or start the "
+            "ledger with a small positive delta."
+        )
+    needs = f"epsilon={entry.epsilon!r} of pure privacy" if entry.pure else f"mu={entry.mu:.6g}"
+    numeric = f" and numeric delta {entry.numeric_delta:.3g}" if entry.numeric_delta or not entry.pure else ""
+    left = _remaining(total, earlier, entry.pure)
+    if left is None:
+        rest = "Nothing is left."
+    elif left.pure:
+        rest = f"At most epsilon={left.epsilon!r} of pure privacy is left."  # all digits: sums are compared exactly
+    else:
+        rest = f"At most epsilon={left.epsilon:.6g} at delta={left.delta:.3g} is left."
+    return (
+        f"{entry.name!r} needs {needs}{numeric}; together with {len(earlier)} earlier "
+        f"{'entry' if len(earlier) == 1 else 'entries'} that exceeds epsilon={total.epsilon:g}, delta={total.delta:g}. "
+        + rest
+    )

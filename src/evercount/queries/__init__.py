@@ -42,11 +42,27 @@ QUERIES: dict[str, type[Query]] = {
 }
 """Every query that can be built from its name and parameters (snapshots, services, commands)."""
 
+NOT_QUERIES = {
+    "sparse-count": (
+        "'sparse-count' is a mechanism of its own and not a query of a stream: what it releases is not linear in the "
+        "data, so a stream's noise, error bars and state do not fit it. Use evercount.SparseCount in Python (step, "
+        "run, snapshot, restore); `evercount plan --query sparse-count` shows its error. Here use 'count'"
+    )
+}
+"""Names that users know from the documents and that are not queries, with what to do instead."""
+
+
+def check_is_query(name: str) -> None:
+    """Refuse a name that is known but is not a query, and say where it is offered."""
+    if isinstance(name, str) and name in NOT_QUERIES:
+        raise ParameterError(NOT_QUERIES[name])
+
 
 def build_query(name: str, parameters: dict[str, Any]) -> Query:
     """The query of that name; wrong parameters are a ParameterError that names them."""
+    check_is_query(name)
     if name not in QUERIES:
-        raise UnknownName("query", name, QUERIES)
+        raise UnknownName("query", name, (*QUERIES, *NOT_QUERIES))
     try:
         return QUERIES[name](**parameters)
     except TypeError as error:
@@ -54,6 +70,7 @@ def build_query(name: str, parameters: dict[str, Any]) -> Query:
 
 
 __all__ = [
+    "NOT_QUERIES",
     "QUERIES",
     "Adjacency",
     "Average",
@@ -76,4 +93,5 @@ __all__ = [
     "Triangles",
     "Window",
     "build_query",
+    "check_is_query",
 ]

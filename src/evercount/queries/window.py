@@ -11,7 +11,7 @@ from evercount.factorizations import Balanced, Factorization, factorization, tic
 from evercount.queries.base import FloatArray, IntArray
 from evercount.queries.counts import Count
 
-Method = Literal["auto", "difference", "periods", "inputs"]
+Method = Literal["auto", "difference", "periods", "inputs", "nodes"]
 
 LARGEST_WIDTH = 2**24
 
@@ -26,7 +26,9 @@ class Window(Count):
       window is the tail of the previous period plus the head of this one. Events of different periods have separate
       noise, so one event still touches one of them, and the error never grows with the length of the stream;
     - "inputs": independent noise on every tick, added up over the window: best for very short windows;
-    - "auto": the one with the smallest worst error, computed exactly, for the stream's horizon.
+    - "nodes": for pure privacy (δ = 0), Laplace noise on the nodes of short trees; a window is the difference of two
+      running counts, in which all but a few nodes cancel (`mechanisms.pure_trees.WindowTree`);
+    - "auto": "nodes" for δ = 0, else the one with the smallest worst error, computed exactly, for the stream's horizon.
 
     Guarantee. S = 1 as for `Count`: the encoder is the same. Test:
     tests/test_queries_window.py::test_published_noise_has_the_stated_covariance.
@@ -63,8 +65,16 @@ class Window(Count):
         """Periods start again every `width` ticks."""
         return self.width if self.method == "periods" else None
 
-    def resolved(self, horizon: int | None) -> Window:
-        """The same window with the method that has the smallest worst error over the horizon."""
+    def resolved(self, horizon: int | None, pure: bool = False) -> Window:
+        """The same window with the method that has the smallest worst error over the horizon; `pure`: for δ = 0."""
+        if pure and self.method == "auto":
+            return Window(self.width, "nodes", self.max_per_tick)
+        if pure != (self.method == "nodes"):
+            raise ParameterError(
+                f"window method {self.method!r} is for Gaussian noise; with delta=0 use 'auto' or 'nodes'"
+                if pure
+                else "window method 'nodes' is for pure privacy (delta=0); with a positive delta use 'auto'"
+            )
         if self.method != "auto":
             return self
         errors = window_errors(self.width, horizon)
@@ -72,14 +82,20 @@ class Window(Count):
         return Window(self.width, best, self.max_per_tick)
 
     def engine(self, horizon: int | None) -> Factorization:
-        """The factorisation that the method runs on."""
+        """The factorisation that the method runs on, for Gaussian noise."""
+        if self.method == "nodes":
+            raise ParameterError(
+                "window method 'nodes' is for pure privacy (delta=0) and has no Gaussian factorisation"
+            )
         if self.method == "periods":
             return Balanced(self.width)
         return factorization("identity" if self.method == "inputs" else None, horizon)
 
     def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:
-        """See `Query`."""
+        """See `Query`. The tree of "nodes" states the errors of windows, not of running sums: so there is one term."""
         ones = np.ones(len(ticks))
+        if self.method == "nodes":
+            return ((ticks, ones),)
         before = np.maximum(ticks - self.width, 0)
         if self.method != "periods":
             return ((ticks, ones), (before, -ones))

@@ -155,7 +155,7 @@ class Store(Reading):
                 insert(schema.ledger).values(
                     stream=number,
                     budget=json.dumps(declaration.budget.to_dict()),
-                    mu=declaration.budget.mu,
+                    mu=0.0 if declaration.budget.pure else declaration.budget.mu,  # a pure stream spends ε alone
                     numeric_delta=stream.numeric_delta,
                     spent=time.time(),
                 )
