@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from evercount.accuracy import ErrorModel, interval_factor
+from evercount.assembly import choose_engine, make_noise
 from evercount.bounds import nuclear_lower
 from evercount.errors import ParameterError
 from evercount.factorizations import ENDLESS, FACTORIZATIONS, check_horizon, tick_grid
@@ -19,8 +21,6 @@ from evercount.privacy import Budget
 from evercount.privacy.budget import Calibration
 from evercount.queries import Count, Query, Window
 from evercount.queries.window import Method
-from evercount.release import ErrorModel, interval_factor
-from evercount.stream import choose_engine, make_noise
 
 LARGEST_OPTIMAL = 64
 """`optimal` is part of a plan up to this horizon (it takes seconds beyond); ask for it by name above."""

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from evercount.accuracy import interval_factor
 from evercount.errors import EvercountError, HorizonReached, InputError, ParameterError, StoreError
 from evercount.ingest.counting import Counts, Spec, count
 from evercount.ingest.files import Prefix, Source, freeze, open_source
@@ -24,7 +25,6 @@ from evercount.ingest.rejects import FEW, Reject, find_rejects, write_rejects
 from evercount.privacy import Budget
 from evercount.privacy.budget import check_same_unit
 from evercount.privacy.ledger import composed_epsilon
-from evercount.release import interval_factor
 from evercount.stream import Stream
 
 NUMBERS = 1 << 17

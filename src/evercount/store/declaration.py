@@ -10,11 +10,12 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Literal, get_args
 
+from evercount.assembly import check_postprocess
 from evercount.errors import ParameterError, TooLarge, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries import Query, build_query
-from evercount.stream import Stream, check_postprocess
+from evercount.stream import Stream
 
 Late = Literal["drop", "next"]
 
