@@ -11,9 +11,8 @@ from evercount import Budget
 from evercount.errors import ParameterError
 from evercount.ingest.journal import Spent
 from evercount.ingest.publish import compose_sentence
-from evercount.privacy import gaussian
-from evercount.privacy.budget import compose
-from evercount.privacy.ledger import mixed_delta_upper
+from evercount.privacy import compose, gaussian
+from evercount.privacy.composition import mixed_delta_upper
 
 
 def spent(epsilon: float, delta: float = 1e-6, numeric: float = 0.0, **more: str) -> Spent:

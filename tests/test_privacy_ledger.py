@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from evercount import SparseCount
 from evercount.errors import BudgetExceeded, ParameterError, SnapshotError
 from evercount.privacy import Budget, Ledger, compose, gaussian
-from evercount.privacy.ledger import composed_epsilon, mixed_delta_upper
+from evercount.privacy.composition import composed_epsilon, mixed_delta_upper
 
 TOTAL = Budget(1.0, 1e-8)
 
@@ -462,3 +462,12 @@ def test_a_sparse_counter_spends_what_its_plan_says(delta: float) -> None:
         numeric = counter.numeric_delta if number == len(budgets) - 1 else 0.0
         ledger.spend(f"part {number}", budget.reserve(numeric) if numeric else budget, numeric_delta=numeric)
     assert 0 < ledger.spent() <= 1.0
+
+
+def test_compose_takes_pure_budgets() -> None:
+    assert compose([Budget(0.5, 0.0), Budget(0.25, 0.0)]) == Budget(0.75, 0.0)
+    mixed = compose([Budget(0.5, 0.0), Budget(0.5, 1e-9)])
+    assert mixed.delta == 1e-9
+    assert 0.5 < mixed.epsilon < 1.0
+    with pytest.raises(ParameterError):
+        compose([Budget(0.5, 0.0), Budget(0.5, 1e-9)], delta=0.0)

@@ -23,8 +23,7 @@ from evercount.ingest.journal import Places, Spent, State, archive, commit, disc
 from evercount.ingest.outputs import Block, output_kind, parquet_modules, write_releases
 from evercount.ingest.rejects import FEW, Reject, find_rejects, write_rejects
 from evercount.privacy import Budget
-from evercount.privacy.budget import check_same_unit
-from evercount.privacy.ledger import composed_epsilon
+from evercount.privacy.composition import check_same_unit, composed_epsilon
 from evercount.stream import Stream
 
 NUMBERS = 1 << 17
@@ -171,9 +170,9 @@ def parameters(job: Job) -> dict[str, Any]:
 def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
     """What all noise streams over the same data promise together.
 
-    Guarantee. Gaussian and pure mechanisms compose (`privacy/ledger.proof.md`), where μ belongs to the δ that remains
-    after the numerical error; the numerical errors add up, each scaled from its own ε to the common one, and are paid
-    from a part of the stated δ. Where they do not fit, ε and δ simply add up, which always holds. Test:
+    Guarantee. Gaussian and pure mechanisms compose (`privacy/composition.proof.md`), where μ belongs to the δ that
+    remains after the numerical error; the numerical errors add up, each scaled from its own ε to the common one, and
+    are paid from a part of the stated δ. Where they do not fit, ε and δ simply add up, which always holds. Test:
     tests/test_ingest_publish.py::test_composed_promise.
     """
     spent = (*earlier, now)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from evercount.privacy.budget import Adjacency, Budget, Calibration, Unit, compose
+from evercount.privacy.budget import Adjacency, Budget, Calibration, Unit
+from evercount.privacy.composition import compose
 from evercount.privacy.ledger import Entry, Ledger
 
 __all__ = ["Adjacency", "Budget", "Calibration", "Entry", "Ledger", "Unit", "compose"]

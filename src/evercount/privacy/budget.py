@@ -7,7 +7,6 @@ protects, and the calibration that turns it into noise. It holds numbers only an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, get_args
@@ -223,40 +222,3 @@ def _multiplier(calibration: Calibration, epsilon: float, delta: float) -> float
     mu = gaussian.mu_of(epsilon, delta)
     multiplier = 1.0 / mu
     return multiplier if Fraction(multiplier) * Fraction(mu) >= 1 else math.nextafter(multiplier, math.inf)
-
-
-def compose_mu(mus: Iterable[float]) -> float:
-    """√Σμ²: several Gaussian mechanisms on the same data, one after the other, are exactly one of this μ."""
-    return math.hypot(*mus)
-
-
-def compose(budgets: Iterable[Budget], delta: float | None = None) -> Budget:
-    """What several streams about the same events cost together: exact, by Gaussian-DP.
-
-    The result is stated at `delta` (default: the largest δ of the parts). All parts must name the same
-    adjacency and unit.
-
-    **Guarantee.** The joint release is (result.epsilon, result.delta)-DP: adaptive composition of
-    μ_i-Gaussian-DP is √Σμ_i²-Gaussian-DP (Dong, Roth and Su 2019, Corollary 2). Tests:
-    `test_privacy_ledger.py::test_compose_against_oracle`.
-    """
-    parts = list(budgets)
-    if not parts:
-        raise ParameterError("compose needs at least one budget.")
-    for part in parts:
-        check_same_unit(parts[0], part)
-    delta = max(part.delta for part in parts) if delta is None else check_delta(delta)
-    epsilon = gaussian.epsilon_of(compose_mu(part.mu for part in parts), delta)
-    if epsilon == 0:
-        raise ParameterError(f"at delta={delta!r} these budgets cost no epsilon together: choose a smaller delta.")
-    return replace(parts[0], epsilon=epsilon, delta=delta, calibration="tight")
-
-
-def check_same_unit(one: Budget, other: Budget) -> None:
-    """Refuse to add budgets which protect different things."""
-    first = (one.adjacency, one.unit, one.max_events)
-    second = (other.adjacency, other.unit, other.max_events)
-    if first != second:
-        raise ParameterError(
-            f"budgets compose only for the same adjacency, unit and max_events: {first} and {second} differ."
-        )

@@ -1,8 +1,7 @@
 """Ledger: one total budget, spent by several streams about the same events; it refuses to overspend.
 
-Entries are immutable and only ever added. Gaussian mechanisms add as μ² (Gaussian-DP), pure ones as ε, and the two
-kinds together by the exact profile of a Gaussian mechanism beside randomised response (`ledger.proof.md`). The δ that
-streams reserve for numerical error adds up beside it.
+Entries are immutable and only ever added. They add up as `composition.py` says, and the δ that streams reserve for
+numerical error adds up beside it.
 """
 
 from __future__ import annotations
@@ -10,25 +9,32 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from evercount.errors import BudgetExceeded, EvercountError, ParameterError, SnapshotError
 from evercount.privacy import gaussian
-from evercount.privacy.budget import Budget, check_same_unit, compose_mu
-from evercount.privacy.checks import check_delta, check_number
+from evercount.privacy.budget import Budget
+from evercount.privacy.checks import check_number
+from evercount.privacy.composition import (
+    check_same_unit,
+    compose_mu,
+    epsilon_of,
+    largest_mu,
+    largest_pure,
+    mixed_delta_upper,
+    pure_sum,
+    round_down,
+    round_up,
+    spent_mu,
+)
 
 _FORMAT = "evercount-ledger"
 _VERSION = 2
 _READABLE = (1, 2)
 """Version 1 knew no pure entries; its files read the same."""
 _LEAST_DELTA = 2.0**-1022
-_ROUNDING = 2.0**-49
-"""Relative head-room of the few products that make a mixed δ (`ledger.proof.md`, section 4)."""
-_SLACK = 1e-11
-"""What `remaining` leaves free of δ, so that spending it is never refused for a rounding error."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ class Ledger:
     with the float error of its evaluation included, or the entry is refused and nothing is recorded. A total with
     δ = 0 takes pure entries only. Assumes that each stream is pure where its budget has δ = 0, else Gaussian, and
     calibrated with the budget of its entry (for a stream with numerical error: `numeric_delta` is the δ by which it may
-    miss the ideal mechanism, for the ε of `total`). Proof: `ledger.proof.md`. Tests: `test_privacy_ledger.py`,
+    miss the ideal mechanism, for the ε of `total`). Proof: `composition.proof.md`. Tests: `test_privacy_ledger.py`,
     test_ledger_never_exceeds_its_total, test_mixed_profile_against_oracle.
     """
 
@@ -121,7 +127,7 @@ class Ledger:
         return min(1.0, numeric * ratio * (1 + 1e-12))
 
     def _record(self, name: str, budget: Budget, note: str, numeric: float) -> Entry:
-        mu = _mu(budget)
+        mu = spent_mu(budget)
         with self._lock:
             if any(entry.name == name for entry in self._entries):
                 raise ParameterError(f"the ledger already has an entry {name!r}: names are unique.")
@@ -139,7 +145,7 @@ class Ledger:
     @property
     def pure_epsilon(self) -> float:
         """Σε of all pure entries, rounded up; 0.0 where there is none."""
-        return _up(_pure_sum(entry.budget for entry in self._entries))
+        return round_up(pure_sum(entry.budget for entry in self._entries))
 
     def spent(self) -> float:
         """The ε that all entries have spent, at the total's δ less the numerical error (rounded up).
@@ -150,7 +156,7 @@ class Ledger:
         if not entries:
             return 0.0
         mu = compose_mu(entry.mu for entry in entries)
-        return _epsilon(mu, _pure_sum(entry.budget for entry in entries), _delta_left(self._total, entries))
+        return epsilon_of(mu, pure_sum(entry.budget for entry in entries), _delta_left(self._total, entries))
 
     def remaining(self, *, pure: bool = False) -> Budget | None:
         """The largest budget that still fits in one piece, at the total's δ where possible; None if none.
@@ -205,8 +211,8 @@ class Ledger:
         if set(item) != {"sequence", "name", "mu", "budget", "numeric_delta", "note"} or item["sequence"] != number:
             raise ParameterError(f"entry {number} is out of order or has other fields than an entry has.")
         budget = Budget.from_dict(item["budget"])
-        if not math.isclose(check_number("mu", item["mu"]), _mu(budget), rel_tol=1e-9):
-            raise ParameterError(f"entry {number} states mu={item['mu']!r}, and its budget buys {_mu(budget)!r}.")
+        if not math.isclose(check_number("mu", item["mu"]), spent_mu(budget), rel_tol=1e-9):
+            raise ParameterError(f"entry {number} states mu={item['mu']!r}, and its budget buys {spent_mu(budget)!r}.")
         self.spend(item["name"], budget, note=item["note"], numeric_delta=item["numeric_delta"], restated=True)
 
     def __eq__(self, other: object) -> bool:
@@ -219,114 +225,16 @@ class Ledger:
         return f"Ledger({self._total!r}, {len(self._entries)} entries, mu={self.mu:.6g}{pure})"
 
 
-# -- Gaussian and pure mechanisms together -----------------------------------------------------------------------------
-
-
-def composed_epsilon(budgets: Iterable[Budget], delta: float) -> float:
-    """The least ε ≥ Σε of the pure budgets at which all of them together are (ε, delta)-DP, rounded up.
-
-    **Guarantee.** As that of `Ledger`, without numerical error. delta=0 is legal where all budgets are pure. Test:
-    `test_privacy_ledger.py::test_composed_epsilon`.
-    """
-    parts = list(budgets)
-    if not parts:
-        raise ParameterError("composed_epsilon needs at least one budget.")
-    for part in parts:
-        check_same_unit(parts[0], part)
-    mu = compose_mu(_mu(part) for part in parts)
-    return _epsilon(mu, _pure_sum(parts), check_delta(delta, pure=mu == 0))
-
-
-def mixed_delta_upper(mu: float, pure: Fraction, epsilon: float) -> float:
-    """An upper bound of δ(ε) of a Gaussian mechanism of that μ (0.0: none) beside a pure one of ε_p = `pure` ≤ ε.
-
-    **Guarantee.** Not below p·δ(μ, ε − ε_p) + (1 − p)·δ(μ, ε + ε_p), p = 1/(1 + e^−ε_p), which is the exact δ where the
-    pure mechanism is randomised response (`ledger.proof.md`, sections 2 and 4). Test:
-    `test_privacy_ledger.py::test_mixed_profile_against_oracle`.
-    """
-    if not 0 <= pure <= Fraction(epsilon):
-        raise ParameterError(f"the pure part must lie between 0 and epsilon={epsilon!r}, not at {float(pure)!r}.")
-    if mu == 0:
-        return 0.0
-    if pure == 0:
-        return gaussian.delta_upper(mu, epsilon)
-    near = gaussian.delta_upper(mu, _down(Fraction(epsilon) - pure))
-    far = gaussian.delta_upper(mu, _down(Fraction(epsilon) + pure))
-    share = min(1.0, (1 + _ROUNDING) / (1 + math.exp(-_up(pure))))
-    return min(1.0, math.nextafter((share * near + (1 - share) * far) * (1 + _ROUNDING), 1.0))
-
-
-def _epsilon(mu: float, pure: Fraction, delta: float) -> float:
-    """The least ε ≥ `pure` with a mixed δ of at most `delta`, rounded up."""
-    if mu == 0:
-        return _up(pure)
-    if pure == 0:
-        return gaussian.epsilon_of(mu, delta)
-    # The upper end is ε of both parts added up, which holds by itself: mixed δ(ε_p + ε_g) ≤ δ(μ, ε_g).
-    low, high = _up(pure), _up(pure + Fraction(gaussian.epsilon_of(mu, delta)))
-    if mixed_delta_upper(mu, pure, low) <= delta:
-        return low
-    while low < (middle := low + 0.5 * (high - low)) < high:
-        low, high = (low, middle) if mixed_delta_upper(mu, pure, middle) <= delta else (middle, high)
-    return high
-
-
-def _largest_mu(total: Budget, pure: Fraction, delta: float) -> float:
-    """A μ that leaves a mixed δ of at most `delta` at the total's ε: the largest, but for `_SLACK`."""
-    high = gaussian.mu_of(total.epsilon, delta)
-    if pure == 0:
-        return high
-    apart = _down(Fraction(total.epsilon) - pure)
-    low = gaussian.mu_of(apart, delta) if apart > 0 else delta  # δ(μ, 0) < μ
-    while low < (middle := low + 0.5 * (high - low)) < high:
-        fits = mixed_delta_upper(middle, pure, total.epsilon) * (1 + _SLACK) <= delta
-        low, high = (middle, high) if fits else (low, middle)
-    return low
-
-
-def _largest_pure(total: Budget, mu: float, pure: Fraction, delta: float) -> Fraction:
-    """The largest Σε of pure entries that fits beside μ, but for `_SLACK`; at least `pure`, which fits."""
-    high = Fraction(total.epsilon)
-    if mu == 0:
-        return high
-    low, top = _up(pure), total.epsilon
-    if Fraction(low) >= high:
-        return pure
-    while low < (middle := low + 0.5 * (top - low)) < top:
-        fits = mixed_delta_upper(mu, Fraction(middle), total.epsilon) * (1 + _SLACK) <= delta
-        low, top = (middle, top) if fits else (low, middle)
-    return Fraction(low)
-
-
-def _mu(budget: Budget) -> float:
-    return 0.0 if budget.pure else budget.mu
-
-
-def _pure_sum(budgets: Iterable[Budget]) -> Fraction:
-    return sum((Fraction(budget.epsilon) for budget in budgets if budget.pure), Fraction(0))
-
-
-def _down(exact: Fraction) -> float:
-    """The largest double that is not above."""
-    near = float(exact)
-    return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
-
-
-def _up(exact: Fraction) -> float:
-    """The least double that is not below."""
-    return -_down(-exact)
-
-
 # -- what fits ---------------------------------------------------------------------------------------------------------
 
 
 def _delta_left(total: Budget, entries: tuple[Entry, ...]) -> float:
     """δ of the total less the numerical error of all entries, rounded down; may be 0.0 or less."""
-    return _down(Fraction(total.delta) - sum((Fraction(entry.numeric_delta) for entry in entries), Fraction(0)))
+    return round_down(Fraction(total.delta) - sum((Fraction(entry.numeric_delta) for entry in entries), Fraction(0)))
 
 
 def _fits(total: Budget, entries: tuple[Entry, ...]) -> bool:
-    left, pure = _delta_left(total, entries), _pure_sum(entry.budget for entry in entries)
+    left, pure = _delta_left(total, entries), pure_sum(entry.budget for entry in entries)
     if left < 0 or pure > Fraction(total.epsilon):
         return False
     mu = compose_mu(entry.mu for entry in entries)
@@ -334,14 +242,14 @@ def _fits(total: Budget, entries: tuple[Entry, ...]) -> bool:
 
 
 def _remaining(total: Budget, entries: tuple[Entry, ...], pure: bool) -> Budget | None:
-    left, used = _delta_left(total, entries), _pure_sum(entry.budget for entry in entries)
+    left, used = _delta_left(total, entries), pure_sum(entry.budget for entry in entries)
     spent = compose_mu(entry.mu for entry in entries)
     if pure:
-        rest = _down(_largest_pure(total, spent, used, left) - used)
+        rest = round_down(largest_pure(total, spent, used, left) - used)
         return Budget(rest, 0.0, total.adjacency, "tight", total.unit, total.max_events) if rest > 0 else None
     if left < _LEAST_DELTA:
         return None
-    whole = _largest_mu(total, used, left)
+    whole = largest_mu(total, used, left)
     if spent >= whole:
         return None
     mu = math.sqrt((whole - spent) * (whole + spent))

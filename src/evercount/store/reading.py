@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from evercount.errors import EvercountError, StoreError
 from evercount.privacy import Budget
-from evercount.privacy.ledger import composed_epsilon
+from evercount.privacy.composition import composed_epsilon
 from evercount.queries.base import FloatArray
 from evercount.store import schema
 from evercount.store.database import Database
@@ -278,9 +278,9 @@ def composed(entries: list[tuple[Budget, float]]) -> Budget:
     """What streams about the same events spend together, each given with its numeric δ.
 
     **Guarantee.** All releases of all entries are (epsilon, delta)-DP, delta being the sum of theirs. The ideal
-    mechanisms compose (Gaussian and pure ones, `privacy/ledger.proof.md`) at 7/8 of that δ; the rest pays for finite
-    arithmetic, whose price grows with 1 + e^ε. Where it would not suffice, ε is the plain sum. Pure streams alone are
-    exact and have no δ. Test: `test_store_ledger.py::test_the_total_is_honest`.
+    mechanisms compose (Gaussian and pure ones, `privacy/composition.proof.md`) at 7/8 of that δ; the rest pays for
+    finite arithmetic, whose price grows with 1 + e^ε. Where it would not suffice, ε is the plain sum. Pure streams
+    alone are exact and have no δ. Test: `test_store_ledger.py::test_the_total_is_honest`.
     """
     budgets = [budget for budget, _ in entries]
     delta = min(math.fsum(budget.delta for budget in budgets) * (1 + 1e-15), 0.5)

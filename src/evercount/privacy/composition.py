@@ -1,0 +1,152 @@
+"""What several mechanisms about the same events cost together: Gaussian ones, pure ones, and both side by side.
+
+Gaussian mechanisms add as μ² (Gaussian-DP), pure ones as ε, and the two kinds together by the exact profile of a
+Gaussian mechanism beside randomised response. Proof: `composition.proof.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from fractions import Fraction
+
+from evercount.errors import ParameterError
+from evercount.privacy import gaussian
+from evercount.privacy.budget import Budget
+from evercount.privacy.checks import check_delta
+
+_ROUNDING = 2.0**-49
+"""Relative head-room of the few products that make a mixed δ (`composition.proof.md`, section 4)."""
+_SLACK = 1e-11
+"""What the largest μ or ε leaves free of δ, so that spending it is never refused for a rounding error."""
+
+
+def compose(budgets: Iterable[Budget], delta: float | None = None) -> Budget:
+    """What several streams about the same events cost together, stated at `delta` (default: the largest of theirs).
+
+    All parts must name the same adjacency and unit.
+
+    **Guarantee.** The joint release is (result.epsilon, result.delta)-DP: `composed_epsilon`. Tests:
+    `test_privacy_ledger.py::test_compose_against_oracle`, `test_compose_takes_pure_budgets`.
+    """
+    parts = list(budgets)
+    if not parts:
+        raise ParameterError("compose needs at least one budget.")
+    delta = max(part.delta for part in parts) if delta is None else delta
+    epsilon = composed_epsilon(parts, delta)
+    if epsilon == 0:
+        raise ParameterError(f"at delta={delta!r} these budgets cost no epsilon together: choose a smaller delta.")
+    return replace(parts[0], epsilon=epsilon, delta=float(delta), calibration="tight")
+
+
+def composed_epsilon(budgets: Iterable[Budget], delta: float) -> float:
+    """The least ε ≥ Σε of the pure budgets at which all of them together are (ε, delta)-DP, rounded up.
+
+    **Guarantee.** As that of `Ledger`, without numerical error. delta=0 is legal where all budgets are pure. Test:
+    `test_privacy_ledger.py::test_composed_epsilon`.
+    """
+    parts = list(budgets)
+    if not parts:
+        raise ParameterError("composed_epsilon needs at least one budget.")
+    for part in parts:
+        check_same_unit(parts[0], part)
+    mu = compose_mu(spent_mu(part) for part in parts)
+    return epsilon_of(mu, pure_sum(parts), check_delta(delta, pure=mu == 0))
+
+
+def mixed_delta_upper(mu: float, pure: Fraction, epsilon: float) -> float:
+    """An upper bound of δ(ε) of a Gaussian mechanism of that μ (0.0: none) beside a pure one of ε_p = `pure` ≤ ε.
+
+    **Guarantee.** Not below p·δ(μ, ε − ε_p) + (1 − p)·δ(μ, ε + ε_p), p = 1/(1 + e^−ε_p), which is the exact δ where the
+    pure mechanism is randomised response (`composition.proof.md`, sections 2 and 4). Test:
+    `test_privacy_ledger.py::test_mixed_profile_against_oracle`.
+    """
+    if not 0 <= pure <= Fraction(epsilon):
+        raise ParameterError(f"the pure part must lie between 0 and epsilon={epsilon!r}, not at {float(pure)!r}.")
+    if mu == 0:
+        return 0.0
+    if pure == 0:
+        return gaussian.delta_upper(mu, epsilon)
+    near = gaussian.delta_upper(mu, round_down(Fraction(epsilon) - pure))
+    far = gaussian.delta_upper(mu, round_down(Fraction(epsilon) + pure))
+    share = min(1.0, (1 + _ROUNDING) / (1 + math.exp(-round_up(pure))))
+    return min(1.0, math.nextafter((share * near + (1 - share) * far) * (1 + _ROUNDING), 1.0))
+
+
+def epsilon_of(mu: float, pure: Fraction, delta: float) -> float:
+    """The least ε ≥ `pure` with a mixed δ of at most `delta`, rounded up."""
+    if mu == 0:
+        return round_up(pure)
+    if pure == 0:
+        return gaussian.epsilon_of(mu, delta)
+    # The upper end is ε of both parts added up, which holds by itself: mixed δ(ε_p + ε_g) ≤ δ(μ, ε_g).
+    low, high = round_up(pure), round_up(pure + Fraction(gaussian.epsilon_of(mu, delta)))
+    if mixed_delta_upper(mu, pure, low) <= delta:
+        return low
+    while low < (middle := low + 0.5 * (high - low)) < high:
+        low, high = (low, middle) if mixed_delta_upper(mu, pure, middle) <= delta else (middle, high)
+    return high
+
+
+def largest_mu(total: Budget, pure: Fraction, delta: float) -> float:
+    """A μ that leaves a mixed δ of at most `delta` at the total's ε: the largest, but for `_SLACK`."""
+    high = gaussian.mu_of(total.epsilon, delta)
+    if pure == 0:
+        return high
+    apart = round_down(Fraction(total.epsilon) - pure)
+    low = gaussian.mu_of(apart, delta) if apart > 0 else delta  # δ(μ, 0) < μ
+    while low < (middle := low + 0.5 * (high - low)) < high:
+        fits = mixed_delta_upper(middle, pure, total.epsilon) * (1 + _SLACK) <= delta
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def largest_pure(total: Budget, mu: float, pure: Fraction, delta: float) -> Fraction:
+    """The largest Σε of pure entries that fits beside μ, but for `_SLACK`; at least `pure`, which fits."""
+    high = Fraction(total.epsilon)
+    if mu == 0:
+        return high
+    low, top = round_up(pure), total.epsilon
+    if Fraction(low) >= high:
+        return pure
+    while low < (middle := low + 0.5 * (top - low)) < top:
+        fits = mixed_delta_upper(mu, Fraction(middle), total.epsilon) * (1 + _SLACK) <= delta
+        low, top = (middle, top) if fits else (low, middle)
+    return Fraction(low)
+
+
+def spent_mu(budget: Budget) -> float:
+    """μ of a Gaussian budget; 0.0 for a pure one, which spends ε alone."""
+    return 0.0 if budget.pure else budget.mu
+
+
+def pure_sum(budgets: Iterable[Budget]) -> Fraction:
+    """Σε of the pure ones, exact."""
+    return sum((Fraction(budget.epsilon) for budget in budgets if budget.pure), Fraction(0))
+
+
+def round_down(exact: Fraction) -> float:
+    """The largest double that is not above."""
+    near = float(exact)
+    return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
+
+
+def round_up(exact: Fraction) -> float:
+    """The least double that is not below."""
+    return -round_down(-exact)
+
+
+def compose_mu(mus: Iterable[float]) -> float:
+    """√Σμ²: several Gaussian mechanisms on the same data, one after the other, are exactly one of this μ."""
+    return math.hypot(*mus)
+
+
+def check_same_unit(one: Budget, other: Budget) -> None:
+    """Refuse to add budgets which protect different things."""
+    first = (one.adjacency, one.unit, one.max_events)
+    second = (other.adjacency, other.unit, other.max_events)
+    if first != second:
+        raise ParameterError(
+            f"budgets compose only for the same adjacency, unit and max_events: {first} and {second} differ."
+        )
