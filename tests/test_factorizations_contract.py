@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from evercount.errors import HorizonReached, ParameterError, TooLarge, UnknownName
-from evercount.factorizations import FACTORIZATIONS, HonakerOffline, Unbounded, factorization
+from evercount.factorizations import FACTORIZATIONS, HonakerOffline, Unbounded, factorization, optimal
+from evercount.mechanisms.threads import one_thread
 
 EVERY = [*FACTORIZATIONS.values(), HonakerOffline]
 STREAMING = list(FACTORIZATIONS.values())
-HORIZONS = [1, 2, 3, 4, 5, 7, 8, 31, 32, 33, 64, 100, 200]
 
 
 def build(kind, T):
@@ -21,13 +21,28 @@ def build(kind, T):
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda k: k.name)
 def test_product_is_the_counting_matrix_for_every_horizon_to_200(kind):
-    # `optimal` costs a second at 200, so it takes fewer horizons; the others take all of them.
-    horizons = HORIZONS if kind.name == "optimal" else range(1, 201)
-    for T in horizons:
-        if kind is HonakerOffline and T & (T - 1):
-            continue
-        L, R = kind(T).dense(T)
-        assert np.abs(L @ R - np.tril(np.ones((T, T)))).max() < 1e-12, T
+    with one_thread():
+        for T in range(1, 201):
+            if kind is HonakerOffline and T & (T - 1):
+                continue
+            L, R = kind(T).dense(T)
+            assert np.abs(L @ R - np.tril(np.ones((T, T)))).max() < 1e-12, T
+
+
+def test_optimum_is_certified_and_depends_on_the_horizon_only():
+    horizons = (1, 2, 3, 20, 50, 101, 200)
+    first = {T: optimal._maximiser(T) for T in horizons}
+    for T in reversed(horizons):
+        p, values, vectors = first[T]
+        # squared row norms of L, and those of the columns of R reversed, beside the lower bound
+        assert np.max(vectors**2 @ values / p) <= values.sum() * (1 + 1.001e-5)
+        assert np.array_equal(p, optimal._maximiser(T)[0])
+
+
+def test_optimum_that_is_not_reached_is_refused(monkeypatch):
+    monkeypatch.setattr(optimal, "STEPS", 5)
+    with pytest.raises(ParameterError, match="not found in 5 steps"):
+        optimal._maximiser(50)
 
 
 @pytest.mark.parametrize("T", [1, 2, 3, 8, 33, 200])

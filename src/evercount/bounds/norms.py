@@ -7,13 +7,13 @@ All functions of T take one horizon or an array of them, up to 2^53.
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
 from evercount.bounds.checks import FloatArray, Ticks, Values, check_positive, check_ticks, check_whole, over_ticks
 from evercount.errors import ParameterError
+from evercount.factorizations import rational
 
 LANDAU_LIMIT = (np.euler_gamma + 4 * math.log(2)) / math.pi
 """c_T² − ln T/π for T → ∞: 1.0663, the constant of the square-root factorisation."""
@@ -49,34 +49,12 @@ def psi(T: Ticks) -> Values:
     return over_ticks(T, lambda t: 1 + np.log((4.0 * t - 1) / 3) / math.pi)
 
 
-@cache
-def _landau_table() -> FloatArray:
-    """Sums of f(k)² over k < T for T = 1.._EXACT, to 1e-15 relative."""
-    f, squares, sums = 1.0, [], []
-    for k in range(_EXACT):
-        f = f * (2 * k - 1) / (2 * k) if k else 1.0
-        squares.append(f * f)
-        sums.append(math.fsum(squares))
-    return np.array(sums)
-
-
-def _landau(t: npt.NDArray[np.int64]) -> FloatArray:
-    table = _landau_table()
-    y: FloatArray = 1 / np.maximum(t - 0.25, _EXACT / 2) ** 2
-    tail = y * (11 / 192 - y * (1541 / 122880 - y * (63433 / 8257536)))
-    expansion: FloatArray = (np.log(t - 0.25) + (np.euler_gamma + 4 * math.log(2)) + tail) / math.pi
-    small = t <= _EXACT
-    expansion[small] = table[t[small] - 1]
-    return expansion
-
-
 def landau(T: Ticks) -> Values:
     """c_T² = Σ_{k<T} f(k)², the exact norm of the square-root factorisation (a Landau constant), to 1e-15 relative.
 
-    Term by term up to T = 128; above that the expansion in 1/(T−¼)², whose first omitted term is below 1e-17
-    there.
+    Term by term up to T = 128; above that by an expansion: `factorizations/rational.py`.
     """
-    return over_ticks(T, _landau)
+    return over_ticks(T, rational.landau)
 
 
 def landau_closed_form(T: Ticks) -> Values:
@@ -132,7 +110,7 @@ def nuclear_lower(T: Ticks) -> Values:
 
 def gap_to_mathias(T: Ticks) -> Values:
     """The exact square-root norm less Mathias' lower bound: about 0.58 for large T."""
-    return over_ticks(T, lambda t: _landau(t) - (0.5 + 0.5 / t) * _gamma_hat(t))
+    return over_ticks(T, lambda t: rational.landau(t) - (0.5 + 0.5 / t) * _gamma_hat(t))
 
 
 def gap_to_mathias_paper(T: Ticks) -> Values:
@@ -178,4 +156,4 @@ def binary_std(T: int, t: Ticks, multiplier: float = 1.0) -> Values:
 
 def binary_ratio(T: Ticks) -> Values:
     """Exact norm of the binary mechanism over the square root's: 3.6 at T=65536, slowly up to π·log₂e = 4.53."""
-    return over_ticks(T, lambda t: np.asarray(binary_norm(t)) / _landau(t))
+    return over_ticks(T, lambda t: np.asarray(binary_norm(t)) / rational.landau(t))

@@ -25,6 +25,9 @@ GAP = 1e-5
 """The iteration ends when upper and lower bound of γ₂ are this close, relatively."""
 STRETCH = 1.9
 """Over-relaxation of the fixed-point step p ← diag|S|: half as many steps; from about 2.3 on it diverges."""
+MEMORY = 6
+"""Points that an accelerated step combines. 200 ticks take 15 steps and 1024 take 20; plain steps: 50 and 70."""
+STEPS = 400
 
 
 class Optimal(Factorization):
@@ -81,44 +84,56 @@ def _solve(T: int) -> tuple[FloatArray, FloatArray, float]:
     """(L, R, lower bound), both lower triangular."""
     from scipy.linalg import solve_triangular
 
-    p = _weights(T)
-    M = counting_matrix(T)
-    values, vectors = _spectrum(p)
-    # S = D_√p·M·D_√q·J = V·diag(values)·Vᵀ; R = |values|^½ (sign·V)ᵀ·J·D_√q⁻¹, so RᵀR = D·J·|S|·J·D
-    absolute = (vectors * np.abs(values)) @ vectors.T
+    p, values, vectors = _maximiser(T)
+    # S = D_√p·M·D_√q·J is symmetric, and RᵀR = D·J·|S|·J·D with D = D_√q⁻¹
+    absolute = (vectors * values) @ vectors.T
     q = p[::-1]
     gram = absolute[::-1, ::-1] / np.sqrt(np.multiply.outer(q, q))
     # RᵀR = gram with R lower triangular: Cholesky of the matrix read backwards
     right = np.linalg.cholesky(gram[::-1, ::-1])[::-1, ::-1].T
     right = right / np.linalg.norm(right, axis=0).max()
-    left = np.tril(solve_triangular(right, M.T, lower=True, trans="T").T)
-    return left, np.tril(right), float(np.abs(values).sum())
+    left = np.tril(solve_triangular(right, counting_matrix(T).T, lower=True, trans="T").T)
+    return left, np.tril(right), float(values.sum())
 
 
 def _spectrum(p: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Eigenvalues and vectors of the symmetric matrix D_√p·M·J·D_√p."""
-    from scipy.linalg import eigh
+    """Eigenvalues and vectors of |S|: S² = D_√p·M·D_q·Mᵀ·D_√p has a tridiagonal inverse, as M⁻¹ is bidiagonal."""
+    from scipy.linalg import eigh_tridiagonal
 
-    root = np.sqrt(p)
-    values, vectors = eigh(root[:, np.newaxis] * counting_matrix(len(p))[:, ::-1] * root)
-    return values, vectors
+    inverse = 1 / p[::-1]
+    diagonal = (inverse + np.append(inverse[1:], 0.0)) / p
+    beside = -inverse[1:] / np.sqrt(p[1:] * p[:-1])
+    # stemr makes no matrix products: those of stevd run on threads, which wait for each other on a busy machine
+    values, vectors = eigh_tridiagonal(diagonal, beside, lapack_driver="stemr")
+    return np.asarray(values, np.float64) ** -0.5, np.asarray(vectors, np.float64)
 
 
-@lru_cache(maxsize=16)
-def _weights(T: int) -> FloatArray:
-    """The maximiser p: fixed point of p ← diag|S|, started from the solution for half the ticks."""
-    if T <= 4:
-        p = np.full(T, 1 / T)
-    else:
-        coarse = _weights(T // 2)
-        p = np.interp((np.arange(T) + 0.5) / T, (np.arange(len(coarse)) + 0.5) / len(coarse), coarse)
-    for _ in range(400):
-        p = p / p.sum()
+def _maximiser(T: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """p and the spectrum of its |S|: the fixed point of p ← diag|S|, by Anderson's acceleration in log p.
+
+    **Guarantee.** max(diag|S|/p) ≤ ‖S‖_*·(1 + GAP), so the product of norms is within GAP of the lower bound ‖S‖_*. The
+    iteration starts from equal weights, so the result depends on T only. Test:
+    tests/test_factorizations_numbers.py::test_optimal_is_certified_and_balanced_is_close.
+    """
+    x = np.zeros(T)
+    points: list[FloatArray] = []
+    changes: list[FloatArray] = []
+    before = np.inf
+    for _ in range(STEPS):
+        p = np.exp(x)
+        p /= p.sum()
         values, vectors = _spectrum(p)
-        diagonal = np.einsum("ij,ij->i", vectors * np.abs(values), vectors)
-        norm = float(np.abs(values).sum())
-        # rows of L have squared norms diagonal/p and columns of R the same, reversed
-        if float((diagonal / p).max()) <= norm * (1 + GAP):
-            break
-        p = p * (diagonal / (norm * p)) ** STRETCH
-    return p
+        # rows of L have squared norms diag|S|/p and columns of R the same, reversed
+        change = np.log(vectors**2 @ values / (values.sum() * p))
+        gap = float(np.expm1(change.max()))
+        if gap <= GAP:
+            return p, values, vectors
+        if gap > before:  # the acceleration went astray: go on with a plain step
+            points, changes = [], []
+        before = gap
+        points, changes = [*points, np.log(p)][-MEMORY:], [*changes, change][-MEMORY:]
+        x = points[-1] + STRETCH * change
+        if len(points) > 1:
+            moved, altered = np.diff(points, axis=0).T, np.diff(changes, axis=0).T
+            x -= (moved + STRETCH * altered) @ np.linalg.lstsq(altered, change)[0]
+    raise ParameterError(f"the optimum for {T} ticks was not found in {STEPS} steps; use 'balanced'")

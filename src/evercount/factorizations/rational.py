@@ -8,10 +8,12 @@ zeros interlace, every residue is positive and so is every coefficient of F and 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from evercount.errors import ParameterError
 from evercount.factorizations.base import FloatArray
@@ -105,17 +107,26 @@ def _residues(poles: FloatArray, zeros: FloatArray) -> FloatArray:
     return weights
 
 
-def landau(ticks: int) -> float:
-    """Σ_{k<T} (binom(2k,k)/4^k)², the squared norm of the exact square root (a Landau constant).
+@cache
+def _first_landau() -> FloatArray:
+    """The first 128 Landau constants, summed without rounding errors."""
+    squares = [(math.comb(2 * k, k) / 4**k) ** 2 for k in range(128)]
+    return np.array([math.fsum(squares[:ticks]) for ticks in range(1, 129)])
 
-    Direct below 64; above, an expansion whose truncation error is below 1e-15 (checked against 50 digits in tests).
+
+def landau(ticks: npt.ArrayLike) -> FloatArray:
+    """Σ_{k<T} (binom(2k,k)/4^k)², the squared norm of the exact square root (a Landau constant), to 1e-15 relative.
+
+    For one horizon or an array of them. Summed up to T = 128; above, an expansion in 1/(T−¼)² whose first omitted term
+    is below 1e-17 (both checked against many digits in tests).
     """
-    if ticks <= 64:
-        k = np.arange(1, ticks)
-        return float(1 + np.sum(np.cumprod((2 * k - 1) / (2 * k)) ** 2))
-    x2 = (ticks - 0.25) ** 2
-    tail = 11 / 192 / x2 - 1541 / 122880 / x2**2 + 63433 / 8257536 / x2**3
-    return float((np.log(ticks - 0.25) + np.euler_gamma + 4 * np.log(2) + tail) / np.pi)
+    T = np.asarray(ticks, dtype=np.int64)
+    x = T - 0.25
+    y = 1 / (x * x)
+    tail = y * (11 / 192 - y * (1541 / 122880 - y * (63433 / 8257536)))
+    expansion: FloatArray = (np.log(x) + (np.euler_gamma + 4 * math.log(2)) + tail) / math.pi
+    first = _first_landau()
+    return np.where(len(first) < T, expansion, first[np.minimum(T, len(first)) - 1])
 
 
 def round_bits(values: FloatArray, up: bool = False) -> FloatArray:
@@ -132,7 +143,7 @@ def design(reach: int, loss: float = LOSS) -> Rational:
         raise ParameterError(f"loss must lie between 0 and 1, got {loss}")
     if reach == 1:
         return Rational(np.empty(0), np.empty(0))
-    exact = landau(reach)
+    exact = float(landau(reach))
     for order in range(1, 80):
         filter_ = zolotarev(reach, order)
         if norm_product(filter_, reach) < exact * (1 + loss):
