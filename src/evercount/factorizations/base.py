@@ -101,12 +101,16 @@ class Factorization(ABC):
         """Noise of the next `ticks` ticks, shape (ticks, cells), from z of shape (draws, cells); pure."""
 
     def prepare(self, start: int, stop: int, cells: int, scale: float) -> Any:
-        """The public numbers that `block_into` needs for ticks start+1 … stop: they may be made ahead, in a thread."""
+        """The public numbers that ticks start+1 … stop need; with `feed`, it may run ahead in another thread."""
         return None
 
-    def block_into(self, state: State, z: FloatArray, out: FloatArray, scale: float, prepared: Any = None) -> State:
-        """As `block` for len(out) ticks, with scale × noise written to `out`."""
-        noise, state = self.block(state, z, len(out))
+    def feed(self, z: FloatArray, prepared: Any) -> Any:
+        """What can be done with the normals of `prepared` ticks before the state is known."""
+        return z
+
+    def block_into(self, state: State, inputs: Any, out: FloatArray, scale: float, prepared: Any) -> State:
+        """As `block` for len(out) ticks, with scale × noise written to `out`, from what `prepare` and `feed` gave."""
+        noise, state = self.block(state, inputs, len(out))
         np.multiply(noise, scale, out=out)
         return state
 

@@ -42,6 +42,14 @@ class Prepared:
     products: tuple[Product, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Normals as the filter takes them in: `blocks` of those ticks that run cell by cell, the `rest` as it was."""
+
+    blocks: list[list[FloatArray]]
+    rest: FloatArray
+
+
 class BlockFilter:
     """The filter with impulse response h(0) = 1, h(k) = Σ c_i μ_i^k; buffers s have shape (d, cells)."""
 
@@ -66,15 +74,16 @@ class BlockFilter:
     def apply(self, x: FloatArray, buffers: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(y, buffers after): the plain filter on x of shape (ticks, cells)."""
         y = np.empty_like(x)
-        whole = self._whole(len(x), x.shape[1])
-        if whole:
+        whole = self._whole(*x.shape)
+        inputs = self._by_cell(x[:whole], np.ones(whole))
+        if inputs:
             after = np.empty_like(buffers)
-            for cell in range(x.shape[1]):
-                s = buffers[:, cell]
-                for start in range(0, whole, CHUNK):
-                    part = slice(start, min(start + CHUNK, whole))
-                    blocks, s = self._filtered(x[part, cell].reshape(-1, SIZE), np.ones(()), s)
-                    y[part, cell] = blocks.ravel()
+            for cell, parts in enumerate(inputs):
+                s, start = buffers[:, cell], 0
+                for part in parts:
+                    blocks, s = self._filtered(part, s)
+                    y[start : start + blocks.size, cell] = blocks.ravel()
+                    start += blocks.size
                 after[:, cell] = s
             buffers = after
         ones = np.ones(len(x) - whole)
@@ -82,30 +91,35 @@ class BlockFilter:
         return y, self._wide(x[whole:], buffers, np.zeros(x.shape[1]), products, y[whole:])[0]
 
     def prepare(self, eta: FloatArray, n: FloatArray, cells: int, scale: float) -> Prepared:
-        """Everything that `accumulate` needs for these ticks but the normals and the state."""
+        """Everything that these ticks need but the normals and the state."""
         whole = self._whole(len(eta), cells)
         by_ticks = n[:whole] if scale == 1.0 else n[:whole] * scale
         return Prepared(scale, eta[:whole], by_ticks, tuple(self._products(eta[whole:], n[whole:], scale, True)))
 
+    def feed(self, z: FloatArray, prepared: Prepared) -> Inputs:
+        """What can be done with the normals before the state is known."""
+        whole = len(prepared.eta)
+        return Inputs(self._by_cell(z[:whole], prepared.eta), z[whole:])
+
     def accumulate(
-        self, z: FloatArray, buffers: FloatArray, running: FloatArray, prepared: Prepared, out: FloatArray
+        self, inputs: Inputs, buffers: FloatArray, running: FloatArray, prepared: Prepared, out: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """(buffers after, running after); out = scale·noise with noise_t = noise_{t−1} + n_t·(filter of η·z)_t."""
-        whole = len(prepared.eta)
+        whole, cells = len(prepared.n), len(running)
         if whole:
-            cells = z.shape[1]
+            n, target = prepared.n.reshape(-1, SIZE), out[:whole].reshape(-1, SIZE, cells)
             after, end = np.empty_like(buffers), np.empty_like(running)
-            for cell in range(cells):
-                s, total = buffers[:, cell], running[cell] * prepared.scale
-                for start in range(0, whole, CHUNK):
-                    part = slice(start, min(start + CHUNK, whole))
-                    eta, n = prepared.eta[part].reshape(-1, SIZE), prepared.n[part].reshape(-1, SIZE)
-                    blocks, s = self._filtered(z[part, cell].reshape(-1, SIZE), eta, s)
-                    blocks *= n
-                    total = self._summed(blocks, total, out[part].reshape(-1, SIZE, cells)[:, :, cell])
+            for cell, parts in enumerate(inputs.blocks):
+                s, total, start = buffers[:, cell], running[cell] * prepared.scale, 0
+                for part in parts:
+                    now = slice(start, start + len(part))
+                    blocks, s = self._filtered(part, s)
+                    blocks *= n[now]
+                    total = self._summed(blocks, total, target[now, :, cell])
+                    start = now.stop
                 after[:, cell], end[cell] = s, total / prepared.scale
             buffers, running = after, end
-        return self._wide(z[whole:], buffers, running, prepared.products, out[whole:])
+        return self._wide(inputs.rest, buffers, running, prepared.products, out[whole:])
 
     def _whole(self, ticks: int, cells: int) -> int:
         """How many of these ticks run by blocks of one cell's ticks; the others run over cells."""
@@ -148,11 +162,22 @@ class BlockFilter:
             after[:, now] = state
         return after[:order], after[order]
 
-    def _filtered(self, z: FloatArray, eta: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(y, buffers after) of one cell's inputs η·z, in blocks of SIZE ticks, shape (blocks, SIZE): all at once."""
-        both = np.empty((len(z), SIZE + len(s)))  # each block's inputs, then the buffers before it
-        rows = np.multiply(z, eta, out=both[:, :SIZE])
-        before, s = self._starts(rows, s)
+    def _by_cell(self, z: FloatArray, eta: FloatArray) -> list[list[FloatArray]]:
+        """For each cell, in chunks: rows of η·z of SIZE ticks, with room behind each for the buffers before it."""
+        weights = eta.reshape(-1, SIZE)
+        made: list[list[FloatArray]] = []
+        for rows in z.reshape(-1, SIZE, z.shape[1]).transpose(2, 0, 1) if len(z) else ():
+            made.append([])
+            for start in range(0, len(rows), CHUNK // SIZE):
+                part = slice(start, start + CHUNK // SIZE)
+                both = np.empty((len(rows[part]), SIZE + len(self.rates)))
+                np.multiply(rows[part], weights[part], out=both[:, :SIZE])
+                made[-1].append(both)
+        return made
+
+    def _filtered(self, both: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(y, buffers after) of one chunk of `_by_cell`, in blocks of SIZE ticks: all at once."""
+        before, s = self._starts(both[:, :SIZE], s)
         both[:, SIZE:] = before.T
         return both @ self._both, s
 

@@ -7,8 +7,9 @@ the exact linear interpolation; doubles carry it to one rounding, fixed-point ar
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from evercount.factorizations.base import FloatArray
 
 DENSITY = 256
+LONGEST_KEPT = 1 << 14
 
 IntArray = npt.NDArray[np.int64]
 
@@ -44,45 +46,57 @@ class PiecewiseLinear:
     values: FloatArray
 
     @cached_property
-    def _lengths(self) -> IntArray:
-        return np.diff(self.knots)
+    def _places(self) -> list[int]:
+        return [int(knot) for knot in self.knots]  # bisect in a list costs less than a search in an array
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """The numbers of the knots at which the length of blocks changes, and of the last one."""
+        lengths = np.diff(self.knots)
+        return [*(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(lengths)]
 
     @cached_property
     def _lines(self) -> FloatArray:
         """(value, slope) of every block; behind the last knot the function is constant."""
-        slopes = np.append(np.diff(self.values) / self._lengths, 0.0)
+        slopes = np.append(np.diff(self.values) / np.diff(self.knots), 0.0)
         return np.stack([self.values, slopes], axis=1)
 
     def at(self, start: int, stop: int) -> FloatArray:
         """Values at ticks start … stop−1 (0-based), the same to one rounding whatever the split into calls."""
         out = np.empty(stop - start)
-        first = int(np.searchsorted(self.knots, start, side="left"))
-        last = int(np.searchsorted(self.knots, stop, side="right")) - 1
+        knots = self._places
+        first, last = bisect_left(knots, start), bisect_right(knots, stop) - 1
         if first > last:  # inside one block
             self._part(last, start, stop, out)
             return out
-        head, tail = int(self.knots[first]), int(self.knots[last])
-        self._part(first - 1, start, head, out[: head - start])
-        lengths = self._lengths[first:last]
-        ends = [*(np.flatnonzero(lengths[1:] != lengths[:-1]) + 1).tolist(), len(lengths)] if len(lengths) else []
-        left, at = first, head - start
-        for right in (first + end for end in ends):  # blocks of one length: a product with the ramp of that length
-            length = int(self._lengths[left])
-            size = (right - left) * length
-            grid = out[at : at + size].reshape(right - left, length)
-            np.matmul(self._lines[left:right], _ramp(0, length), out=grid)
-            left, at = right, at + size
-        self._part(last, tail, stop, out[tail - start :])
+        self._part(first - 1, start, knots[first], out[: knots[first] - start])
+        left, run = first, bisect_right(self._ends, first)
+        while left < last:  # blocks of one length: a product with the ramp of that length
+            right = min(self._ends[run], last)
+            length = knots[left + 1] - knots[left]
+            grid = out[knots[left] - start : knots[right] - start].reshape(right - left, length)
+            ramp = _kept_ramp(length) if length <= LONGEST_KEPT else _ramp(0, length)
+            np.matmul(self._lines[left:right], ramp, out=grid)
+            left, run = right, run + 1
+        self._part(last, knots[last], stop, out[knots[last] - start :])
         return out
 
     def _part(self, block: int, start: int, stop: int, out: FloatArray) -> None:
         """Ticks start … stop−1, all in one block (which may be the endless last one)."""
         if start < stop:
-            at = int(self.knots[block])
+            at = self._places[block]
             np.matmul(self._lines[block : block + 1], _ramp(start - at, stop - at), out=out[np.newaxis])
 
 
 def _ramp(start: int, stop: int) -> FloatArray:
+    """Rows of ones and of start … stop−1: a line (value, slope) times it is the line's values."""
     ramp = np.ones((2, stop - start))
     ramp[1] = np.arange(start, stop)
+    return ramp
+
+
+@lru_cache(maxsize=16)
+def _kept_ramp(length: int) -> FloatArray:
+    ramp = _ramp(0, length)
+    ramp.flags.writeable = False
     return ramp

@@ -23,7 +23,7 @@ from evercount.factorizations.base import (
     counting_matrix,
     first_columns,
 )
-from evercount.factorizations.blocked import BlockFilter, Prepared
+from evercount.factorizations.blocked import BlockFilter, Inputs, Prepared
 from evercount.factorizations.covariance import Covariance
 from evercount.factorizations.knots import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.rational import Rational, design, geometric, round_bits
@@ -130,24 +130,23 @@ class Weighted(Factorization):
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
         """See `Factorization`."""
-        out = np.empty((ticks, z.shape[-1]))
-        return out, self.block_into(state, z, out, 1.0)
+        z = self._check_block(state, z, ticks)
+        prepared = self.prepare(state.tick, state.tick + ticks, z.shape[1], 1.0)
+        out = np.empty((ticks, z.shape[1]))
+        return out, self.block_into(state, self.feed(z, prepared), out, 1.0, prepared)
 
     def prepare(self, start: int, stop: int, cells: int, scale: float) -> Prepared:
         """See `Factorization`."""
         return self._filter.prepare(self.weights.eta.at(start, stop), self.weights.n.at(start, stop), cells, scale)
 
-    def block_into(
-        self, state: State, z: FloatArray, out: FloatArray, scale: float, prepared: Prepared | None = None
-    ) -> State:
+    def feed(self, z: FloatArray, prepared: Prepared) -> Inputs:
         """See `Factorization`."""
-        ticks, cells = out.shape
-        z = self._check_block(state, z, ticks)
-        stop = state.tick + ticks
+        return self._filter.feed(z, prepared)
+
+    def block_into(self, state: State, inputs: Inputs, out: FloatArray, scale: float, prepared: Prepared) -> State:
+        """See `Factorization`."""
         buffers, running = state.arrays
-        if prepared is None:
-            prepared = self.prepare(state.tick, stop, cells, scale)
-        return State(stop, self._filter.accumulate(z, buffers, running, prepared, out))
+        return State(state.tick + len(out), self._filter.accumulate(inputs, buffers, running, prepared, out))
 
 
 class Balanced(Weighted):

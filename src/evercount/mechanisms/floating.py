@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,6 +23,9 @@ CHUNK = 1 << 16
 """Numbers that are drawn and filtered at a time: they stay in the processor's cache."""
 SLICE = 2000
 """With more cells than this, each block of AHEAD ticks is drawn and filtered by slices of so many cells."""
+
+DEPTH = 2
+"""Parts that are drawn ahead of the one that is filtered: then neither thread waits for the other to wake up."""
 
 
 class FloatStream(NoiseStream):
@@ -81,11 +85,11 @@ class FloatStream(NoiseStream):
         times = [slice(start, min(start + rows, len(out))) for start in range(0, len(out), rows)]
         jobs = [(time, number) for time in times for number in range(len(self._slices))]
 
-        def draw(place: int, buffer: FloatArray | None) -> tuple[FloatArray, Any]:
+        def draw(place: int, buffer: FloatArray | None) -> tuple[Any, Any]:
             time, number = jobs[place]
             return self._draw(first + time.start, first + time.stop, number, buffer)
 
-        def use(place: int, drawn: tuple[FloatArray, Any]) -> None:
+        def use(place: int, drawn: tuple[Any, Any]) -> None:
             time, number = jobs[place]
             self._filter(number, *drawn, out[time, self._slices[number]])
 
@@ -95,27 +99,28 @@ class FloatStream(NoiseStream):
                     use(place, draw(place, None))
                 return
             # a tree draws up to two normals a tick
-            buffers = [np.empty(2 * rows * min(SLICE, self._cells)) for _ in range(2)]
+            buffers = [np.empty(2 * rows * min(SLICE, self._cells)) for _ in range(DEPTH + 1)]
             with ThreadPoolExecutor(1) as pool:
-                pending = pool.submit(draw, 0, buffers[0])
+                pending = deque(pool.submit(draw, place, buffers[place]) for place in range(DEPTH))
                 for place in range(len(jobs)):
-                    drawn = pending.result()
-                    if place + 1 < len(jobs):
-                        pending = pool.submit(draw, place + 1, buffers[(place + 1) % 2])
+                    drawn = pending.popleft().result()
+                    if (after := place + DEPTH) < len(jobs):
+                        pending.append(pool.submit(draw, after, buffers[after % (DEPTH + 1)]))
                     use(place, drawn)
 
-    def _draw(self, start: int, stop: int, number: int, buffer: FloatArray | None) -> tuple[FloatArray, Any]:
+    def _draw(self, start: int, stop: int, number: int, buffer: FloatArray | None) -> tuple[Any, Any]:
         """What a slice of cells needs for ticks start+1 … stop: the next normals of the stream, and public numbers."""
         cells = self._slices[number].stop - self._slices[number].start
         if number == 0:  # all slices of a block need the same
             self._prepared = self._factorization.prepare(start, stop, cells, self._scale)
         at, draws = self._source.position, self._factorization.draws(start, stop)
         target = None if buffer is None else buffer[: draws * cells].reshape(draws, cells)
-        return self._source.normals(at, at + draws, cells, target), self._prepared
+        z = self._source.normals(at, at + draws, cells, target)
+        return self._factorization.feed(z, self._prepared), self._prepared
 
-    def _filter(self, number: int, z: FloatArray, prepared: Any, out: FloatArray) -> None:
+    def _filter(self, number: int, inputs: Any, prepared: Any, out: FloatArray) -> None:
         state = self._states[number]
-        self._states[number] = self._factorization.block_into(state, z, out, self._scale, prepared)
+        self._states[number] = self._factorization.block_into(state, inputs, out, self._scale, prepared)
 
     def dump(self) -> dict[str, Any]:
         """See `NoiseStream`."""
