@@ -101,16 +101,12 @@ class Factorization(ABC):
         """Noise of the next `ticks` ticks, shape (ticks, cells), from z of shape (draws, cells); pure."""
 
     def prepare(self, start: int, stop: int, cells: int, scale: float) -> Any:
-        """The public numbers that ticks start+1 … stop need; with `feed`, it may run ahead in another thread."""
+        """Public numbers of ticks start+1 … stop that several calls of `block_into` can share."""
         return None
 
-    def feed(self, z: FloatArray, prepared: Any) -> Any:
-        """What can be done with the normals of `prepared` ticks before the state is known."""
-        return z
-
-    def block_into(self, state: State, inputs: Any, out: FloatArray, scale: float, prepared: Any) -> State:
-        """As `block` for len(out) ticks, with scale × noise written to `out`, from what `prepare` and `feed` gave."""
-        noise, state = self.block(state, inputs, len(out))
+    def block_into(self, state: State, z: FloatArray, out: FloatArray, scale: float, prepared: Any) -> State:
+        """As `block` for len(out) ticks, with scale × noise in `out`; `prepared` is for these ticks and this scale."""
+        noise, state = self.block(state, z, len(out))
         np.multiply(noise, scale, out=out)
         return state
 

@@ -5,22 +5,19 @@ Both public forms are here: `apply` (the filter alone) and `accumulate` (noise +
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from evercount.factorizations.base import FloatArray, first_columns
 from evercount.factorizations.rational import Exponentials
+from evercount.factorizations.rows import CHUNK, ROW, SIZE, RowFilter
 
-SIZE = 32
-"""Ticks per matrix product."""
 WIDE = 24
-"""From this many cells on, products run over cells; below, over blocks of ticks of one cell."""
+"""From this many cells on, products run over cells; below, over the ticks of one cell (`rows.py`)."""
 SLICE = 1000
 """Cells of one wide pass: they stay in the cache, and rows do not lie a power of two apart, which would crowd it."""
-CHUNK = 1 << 14
-"""Ticks of one narrow pass: its temporaries stay in the processor's cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,24 +27,6 @@ class Product:
     ticks: slice
     noise: FloatArray
     after: FloatArray
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """The public numbers of a run of ticks: η and scale·n of those that run cell by cell, `products` of the others."""
-
-    scale: float
-    eta: FloatArray
-    n: FloatArray
-    products: tuple[Product, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """Normals as the filter takes them in: `blocks` of those ticks that run cell by cell, the `rest` as it was."""
-
-    blocks: list[list[FloatArray]]
-    rest: FloatArray
 
 
 class BlockFilter:
@@ -62,70 +41,56 @@ class BlockFilter:
         self._readout = np.exp(-np.multiply.outer(k, self.rates)) * self.weights  # what a buffer adds to tick k
         self._feed = np.ascontiguousarray(powers[:, ::-1])  # (d, SIZE): how tick k ends up in the buffers
         self._decay = np.exp(-SIZE * self.rates)
-        self._both = np.ascontiguousarray(np.concatenate([self._lower, self._readout], axis=1).T)
-        self._ones = np.triu(np.ones((SIZE, SIZE)))
-        # the same recurrence over blocks (steps of SIZE ticks) and over groups of SIZE blocks
-        over_blocks = np.exp(-SIZE * np.multiply.outer(self.rates, k))
-        self._group = np.ascontiguousarray(_triangles(over_blocks).transpose(0, 2, 1))
-        self._group_end = np.ascontiguousarray(self._group[:, :, -1:] * self._decay[:, np.newaxis, np.newaxis])
-        steps = np.arange(CHUNK // SIZE**2)
-        self._groups = _triangles(np.exp(-(SIZE**2) * np.multiply.outer(self.rates, steps)))
+        self._rows = RowFilter(response)
 
     def apply(self, x: FloatArray, buffers: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(y, buffers after): the plain filter on x of shape (ticks, cells)."""
         y = np.empty_like(x)
-        whole = self._whole(*x.shape)
-        inputs = self._by_cell(x[:whole], np.ones(whole))
-        if inputs:
-            after = np.empty_like(buffers)
-            for cell, parts in enumerate(inputs):
-                s, start = buffers[:, cell], 0
-                for part in parts:
-                    blocks, s = self._filtered(part, s)
-                    y[start : start + blocks.size, cell] = blocks.ravel()
-                    start += blocks.size
-                after[:, cell] = s
-            buffers = after
+        whole, cells = self.whole(*x.shape), x.shape[1]
+        if whole:
+            buffers, work, ones = buffers.copy(), self._rows.workspace(whole), np.ones(min(whole, CHUNK))
+        for now, cell in _passes(whole, cells):
+            inputs = x[now, cell]
+            y[now, cell], buffers[:, cell] = self._rows.filtered(inputs, ones[: len(inputs)], buffers[:, cell], work)
         ones = np.ones(len(x) - whole)
-        products = [*self._products(ones, ones, 1.0, False)]
-        return y, self._wide(x[whole:], buffers, np.zeros(x.shape[1]), products, y[whole:])[0]
-
-    def prepare(self, eta: FloatArray, n: FloatArray, cells: int, scale: float) -> Prepared:
-        """Everything that these ticks need but the normals and the state."""
-        whole = self._whole(len(eta), cells)
-        by_ticks = n[:whole] if scale == 1.0 else n[:whole] * scale
-        return Prepared(scale, eta[:whole], by_ticks, tuple(self._products(eta[whole:], n[whole:], scale, True)))
-
-    def feed(self, z: FloatArray, prepared: Prepared) -> Inputs:
-        """What can be done with the normals before the state is known."""
-        whole = len(prepared.eta)
-        return Inputs(self._by_cell(z[:whole], prepared.eta), z[whole:])
+        products = [*self.products(ones, ones, 1.0, sums=False)]
+        return y, self._wide(x[whole:], buffers, np.zeros(cells), products, y[whole:])[0]
 
     def accumulate(
-        self, inputs: Inputs, buffers: FloatArray, running: FloatArray, prepared: Prepared, out: FloatArray
+        self,
+        z: FloatArray,
+        buffers: FloatArray,
+        running: FloatArray,
+        weights: Callable[[int, int], tuple[FloatArray, FloatArray]],
+        products: Sequence[Product],
+        out: FloatArray,
+        scale: float,
     ) -> tuple[FloatArray, FloatArray]:
-        """(buffers after, running after); out = scale·noise with noise_t = noise_{t−1} + n_t·(filter of η·z)_t."""
-        whole, cells = len(prepared.n), len(running)
+        """(buffers after, running after); out = scale·noise with noise_t = noise_{t−1} + n_t·(filter of η·z)_t.
+
+        `weights(start, stop)` are η and n of these ticks, counted from the first; `products` those of the ticks that
+        run over cells.
+        """
+        whole, cells = self.whole(*z.shape), z.shape[1]
         if whole:
-            n, target = prepared.n.reshape(-1, SIZE), out[:whole].reshape(-1, SIZE, cells)
-            after, end = np.empty_like(buffers), np.empty_like(running)
-            for cell, parts in enumerate(inputs.blocks):
-                s, total, start = buffers[:, cell], running[cell] * prepared.scale, 0
-                for part in parts:
-                    now = slice(start, start + len(part))
-                    blocks, s = self._filtered(part, s)
-                    blocks *= n[now]
-                    total = self._summed(blocks, total, target[now, :, cell])
-                    start = now.stop
-                after[:, cell], end[cell] = s, total / prepared.scale
-            buffers, running = after, end
-        return self._wide(inputs.rest, buffers, running, prepared.products, out[whole:])
+            buffers, running, work = buffers.copy(), running.copy(), self._rows.workspace(whole)
+        for now, cell in _passes(whole, cells):
+            if cell == 0:
+                eta, n = weights(now.start, now.stop)
+                if scale != 1.0:
+                    n *= scale
+            y, buffers[:, cell] = self._rows.filtered(z[now, cell], eta, buffers[:, cell], work)
+            y *= n
+            y[0] += running[cell] * scale
+            np.cumsum(y, out=out[now, cell])
+            running[cell] = out[now.stop - 1, cell] / scale
+        return self._wide(z[whole:], buffers, running, products, out[whole:])
 
-    def _whole(self, ticks: int, cells: int) -> int:
-        """How many of these ticks run by blocks of one cell's ticks; the others run over cells."""
-        return ticks // SIZE * SIZE if cells < WIDE and len(self.rates) else 0
+    def whole(self, ticks: int, cells: int) -> int:
+        """How many of these ticks run cell by cell, as rows; the others run over cells."""
+        return ticks // ROW * ROW if cells < WIDE and len(self.rates) else 0
 
-    def _products(self, eta: FloatArray, n: FloatArray, scale: float, sums: bool) -> Iterator[Product]:
+    def products(self, eta: FloatArray, n: FloatArray, scale: float, *, sums: bool) -> Iterator[Product]:
         """The small matrices of a pass over all cells: weights, scale and running sum are folded into them."""
         order = len(self.rates)
         for start in range(0, len(eta), SIZE):
@@ -162,53 +127,8 @@ class BlockFilter:
             after[:, now] = state
         return after[:order], after[order]
 
-    def _by_cell(self, z: FloatArray, eta: FloatArray) -> list[list[FloatArray]]:
-        """For each cell, in chunks: rows of η·z of SIZE ticks, with room behind each for the buffers before it."""
-        weights = eta.reshape(-1, SIZE)
-        made: list[list[FloatArray]] = []
-        for rows in z.reshape(-1, SIZE, z.shape[1]).transpose(2, 0, 1) if len(z) else ():
-            made.append([])
-            for start in range(0, len(rows), CHUNK // SIZE):
-                part = slice(start, start + CHUNK // SIZE)
-                both = np.empty((len(rows[part]), SIZE + len(self.rates)))
-                np.multiply(rows[part], weights[part], out=both[:, :SIZE])
-                made[-1].append(both)
-        return made
 
-    def _filtered(self, both: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(y, buffers after) of one chunk of `_by_cell`, in blocks of SIZE ticks: all at once."""
-        before, s = self._starts(both[:, :SIZE], s)
-        both[:, SIZE:] = before.T
-        return both @ self._both, s
-
-    def _summed(self, blocks: FloatArray, total: float, out: FloatArray) -> float:
-        """Write total + running sums of all blocks; returns the last. Products: additions need not wait for another."""
-        sums = np.empty(len(blocks) + 1)
-        sums[0] = total
-        np.matmul(blocks, self._ones[0], out=sums[1:])
-        np.cumsum(sums, out=sums)
-        np.add(blocks @ self._ones, sums[:-1, np.newaxis], out=out)
-        return float(sums[-1])
-
-    def _starts(self, rows: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Buffers before every block of inputs, as (d, blocks), and those after the last; s are before the first.
-
-        s_{b+1} = μ^SIZE·s_b + feed_b, by groups of SIZE blocks: what came before a group is added to its first input.
-        """
-        blocks, order = len(rows), len(s)
-        groups = blocks // SIZE + 1
-        inputs = np.zeros((order, groups, SIZE))  # number b is what block b−1 feeds
-        flat = inputs.reshape(order, -1)
-        flat[:, 0] = s
-        np.matmul(self._feed, rows.T, out=flat[:, 1 : blocks + 1])
-        if groups > 1:
-            ends = np.matmul(inputs[:, :-1], self._group_end)  # what a group alone brings to the next
-            inputs[:, 1:, :1] += np.matmul(self._groups[:, : groups - 1, : groups - 1], ends)
-        states = np.matmul(inputs, self._group).reshape(order, -1)
-        return states[:, :blocks], states[:, blocks]
-
-
-def _triangles(rows: FloatArray) -> FloatArray:
-    """One lower-triangular Toeplitz matrix per row."""
-    size = rows.shape[1]
-    return np.concatenate([first_columns(row)[np.newaxis] for row in rows] or [np.empty((0, size, size))])
+def _passes(ticks: int, cells: int) -> Iterator[tuple[slice, int]]:
+    """Chunks of ticks, and in each of them cell after cell."""
+    chunks = (slice(start, min(start + CHUNK, ticks)) for start in range(0, ticks, CHUNK))
+    return ((chunk, cell) for chunk in chunks for cell in range(cells))

@@ -23,7 +23,7 @@ from evercount.factorizations.base import (
     counting_matrix,
     first_columns,
 )
-from evercount.factorizations.blocked import BlockFilter, Inputs, Prepared
+from evercount.factorizations.blocked import BlockFilter, Product
 from evercount.factorizations.covariance import Covariance
 from evercount.factorizations.knots import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.rational import Rational, design, geometric, round_bits
@@ -131,22 +131,29 @@ class Weighted(Factorization):
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
         """See `Factorization`."""
         z = self._check_block(state, z, ticks)
-        prepared = self.prepare(state.tick, state.tick + ticks, z.shape[1], 1.0)
         out = np.empty((ticks, z.shape[1]))
-        return out, self.block_into(state, self.feed(z, prepared), out, 1.0, prepared)
+        prepared = self.prepare(state.tick, state.tick + ticks, z.shape[1], 1.0)
+        return out, self.block_into(state, z, out, 1.0, prepared)
 
-    def prepare(self, start: int, stop: int, cells: int, scale: float) -> Prepared:
+    def prepare(self, start: int, stop: int, cells: int, scale: float) -> tuple[Product, ...]:
         """See `Factorization`."""
-        return self._filter.prepare(self.weights.eta.at(start, stop), self.weights.n.at(start, stop), cells, scale)
+        eta, n = self._weights(start + self._filter.whole(stop - start, cells), stop)
+        return tuple(self._filter.products(eta, n, scale, sums=True))
 
-    def feed(self, z: FloatArray, prepared: Prepared) -> Inputs:
+    def block_into(
+        self, state: State, z: FloatArray, out: FloatArray, scale: float, prepared: tuple[Product, ...]
+    ) -> State:
         """See `Factorization`."""
-        return self._filter.feed(z, prepared)
 
-    def block_into(self, state: State, inputs: Inputs, out: FloatArray, scale: float, prepared: Prepared) -> State:
-        """See `Factorization`."""
+        def weights(start: int, stop: int) -> tuple[FloatArray, FloatArray]:
+            return self._weights(state.tick + start, state.tick + stop)
+
         buffers, running = state.arrays
-        return State(state.tick + len(out), self._filter.accumulate(inputs, buffers, running, prepared, out))
+        after = self._filter.accumulate(z, buffers, running, weights, prepared, out, scale)
+        return State(state.tick + len(out), after)
+
+    def _weights(self, start: int, stop: int) -> tuple[FloatArray, FloatArray]:
+        return self.weights.eta.at(start, stop), self.weights.n.at(start, stop)
 
 
 class Balanced(Weighted):

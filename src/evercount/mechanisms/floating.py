@@ -19,7 +19,7 @@ AHEAD = 32
 """Ticks that are made at a time when fewer are asked for."""
 WIDE = 24
 """From this many cells on, larger parts are better."""
-CHUNK = 1 << 16
+CHUNK = 3 << 15
 """Numbers that are drawn and filtered at a time: they stay in the processor's cache."""
 SLICE = 2000
 """With more cells than this, each block of AHEAD ticks is drawn and filtered by slices of so many cells."""
@@ -85,13 +85,13 @@ class FloatStream(NoiseStream):
         times = [slice(start, min(start + rows, len(out))) for start in range(0, len(out), rows)]
         jobs = [(time, number) for time in times for number in range(len(self._slices))]
 
-        def draw(place: int, buffer: FloatArray | None) -> tuple[Any, Any]:
+        def draw(place: int, buffer: FloatArray | None) -> FloatArray:
             time, number = jobs[place]
             return self._draw(first + time.start, first + time.stop, number, buffer)
 
-        def use(place: int, drawn: tuple[Any, Any]) -> None:
+        def use(place: int, z: FloatArray) -> None:
             time, number = jobs[place]
-            self._filter(number, *drawn, out[time, self._slices[number]])
+            self._filter(number, z, out[time, self._slices[number]])
 
         with one_thread():
             if len(jobs) < 4:
@@ -103,24 +103,23 @@ class FloatStream(NoiseStream):
             with ThreadPoolExecutor(1) as pool:
                 pending = deque(pool.submit(draw, place, buffers[place]) for place in range(DEPTH))
                 for place in range(len(jobs)):
-                    drawn = pending.popleft().result()
+                    z = pending.popleft().result()
                     if (after := place + DEPTH) < len(jobs):
                         pending.append(pool.submit(draw, after, buffers[after % (DEPTH + 1)]))
-                    use(place, drawn)
+                    use(place, z)
 
-    def _draw(self, start: int, stop: int, number: int, buffer: FloatArray | None) -> tuple[Any, Any]:
-        """What a slice of cells needs for ticks start+1 … stop: the next normals of the stream, and public numbers."""
+    def _draw(self, start: int, stop: int, number: int, buffer: FloatArray | None) -> FloatArray:
+        """The normals of a slice of cells for ticks start+1 … stop, in the order of the stream."""
         cells = self._slices[number].stop - self._slices[number].start
-        if number == 0:  # all slices of a block need the same
-            self._prepared = self._factorization.prepare(start, stop, cells, self._scale)
         at, draws = self._source.position, self._factorization.draws(start, stop)
         target = None if buffer is None else buffer[: draws * cells].reshape(draws, cells)
-        z = self._source.normals(at, at + draws, cells, target)
-        return self._factorization.feed(z, self._prepared), self._prepared
+        return self._source.normals(at, at + draws, cells, target)
 
-    def _filter(self, number: int, inputs: Any, prepared: Any, out: FloatArray) -> None:
-        state = self._states[number]
-        self._states[number] = self._factorization.block_into(state, inputs, out, self._scale, prepared)
+    def _filter(self, number: int, z: FloatArray, out: FloatArray) -> None:
+        state, (ticks, cells) = self._states[number], out.shape
+        if number == 0:  # all slices of a block share it
+            self._prepared = self._factorization.prepare(state.tick, state.tick + ticks, cells, self._scale)
+        self._states[number] = self._factorization.block_into(state, z, out, self._scale, self._prepared)
 
     def dump(self) -> dict[str, Any]:
         """See `NoiseStream`."""
