@@ -17,7 +17,8 @@ import numpy.typing as npt
 from evercount.factorizations.base import FloatArray
 
 DENSITY = 256
-LONGEST_KEPT = 1 << 14
+LONGEST_KEPT = 1 << 15
+"""Ticks up to which their numbers are kept as doubles."""
 
 IntArray = npt.NDArray[np.int64]
 
@@ -62,7 +63,7 @@ class PiecewiseLinear:
         return np.stack([self.values, slopes], axis=1)
 
     def at(self, start: int, stop: int) -> FloatArray:
-        """Values at ticks start … stop−1 (0-based), the same to one rounding whatever the split into calls."""
+        """Values at ticks start … stop−1 (0-based), the same to rounding whatever the split into calls."""
         out = np.empty(stop - start)
         knots = self._places
         first, last = bisect_left(knots, start), bisect_right(knots, stop) - 1
@@ -75,8 +76,7 @@ class PiecewiseLinear:
             right = min(self._ends[run], last)
             length = knots[left + 1] - knots[left]
             grid = out[knots[left] - start : knots[right] - start].reshape(right - left, length)
-            ramp = _kept_ramp(length) if length <= LONGEST_KEPT else _ramp(0, length)
-            np.matmul(self._lines[left:right], ramp, out=grid)
+            np.matmul(self._lines[left:right], _ramp(length), out=grid)
             left, run = right, run + 1
         self._part(last, knots[last], stop, out[knots[last] - start :])
         return out
@@ -84,19 +84,24 @@ class PiecewiseLinear:
     def _part(self, block: int, start: int, stop: int, out: FloatArray) -> None:
         """Ticks start … stop−1, all in one block (which may be the endless last one)."""
         if start < stop:
-            at = self._places[block]
-            np.matmul(self._lines[block : block + 1], _ramp(start - at, stop - at), out=out[np.newaxis])
+            value, slope = self._lines[block]
+            np.multiply(_ramp(stop - start)[1], slope, out=out)
+            out += value + slope * (start - self._places[block])
 
 
-def _ramp(start: int, stop: int) -> FloatArray:
-    """Rows of ones and of start … stop−1: a line (value, slope) times it is the line's values."""
-    ramp = np.ones((2, stop - start))
-    ramp[1] = np.arange(start, stop)
+def _ramp(length: int) -> FloatArray:
+    """Rows of ones and of 0 … length−1: a line (value, slope) times it is the line's values."""
+    return _kept_ramp()[:, :length] if length <= LONGEST_KEPT else _new_ramp(length)
+
+
+def _new_ramp(length: int) -> FloatArray:
+    ramp = np.ones((2, length))
+    ramp[1] = np.arange(length)
     return ramp
 
 
-@lru_cache(maxsize=16)
-def _kept_ramp(length: int) -> FloatArray:
-    ramp = _ramp(0, length)
+@lru_cache(maxsize=1)
+def _kept_ramp() -> FloatArray:
+    ramp = _new_ramp(LONGEST_KEPT)
     ramp.flags.writeable = False
     return ramp
