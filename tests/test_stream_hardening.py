@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from evercount import Average, Budget, Count, Edges, Histogram, Secret, Stream, Sum, Window
-from evercount.errors import EvercountError, InputError, ParameterError, SnapshotError
+from evercount.errors import AlreadyReleased, EvercountError, InputError, ParameterError, SnapshotError
 from evercount.factorizations import BinaryTree, Honaker
+from evercount.fingerprint import fingerprint
 from evercount.mechanisms.snapshots import pack, unpack
-from evercount.stream import fingerprint
 
 BUDGET = Budget(1.0, 1e-9)
 USERS = Budget(1.0, 1e-9, unit="user", max_events=1)
+SECRET = Secret.from_hex("7" * 64)
 
 
 def test_one_user_cannot_add_more_than_the_cap_to_a_count():
@@ -120,6 +121,31 @@ def test_fingerprints_see_every_event():
     assert fingerprint([{np.int64(0): 1}]) == fingerprint([{0: 1}])
     assert fingerprint(np.asarray(["a", None], dtype=object)) == fingerprint(np.asarray(["a", None], dtype=object))
     assert fingerprint(3) != fingerprint("3")
+
+
+def test_a_tick_may_be_an_iterator():
+    """It is read once: the fingerprint must not use up the events."""
+    listed = Stream(Histogram(["a", "b"]), BUDGET, 5, secret=SECRET)
+    lazy = Stream(Histogram(["a", "b"]), BUDGET, 5, secret=SECRET)
+    assert lazy.step(iter(["a"] * 1000)).values.tolist() == listed.step(["a"] * 1000).values.tolist()
+    assert lazy.step(iter(["a"] * 1000), tick=1).tick == 1, "a retry with the same events"
+    named, plain = (Stream(Histogram(["a", "b"]), USERS, 5, secret=SECRET) for _ in range(2))
+    released = named.step(iter(["a", "b"]), users=iter("xy"))
+    assert released.values.tolist() == plain.step(["a", "b"], users=["x", "y"]).values.tolist()
+
+
+def test_a_retry_is_told_by_the_numbers_of_its_time():
+    """An array that its owner changes afterwards is not what was released."""
+    stream = Stream(Histogram(4), BUDGET, 5)
+    events = np.asarray([0, 1, 2])
+    first = stream.step(events, tick=1)
+    events[0] = 3
+    with pytest.raises(AlreadyReleased):
+        stream.step(events, tick=1)
+    events[0] = 0
+    assert stream.step(events, tick=1).values.tolist() == first.values.tolist()
+    again = Stream.restore(stream.snapshot())
+    assert again.step(np.asarray([0, 1, 2]), tick=1).values.tolist() == first.values.tolist()
 
 
 def test_narrow_integer_keys_find_their_cell():

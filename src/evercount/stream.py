@@ -5,9 +5,7 @@ events ──encode──► increments ──add──► running sums ──+ 
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -25,6 +23,7 @@ from evercount.errors import (
     UnknownName,
 )
 from evercount.factorizations import check_horizon
+from evercount.fingerprint import Seen
 from evercount.mechanisms import NOISES
 from evercount.mechanisms.exact import PrecisionReached
 from evercount.mechanisms.snapshots import pack, unpack
@@ -82,7 +81,7 @@ class Stream:
         self._totals = np.zeros(self.query.cells, np.int64)
         self._encoder = self.query.initial_state()
         self._memory = np.zeros((self.query.memory, self.query.cells))
-        self._last: tuple[str, Release] | None = None
+        self._last: tuple[Seen, Release] | None = None
         self._highest: FloatArray | None = None
         self._users = initial_users()
         self._named = False  # whether ticks name the users of their events
@@ -132,23 +131,26 @@ class Stream:
 
     # -- the flow ---------------------------------------------------------------------------------------------------
 
-    def step(self, events: Any, tick: int | None = None, users: Sequence[str] | None = None) -> Release:
+    def step(self, events: Any, tick: int | None = None, users: Iterable[str] | None = None) -> Release:
         """Release the next tick. With `tick`, a retry of the last tick with the same events reads back its release.
 
         A tick that is already released with different events is refused (AlreadyReleased), as is a tick out of turn.
         `users` names the user of each event (for `Count`, events may then be None: one event per user named); events
         beyond a user's first `budget.max_events` of the whole stream are dropped (`queries/units.proof.md`).
         """
-        digest = fingerprint(events if users is None else [list(users), events])
+        if isinstance(events, Iterator):  # it can be read once only, and the fingerprint reads it too
+            events = list(events)
+        users = None if users is None else list(users)
+        seen = Seen(events if users is None else [users, events])
         if tick is not None and tick != self._tick + 1:
-            return self._again(tick, digest)
+            return self._again(tick, seen)
         self._check_room(1)
         self._check_users(users is not None)
         changes: UserState = {}
         if users is not None:
             events, changes = self._capped(events, users)
         row, encoder = self.query.encode(self._encoder, events)
-        release = self._close(row, encoder, digest)
+        release = self._close(row, encoder, seen)
         self._users.update(changes)
         return release
 
@@ -186,13 +188,13 @@ class Stream:
 
     def step_totals(self, totals: Any, tick: int | None = None) -> Release:
         """As `step`, for events that were already added up per cell (grid units): see `Query.encode_totals`."""
-        digest = fingerprint(totals)
+        seen = Seen(totals)
         if tick is not None and tick != self._tick + 1:
-            return self._again(tick, digest)
+            return self._again(tick, seen)
         self._check_room(1)
         self._check_users(False)
         row, encoder = self.query.encode_totals(self._encoder, totals)
-        return self._close(row, encoder, digest)
+        return self._close(row, encoder, seen)
 
     def run(self, ticks: Iterable[Any]) -> Releases:
         """Release many ticks: the same numbers as one `step` for each."""
@@ -246,9 +248,9 @@ class Stream:
         self._last_scale = None if scale is None else scale[-1:].tolist()
         return Releases(first, values, self._errors, self.noise, self.guarantee, self.postprocess, scale)
 
-    def _close(self, row: IntArray, encoder: Any, digest: str) -> Release:
+    def _close(self, row: IntArray, encoder: Any, seen: Seen) -> Release:
         release = self._releases(row[np.newaxis])[0]
-        self._encoder, self._last = encoder, (digest, release)
+        self._encoder, self._last = encoder, (seen, release)
         return release
 
     def _publish(self, increments: IntArray) -> tuple[FloatArray, FloatArray | None]:
@@ -326,8 +328,8 @@ class Stream:
         if limit is not None and self._tick + ticks > limit:
             raise HorizonReached(limit) if self.horizon is not None else PrecisionReached(limit)
 
-    def _again(self, tick: int, digest: str) -> Release:
-        if tick == self._tick and self._last is not None and self._last[0] == digest:
+    def _again(self, tick: int, seen: Seen) -> Release:
+        if tick == self._tick and self._last is not None and self._last[0].digest == seen.digest:
             return self._last[1]
         if tick > self._tick:
             raise InputError(f"tick {tick} is out of turn: the next tick is {self._tick + 1}")
@@ -347,8 +349,8 @@ class Stream:
         """
         last = None
         if self._last is not None:
-            digest, release = self._last
-            last = {"digest": digest, "values": release.values.tolist(), "scale": self._last_scale}
+            seen, release = self._last
+            last = {"digest": seen.digest, "values": release.values.tolist(), "scale": self._last_scale}
         return pack(
             {
                 "query": {"name": self.query.name, "parameters": self.query.parameters()},
@@ -408,31 +410,5 @@ class Stream:
             values = np.asarray(last["values"], dtype=np.float64)[np.newaxis]
             scale = None if last["scale"] is None else np.asarray(last["scale"], dtype=np.float64)
             release = stream._as_releases(stream._tick, values, scale)[0]
-            stream._last = (last["digest"], release)
+            stream._last = (Seen(digest=last["digest"]), release)
         return stream
-
-
-def fingerprint(events: Any) -> str:
-    """A digest of a tick's events, to tell a retry from an attempt to change the past. It stays inside the stream."""
-    digest = hashlib.sha256()
-    if isinstance(events, np.ndarray) and events.dtype.kind in "biuf":
-        digest.update(f"{events.dtype.str}{events.shape}".encode())
-        digest.update(np.ascontiguousarray(events).data)
-    else:
-        digest.update(json.dumps(_canonical(events)).encode())
-    return digest.hexdigest()
-
-
-def _canonical(value: Any) -> Any:
-    """The same JSON for the same events, in any process."""
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, np.ndarray | np.generic):
-        return _canonical(value.tolist())
-    if isinstance(value, Mapping):
-        return ["mapping", sorted(([_canonical(k), _canonical(v)] for k, v in value.items()), key=repr)]
-    if isinstance(value, set | frozenset):
-        return ["set", sorted((_canonical(item) for item in value), key=repr)]
-    if isinstance(value, Iterable):
-        return [_canonical(item) for item in value]
-    return repr(value)
