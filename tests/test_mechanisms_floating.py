@@ -60,10 +60,12 @@ def test_a_loaded_stream_goes_on_identically(cells: int, done: int) -> None:
         np.testing.assert_array_equal(stream.take(1), other.take(1))
 
 
-def test_a_state_of_another_width_is_refused() -> None:
+def test_a_state_of_another_width_or_scale_is_refused() -> None:
     dumped = FloatStream(factorization("balanced", 50), 1.0, SLICE + 1, FloatNoise(3)).dump()
     with pytest.raises(SnapshotError):
         FloatStream.load(factorization("balanced", 50), 1.0, SLICE, dumped)
+    with pytest.raises(SnapshotError, match="another size"):
+        FloatStream.load(factorization("balanced", 50), 1.5, SLICE + 1, dumped)
 
 
 def test_a_long_run_in_threads_is_the_same_as_short_ones() -> None:

@@ -11,7 +11,7 @@ from evercount.mechanisms import Noise, build_noise
 from evercount.mechanisms.pure import build_pure_for
 from evercount.mechanisms.pure_trees import pure_factorization, window_tree
 from evercount.privacy import Budget
-from evercount.queries.base import Query
+from evercount.queries.base import Adjacency, Query
 from evercount.queries.graph_stream import GraphQuery
 from evercount.queries.window import Window
 
@@ -30,6 +30,16 @@ def choose_engine(
     return query, pure_factorization(name, horizon) if pure else factorization(name, horizon)
 
 
+def sensitivity_on(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
+    """S with ‖R(X−X′)‖_F² ≤ c²·S for this query on this factorisation.
+
+    **Guarantee.** The query's smaller S is taken only where the Gram matrix is known to fall. Test:
+    tests/test_queries_matching.py::test_smaller_claim_is_used_only_where_it_is_proved.
+    """
+    falling = query.falling_sensitivity(adjacency)
+    return falling if falling is not None and engine.falling_gram else query.squared_sensitivity(adjacency)
+
+
 def make_noise(
     name: str, query: Query, engine: Factorization, budget: Budget, horizon: int | None, **rest: Any
 ) -> Noise:
@@ -41,7 +51,7 @@ def make_noise(
         engine,
         cells=query.cells,
         grid=query.grid,
-        squared_sensitivity=budget.scale_sensitivity(query.squared_sensitivity(budget.adjacency)),
+        squared_sensitivity=budget.scale_sensitivity(sensitivity_on(engine, query, budget.adjacency)),
         budget=budget,
         horizon=horizon,
         restart=query.restart,

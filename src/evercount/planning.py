@@ -91,7 +91,8 @@ def plan(
     if not 0 < beta < 1:
         raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
     span = horizon if horizon is not None else (ticks or REFERENCE_TICKS)
-    S = budget.scale_sensitivity(query.squared_sensitivity(budget.adjacency))
+    S = query.falling_sensitivity(budget.adjacency)  # what the rows use, as all their Gram matrices fall
+    S = budget.scale_sensitivity(query.squared_sensitivity(budget.adjacency) if S is None or budget.pure else S)
     floor = math.nan  # there is no lower bound of this kind for Laplace noise
     if query.memory == 0 and not budget.pure:
         tight = replace(budget, calibration="tight").noise_multiplier() * math.sqrt(S)

@@ -61,6 +61,16 @@ class Factorization(ABC):
     horizon: int | None
     column_norm: float
 
+    @property
+    def falling_gram(self) -> bool:
+        """Whether the entries of G = RᵀR are proved to fall away from the diagonal, along rows or along columns.
+
+        Guarantee. If True, G(i,k) ≤ G(i,j) for all i ≤ j ≤ k, or G(i,k) ≤ G(j,k) for all i ≤ j ≤ k: then changes that
+        take turns cancel (`sensitivity.proof.md`, "Changes that take turns"). False promises nothing. Test:
+        tests/test_queries_matching.py::test_gram_matrices_fall.
+        """
+        return False
+
     # -- norms -------------------------------------------------------------------------------------------------
 
     @abstractmethod

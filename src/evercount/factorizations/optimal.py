@@ -48,9 +48,17 @@ class Optimal(Factorization):
             )
         self.horizon = T
         self._left, self._right, self.lower_bound = _solve(T)
-        if float((self._right.T @ self._right).min()) < 0:  # what the sensitivity rule needs; not proved in general
+        gram = self._right.T @ self._right
+        if float(gram.min()) < 0:  # what the sensitivity rule needs; not proved in general
             raise ParameterError(f"the numerical optimum for {T} ticks has a negative Gram entry; use 'balanced'")
         self.column_norm = float(np.linalg.norm(self._right, axis=0).max()) * (1 + MARGIN)
+        falls = (gram[:, :-1] - gram[:, 1:])[np.triu_indices(T, 0, T - 1)]
+        self._falls = bool(np.all(falls > MARGIN))  # far above what rounding can do to an entry
+
+    @property
+    def falling_gram(self) -> bool:
+        """See `Factorization`: checked along all rows of the matrix that was found, not proved in general."""
+        return self._falls
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """See `Factorization`."""

@@ -36,6 +36,11 @@ class SquareRoot(Factorization):
         self.column_norm = float(np.sqrt(right.squared_sums(np.asarray(float(T))))) * (1 + MARGIN)
         self._blocks = BlockFilter(self._forward)
 
+    @property
+    def falling_gram(self) -> bool:
+        """See `Factorization`: R is Toeplitz with falling coefficients."""
+        return True
+
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """See `Factorization`: a closed form in O(d²) for each tick."""
         t = self._check_ticks(ticks).astype(np.float64)
@@ -79,6 +84,11 @@ class Identity(Factorization):
     def __init__(self, horizon: int | None = None) -> None:
         self.horizon = check_horizon(horizon, unbounded=True)
         self.column_norm = 1.0
+
+    @property
+    def falling_gram(self) -> bool:
+        """See `Factorization`: G is the identity."""
+        return True
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """See `Factorization`: √t."""

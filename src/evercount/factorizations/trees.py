@@ -82,6 +82,11 @@ class BinaryTree(Factorization):
         self.horizon = T
         self.column_norm = float(np.sqrt(T.bit_length())) * (1 + MARGIN)
 
+    @property
+    def falling_gram(self) -> bool:
+        """See `Factorization`: an interval that holds i and k holds all ticks between."""
+        return True
+
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """See `Factorization`: √popcount(t)."""
         return np.sqrt(np.bitwise_count(self._check_ticks(ticks)).astype(np.float64))
@@ -136,6 +141,11 @@ class Honaker(Factorization):
         self.horizon = T
         self.column_norm = float(np.sqrt(T.bit_length())) * (1 + MARGIN)
         self.variances = node_variances(T.bit_length())
+
+    @property
+    def falling_gram(self) -> bool:
+        """See `Factorization`: an interval that holds i and k holds all ticks between."""
+        return True
 
     def draws(self, start: int, stop: int) -> int:
         """See `Factorization`: one normal for every node that completes."""

@@ -9,7 +9,7 @@ n is a proved upper bound of the column norms (`weighted.proof.md`). Members: `b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +89,28 @@ def _block_sums(rates: FloatArray, length: int) -> tuple[FloatArray, FloatArray,
     return total - ramp / length, ramp / length, np.exp(-rates * length)
 
 
+def rows_fall(weights: Weights) -> bool:
+    """Whether the rows of RᵀR are proved to fall from the diagonal on, for a horizon that ends with the last knot.
+
+    Guarantee. True only if φ_{t+1}f(t+1)/(φ_t f(t)) ≤ n_{j+1}/n_j for all j ≤ t, which is enough: `weighted.proof.md`,
+    "Falling rows", with the same letters. In a block both sides are at their worst at its end, so knots decide. Test:
+    tests/test_queries_matching.py::test_gram_matrices_fall.
+    """
+    lengths = np.diff(weights.n.knots)
+    t = (weights.n.knots[1:] - 1).astype(np.float64)
+    forward = weights.filter.forward()
+    terms = np.exp(-np.multiply.outer(t, forward.rates)) * forward.weights
+    head = np.where(t == 0, 1 - forward.weights.sum(), 0.0)  # f(0) = 1 is more than the sum of exponentials
+    alpha = (terms @ weights.filter.pole_lack + head) / (terms.sum(axis=1) + head)
+    slope = np.diff(weights.eta.values) / lengths
+    x = slope / (weights.eta.values[1:] - slope)
+    slope = np.diff(weights.n.values) / lengths
+    drop = -slope / (weights.n.values[1:] - slope)
+    fall = (alpha + x * (2 + x)) / (1 + x) ** 2
+    safe = fall - MARGIN * (alpha + np.abs(x) + np.abs(drop))
+    return bool(np.all(drop <= np.minimum.accumulate(safe[::-1])[::-1]))
+
+
 class Weighted(Factorization):
     """A member of the family, given by its public weights. See `Factorization` for the guarantee."""
 
@@ -99,6 +121,14 @@ class Weighted(Factorization):
         self._inverse = weights.filter.inverse()
         self._filter = BlockFilter(self._inverse)
         self._covariance: Covariance | None = None
+
+    @cached_property
+    def falling_gram(self) -> bool:
+        """See `Factorization`: along columns where n never rises, else along rows by `rows_fall`."""
+        n = self.weights.n
+        if np.all(np.diff(n.values) <= 0):
+            return True
+        return self.horizon == int(n.knots[-1]) + 1 and rows_fall(self.weights)
 
     @property
     def covariance(self) -> Covariance:

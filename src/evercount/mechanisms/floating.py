@@ -131,6 +131,7 @@ class FloatStream(NoiseStream):
         return {
             "tick": states[0].tick,
             "skip": skip,
+            "scale": self._scale,
             "arrays": [
                 {"shape": list(array.shape), "hex": array.tobytes().hex()} for state in states for array in state.arrays
             ],
@@ -148,6 +149,8 @@ class FloatStream(NoiseStream):
     ) -> FloatStream:
         """The stream that `dump` described; `source` where several streams share one."""
         stream = cls(factorization, scale, cells, source or FloatNoise.from_state(dumped["source"]))
+        if dumped["scale"] != scale:
+            raise SnapshotError("the snapshot's noise has another size than this stream's budget and query ask for")
         arrays = [np.frombuffer(bytes.fromhex(item["hex"])).reshape(item["shape"]).copy() for item in dumped["arrays"]]
         for number, state in enumerate(stream._states):
             own = tuple(arrays[number * len(state.arrays) : (number + 1) * len(state.arrays)])

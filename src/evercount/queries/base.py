@@ -53,6 +53,15 @@ class Query(ABC):
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S of the class docstring, in real units squared."""
 
+    def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
+        """A smaller S for factorisations whose Gram matrix falls away from the diagonal; None where there is none.
+
+        **Guarantee.** For every pair of neighbours and every R with `Factorization.falling_gram`, ‖R(X−X′)‖_F² is at
+        most c² times this. Proof: `factorizations/sensitivity.proof.md`, "Changes that take turns". Test:
+        tests/test_queries_matching.py::test_no_neighbours_beat_the_smaller_claim.
+        """
+        return None
+
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         """The most that one event changes all increments together, Σ_cells (P + N), in real units: what δ = 0 needs.
 

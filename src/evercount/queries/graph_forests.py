@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from evercount.queries.base import Adjacency
 from evercount.queries.graph_stream import GraphQuery, Reach, StreamKind, Tracker, _whole
 from evercount.queries.matching import MatchingTracker
 
@@ -195,7 +196,8 @@ class Matching(GraphQuery):
     """Size of a maximum matching.
 
     Guarantee: see GraphQuery. The effect of one edge can go and come back with every new pair, so S grows with
-    the square of the largest matching m: 2m², or m² + (m−1)² for deletions (m is public there).
+    the square of the largest matching m: 2m², or m² + (m−1)² for deletions (m is public there). Coming and going take
+    turns, so where the Gram matrix falls (all factorisations here) 2m is enough, or 4m − 2 for replace.
     """
 
     name: ClassVar[str] = "matching"
@@ -210,6 +212,15 @@ class Matching(GraphQuery):
         if stream == "delete":
             return [Reach(most, most - 1, swap=most**2 + (most - 1) ** 2)]
         return [Reach(most, most, swap=2 * most**2, ceiling=most)]
+
+    def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
+        """See `Query`; proof: ``graphs.proof.md``, section 8."""
+        if self.enforce_degree and self.stream != "delete":
+            return None
+        most = self.largest_value()
+        if self.stream == "delete":
+            return float(2 * most - 1 if adjacency == "add-remove" else max(2 * most - 1, 4 * most - 6))
+        return float(2 * most if adjacency == "add-remove" else 4 * most - 2)
 
     def largest_value(self) -> int:
         """Half of the vertices; for deletions the matching of the public start."""
