@@ -438,7 +438,7 @@ def test_the_example_is_reproducible(folder: Path) -> None:
     np.testing.assert_array_equal(counts, flu.generate(HOURS))
     np.testing.assert_array_equal(counts[:5], flu.generate(5))
     assert (flu.generate(HOURS, seed=1) != counts).any()
-    season = flu.rates(flu.HOURS).reshape(-1, 168, 8).sum(axis=1)
+    season = flu.rates(np.arange(flu.HOURS)).reshape(-1, 168, 8).sum(axis=1)
     np.testing.assert_array_less(4 * season[0], season.max(axis=0))
 
 

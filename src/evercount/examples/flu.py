@@ -28,10 +28,10 @@ DAY_OF_WEEK = (1.25, 1.15, 1.05, 1.0, 0.95, 0.8, 0.8)
 COLUMNS = ("ts", "region", "user", "score")
 
 
-def rates(hours: int) -> npt.NDArray[np.float64]:
-    """Expected reports, shape (hours, regions)."""
-    hour = np.arange(hours)
-    season = 1 + HEIGHT * np.exp(-(((hour[:, np.newaxis] / 168 - np.asarray(PEAKS)) / WIDTH) ** 2) / 2)
+def rates(hour: npt.NDArray[np.int64], speed: float = 1.0) -> npt.NDArray[np.float64]:
+    """Expected reports in these hours (from 0), shape (hours, regions); the wave may come `speed` times as fast."""
+    week = hour[:, np.newaxis] * speed / 168
+    season = 1 + HEIGHT * np.exp(-(((week - np.asarray(PEAKS)) / WIDTH) ** 2) / 2)
     daily = 1 + 0.85 * np.sin((hour % 24 - 7.5) / 24 * 2 * np.pi)
     weekly = np.asarray(DAY_OF_WEEK)[hour // 24 % 7]
     return np.asarray(season * np.asarray(SIZES) * (daily * weekly)[:, np.newaxis])
@@ -40,7 +40,7 @@ def rates(hours: int) -> npt.NDArray[np.float64]:
 def generate(hours: int = HOURS, seed: int = 2026) -> npt.NDArray[np.int64]:
     """Reports per hour and region: the same seed gives the same numbers, and more hours only add to them."""
     generator = np.random.default_rng(seed)
-    return generator.poisson(rates(hours)).astype(np.int64)
+    return generator.poisson(rates(np.arange(hours))).astype(np.int64)
 
 
 def write_csv(path: str | Path, hours: int = 14 * 24, seed: int = 2026) -> int:

@@ -1,4 +1,4 @@
-"""A made-up epidemic that feeds the demonstration: hourly flu self-assessments from eight regions."""
+"""The example's made-up epidemic, sped up, feeds the demonstration: hourly flu self-assessments from eight regions."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from pathlib import Path
 import numpy as np
 
 from evercount.errors import EvercountError
-from evercount.queries.base import FloatArray, IntArray
+from evercount.examples import flu
+from evercount.queries.base import IntArray
 from evercount.service.clock import Clock
 from evercount.service.events import read_batch
 from evercount.service.service import Service
 from evercount.store import Declaration, Store
 from evercount.store.declaration import parse_time
 
-REGIONS = ("North", "Northeast", "East", "Southeast", "South", "Southwest", "West", "Northwest")
 NAME = "flu-demo"
 START = "2026-10-01T00:00:00Z"
 HOUR = 3600.0
 TICK_SECONDS = 1.0
 """Real seconds of one demonstration hour."""
+SPEED = 6.0
+"""How many times as fast as in the example the wave comes: it is seen within minutes."""
 SEED = 20261001
 PIECES = 4
 """Batches per hour, so that the open tick fills up little by little."""
@@ -30,7 +32,7 @@ PIECES = 4
 DECLARATION = {
     "name": NAME,
     "description": "Synthetic data: made-up hourly flu self-assessments by region. No real person is in it.",
-    "query": {"name": "histogram", "parameters": {"keys": list(REGIONS)}},
+    "query": {"name": "histogram", "parameters": {"keys": list(flu.REGIONS)}},
     "budget": {"epsilon": 1.0, "delta": 1e-9, "adjacency": "add-remove", "unit": "event"},
     "tick": "1h",
     "start": START,
@@ -40,20 +42,10 @@ DECLARATION = {
 }
 
 
-def expected_reports(hours: IntArray) -> FloatArray:
-    """Mean reports per hour (from 0) and region: a wave that reaches one region after the other, by day and night."""
-    days = np.asarray(hours, dtype=np.float64)[:, np.newaxis] / 24
-    number = np.arange(len(REGIONS))
-    peak, width, size = 12 + 3.0 * number, 6 + 0.5 * number, 60 + 25.0 * ((number * 5) % 8)
-    wave = size * (np.exp(-(((days - peak) / width) ** 2)) + 0.5 * np.exp(-(((days - peak - 55) / (2 * width)) ** 2)))
-    daily = 1 + 0.6 * np.sin(2 * np.pi * (days - 0.35))
-    return np.asarray((4 + wave) * daily)
-
-
 def reports(hour: int, seed: int = SEED) -> IntArray:
     """The reports of one hour (from 0) per region: Poisson, the same for the same seed."""
     generator = np.random.default_rng([seed, hour])
-    return np.asarray(generator.poisson(expected_reports(np.asarray([hour]))[0]), dtype=np.int64)
+    return np.asarray(generator.poisson(flu.rates(np.asarray([hour]), SPEED)[0]), dtype=np.int64)
 
 
 def demo_clock(store: Store) -> Clock:
@@ -89,7 +81,7 @@ class Feeder(threading.Thread):
 
     def _send(self, declaration: Declaration, hour: int, piece: int) -> None:
         numbers = reports(hour, self.seed)
-        events = [name for name, number in zip(REGIONS, numbers.tolist(), strict=True) for _ in range(number)]
+        events = [name for name, number in zip(flu.REGIONS, numbers.tolist(), strict=True) for _ in range(number)]
         body = json.dumps(events[piece::PIECES]).encode()
         batch = read_batch(declaration, body, key=f"{self.seed}-{hour}-{piece}")
         while not self.ended.is_set():
