@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
+
+from evercount.errors import ParameterError
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -37,9 +40,20 @@ class NoiseStream(ABC):
     def take(self, ticks: int) -> FloatArray:
         """Noise of the next `ticks` ticks in grid units, shape (ticks, cells); the same for any split into calls."""
 
+    def __reduce__(self) -> NoReturn:
+        raise ParameterError("a noise stream is not pickled: keep dump() where passwords are kept")
+
     def prepare(self) -> None:  # noqa: B027 - doing nothing is right for most
         """Make noise ahead of its tick where that helps; it changes no number."""
 
     @abstractmethod
     def dump(self) -> dict[str, Any]:
         """Everything needed to continue identically, JSON-serialisable. It is secret."""
+
+
+def whole_ticks(ticks: SupportsIndex) -> int:
+    """A number of ticks to take, or a ParameterError."""
+    number = operator.index(ticks)
+    if number < 0:
+        raise ParameterError(f"the number of ticks must not be negative, got {number}")
+    return number

@@ -11,7 +11,7 @@ import hashlib
 import math
 import operator
 from functools import lru_cache
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from evercount.errors import EvercountError, HorizonReached, ParameterError, SnapshotError, TooLarge
 from evercount.factorizations import BinaryTree, Factorization, Honaker, Identity, Optimal, SquareRoot
 from evercount.factorizations.weighted import Weighted
-from evercount.mechanisms.base import FloatArray, NoiseStream
+from evercount.mechanisms.base import FloatArray, NoiseStream, whole_ticks
 from evercount.mechanisms.exact_dense import HonakerKernel, IdentityKernel, OptimalKernel, TreeKernel
 from evercount.mechanisms.exact_filter import DRAW_BITS, MOST_TICKS, SIGMAS, SIZE, FilterKernel
 from evercount.mechanisms.fixedpoint import (
@@ -264,14 +264,9 @@ class ExactStream(NoiseStream):
     def __repr__(self) -> str:
         return f"ExactStream({self.factorization.name}, tick={self.tick}, cells={self.cells}, secret=…)"
 
-    def __reduce__(self) -> NoReturn:
-        raise ParameterError("a noise stream is not pickled: keep dump() where passwords are kept")
-
     def take(self, ticks: int) -> FloatArray:
         """See `NoiseStream`."""
-        ticks = operator.index(ticks)
-        if ticks < 0:
-            raise ParameterError(f"the number of ticks must not be negative, got {ticks}")
+        ticks = whole_ticks(ticks)
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit) if self.factorization.horizon else PrecisionReached(self.limit)
         if ticks < len(self._rows):

@@ -11,7 +11,7 @@ import numpy as np
 
 from evercount.errors import HorizonReached, SnapshotError
 from evercount.factorizations import Factorization, State
-from evercount.mechanisms.base import FloatArray, NoiseStream
+from evercount.mechanisms.base import FloatArray, NoiseStream, whole_ticks
 from evercount.mechanisms.threads import one_thread
 from evercount.noise import FloatNoise
 
@@ -56,6 +56,7 @@ class FloatStream(NoiseStream):
 
     def take(self, ticks: int) -> FloatArray:
         """See `NoiseStream`."""
+        ticks = whole_ticks(ticks)
         horizon = self._factorization.horizon
         if horizon is not None and self.tick + ticks > horizon:
             raise HorizonReached(horizon)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import operator
 from fractions import Fraction
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from evercount.errors import HorizonReached, ParameterError, SnapshotError
 from evercount.factorizations import Factorization
-from evercount.mechanisms.base import FloatArray, NoiseStream
+from evercount.mechanisms.base import FloatArray, NoiseStream, whole_ticks
 from evercount.mechanisms.build import Noise
 from evercount.mechanisms.pure_trees import (
     LARGEST_TICKS,
@@ -92,14 +92,9 @@ class PureStream(NoiseStream):
     def __repr__(self) -> str:
         return f"PureStream({self.tree.name}, tick={self.tick}, cells={self.cells}, secret=…)"
 
-    def __reduce__(self) -> NoReturn:
-        raise ParameterError("a noise stream is not pickled: keep dump() where passwords are kept")
-
     def take(self, ticks: int) -> FloatArray:
         """See `NoiseStream`."""
-        ticks = operator.index(ticks)
-        if ticks < 0:
-            raise ParameterError(f"the number of ticks must not be negative, got {ticks}")
+        ticks = whole_ticks(ticks)
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit)
         if ticks > len(self._rows):
