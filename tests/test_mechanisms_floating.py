@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evercount.errors import HorizonReached, SnapshotError
+from evercount.errors import EvercountError, HorizonReached, SnapshotError
 from evercount.factorizations import factorization
 from evercount.mechanisms.floating import AHEAD, CHUNK, SLICE, FloatStream
 from evercount.noise import FloatNoise
 
-KINDS = ["balanced", "unbounded", "square-root", "binary-tree", "identity"]
+KINDS = ["balanced", "unbounded", "normalized", "square-root", "binary-tree", "honaker", "identity", "optimal"]
 
 
 def normals(ticks: int, cells: int, seed: int) -> np.ndarray:
@@ -76,3 +76,29 @@ def test_a_long_run_in_threads_is_the_same_as_short_ones() -> None:
     while plain.tick < ticks:
         parts.append(plain.take(min(CHUNK, ticks - plain.tick))[:, 0])
     np.testing.assert_allclose(np.concatenate(parts), threaded, rtol=0, atol=1e-10 * np.abs(threaded).max())
+
+
+@pytest.mark.parametrize("cells", [1, SLICE + 1])
+def test_a_tree_that_draws_more_than_two_normals_a_tick(cells: int) -> None:
+    """Where many nodes complete at once, `honaker` draws more than two normals for each tick of a part."""
+    ticks = 2**19 if cells == 1 else 300
+    whole = FloatStream(factorization("honaker", ticks), 1.0, cells, FloatNoise(1)).take(ticks)
+    again = FloatStream(factorization("honaker", ticks), 1.0, cells, FloatNoise(1))
+    first = again.take(ticks // 2)
+    np.testing.assert_allclose(first, whole[: ticks // 2], rtol=0, atol=1e-9)
+
+
+def test_an_interrupted_stream_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = FloatStream(factorization("balanced", 100), 1.0, 2 * SLICE, FloatNoise(1))
+    dumped = stream.dump()
+
+    def stop(self: FloatStream, number: int, *rest: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FloatStream, "_filter", stop)
+        with pytest.raises(KeyboardInterrupt):
+            stream.take(1)
+    with pytest.raises(EvercountError, match="interrupted"):
+        stream.take(1)
+    assert FloatStream.load(factorization("balanced", 100), 1.0, 2 * SLICE, dumped).take(1).shape == (1, 2 * SLICE)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from evercount.errors import ParameterError, UnknownName
 from evercount.privacy import Budget, gaussian
+from evercount.privacy.checks import stated
 
 epsilons = st.floats(-3, 1.5).map(lambda x: 10.0**x)
 deltas = st.floats(-30, -2).map(lambda x: 10.0**x)
@@ -208,3 +209,14 @@ def test_sentence_names_who_and_how_much() -> None:
     assert "any one user (with at most 4 events" in user
     assert "any other" in user
     assert event.count(". ") == user.count(". ") == 0  # one sentence each
+
+
+@pytest.mark.parametrize("number", [0.0, 1.0, 0.5, 1e-10, 0.12345649, 1.2345649e-6, 0.1, 1 / 3, 2.5e-300, 123456789.0])
+def test_stated_numbers_are_never_too_small(number: float) -> None:
+    assert float(stated(number)) >= number
+    assert float(stated(number)) == pytest.approx(number, rel=1e-5)
+
+
+def test_sentences_round_up() -> None:
+    assert "epsilon=0.123457, delta=1.23457e-06" in Budget(0.12345649, 1.2345649e-6).sentence()
+    assert "epsilon=0.5, delta=1e-10" in Budget(0.5, 1e-10).sentence()

@@ -62,6 +62,10 @@ def test_rates_round_down() -> None:
         rate = node_rate(epsilon, l1, grid, share)
         assert Fraction(rate) * share * Fraction(l1) / Fraction(grid) <= Fraction(epsilon)
         assert rate == pytest.approx(epsilon * grid / (l1 * share), rel=1e-15)
+    for units, grid in itertools.product(range(1, 40), (0.1, 0.01, 0.3, 1 / 3, 0.7)):
+        rate = node_rate(1.0, units * grid, grid, 3)  # units·grid is rounded, the change in units is not
+        assert Fraction(rate) * 3 * units <= 1
+        assert rate == pytest.approx(1 / (3 * units), rel=1e-15)
     assert node_rate(1e6, 1.0, 1.0, 1) == 64.0
     with pytest.raises(ParameterError):
         node_rate(1e-12, 1.0, 1.0, 10)

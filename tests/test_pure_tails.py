@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+from evercount import Budget, Stream, Window
 from evercount.bounds import interval_quantile
 from evercount.errors import ParameterError
-from evercount.mechanisms.pure_tails import laplace_factor, laplace_quantile, laplace_tail, quantiles
-from evercount.mechanisms.pure_trees import DigitTree, HybridTree
+from evercount.mechanisms.pure_tails import continuous_std, laplace_factor, laplace_quantile, laplace_tail
 
 
 def test_tails_in_closed_form() -> None:
@@ -43,12 +44,50 @@ def test_one_factor_is_enough_for_all_sums() -> None:
             assert (np.abs(sums) > laplace_factor(beta)).mean() < beta + 5 * math.sqrt(beta / 200_000)
 
 
-def test_quantiles_of_trees() -> None:
-    tree = DigitTree(100)
-    got = quantiles(tree, [1, 3, 64, 63], 0.05)
-    assert got[0] == got[2] == laplace_quantile(1, 0.05)
-    assert got[3] == laplace_quantile(6, 0.05)
-    assert got[0] > got[1] > got[3] > interval_quantile(0.05)
-    assert (quantiles(HybridTree(), [1, 9], 0.05) == laplace_factor(0.05)).all()
+def sums_of_discrete_numbers(rate: float, weights: tuple[int, ...]) -> Iterator[tuple[int, np.ndarray]]:
+    """(weight, P(|S| > h) for h = 0, 1, …) for sums S of discrete Laplace numbers, by convolution."""
+    reach = int(80 / rate + 60)
+    one = np.exp(-rate * np.abs(np.arange(-reach, reach + 1)))
+    one /= one.sum()
+    made = one
+    for weight in range(1, max(weights) + 1):
+        if weight in weights:
+            middle = len(made) // 2
+            upper = np.cumsum(made[:middle])[::-1]  # P(S < −h)
+            yield weight, 2 * upper
+        made = np.convolve(made, one)
+        spare = max(0, len(made) // 2 - int(reach + 14 * math.sqrt(2 * (weight + 1)) / rate))
+        made = made[spare : len(made) - spare]
+
+
+def test_intervals_hold_sums_of_discrete_numbers() -> None:
+    """Half widths a·√W·continuous std + ½ are wide enough; with the discrete std and without ½ they are not."""
+    weights = (1, 2, 3, 5, 9, 17, 40)
+    narrow = 0
+    for rate in np.geomspace(0.05, 12, 14):
+        std = math.sqrt(2 * math.exp(-rate)) / -math.expm1(-rate)
+        assert continuous_std(std) == pytest.approx(math.sqrt(2) / rate)
+        for weight, above in sums_of_discrete_numbers(float(rate), weights):
+            for beta in (0.5, 0.2, 0.1, 0.05, 0.01, 1e-3, 1e-5, 1e-7):
+                half = laplace_factor(beta) * math.sqrt(weight) * continuous_std(std) + 0.5
+                assert above[int(half)] <= beta * (1 + 1e-9), (rate, weight, beta)
+                narrow += above[int(laplace_factor(beta) * math.sqrt(weight) * std)] > beta
+    assert narrow > 100
+
+
+def test_the_stated_intervals_of_a_narrow_pure_stream_hold() -> None:
+    """Window(3) at epsilon=3.4 has a std of half a unit: intervals of ±factor·std would hold in 82 % of cases only."""
+    budget, hits, narrow, runs = Budget(3.4, 0.0), 0, 0, 300
+    for seed in range(runs):
+        releases = Stream(Window(3), budget, 12, noise="insecure-float", seed=seed).run([2] * 12)
+        truth = np.minimum(np.arange(1, 13), 3) * 2
+        low, high = releases.interval(0.95)
+        hits += int(np.sum((low <= truth) & (truth <= high)))
+        narrow += int(np.sum(np.abs(releases.values - truth) <= laplace_factor(0.05) * releases.std))
+    assert hits / (12 * runs) > 0.95
+    assert narrow / (12 * runs) < 0.92
+
+
+def test_bad_beta_is_refused() -> None:
     with pytest.raises(ParameterError):
         laplace_quantile(3, 0.0)

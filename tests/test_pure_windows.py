@@ -12,7 +12,7 @@ from evercount import Budget, Stream, Window
 from evercount.errors import HorizonReached, ParameterError
 from evercount.mechanisms import pure
 from evercount.mechanisms.pure import PureStream, build_pure_for
-from evercount.mechanisms.pure_tails import laplace_factor
+from evercount.mechanisms.pure_tails import continuous_std, laplace_factor
 from evercount.mechanisms.pure_trees import DigitTree, WindowTree, window_tree
 from evercount.noise import Secret
 from evercount.noise.laplace import variance
@@ -171,7 +171,8 @@ def test_a_stream_of_windows(horizon: int | None) -> None:
     truth = np.convolve(counts, np.ones(100))[:1500]
     low, high = whole.interval(0.9)
     assert np.mean((low <= truth) & (truth <= high)) > 0.8
-    assert (high - low) / 2 == pytest.approx(laplace_factor(0.1) * whole.std)
+    wider = continuous_std(steps.sigma) / steps.sigma
+    assert (high - low) / 2 == pytest.approx(laplace_factor(0.1) * wider * whole.std + 0.5)
     assert "delta=0" in whole.guarantee
 
 

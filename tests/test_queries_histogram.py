@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from evercount import Budget, Stream
 from evercount.errors import InputError, ParameterError, TooLarge
 from evercount.queries.histogram import Histogram, TopK
 from evercount.queries.neighbours import all_neighbours, worst_pair
@@ -220,3 +221,15 @@ def test_top_values_obey_the_simultaneous_bound() -> None:
             beaten_per_cell += rank == 0 and value - true[int(label)] > 1.645 * 4
     # a one-sided 95 % interval of one cell fails far more often than 1 in 20 for the winner
     assert beaten_per_cell > 20
+
+
+def test_a_release_of_top_k_gives_k_keys() -> None:
+    stream = Stream(TopK(["a", "b", "c", "d"], k=3), Budget(1.0, 1e-9), 4)
+    release = stream.step(["a", "b"])
+    assert len(release.top()) == 3
+    assert len(release.top(2)) == 2
+    plain = Stream(Histogram(["a", "b"]), Budget(1.0, 1e-9), 4).step(["a"])
+    assert len(plain.top()) == 1
+    for k in (0, -1, 1.5):
+        with pytest.raises(ParameterError):
+            plain.top(k)

@@ -10,8 +10,8 @@ import pytest
 
 from evercount import Budget, Count, Matching, Stream
 from evercount.assembly import sensitivity_on
-from evercount.audit.sensitivity import audit_sensitivity
-from evercount.factorizations import FACTORIZATIONS, Factorization, HonakerOffline, factorization
+from evercount.audit.sensitivity import audit_sensitivity, gram_falls
+from evercount.factorizations import FACTORIZATIONS, HonakerOffline, factorization
 from evercount.factorizations.knots import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.rational import design
 from evercount.factorizations.weighted import Weighted, Weights, bounded_columns, rows_fall
@@ -22,19 +22,6 @@ NAMES = tuple(FACTORIZATIONS)
 SQUARE = [(0, 1), (1, 2), (2, 3), (0, 3)]
 ALL_EDGES = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
 KINDS: tuple[StreamKind, ...] = ("insert", "delete", "ignore-duplicates")
-
-
-def gram_of(kind: Factorization, ticks: int) -> FloatArray:
-    _, R = kind.dense(ticks)
-    return np.asarray(R.T @ R)
-
-
-def falls(gram: FloatArray) -> bool:
-    """By rows or by columns, up to rounding."""
-    size = len(gram)
-    rows = (gram[:, :-1] - gram[:, 1:])[np.triu_indices(size, 0, size - 1)]
-    columns = (gram[1:] - gram[:-1])[np.triu_indices(size - 1, 1, size)]
-    return bool(np.all(rows >= -1e-12) or np.all(columns >= -1e-12))
 
 
 def claim(sums: FloatArray) -> FloatArray:
@@ -68,7 +55,7 @@ def test_every_short_sequence_of_turns(name: str) -> None:
 
 def test_turns_cost_more_where_the_gram_matrix_does_not_fall() -> None:
     R = np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
-    assert not falls(R.T @ R)
+    assert not gram_falls(R)
     assert excess(R, np.array([[1.0, 0.0, 1.0]])) == pytest.approx(2.0)
     assert excess(np.eye(4), all_sums(4)) == pytest.approx(0.0), "the claim is not too large"
 
@@ -78,7 +65,7 @@ def test_gram_matrices_fall(name: str) -> None:
     for T in (1, 2, 3, 5, 8, 17, 64, 200, 700):
         kind = factorization(name, T)
         assert kind.falling_gram, T
-        assert falls(gram_of(kind, T)), T
+        assert gram_falls(kind.dense(T)[1]), T
 
 
 @pytest.mark.parametrize("T", [4096, 10**6, 2**31, 10**12, 2**50])
@@ -110,7 +97,7 @@ def test_certificate_is_never_wrong() -> None:
         eta = PiecewiseLinear(knots, smooth * np.exp(roughness * rng.standard_normal(len(knots))))
         weights = Weights(design(T), eta, bounded_columns(design(T), eta, endless=False))
         kind = Weighted(weights, T)
-        seen.add((kind.falling_gram, falls(gram_of(kind, T))))
+        seen.add((kind.falling_gram, gram_falls(kind.dense(T)[1])))
         same += rows_fall(weights) == no_term_grows(weights, T)  # every tick is a knot here
     assert (True, False) not in seen
     assert {(True, True), (False, False)} <= seen
@@ -153,8 +140,9 @@ def test_no_neighbours_beat_the_smaller_claim(kind: StreamKind, adjacency: Adjac
     matrices = {name: factorization(name, 5).dense(5)[1] for name in NAMES}
     report = audit_sensitivity(query, matrices, adjacency, 5, steps=4, budget=100_000)
     assert report.exhaustive
+    assert report.holds
     for finding in report.findings:
-        assert finding.found <= finding.claimed / report.S * S * (1 + 1e-9), finding
+        assert finding.claimed == pytest.approx(np.square(matrices[finding.factorization]).sum(axis=0).max() * S)
 
 
 REACHED: list[tuple[Any, Any, Adjacency, int]] = [
@@ -181,9 +169,15 @@ def test_no_larger_matchings_that_a_search_finds_beat_the_smaller_claim(kind: St
     S = query.falling_sensitivity(adjacency)
     assert S is not None
     matrices = {name: factorization(name, 12).dense(12)[1] for name in ("balanced", "unbounded", "identity")}
-    report = audit_sensitivity(query, matrices, adjacency, 12, steps=8, budget=2000, seed=1)
-    for finding in report.findings:
-        assert finding.found <= finding.claimed / report.S * S * (1 + 1e-9), finding
+    assert audit_sensitivity(query, matrices, adjacency, 12, steps=8, budget=2000, seed=1).holds
+
+
+def test_the_audit_tests_the_claim_that_streams_use() -> None:
+    identity = {"identity": np.eye(5)}
+    assert audit_sensitivity(matching("insert"), identity, "add-remove", 5, steps=4, claimed=4).holds
+    assert not audit_sensitivity(matching("insert"), identity, "add-remove", 5, steps=4, claimed=3).holds
+    rising = np.array([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]])
+    assert audit_sensitivity(matching("insert"), rising, "add-remove", 4, steps=4).findings[0].claimed == 8
 
 
 def test_smaller_claim_is_used_only_where_it_is_proved() -> None:

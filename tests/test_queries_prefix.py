@@ -243,3 +243,24 @@ def test_check_refuses_nonsense_and_reports_progress() -> None:
     seen: list[int] = []
     check(EVENS, [1, 2], 2, "replace", progress=seen.append)
     assert seen == list(range(1, 9))
+
+
+def test_events_that_look_alike_are_told_apart() -> None:
+    """Long arrays, and objects with a coarse repr, print the same: the check must not take one for the other."""
+    query = PrefixQuery(lambda events: [int(sum(event.sum() for event in events))], 1, {"replace": 1.0})
+    spike = np.zeros(5000, int)
+    spike[2500] = 50
+    verdict = check(query, [np.zeros(5000, int), spike], 2, "replace")
+    assert verdict.refuted
+    assert verdict.found == 2500
+
+
+@pytest.mark.parametrize(
+    "state", [{1: 2}, {"a": (1, 2)}, {"a": float("nan")}, {"a": np.int64(1)}, {"a": {3}}, object()]
+)
+def test_a_state_that_a_snapshot_would_change_is_refused(state: Any) -> None:
+    query = PrefixQuery(lambda old, events: ([0], state), 1, {"add-remove": 1.0}, state={"a": 1})
+    with pytest.raises(InputError, match="JSON"):
+        query.encode(query.initial_state(), [])
+    fine = PrefixQuery(lambda old, events: ([0], {"a": [1, 2.5, None, True]}), 1, {"add-remove": 1.0}, state={"a": 1})
+    assert fine.encode(fine.initial_state(), [])[1] == {"a": [1, 2.5, None, True]}

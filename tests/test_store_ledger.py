@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from evercount.errors import StoreError
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import delta_of
 from evercount.store import Declaration, Store
@@ -67,3 +68,14 @@ def test_pure_streams_are_accepted_and_add_up(tmp_path: Path) -> None:
     again = Store(tmp_path / "a.db")
     assert again.ledger()["totals"][0]["epsilon"] == total["epsilon"]
     again.close()
+
+
+def test_a_large_sum_of_deltas_is_stated_honestly() -> None:
+    """Two streams of (0.01, 0.4) are not (0.02, 0.5)-DP: their delta at 0.02 is 0.54."""
+    total = composed([(Budget(0.01, 0.4), 0.0)] * 2)
+    mu = math.sqrt(2) * Budget(0.01, 0.4).mu
+    assert delta_of(mu, total.epsilon) <= total.delta
+    many = composed([(Budget(0.01, 0.4), 0.0)] * 5)
+    assert delta_of(math.sqrt(5) * Budget(0.01, 0.4).mu, many.epsilon) <= many.delta <= 0.5
+    with pytest.raises(StoreError, match="promise nothing"):
+        composed([(Budget(1.0, 0.4), 0.3)] * 3)

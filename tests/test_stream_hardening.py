@@ -9,10 +9,11 @@ import threading
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Edges, Histogram, Secret, Stream, Sum, Window
+from evercount import Average, Budget, Count, Edges, Histogram, Secret, SparseCount, Stream, Sum, Window
 from evercount.errors import AlreadyReleased, EvercountError, InputError, ParameterError, SnapshotError
 from evercount.factorizations import BinaryTree, Honaker
 from evercount.fingerprint import fingerprint
+from evercount.local import LocalClient
 from evercount.mechanisms.snapshots import pack, unpack
 
 BUDGET = Budget(1.0, 1e-9)
@@ -229,3 +230,237 @@ def test_one_stream_per_thread_is_independent():
     for number, values in results.items():
         again = Stream(Count(), BUDGET, 64, secret=Secret.from_hex(f"{number:02x}" * 32)).run([1] * 64)
         assert values == again.values.tolist()
+
+
+@pytest.mark.parametrize("place", ["_publish", "_running", "_tidy", "_as_releases"])
+def test_a_snapshot_of_an_interrupted_stream_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """try: step() finally: save(snapshot()) must not bring back a tick that was added but not released."""
+    for query, events in ((Count(), 1000), (Edges(4), [(1, 2)])):
+        stream = Stream(query, BUDGET, 8)
+        stream.step(0 if isinstance(query, Count) else [])
+        good = stream.snapshot()
+
+        def stop(*given: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Stream, place, stop)
+            with pytest.raises(KeyboardInterrupt):
+                stream.step(events)
+        for attempt in (stream.snapshot, lambda stream=stream, events=events: stream.step(events)):
+            with pytest.raises(EvercountError, match="interrupted"):
+                attempt()
+        assert Stream.restore(good).step(events).tick == 2
+
+
+def test_an_interrupt_at_any_line_never_leaves_a_half_advanced_stream() -> None:
+    """Ctrl-C is raised before every line of a step in turn: the stream is then as before, or it refuses."""
+    import sys
+    from types import FrameType
+    from typing import Any
+
+    def fresh() -> Stream:
+        stream = Stream(Edges(5), Budget(1.0, 1e-9, unit="user", max_events=2), 8, noise="insecure-float", seed=1)
+        stream.step([(0, 1)], users=["a"])
+        return stream
+
+    def state(stream: Stream) -> tuple[Any, ...]:
+        encoder = stream.query.dump_state(stream._encoder)
+        return stream.tick, stream._totals.tolist(), dict(stream._users), stream._noise.stream.tick, repr(encoder)
+
+    twin = fresh()
+    before = state(twin)
+    twin.step([(1, 2), (2, 3)], users=["a", "b"])
+    after = state(twin)
+    line, finished, refused = 0, False, 0
+    while not finished:
+        stream, seen = fresh(), 0
+
+        def trace(frame: FrameType, event: str, argument: object, limit: int = line) -> Any:
+            nonlocal seen
+            if "evercount" not in frame.f_code.co_filename:
+                return None
+            if event == "line":
+                seen += 1
+                if seen > limit:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            stream.step([(1, 2), (2, 3)], users=["a", "b"])
+            finished = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        try:
+            stream.snapshot()
+        except EvercountError:
+            refused += 1
+        else:
+            assert state(stream) in (before, after), f"after line {line}"
+        line += 1
+    assert line > 100
+    assert refused > 50
+
+
+def test_empty_runs_change_nothing() -> None:
+    for query, postprocess in (
+        (Count(), ["monotone"]),
+        (Window(5), []),
+        (Window(5, "periods"), []),
+        (Histogram(3), []),
+    ):
+        for noise in ("exact", "insecure-float"):
+            stream = Stream(query, BUDGET, 100, noise=noise, postprocess=postprocess)
+            assert len(stream.run([])) == 0
+            assert len(stream.run([[0] if isinstance(query, Histogram) else 1])) == 1
+
+
+def test_one_text_is_not_a_list_of_users() -> None:
+    with pytest.raises(InputError, match="not one text"):
+        Stream(Histogram(["a", "b"]), USERS, 4).step(["a"] * 5, users="alice")
+
+
+def test_what_is_published_cannot_be_changed() -> None:
+    for noise in ("exact", "insecure-float"):
+        stream = Stream(Histogram(3), BUDGET, 5, noise=noise)
+        release = stream.step([0, 1], tick=1)
+        with pytest.raises(ValueError, match="read-only"):
+            release.values[0] = 999
+        assert release.values.base is None or release.values.base.size <= 3, "no noise of later ticks behind it"
+
+
+def test_errors_are_the_same_from_several_threads() -> None:
+    """Exact errors are built up when they are asked for, by the service's readers and writer alike."""
+    expected = Stream(Count(), BUDGET, 10**6).std([999_999])[0, 0]
+    for _ in range(5):
+        stream = Stream(Count(), BUDGET, 10**6)
+        stream.factorization._covariance = None  # type: ignore[attr-defined]
+        found: list[float] = []
+        barrier = threading.Barrier(4)
+
+        def ask(stream: Stream = stream, found: list[float] = found, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            found.append(float(stream.std([999_999])[0, 0]))
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [expected] * 4
+
+
+def test_monotone_intervals_do_not_depend_on_how_ticks_were_called() -> None:
+    releases = Stream(Count(), BUDGET, 300, postprocess=["monotone"], secret=SECRET).run([1] * 300)
+    low, high = releases.interval(0.9)
+    for i in (0, 1, 7, 100, 299):
+        assert releases[i].interval(0.9) == (low[i], high[i])
+    steps = Stream(Count(), BUDGET, 300, postprocess=["monotone"], secret=SECRET)
+    for i in range(3):
+        assert steps.step(1).interval(0.9) == pytest.approx((low[i], high[i]))
+
+
+def test_exports_say_what_they_are(tmp_path) -> None:
+    import csv
+
+    releases = Stream(Count(), BUDGET, 5, noise="insecure-float", postprocess=["integer"]).run([1, 2])
+    releases.to_csv(tmp_path / "a.csv")
+    with (tmp_path / "a.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["noise"] == "insecure-float"
+    assert rows[0]["postprocessed"] == "integer"
+    releases.to_numpy(tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as loaded:
+        assert str(loaded["noise"]) == "insecure-float"
+    plain = Stream(Count(), BUDGET, 5).run([1, 2])
+    assert list(plain.table()) == ["tick", "cell", "value", "std", "low", "high"]
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda s: s.run(5),
+        lambda s: s.run(None),
+        lambda s: s.run({1: 2}),
+        lambda s: s.run_totals(5),
+        lambda s: s.step(np.timedelta64(3, "s")),
+        lambda s: s.step(3, tick="a"),
+        lambda s: s.step(3, tick=0),
+        lambda s: s.step(3, tick=2.0),
+        lambda s: s.std("a"),
+        lambda s: s.std([1.5]),
+        lambda s: s.std([0]),
+        lambda s: s.std([101]),
+        lambda s: s.run([1, 2]).between(1.5, 2),
+        lambda s: s.run([1, 2]).between("a", 2),
+        lambda s: s.run([1, 2]).bound("a"),
+    ],
+)
+def test_bad_arguments_are_typed(attempt) -> None:
+    with pytest.raises(EvercountError):
+        attempt(Stream(Count(), BUDGET, 100))
+
+
+def test_half_precision_counts_are_counts() -> None:
+    assert Stream(Count(), BUDGET, 100).step(np.float16(3)).tick == 1
+
+
+def test_snapshots_with_other_contents_are_refused() -> None:
+    data, arrays = unpack(Stream(Count(), BUDGET, 5).snapshot())
+    for change in ({"tick": -3}, {"tick": "x"}, {"tick": 1}, {"postprocess": ["zz"]}, {"horizon": -1}, {"query": 3}):
+        with pytest.raises(SnapshotError):
+            Stream.restore(pack({**data, **change}, arrays))
+    with pytest.raises(SnapshotError):
+        Stream.restore(pack(data, {**arrays, "totals": np.zeros(5, np.int64)}))
+    with pytest.raises(SnapshotError):
+        Stream.restore(pack({**data, "noise": {**data["noise"], "name": "zz"}}, arrays))
+
+
+def test_an_interrupted_sparse_counter_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = SparseCount(1.0, 100, max_ones=50)
+    counter.run([1, 2])
+    good = counter.snapshot()
+
+    def stop(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SparseCount, "_release", stop)
+        with pytest.raises(KeyboardInterrupt):
+            counter.step(7)
+    for attempt in (counter.snapshot, lambda: counter.step(7)):
+        with pytest.raises(EvercountError, match="interrupted"):
+            attempt()
+    assert SparseCount.restore(good).step(7).tick == 3
+
+
+def test_a_local_client_is_neither_copied_nor_pickled() -> None:
+    client = LocalClient(0.5, 1e-6, 1000)
+    for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(ParameterError, match="client is not"):
+            attempt(client)
+
+
+def test_a_local_client_answers_one_of_two_threads() -> None:
+    for _ in range(20):
+        client = LocalClient(0.5, 1e-6, 1000)
+        answers: list[object] = []
+        barrier = threading.Barrier(2)
+
+        def ask(value: float, client: LocalClient = client, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            try:
+                answers.append(client.message(value))  # noqa: B023 - joined below
+            except AlreadyReleased as error:
+                answers.append(error)  # noqa: B023
+
+        threads = [threading.Thread(target=ask, args=(value,)) for value in (0.1, 0.9)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(isinstance(answer, bytes) for answer in answers) == [False, True]

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from evercount.bounds import simultaneous_quantile
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization, tick_grid
-from evercount.mechanisms.pure_tails import laplace_factor
-from evercount.mechanisms.pure_trees import PureFactorization
+from evercount.mechanisms.pure_tails import continuous_std, laplace_factor
+from evercount.mechanisms.pure_trees import DigitTree, PureFactorization
 from evercount.queries.base import FloatArray, IntArray, Query
 
 EXACT_POINTS = 512
@@ -90,13 +90,24 @@ class ErrorModel:
         """(std, spread, slack), each (ticks, outputs or 1): an interval's half-width is quantile·spread + slack.
 
         Where the noise is wider than the grid, rounding acts as independent noise of variance grid²/12 and is part of
-        the spread. Below that it is not normal, and its largest possible size is the slack.
+        the spread. Below that it is not normal, and its largest possible size is the slack. Pure noise is discrete:
+        its spread is that of continuous noise, and half a unit is added (`pure_tails.continuous_std`).
         """
-        at = np.atleast_1d(np.asarray(ticks, dtype=np.int64))
+        at = np.atleast_1d(np.asarray(ticks))
+        if at.dtype.kind not in "iu" and at.size:
+            raise ParameterError(f"ticks must be whole numbers, got {at.dtype} data")
+        at = at.astype(np.int64)
+        horizon = self.factorization.horizon if self.query.restart is None else None
+        if at.size and (at.min() < 1 or (horizon is not None and at.max() > horizon)):
+            raise ParameterError(f"ticks must lie in 1..{horizon or '…'}, got {int(at.min())}..{int(at.max())}")
         noise = self.sigma * self.norms(at)
         std, slack = noise, np.zeros(len(at))
+        weights = [np.where(t > 0, np.abs(w), 0.0) for t, w in self.query.combination(at)]
+        if self.pure:
+            if isinstance(self.factorization, DigitTree):  # the others state continuous stds
+                noise = noise * (continuous_std(self.sigma / self.query.grid) / (self.sigma / self.query.grid))
+            slack = self.query.grid / 2 * np.sum(weights, axis=0)
         if self.rounded:
-            weights = [np.where(t > 0, np.abs(w), 0.0) for t, w in self.query.combination(at)]
             std = np.sqrt(noise**2 + self.query.grid**2 / 12 * sum(w**2 for w in weights))
             narrow = noise < self.query.grid
             slack = np.where(narrow, self.query.grid / 2 * sum(weights), 0.0)
@@ -121,11 +132,16 @@ class ErrorModel:
 def interval_factor(level: float, postprocessed: tuple[str, ...], numbers: int, pure: bool = False) -> float:
     """How many standard deviations an interval needs on either side: of one number, or of the largest of `numbers`."""
     single = normal_quantile(level)
+    many = "monotone" in postprocessed
     if pure:
-        return laplace_factor((1 - level) / (max(numbers, 1) if "monotone" in postprocessed else 1))
-    if "monotone" not in postprocessed:
-        return single
-    return float(simultaneous_quantile(max(numbers, 1), 1 - level))
+        return laplace_factor((1 - level) / (coarse(numbers) if many else 1))
+    return float(simultaneous_quantile(coarse(numbers), 1 - level)) if many else single
+
+
+def coarse(number: int) -> int:
+    """The number, at least 1, rounded up to three bits: long runs then have few different factors, 0.6 % wider."""
+    size = 1 << max(int(number).bit_length() - 3, 0)
+    return max(-(-int(number) // size) * size, 1)
 
 
 def normal_quantile(level: float) -> float:

@@ -15,11 +15,12 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from evercount.accuracy import ErrorModel, interval_factor
+from evercount.accuracy import ErrorModel, coarse, interval_factor
 from evercount.bounds import simultaneous_quantile
 from evercount.errors import MissingExtra, ParameterError
 from evercount.factorizations import tick_grid
 from evercount.mechanisms.pure_tails import laplace_factor
+from evercount.privacy.checks import check_count
 from evercount.queries.base import FloatArray, IntArray, Query
 from evercount.queries.cut_graph import CutGraph, CutValue
 from evercount.queries.cuts import Cuts
@@ -97,10 +98,11 @@ class Release:
             return float(self.values[0] - half[0]), float(self.values[0] + half[0])
         return self.values - half, self.values + half
 
-    def top(self, k: int = 1) -> list[tuple[str, float]]:
-        """The k largest published numbers with their labels."""
+    def top(self, k: int | None = None) -> list[tuple[str, float]]:
+        """The k largest published numbers with their labels; k defaults to that of a `TopK`, else to 1."""
         if isinstance(self.query, TopK):
             return self.query.top(self.values, k)
+        k = check_count("k", 1 if k is None else k)
         order = np.argsort(-self.values, kind="stable")[:k]
         return [(self.labels[int(i)], float(self.values[i])) for i in order]
 
@@ -199,24 +201,35 @@ class Releases:
             std, spread, slack = self._errors.errors(self.ticks)
             if self._scale is not None:
                 std, spread, slack = (part[:, :1] * self._scale for part in (std, spread, slack))
-            if "monotone" in self.postprocessed:  # the largest number so far has the largest error so far
-                before = self._errors.std(tick_grid(self.first_tick)).max(axis=0)
-                std, spread = (np.maximum.accumulate(np.maximum(part, before), axis=0) for part in (std, spread))
+            if self._looks_back:  # the largest number so far has the largest error so far
+                before = [part.max(axis=0) for part in self._errors.errors(tick_grid(self.first_tick))]
+                std, spread, slack = (
+                    np.maximum.accumulate(np.maximum(part, most), axis=0)
+                    for part, most in zip((std, spread, slack), before, strict=True)
+                )
             a, b, c = (np.broadcast_to(part, shape) for part in (std, spread, slack))
             self._parts = (a, b, c)
         return self._parts
 
     @property
     def std_all(self) -> FloatArray:
-        """Std of the published numbers before post-processing, always (ticks, outputs)."""
+        """Std before post-processing (monotone: the largest so far), always (ticks, outputs)."""
         return self._errors_all[0]
 
     def half_widths(self, level: float, index: int | None = None) -> FloatArray:
         """Half-widths of the intervals: of one tick, or of all of them as (ticks, outputs)."""
-        last = self.first_tick + (len(self) - 1 if index is None else index)
-        factor = interval_factor(level, self.postprocessed, last * self._values.shape[1], self._errors.pure)
-        half = factor * self._errors_all[1] + self._errors_all[2]
-        return half if index is None else np.asarray(half[index])
+        ticks = self.ticks if index is None else self.ticks[index : index + 1]
+        counts = [coarse(int(tick) * self._values.shape[1]) for tick in ticks] if self._looks_back else [1] * len(ticks)
+        factors = {count: interval_factor(level, self.postprocessed, count, self._errors.pure) for count in set(counts)}
+        factor = np.asarray([factors[count] for count in counts]).reshape(-1, 1)
+        part = slice(None) if index is None else slice(index, index + 1)
+        half = factor * self._errors_all[1][part] + self._errors_all[2][part]
+        return half if index is None else np.asarray(half[0])
+
+    @property
+    def _looks_back(self) -> bool:
+        """Whether a number is the largest so far, so that its error is that of all ticks before."""
+        return "monotone" in self.postprocessed
 
     @property
     def std(self) -> FloatArray:
@@ -235,12 +248,12 @@ class Releases:
         simulated runs (its upper 99.9 % confidence limit), never larger than the union bound; the noise is
         correlated, so it is smaller. For one output of up to 2^17 ticks from the first one.
         """
-        if not 0 < beta < 1:
+        if not isinstance(beta, int | float) or not 0 < beta < 1:
             raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
         if self._scale is not None:
             raise ParameterError("a ratio has a first-order error only: no bound for all ticks is offered")
-        looks_back = "monotone" in self.postprocessed
-        numbers = (self.first_tick + len(self) - 1) * self._values.shape[1] if looks_back else self._values.size
+        last = self.first_tick + len(self) - 1
+        numbers = last * self._values.shape[1] if self._looks_back else self._values.size
         quantile = float(simultaneous_quantile(max(numbers, 1), beta))
         if self._errors.pure:
             quantile = laplace_factor(beta / max(numbers, 1))
@@ -271,6 +284,8 @@ class Releases:
     def between(self, earlier: int, later: int) -> tuple[Any, Any]:
         """(value, std): the published count in ticks earlier+1 … later, with its own exact error."""
         last = self.first_tick + len(self) - 1
+        if not all(isinstance(tick, int | np.integer) for tick in (earlier, later)):
+            raise ParameterError(f"between needs two whole ticks, got {earlier!r} and {later!r}")
         if not (earlier == 0 == self.first_tick - 1 or self.first_tick <= earlier) or not earlier <= later <= last:
             raise ParameterError(f"between needs {self.first_tick} ≤ earlier ≤ later ≤ {last}, got {earlier}, {later}")
         if self._errors.query.memory or type(self._errors.query).decode_run is not Query.decode_run:
@@ -287,7 +302,10 @@ class Releases:
     # -- export -------------------------------------------------------------------------------------------------
 
     def table(self, level: float = 0.95) -> dict[str, npt.NDArray[Any]]:
-        """Columns tick, cell, value, std, low, high: one row per tick and output."""
+        """Columns tick, cell, value, std, low, high: one row per tick and output.
+
+        A column `noise` follows where it is not exact, and `postprocessed` where the numbers are.
+        """
         outputs = len(self.labels)
         half = self.half_widths(level)
         return {
@@ -297,7 +315,13 @@ class Releases:
             "std": np.ascontiguousarray(self.std_all).ravel(),
             "low": (self._values - half).ravel(),
             "high": (self._values + half).ravel(),
+            **{name: np.full(self._values.size, text, dtype=object) for name, text in self._marks().items()},
         }
+
+    def _marks(self) -> dict[str, str]:
+        """What a reader of the numbers must know: noise that is not for publication, and post-processing."""
+        marks = {} if self.noise == "exact" else {"noise": self.noise}
+        return {**marks, "postprocessed": " ".join(self.postprocessed)} if self.postprocessed else marks
 
     def to_csv(self, target: str | Path | IO[str], level: float = 0.95) -> None:
         """Write `table` as CSV to a path or an open text file."""
@@ -333,7 +357,8 @@ class Releases:
 
     def to_numpy(self, target: str | Path) -> None:
         """Write ticks, values and std as a NumPy archive (.npz)."""
-        np.savez(Path(target), ticks=self.ticks, values=self._values, std=self.std_all, labels=np.asarray(self.labels))
+        arrays: dict[str, Any] = {"ticks": self.ticks, "values": self._values, "std": self.std_all, **self._marks()}
+        np.savez(Path(target), labels=np.asarray(self.labels), **arrays)
 
     def plot(self, target: str | Path | Axes | None = None, level: float = 0.95, outputs: int = 8) -> Axes:
         """Values with their error band: into a file (PNG, SVG, PDF), given axes, or new axes that are returned."""

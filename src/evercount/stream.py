@@ -5,7 +5,8 @@ events ──encode──► increments ──add──► running sums ──+ 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -138,21 +139,24 @@ class Stream:
         `users` names the user of each event (for `Count`, events may then be None: one event per user named); events
         beyond a user's first `budget.max_events` of the whole stream are dropped (`queries/units.proof.md`).
         """
+        if tick is not None and (isinstance(tick, bool) or not isinstance(tick, int | np.integer) or tick < 1):
+            raise InputError(f"tick must be a whole number of at least 1, got {tick!r}")
         if isinstance(events, Iterator):  # it can be read once only, and the fingerprint reads it too
             events = list(events)
+        if isinstance(users, str | bytes):
+            raise InputError("users name the user of each event: a sequence of texts, not one text")
         users = None if users is None else list(users)
         seen = Seen(events if users is None else [users, events])
         if tick is not None and tick != self._tick + 1:
             return self._again(tick, seen)
         self._check_room(1)
         self._check_users(users is not None)
-        changes: UserState = {}
-        if users is not None:
-            events, changes = self._capped(events, users)
-        row, encoder = self.query.encode(self._encoder, events)
-        release = self._close(row, encoder, seen)
-        self._users.update(changes)
-        return release
+        with self._encoding():
+            changes: UserState = {}
+            if users is not None:
+                events, changes = self._capped(events, users)
+            row, encoder = self.query.encode(self._encoder, events)
+        return self._close(row, encoder, seen, changes)
 
     def _capped(self, events: Any, users: Sequence[str]) -> tuple[Any, UserState]:
         """The tick without events beyond their user's cap; for Count, how many events of value 1 are left."""
@@ -193,47 +197,75 @@ class Stream:
             return self._again(tick, seen)
         self._check_room(1)
         self._check_users(False)
-        row, encoder = self.query.encode_totals(self._encoder, totals)
-        return self._close(row, encoder, seen)
+        with self._encoding():
+            row, encoder = self.query.encode_totals(self._encoder, totals)
+        return self._close(row, encoder, seen, {})
 
     def run(self, ticks: Iterable[Any]) -> Releases:
         """Release many ticks: the same numbers as one `step` for each."""
+        if not isinstance(ticks, Iterable) or isinstance(ticks, Mapping):
+            raise InputError(f"a run is a sequence of ticks, not {type(ticks).__name__}; for one tick use step")
         if isinstance(ticks, Iterator):
             ticks = list(ticks)
+        self._check_room(0)
         before = self.query.dump_state(self._encoder) if self._encoder is not None else None
+        self._whole = False
         try:
             increments, encoder = self.query.encode_run(self._encoder, ticks)
-            self._check_room(len(increments))
+            self._check_limit(len(increments))
             self._check_users(False)
         except BaseException:
             if before is not None:  # an encoder may have advanced in place before a later tick was refused
                 self._encoder = self.query.load_state(before)
+            self._whole = True
             raise
-        self._encoder = encoder
-        return self._close_run(increments)
+        return self._close_run(increments, encoder)
 
     def run_totals(self, totals: Any) -> Releases:
         """As `run`, for ticks that were already added up, shape (ticks, cells): see `Query.encode_totals`."""
+        if not isinstance(totals, Iterable):
+            raise InputError(f"totals are a sequence of ticks, not {type(totals).__name__}")
         rows = [self.query.encode_totals(self._encoder, row)[0] for row in totals]
         increments = np.stack(rows) if rows else np.empty((0, self.query.cells), np.int64)
         self._check_room(len(increments))
         self._check_users(False)
-        return self._close_run(increments)
+        return self._close_run(increments, self._encoder)
 
-    def _close_run(self, increments: IntArray) -> Releases:
+    @contextmanager
+    def _encoding(self) -> Iterator[None]:
+        """From here to the end of the tick an interruption leaves the stream refusing, never half-advanced.
+
+        A refusal by the encoder comes before it changes anything, and leaves the stream as it was; so does any failure
+        of an encoder that does not work in place.
+        """
+        self._whole = False
+        try:
+            yield
+        except Exception as error:
+            self._whole = isinstance(error, EvercountError) or not self.query.in_place
+            raise
+
+    def _close(self, row: IntArray, encoder: Any, seen: Seen, changes: UserState) -> Release:
+        release = self._releases(row[np.newaxis])[0]
+        self._encoder, self._last = encoder, (seen, release)
+        self._users.update(changes)
+        self._whole = True
+        return release
+
+    def _close_run(self, increments: IntArray, encoder: Any) -> Releases:
+        self._whole = False
         releases = self._releases(increments)
-        self._last = None
+        self._encoder, self._last = encoder, None
+        self._whole = True
         return releases
 
     def _releases(self, increments: IntArray) -> Releases:
-        """Publish the next ticks. An interruption in the middle leaves the stream refusing, never half-advanced."""
+        """Publish the next ticks."""
         first = self._tick + 1
         scales = []
         rows = max(1, CHUNK // self.query.cells)
-        self._whole = False
         if len(increments) <= rows:
             out, scale = self._publish(increments)
-            self._whole = True
             return self._as_releases(first, out, scale)
         out = np.empty((len(increments), self.query.outputs))
         for start in range(0, len(increments), rows):
@@ -241,25 +273,20 @@ class Stream:
             out[part], scale = self._publish(increments[part])
             if scale is not None:
                 scales.append(scale)
-        self._whole = True
         return self._as_releases(first, out, np.concatenate(scales) if scales else None)
 
     def _as_releases(self, first: int, values: FloatArray, scale: FloatArray | None) -> Releases:
         self._last_scale = None if scale is None else scale[-1:].tolist()
+        values.flags.writeable = False  # what is published stays as it is
         return Releases(first, values, self._errors, self.noise, self.guarantee, self.postprocess, scale)
-
-    def _close(self, row: IntArray, encoder: Any, seen: Seen) -> Release:
-        release = self._releases(row[np.newaxis])[0]
-        self._encoder, self._last = encoder, (seen, release)
-        return release
 
     def _publish(self, increments: IntArray) -> tuple[FloatArray, FloatArray | None]:
         """Noisy sums and published numbers of the next ticks; the only place where noise meets data."""
         noisy = self._noise.stream.take(len(increments))
         if self._noise.stream.whole:  # whole numbers are added as such: no sum is ever too large to be private
             noisy = (noisy.astype(np.int64) + self._running(increments)).astype(np.float64)
-        else:
-            noisy += self._running(increments)
+        else:  # a new array: what is published must not share memory with noise of later ticks
+            noisy = noisy + self._running(increments)
         if self.query.grid != 1.0:
             noisy *= self.query.grid
         if self.query.memory:
@@ -305,7 +332,8 @@ class Stream:
             published = np.maximum.accumulate(published, axis=0)
             if self._highest is not None:
                 published = np.maximum(published, self._highest)
-            self._highest = published[-1].copy()
+            if len(published):
+                self._highest = published[-1].copy()
         return published
 
     def __copy__(self) -> NoReturn:
@@ -320,10 +348,16 @@ class Stream:
     # -- refusals -----------------------------------------------------------------------------------------------------
 
     def _check_room(self, ticks: int) -> None:
+        self._check_whole()
+        self._check_limit(ticks)
+
+    def _check_whole(self) -> None:
         if not self._whole:
             raise EvercountError(
                 "this stream was interrupted in the middle of a tick and cannot go on; restore its newest snapshot"
             )
+
+    def _check_limit(self, ticks: int) -> None:
         limit = self._noise.limit
         if limit is not None and self._tick + ticks > limit:
             raise HorizonReached(limit) if self.horizon is not None else PrecisionReached(limit)
@@ -347,6 +381,7 @@ class Stream:
         one releases the same ticks again with the same noise, and if their data differ (late events, say), the
         difference of the two releases reveals it exactly. The store of `evercount serve` sees to both.
         """
+        self._check_whole()
         last = None
         if self._last is not None:
             seen, release = self._last
@@ -377,7 +412,11 @@ class Stream:
         data, arrays = unpack(blob)
         try:
             return cls._restored(data, arrays)
-        except (KeyError, TypeError, IndexError, AttributeError) as error:
+        except SnapshotError:
+            raise
+        except EvercountError as error:
+            raise SnapshotError(f"the snapshot's stream cannot be built here: {error}") from error
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise SnapshotError(f"the snapshot lacks something or holds something else: {error!r}") from error
 
     @classmethod
@@ -391,14 +430,19 @@ class Stream:
         stream.budget = Budget.from_dict(data["budget"])
         name = None if isinstance(query, Window) else data["factorization"]
         _, stream.factorization = choose_engine(query, stream.horizon, name, stream.budget.pure)
-        stream.postprocess = tuple(data["postprocess"])
+        stream.postprocess = check_postprocess(data["postprocess"])
+        if data["noise"]["name"] not in NOISES:
+            raise UnknownName("noise", data["noise"]["name"], NOISES)
         stream._noise = make_noise(
             data["noise"]["name"], query, stream.factorization, stream.budget, stream.horizon, dumped=data["noise"]
         )
         stream._errors = ErrorModel(query, stream.factorization, stream.sigma, stream._noise.stream.rounded)
         stream._tick = data["tick"]
-        stream._totals = arrays["totals"]
-        stream._memory = arrays["memory"]
+        if stream._noise.stream.tick != stream._tick:
+            raise SnapshotError("the snapshot's noise stands at another tick than its sums")
+        stream._totals, stream._memory = arrays["totals"], arrays["memory"]
+        if stream._totals.shape != (query.cells,) or stream._memory.shape != (query.memory, query.cells):
+            raise SnapshotError("the snapshot's sums do not belong to its query")
         stream._highest = arrays["highest"]
         stream._encoder = query.load_state(data["encoder"]) if data["encoder"] is not None else None
         stream._users = data["users"]

@@ -106,7 +106,8 @@ def audit_sensitivity(
     """Search neighbouring streams of `steps` steps (default: `ticks`) spread over `ticks` ticks.
 
     `factorizations` are dense matrices R with at least `ticks` columns. All pairs are tried if there are at most
-    `budget`, else `budget` pairs of a random search from `seed`. `claimed` replaces the query's own S.
+    `budget`, else `budget` pairs of a random search from `seed`. `claimed` replaces the query's own S, or where it has
+    one its smaller S for Gram matrices that fall (`Query.falling_sensitivity`), which streams use.
     `progress(done, total)` is called now and then.
 
         Guarantee. If `holds` is False, the reported pair is a proof that the claim is too small, up to the
@@ -126,12 +127,18 @@ def audit_sensitivity(
     exhaustive = search.enumerate(budget, progress)
     if not exhaustive:
         search.climb(budget, progress)
-    S = query.squared_sensitivity(adjacency) if claimed is None else float(claimed)
+    if claimed is not None and not (isinstance(claimed, int | float) and 0 <= claimed < float("inf")):
+        raise ParameterError(f"the claim must be a number of at least 0, got {claimed!r}")
+    smaller = query.falling_sensitivity(adjacency)
+    if claimed is not None and smaller is not None:  # it is the claim that streams use
+        S, smaller = query.squared_sensitivity(adjacency), float(claimed)
+    else:
+        S = query.squared_sensitivity(adjacency) if claimed is None else float(claimed)
     findings = tuple(
         Finding(
             name,
             search.found[number],
-            float((R**2).sum(axis=0).max()) * S,
+            float((R**2).sum(axis=0).max()) * (S if smaller is None or not gram_falls(R) else smaller),
             bool((R.T @ R >= -1e-12).all()),
             search.worst[number],
         )
@@ -149,6 +156,15 @@ def audit_sensitivity(
         search.pairs,
         exhaustive and search.all_placements,
     )
+
+
+def gram_falls(R: FloatArray) -> bool:
+    """Whether RᵀR falls away from its diagonal along rows or along columns, up to rounding."""
+    gram = R.T @ R
+    size = len(gram)
+    rows = (gram[:, :-1] - gram[:, 1:])[np.triu_indices(size, 0, size - 1)]
+    columns = (gram[1:] - gram[:-1])[np.triu_indices(size - 1, 1, size)]
+    return bool(np.all(rows >= -1e-12) or np.all(columns >= -1e-12))
 
 
 def _named(factorizations: Factorizations, ticks: int) -> dict[str, FloatArray]:

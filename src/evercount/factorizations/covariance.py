@@ -6,6 +6,7 @@ before and of the block's normals. For ℓ a power of two these maps come from t
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +46,7 @@ class Covariance:
         self.eta = eta
         self.n = n
         self._steps: dict[int, _Step] = {}
+        self._lock = threading.RLock()
         self._at_knots: list[_Moments] = [_Moments(np.zeros((len(inverse.u) + 1,) * 2))]
 
     # -- queries -------------------------------------------------------------------------------------------------
@@ -70,9 +72,10 @@ class Covariance:
     def _after(self, tick: int) -> _Moments:
         """Moments after `tick` ticks, from the last knot before."""
         q = int(np.searchsorted(self.knots, tick, side="right")) - 1
-        while len(self._at_knots) <= q:
-            k = len(self._at_knots)
-            self._at_knots.append(self._advance(self._at_knots[-1], int(self.knots[k - 1]), int(self.knots[k])))
+        with self._lock:  # errors are asked for by several threads: each knot is appended once
+            while len(self._at_knots) <= q:
+                k = len(self._at_knots)
+                self._at_knots.append(self._advance(self._at_knots[-1], int(self.knots[k - 1]), int(self.knots[k])))
         return self._advance(self._at_knots[q], int(self.knots[q]), tick)
 
     def _advance(self, moments: _Moments, start: int, stop: int) -> _Moments:

@@ -23,6 +23,7 @@ from evercount.ingest.journal import Places, Spent, State, archive, commit, disc
 from evercount.ingest.outputs import Block, output_kind, parquet_modules, write_releases
 from evercount.ingest.rejects import FEW, Reject, find_rejects, write_rejects
 from evercount.privacy import Budget
+from evercount.privacy.checks import stated
 from evercount.privacy.composition import check_same_unit, composed_epsilon
 from evercount.stream import Stream
 
@@ -193,7 +194,7 @@ def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
             break
     return (
         f"Together with {len(earlier)} earlier noise stream{'s' * (len(earlier) > 1)} over the same data: "
-        f"epsilon={math.ceil(epsilon * 1e6) / 1e6:.6f}, delta={delta:g} (adjacency {budgets[0].adjacency}, unit "
+        f"epsilon={stated(epsilon)}, delta={stated(delta)} (adjacency {budgets[0].adjacency}, unit "
         f"{budgets[0].unit})."
     )
 

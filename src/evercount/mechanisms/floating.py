@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from evercount.errors import HorizonReached, SnapshotError
+from evercount.errors import EvercountError, HorizonReached, SnapshotError
 from evercount.factorizations import Factorization, State
 from evercount.mechanisms.base import FloatArray, NoiseStream, whole_ticks
 from evercount.mechanisms.threads import one_thread
@@ -46,6 +46,7 @@ class FloatStream(NoiseStream):
         self._slices = [slice(left, min(left + SLICE, cells)) for left in range(0, cells, SLICE)]
         self._states = [factorization.initial(part.stop - part.start) for part in self._slices]
         self._prepared: Any = None
+        self._torn = False  # an interruption left some cells behind others
         self._ready = np.empty((0, cells))  # rows made and not yet taken
         self._before: tuple[list[State], dict[str, Any], int] | None = None  # where their block began, and its length
 
@@ -58,6 +59,8 @@ class FloatStream(NoiseStream):
         """See `NoiseStream`."""
         ticks = whole_ticks(ticks)
         horizon = self._factorization.horizon
+        if self._torn:
+            raise EvercountError("this noise stream was interrupted while it made noise; load its newest dump")
         if horizon is not None and self.tick + ticks > horizon:
             raise HorizonReached(horizon)
         if ticks <= len(self._ready):
@@ -94,13 +97,15 @@ class FloatStream(NoiseStream):
             time, number = jobs[place]
             self._filter(number, z, out[time, self._slices[number]])
 
+        self._torn = True
         with one_thread():
             if len(jobs) < 4:
                 for place in range(len(jobs)):
                     use(place, draw(place, None))
+                self._torn = False
                 return
-            # a tree draws up to two normals a tick
-            buffers = [np.empty(2 * rows * min(SLICE, self._cells)) for _ in range(DEPTH + 1)]
+            most = max(self._factorization.draws(first + time.start, first + time.stop) for time in times)
+            buffers = [np.empty(most * min(SLICE, self._cells)) for _ in range(DEPTH + 1)]
             with ThreadPoolExecutor(1) as pool:
                 pending = deque(pool.submit(draw, place, buffers[place]) for place in range(DEPTH))
                 for place in range(len(jobs)):
@@ -108,6 +113,7 @@ class FloatStream(NoiseStream):
                     if (after := place + DEPTH) < len(jobs):
                         pending.append(pool.submit(draw, after, buffers[after % (DEPTH + 1)]))
                     use(place, z)
+        self._torn = False
 
     def _draw(self, start: int, stop: int, number: int, buffer: FloatArray | None) -> FloatArray:
         """The normals of a slice of cells for ticks start+1 … stop, in the order of the stream."""
@@ -191,6 +197,8 @@ class PeriodicStream(NoiseStream):
 
     def take(self, ticks: int) -> FloatArray:
         """See `NoiseStream`."""
+        if not ticks:
+            return self._inner.take(0)
         parts = []
         while ticks:
             if self._inner.tick == self.period:

@@ -38,13 +38,17 @@ _FORMAT = 1
 
 
 def node_rate(epsilon: float, l1: float, grid: float, share: int | Fraction) -> float:
-    """The largest double r with r·share·l1/grid ≤ ε: the rate of a node that has the part 1/share of ε.
+    """The largest double r with r·share·units ≤ ε: the rate of a node that has the part 1/share of ε.
+
+    `units` is l1/grid, a whole number up to the rounding of both: increments are whole numbers of grid units.
 
     **Guarantee.** The inequality holds in exact arithmetic. Test: tests/test_pure_stream.py::test_rates_round_down.
     """
     if not (l1 > 0 and math.isfinite(l1)):
         raise ParameterError(f"the l1 sensitivity must be positive and finite, got {l1!r}")
-    exact = Fraction(epsilon) * Fraction(grid) / (Fraction(l1) * share)
+    ratio = Fraction(l1) / Fraction(grid)
+    units = round(ratio) if abs(ratio - round(ratio)) <= ratio / 10**12 else math.ceil(ratio)
+    exact = Fraction(epsilon) / (units * share)
     rate = float(exact)
     if Fraction(rate) > exact:
         rate = math.nextafter(rate, 0.0)
@@ -143,6 +147,8 @@ class PureStream(NoiseStream):
         """Noise of the prefixes of whole nodes that these ticks use. After a restore it is added up from the start."""
         low, high = tree.tops([first, first + count - 1]).tolist()
         at, total = self._top
+        if at > low:  # an interrupted call went ahead
+            at, total = 0, np.zeros(self.cells, np.int64)
         while at < low:
             stop = min(low, at + _STRIDE)
             total = total + self._laplace.draw(np.arange(at + 1, stop + 1) * tree.size, self.cells).sum(axis=0)

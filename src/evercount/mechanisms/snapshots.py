@@ -58,11 +58,14 @@ def unpack(blob: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
         )
     if not hmac.compare_digest(hashlib.blake2b(rest, digest_size=DIGEST).digest(), blob[head : head + DIGEST]):
         raise SnapshotError("the snapshot is corrupt or truncated: its checksum does not match")
-    content = json.loads(zlib.decompress(rest))
-    arrays = {
-        name: None
-        if item is None
-        else np.frombuffer(base64.b85decode(item["bytes"]), dtype=item["dtype"]).reshape(item["shape"]).copy()
-        for name, item in content["arrays"].items()
-    }
-    return content["data"], arrays
+    try:
+        content = json.loads(zlib.decompress(rest))
+        arrays = {
+            name: None
+            if item is None
+            else np.frombuffer(base64.b85decode(item["bytes"]), dtype=item["dtype"]).reshape(item["shape"]).copy()
+            for name, item in content["arrays"].items()
+        }
+        return content["data"], arrays
+    except (zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SnapshotError(f"the snapshot holds something else than it should ({type(error).__name__})") from error

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evercount.errors import HorizonReached, InputError, SnapshotError
+from evercount.errors import EvercountError, HorizonReached, InputError, ParameterError, SnapshotError
 from evercount.mechanisms.snapshots import pack, unpack
 from evercount.mechanisms.sparse_plan import SparsePlan, make_counter, plan_sparse
 from evercount.noise import Secret
@@ -37,6 +37,17 @@ class SparseRelease:
     closed: bool
     segments: int
     full: bool
+
+
+def _past(horizon: int) -> HorizonReached:
+    """HorizonReached with the remedy of a sparse counter, which cannot do without a horizon."""
+    error = HorizonReached(horizon)
+    error.args = (
+        f"the counter has a horizon of {horizon} ticks and refuses tick {horizon + 1}: the noise is calibrated to that "
+        "many. Start a new counter (its budget adds to the spent one) or, next time, give a larger horizon: its error "
+        "grows with the logarithm only.",
+    )
+    return error
 
 
 class SparseCount:
@@ -60,7 +71,9 @@ class SparseCount:
         beta: float = 0.05,
         secret: Secret | None = None,
     ) -> None:
-        self.plan = plan_sparse(float(epsilon), horizon, float(delta), max_ones, float(beta))
+        self.plan = plan_sparse(epsilon, horizon, delta, max_ones, beta)
+        if not (secret is None or isinstance(secret, Secret)):
+            raise ParameterError(f"secret must be a Secret or None, got {type(secret).__name__}")
         self._start(Secret.generate() if secret is None else secret, None)
 
     def _start(self, secret: Secret, dumped: dict[str, Any] | None) -> None:
@@ -71,6 +84,7 @@ class SparseCount:
         self._radius: dict[int, float] = {}
         self.tick = 0
         self.segments = 0
+        self._whole = True
         self._open = 0  # events of the segment that is not closed
         self._total = 0  # events of closed segments
         self._estimate = 0.0
@@ -107,19 +121,27 @@ class SparseCount:
         return self._advance(self._checked(counts))
 
     def _checked(self, counts: Iterable[int]) -> list[int]:
-        values: npt.NDArray[Any] = np.asarray(counts if isinstance(counts, np.ndarray | list | tuple) else list(counts))
+        if not isinstance(counts, Iterable):
+            raise InputError(f"the events of ticks must be a sequence, got {type(counts).__name__}; use step for one")
+        values: npt.NDArray[Any]
+        try:
+            values = np.asarray(counts if isinstance(counts, np.ndarray | list | tuple) else list(counts))
+        except ValueError:  # a list inside the list
+            values = np.empty((0, 0))
         if values.ndim != 1 or (values.size and not np.issubdtype(values.dtype, np.integer)):
             raise InputError("the events of ticks must be whole numbers, one for each tick")
         if values.size and int(values.min()) < 0:
             raise InputError("the number of events of a tick must not be negative")
         if self.tick + len(values) > self.plan.horizon:
-            raise HorizonReached(self.plan.horizon)
+            raise _past(self.plan.horizon)
         numbers: list[int] = values.tolist()
         if self._total + self._open + sum(numbers) >= LARGEST_COUNT:
             raise InputError("the running count would pass 2^53")
         return numbers
 
     def _advance(self, counts: list[int]) -> list[SparseRelease]:
+        self._check_whole()
+        self._whole = False
         made = []
         for start in range(0, len(counts), _AHEAD):
             part = counts[start : start + _AHEAD]
@@ -131,7 +153,14 @@ class SparseCount:
                     self._close()
                 self.tick += 1
                 made.append(self._release(closed))
+        self._whole = True
         return made
+
+    def _check_whole(self) -> None:
+        if not self._whole:
+            raise EvercountError(
+                "this counter was interrupted in the middle of a tick and cannot go on; restore its newest snapshot"
+            )
 
     def _close(self) -> None:
         self._total, self._open = self._total + self._open, 0
@@ -151,6 +180,7 @@ class SparseCount:
 
     def snapshot(self) -> bytes:
         """Everything needed to continue identically. Secret: it holds raw sums and the key of the noise."""
+        self._check_whole()
         plan: SparsePlan = self.plan
         data = {
             "sparse": [plan.epsilon, plan.horizon, plan.delta, plan.max_ones, plan.beta],

@@ -28,7 +28,7 @@ from evercount.mechanisms.pure_trees import (
 from evercount.noise import Secret
 from evercount.noise.laplace import quantile
 from evercount.privacy import Budget
-from evercount.privacy.checks import check_count, check_positive
+from evercount.privacy.checks import check_count, check_delta, check_number, check_positive, stated
 
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 """Parts of ε for the partition that are tried; the counter has the rest."""
@@ -107,8 +107,8 @@ class SparsePlan:
     def sentence(self) -> str:
         """The guarantee in one sentence."""
         return (
-            f"All releases together are ({self.epsilon:g}, {self.delta:g})-differentially private for one event more "
-            f"or less: {self.threshold_epsilon:g} + {self.tick_epsilon:g} for the partition, "
+            f"All releases together are ({stated(self.epsilon)}, {stated(self.delta)})-differentially private for one "
+            f"event more or less: {self.threshold_epsilon:g} + {self.tick_epsilon:g} for the partition, "
             f"{self.counter_epsilon:g} for the counter."
         )
 
@@ -177,6 +177,8 @@ class SparsePlan:
         ones = self.max_ones if ones is None else ones
         if ones is None:
             raise ParameterError("max_ones is unknown: say for how many ones the bound is wanted")
+        if ones != 0 or isinstance(ones, bool):
+            ones = check_count("ones", ones)
         return self.offset + self.counter_bound(ones // (self.threshold - self.spread))
 
 
@@ -189,7 +191,6 @@ def _spread(threshold_epsilon: float, tick_epsilon: float, segments: int, horizo
     return quantile(threshold_epsilon, beta / 3 / segments) + quantile(tick_epsilon, beta / 3 / horizon)
 
 
-@lru_cache(maxsize=256)
 def plan_sparse(
     epsilon: float, horizon: int, delta: float = 0.0, max_ones: int | None = None, beta: float = 0.05
 ) -> SparsePlan:
@@ -199,19 +200,24 @@ def plan_sparse(
         raise ParameterError("a sparse counter needs a known horizon; a generous one costs little (ln T)")
     T = check_horizon(horizon)
     assert T is not None
-    if not 0 <= delta < 1:
-        raise ParameterError(f"delta must lie in [0, 1), got {delta!r}")
+    delta = check_delta(delta, pure=True)
+    beta = check_number("beta", beta)
     if not 0 < beta < 1:
         raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
     if not 2.0**-30 <= epsilon <= 16:
         raise ParameterError(f"a sparse counter needs an epsilon between 2^-30 and 16, got {epsilon!r}")
-    if max_ones is None:
+    s = None if max_ones is None else check_count("max_ones", max_ones)
+    if s is not None and s > LARGEST_TICKS:
+        raise ParameterError(f"max_ones must be at most 2^40, got {s}; with that many events use a plain Count")
+    return _plan_sparse(epsilon, T, delta, s, beta)
+
+
+@lru_cache(maxsize=256)
+def _plan_sparse(epsilon: float, T: int, delta: float, s: int | None, beta: float) -> SparsePlan:
+    if s is None:
         parts = (_below(epsilon, 0.25), _below(epsilon, 0.25))
         spread = _spread(*parts, T, T, beta)
         return SparsePlan(epsilon, delta, T, None, beta, *parts, _rest(epsilon, *parts), 2 * spread, spread, None)
-    s = check_count("max_ones", max_ones)
-    if s > LARGEST_TICKS:
-        raise ParameterError(f"max_ones must be at most 2^40, got {s}; with that many events use a plain Count")
     best: tuple[float, SparsePlan] | None = None
     gaps = sorted({max(1, round(g)) for g in np.geomspace(1, s + 1, 16)})
     for gap in gaps:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from evercount.errors import ParameterError
 from evercount.privacy import gaussian
-from evercount.privacy.checks import check_count, check_delta, check_name, check_number, check_positive
+from evercount.privacy.checks import check_count, check_delta, check_name, check_number, check_positive, stated
 
 Adjacency = Literal["add-remove", "replace"]
 Calibration = Literal["tight", "classic", "paper"]
@@ -192,10 +192,11 @@ class Budget:
             if self.unit == "user"
             else f"if {whose} had been any other legal event of its tick",
         }[self.adjacency]
+        epsilon, delta = stated(self.epsilon), stated(self.delta)
         return (
             f"All releases together protect {who}: the probability of any outcome is at most "
-            f"e^{self.epsilon:g} times what it would be {what}, plus {self.delta:g} "
-            f"(epsilon={self.epsilon:g}, delta={self.delta:g}, adjacency {self.adjacency}, unit {self.unit})."
+            f"e^{epsilon} times what it would be {what}, plus {delta} "
+            f"(epsilon={epsilon}, delta={delta}, adjacency {self.adjacency}, unit {self.unit})."
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import ROUND_CEILING, Decimal, localcontext
 from numbers import Integral, Real
 from typing import Any
 
@@ -65,3 +66,9 @@ def check_name(kind: str, value: Any, known: tuple[str, ...]) -> None:
     """Refuse a name that is not in the list, naming the nearest one."""
     if not isinstance(value, str) or value not in known:
         raise UnknownName(kind, value, known)
+
+
+def stated(number: float) -> str:
+    """A number of a promise in up to six digits, rounded up: what is printed must hold, too."""
+    with localcontext(prec=6, rounding=ROUND_CEILING):
+        return f"{float(+Decimal(repr(float(number)))):g}"

@@ -123,7 +123,9 @@ class Ledger:
         """A numerical δ that was computed at `epsilon`, restated at the total's ε."""
         if not numeric or self._total.epsilon <= epsilon:
             return numeric
-        ratio = (1 + math.exp(min(self._total.epsilon, 700.0))) / (1 + math.exp(min(epsilon, 700.0)))
+        total = self._total.epsilon
+        # (1 + e^total)/(1 + e^ε), without overflow
+        ratio = math.exp(min(total - epsilon, 700.0)) * (1 + math.exp(-total)) / (1 + math.exp(-epsilon))
         return min(1.0, numeric * ratio * (1 + 1e-12))
 
     def _record(self, name: str, budget: Budget, note: str, numeric: float) -> Entry:

@@ -37,6 +37,9 @@ class Query(ABC):
     name: ClassVar[str]
     """The name by which commands, services and snapshots know the query."""
 
+    in_place: ClassVar[bool] = False
+    """Whether `encode` changes the state that it is given (after all checks), instead of returning a new one."""
+
     # -- what is counted ---------------------------------------------------------------------------------------
 
     @property

@@ -26,8 +26,10 @@ def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
         array = array.astype(np.int64)
     if array.size == 0:
         return np.zeros(array.shape, np.int64)
-    if not (np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)):
+    if array.dtype.kind not in "iuf":
         raise InputError(f"{what} must be numbers, got {array.dtype} data")
+    if array.dtype == np.float16:  # it could not hold the limits
+        array = array.astype(np.float64)
     with np.errstate(invalid="ignore"):
         bad = ~((array >= low) & (array <= high) & (array == np.floor(array)))
     if bad.any():
@@ -169,7 +171,7 @@ class Sum(Query):
             bad = ~((values >= self.lo) & (values <= self.hi))
         if bad.any():
             at = int(np.argmax(bad))
-            raise InputError(f"event {at} is {values[at]!r}, outside the declared range [{self.lo:g}, {self.hi:g}]")
+            raise InputError(f"event {at} (from 0) is outside the declared range [{self.lo:g}, {self.hi:g}]")
         return np.rint(values / self._grid).astype(np.int64)
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:

@@ -110,11 +110,14 @@ class GraphQuery(Query):
     initial_edges: Sequence[Sequence[int]] = ()
 
     needs_degree: ClassVar[bool] = False
+    in_place: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _whole("vertices", self.vertices, 2, 2**31)
         if self.stream not in get_args(StreamKind):
             raise UnknownName("kind of edge stream", self.stream, get_args(StreamKind))
+        if not isinstance(self.enforce_degree, bool):
+            raise ParameterError(f"enforce_degree must be True or False, got {self.enforce_degree!r}")
         if self.max_degree is not None:
             _whole("max_degree", self.max_degree, 1, self.vertices - 1)
         elif self.enforce_degree:
@@ -124,13 +127,17 @@ class GraphQuery(Query):
                 f"{type(self).__name__} needs max_degree: one edge changes it by an amount that grows with the degree. "
                 "Promise a maximum, or add enforce_degree=True to have it enforced."
             )
-        if (self.stream == "delete") != bool(len(self.initial_edges)):
+        try:
+            object.__setattr__(self, "initial_edges", tuple(tuple(edge) for edge in self.initial_edges))
+        except TypeError:
+            raise ParameterError(f"initial_edges must be a sequence of edges, got {self.initial_edges!r}") from None
+        if (self.stream == "delete") != bool(self.initial_edges):
             raise ParameterError(
                 "initial_edges is the public start of a deletion-only stream: give it there and only there "
                 f"(stream={self.stream!r}, {'some' if len(self.initial_edges) else 'no'} initial edges)"
             )
-        object.__setattr__(self, "initial_edges", tuple(tuple(edge) for edge in self.initial_edges))
         self.check()
+        _ = self._start  # refuses initial edges that are not legal
         if self.largest_value() > LARGEST_TOTAL:
             raise TooLarge(f"{self!r} can reach {self.largest_value():.3g}, beyond the largest exact sum 2**53")
 
@@ -334,6 +341,8 @@ class GraphQuery(Query):
         """One update as (smaller vertex, larger vertex, weight)."""
         try:
             u, v, *rest = event
+            if u is True or u is False or v is True or v is False:  # they would pass for 1 and 0
+                raise TypeError
             u, v = index(u), index(v)
             weight = index(rest[0]) if rest else 1
         except (TypeError, ValueError) as error:

@@ -70,7 +70,7 @@ def neighbours_of(
         if adjacency == "add-remove":
             yield _edited(stream, dict.fromkeys(chosen, noop))
             continue
-        options = [[event for event in universe if event != stream[t][i]] for t, i in chosen]
+        options = [[event for event in universe if not _same(event, stream[t][i])] for t, i in chosen]
         for events in product(*options):
             yield _edited(stream, dict(zip(chosen, events, strict=True)))
 
@@ -122,10 +122,18 @@ def random_neighbours(
         else:
             edits = {}
             for t, i in chosen:
-                others = [event for event in universe if event != stream[t][i]]
+                others = [event for event in universe if not _same(event, stream[t][i])]
                 if others:
                     edits[t, i] = draw.choice(others)
             yield stream, _edited(stream, edits)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two events are equal; arrays are told apart by identity."""
+    try:
+        return bool(one is other or one == other)
+    except ValueError:
+        return False
 
 
 def _edited(stream: Stream, edits: dict[tuple[int, int], Any]) -> Stream:
@@ -175,18 +183,18 @@ def worst_pair(
     `as_tick` turns a tuple of events into what the query takes as a tick. Pairs with a stream that the query refuses
     are skipped: they are not legal neighbours. `progress` is called with the number of pairs done so far.
     """
-    encoded: dict[Hashable, IntArray | None] = {}
+    encoded: dict[Hashable, tuple[Stream, IntArray | None]] = {}
 
     def encode(stream: Stream) -> IntArray | None:
-        key = repr(stream)
+        key = tuple(tuple(map(id, tick)) for tick in stream)  # the stream is kept, so that no object takes another's id
         if key not in encoded:
             if len(encoded) * len(stream) * query.cells > MOST_REMEMBERED:
                 encoded.clear()
             try:
-                encoded[key] = query.encode_run(query.initial_state(), [as_tick(t) for t in stream])[0]
+                encoded[key] = stream, query.encode_run(query.initial_state(), [as_tick(t) for t in stream])[0]
             except InputError:
-                encoded[key] = None
-        return encoded[key]
+                encoded[key] = stream, None
+        return encoded[key][1]
 
     value, best, tried = 0.0, None, 0
     for one, other in pairs:

@@ -113,6 +113,12 @@ class PrefixQuery(Query):
         result = self._function(copy.deepcopy(state), events)
         if not isinstance(result, tuple) or len(result) != 2:
             raise InputError("an encoder with state must return (vector, next state)")
+        try:
+            same = json.loads(json.dumps(result[1])) == result[1] and _strict(result[1])
+        except (TypeError, ValueError):
+            same = False
+        if not same:  # a snapshot would bring back another state: 1 as "1", a tuple as a list
+            raise InputError("the encoder's next state must be a JSON value: text keys, lists, no tuples or NaN")
         return self._checked(result[0]), result[1]
 
     def _checked(self, vector: Any) -> IntArray:
@@ -148,6 +154,15 @@ class PrefixQuery(Query):
 def _path(function: Callable[..., Any]) -> str:
     owner = function if hasattr(function, "__qualname__") else type(function)
     return f"{owner.__module__}:{owner.__qualname__}"
+
+
+def _strict(value: Any) -> bool:
+    """Whether JSON gives back the same types; it compares 1 and True, or a list and its subclass, as equal."""
+    if isinstance(value, dict):
+        return type(value) is dict and all(type(key) is str and _strict(item) for key, item in value.items())
+    if isinstance(value, list):
+        return type(value) is list and all(map(_strict, value))
+    return value is None or type(value) in (str, bool, int, float)
 
 
 def _resolve(path: str) -> Callable[..., Any]:

@@ -283,11 +283,15 @@ def composed(entries: list[tuple[Budget, float]]) -> Budget:
     alone are exact and have no δ. Test: `test_store_ledger.py::test_the_total_is_honest`.
     """
     budgets = [budget for budget, _ in entries]
-    delta = min(math.fsum(budget.delta for budget in budgets) * (1 + 1e-15), 0.5)
     if len(budgets) == 1:
         return budgets[0]
+    summed = math.fsum(budget.delta for budget in budgets) * (1 + 1e-15)
+    delta = min(summed, 0.5)
     plain = math.fsum(budget.epsilon for budget in budgets) * (1 + 1e-15)
     exact = composed_epsilon(budgets, delta * 7 / 8)
     price = math.fsum(numeric * (1 + math.exp(min(exact, 700.0))) / 2 for _, numeric in entries)
-    epsilon = exact if 0 < exact < plain and price <= delta / 8 else plain
-    return replace(budgets[0], epsilon=epsilon, delta=delta, calibration="tight")
+    if price <= delta / 8 and (exact < plain or summed > delta):
+        return replace(budgets[0], epsilon=exact or plain, delta=delta, calibration="tight")
+    if summed >= 1:
+        raise StoreError("the streams' deltas add up to 1 or more: together they promise nothing")
+    return replace(budgets[0], epsilon=plain, delta=summed, calibration="tight")
