@@ -93,10 +93,14 @@ class Release:
         Post-processing to nonnegative or whole numbers keeps that true where the truth is such. A monotone release is
         the largest number so far, so its interval has to hold for all ticks at once and is wider.
         """
-        half = self._run.half_widths(level, self._index)
+        half = self.half_widths(level)
         if len(self.values) == 1:
             return float(self.values[0] - half[0]), float(self.values[0] + half[0])
         return self.values - half, self.values + half
+
+    def half_widths(self, level: float = 0.95) -> FloatArray:
+        """Half the width of each output's interval."""
+        return self._run.half_widths(level, self._index)
 
     def top(self, k: int | None = None) -> list[tuple[str, float]]:
         """The k largest published numbers with their labels; k defaults to that of a `TopK`, else to 1."""

@@ -15,7 +15,6 @@ from typing import IO, Any
 
 import numpy as np
 
-from evercount.accuracy import interval_factor
 from evercount.errors import EvercountError, HorizonReached, InputError, ParameterError, StoreError
 from evercount.ingest.counting import Counts, Spec, count
 from evercount.ingest.files import Prefix, Source, freeze, open_source
@@ -254,20 +253,19 @@ def _report_bad(job: Job, source: Source, scratch: Path, bad: int) -> tuple[Reje
 
 def _blocks(stream: Stream, job: Job, counts: Counts, first: int, last: int, tell: Progress) -> Iterator[Block]:
     cells = stream.query.cells
-    quantile = interval_factor(job.level, (), 1, stream.budget.pure)
     size = max(1, NUMBERS // cells)
     labels = tuple(stream.query.labels)
     for begin in range(first, last, size):
         ticks = range(begin, min(begin + size, last))
-        values, std = [], []
+        values, std, half = [], [], []
         for tick in ticks:
             made = stream.step_totals(counts.row(tick, cells), tick + 1)
             values.append(made.values)
             std.append(made.std_all)
+            half.append(made.half_widths(job.level))
             tell("releasing", tick + 1 - first, last - first)
-        spread = np.stack(std)
         starts = [job.spec.clock.label(tick) for tick in ticks]
-        yield Block([tick + 1 for tick in ticks], starts, labels, np.stack(values), spread, quantile * spread)
+        yield Block([tick + 1 for tick in ticks], starts, labels, np.stack(values), np.stack(std), np.stack(half))
 
 
 @contextmanager
