@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -237,3 +239,84 @@ def test_a_loss_that_is_too_steep_is_refused() -> None:
         LocalClient(0.5, 1e-6, 1000, loss=steep).message(0.5)
     with pytest.raises(ParameterError):
         LocalClient(0.5, 1e-6, 1000, loss="hinge")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [[1], {}, "1", True, None, np.ones(2), 10**400, float("nan"), -1.0])
+def test_bad_parameters_are_refused_also_when_a_plan_is_kept(wrong: Any) -> None:
+    """Plans are kept by their parameters: an unhashable one is refused, and True does not find the plan of 1.0."""
+    LocalClient(1.0, 1e-6, 1)
+    with pytest.raises(ParameterError):
+        LocalClient(wrong, 1e-6, 1)
+    with pytest.raises(ParameterError):
+        LocalClient(1.0, wrong, 1)
+    with pytest.raises(ParameterError):
+        LocalClient(1.0, 1e-6, wrong)
+    with pytest.raises(ParameterError):
+        LocalClient(1.0, 1e-6, 1, secret=wrong if wrong is not None else "no secret")
+    with pytest.raises(ParameterError):
+        Quantile(wrong)
+    with pytest.raises(ParameterError):
+        Hinge(wrong if wrong is not None else 2.0)
+    with pytest.raises(ParameterError):
+        ConvexLoss(wrong, lambda t, d: 0.0)
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.float16(0.5), np.int64(1), np.float64(0.25), 1])
+def test_losses_take_the_numbers_that_the_default_takes(value: Any) -> None:
+    LocalClient(0.5, 1e-6, 1000).message(value)
+    LocalClient(0.5, 1e-6, 1000, loss=Quantile(0.3)).message(value)
+    LocalClient(0.5, 1e-6, 1000, loss=Hinge()).message((value, np.int64(-1)))
+    assert Absolute().sample(value, 0.5) == float(value)
+
+
+@pytest.mark.parametrize(
+    "value", [np.bool_(True), np.asarray(0.5), 10**400, (0.5, True), (0.5, "1"), (0.5, np.ones(2))]
+)
+def test_losses_refuse_what_is_no_number(value: Any) -> None:
+    loss = Hinge() if isinstance(value, tuple) else Quantile(0.3)
+    with pytest.raises(InputError):
+        LocalClient(0.5, 1e-6, 1000, loss=loss).message(value)
+
+
+def test_a_slope_must_be_a_number() -> None:
+    for wrong in (None, "1", 1j, float("nan")):
+        loss = ConvexLoss(lambda t, d: 0.0, lambda t, d, wrong=wrong: wrong)  # type: ignore[misc]
+        with pytest.raises(InputError):
+            LocalClient(0.5, 1e-6, 1000, loss=loss).message(0.5)
+
+
+class Odd:
+    """A value that cannot be compared."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("no truth value")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+SECOND: list[tuple[Any, Any, bool]] = [
+    (np.asarray([0.1, 0.4]), np.asarray([0.1, 0.4]), True),
+    (np.asarray([0.1, 0.4]), np.asarray([0.1, 0.5]), False),
+    (np.asarray([0.1, 0.1]), np.asarray([0.1]), False),  # equal only if it were repeated
+    (np.asarray([0.1, 0.1]), 0.1, False),
+    ((np.asarray([0.1, 0.4]), 1), (np.asarray([0.1, 0.4]), 1), True),
+    ((np.asarray([0.1, 0.4]), 1), (np.asarray([0.1, 0.4]), 2), False),
+    ({"x": np.asarray([0.1, 0.4])}, {"x": np.asarray([0.1, 0.4])}, True),
+    ({"x": np.asarray([0.1, 0.4])}, {"y": np.asarray([0.1, 0.4])}, False),
+    ([0.1, 0.4], [0.1], False),
+    (Odd(), Odd(), False),
+    ("a", np.asarray(["a", "b"]), False),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "equal"), SECOND)
+def test_a_second_value_is_compared_safely(first: Any, second: Any, equal: bool) -> None:
+    """Any data may go with a loss of one's own; what is not surely the same value is refused."""
+    client = LocalClient(0.5, 1e-6, 1000, SECRET, loss=ConvexLoss(lambda t, d: 0.5 * t, lambda t, d: 0.5))
+    sent = client.message(first)
+    assert client.message(first) == sent
+    if equal:
+        assert client.message(second) == sent
+    else:
+        with pytest.raises(AlreadyReleased):
+            client.message(second)

@@ -156,6 +156,36 @@ def test_other_losses_through_the_reduction(loss: Quantile | Hinge) -> None:
     assert off <= estimate.bound(1e-3, population=True) + 5 / np.sqrt(len(sample))
 
 
+def test_questions_outside_their_domain_are_refused() -> None:
+    estimate = LocalEstimate(LocalPlan(0.5, 1e-6, 100), 100, np.linspace(-1, 1, 6))
+    for wrong in ("a", "0.5", None, True, 7, -0.1, float("nan"), [0.1, "a"], [[0.1], [0.1, 0.2]], 10**400, 1j):
+        for question in (estimate.f, estimate.risk, estimate.f_std, estimate.f_interval):
+            with pytest.raises(ParameterError, match="theta"):
+                question(wrong)  # type: ignore[operator]
+    with pytest.raises(ParameterError, match="one number"):
+        estimate.f_std([0.1, 0.2])  # type: ignore[arg-type]
+    for wrong in ("a", None, True, 0.0, 1.0, float("nan"), 10**400):
+        with pytest.raises(ParameterError):
+            estimate.quantile(wrong)  # type: ignore[arg-type]
+        with pytest.raises(ParameterError):
+            estimate.bound(wrong)  # type: ignore[arg-type]
+        with pytest.raises(ParameterError):
+            estimate.f_interval(0.5, wrong)  # type: ignore[arg-type]
+    assert estimate.f(np.float32(0.5)) == estimate.f(0.5)
+    assert estimate.risk(np.asarray([0, 1])).shape == (2,)
+
+
+def test_the_papers_bound_says_where_it_exists() -> None:
+    LocalEstimate(LocalPlan(1.99, 1e-6, 100), 100, np.zeros(21)).paper_bound()
+    for epsilon in (2.0, 3.0):
+        plan = LocalPlan(epsilon, 1e-6, 100)
+        with pytest.raises(
+            ParameterError, match=r"calibration needs an epsilon below 1.*epsilon < 2 only, got"
+        ) as caught:
+            LocalEstimate(plan, 100, np.zeros(plan.w + 1)).paper_bound()
+        assert f"epsilon={epsilon:g}" in str(caught.value)
+
+
 def test_bounds_are_ordered() -> None:
     estimate = LocalEstimate(LocalPlan(0.5, 1e-6, 10**6), 10**6, np.zeros(501))
     assert estimate.bound() < estimate.bound(population=True) < estimate.paper_bound()

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
+import pickle
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from evercount.errors import AlreadyReleased, InputError, MessageRejected, ParameterError, UnknownName
-from evercount.local import LocalPlan
-from evercount.local.estimate import LocalEstimate
-from evercount.local.genprot import (
-    BITS,
-    GenProtClient,
-    GenProtPlan,
-    GenProtServer,
-    choice_weights,
-    choose,
-    exact_ratio,
-    pure_epsilon,
-    widest_clip,
+from evercount.errors import (
+    AlreadyReleased,
+    InputError,
+    MessageRejected,
+    ParameterError,
+    SnapshotError,
+    TooLarge,
+    UnknownName,
 )
+from evercount.local import Hinge, LocalPlan, Loss, Quantile
+from evercount.local.estimate import LocalEstimate
+from evercount.local.genprot import GenProtClient, GenProtPlan, GenProtServer, choose
+from evercount.local.genprot_exact import BITS, choice_weights, exact_ratio, pure_epsilon, widest_clip
 from evercount.noise import Secret
 
 
@@ -194,13 +195,169 @@ def test_utility_beside_the_gaussian_form() -> None:
     assert best.bits == 2
 
 
+def test_a_poisoned_message_moves_no_more_than_its_share() -> None:
+    """The worst of 20,000 (client, message) pairs in place of the opposite one: near the bound, and never beyond."""
+    plan = GenProtPlan(1.0, 500, "s")
+    pairs = [(client, t) for client in range(5000) for t in range(4)]
+    table = np.stack([plan.candidate(*pair)[:-1] for pair in pairs])
+    along = table @ LocalEstimate(plan.shape, 1, np.zeros(plan.shape.w + 1)).rows.T
+    t = int(np.argmax(along.max(axis=0) - along.min(axis=0)))
+    base = [(10**6 + i, i % 4) for i in range(99)]
+    found = []
+    for pick in (int(along[:, t].argmax()), int(along[:, t].argmin())):
+        server = GenProtServer(plan)
+        server.add_many([*base, pairs[pick]])
+        found.append(server.estimate().x)
+    limit = server.poison_bound() / server.accepted
+    assert server.poison_bound() == plan.poison_bound
+    assert 0.35 * limit < np.abs(found[0] - found[1]).max() <= limit
+
+
+def test_no_candidate_lies_beyond_the_reach() -> None:
+    """The limit is what bounds a message; a planted smaller one shows that it acts, and on which candidates."""
+    plan, tight = GenProtPlan(1.0, 500, "s"), GenProtPlan(1.0, 500, "s")
+    tight.__dict__["reach"] = math.sqrt(plan.shape.w + 1)  # the typical norm: about half of them pass it
+    zeros = 0
+    for client in range(400):
+        full, cut = plan.candidate(client, 0), tight.candidate(client, 0)
+        assert 0 < np.linalg.norm(full) <= plan.reach
+        assert (cut == (full if np.linalg.norm(full) <= tight.reach else 0)).all()
+        zeros += not cut.any()
+    assert 100 < zeros < 300
+
+
+def test_batches_dumps_and_merges_agree() -> None:
+    plan = GenProtPlan(1.0, 100, "é|s", buckets=7)
+    pairs: list[object] = [(np.int64(i), GenProtClient(plan, i, secret(i)).message(i / 100)) for i in range(100)]
+    bad: list[object] = [
+        None,
+        5,
+        (1,),
+        (1, 2, 3),
+        (-5, 0),
+        (3.7, 0),
+        ("a", 0),
+        (None, 0),
+        (True, 0),
+        (2**63, 0),
+        (0, 4),
+    ]
+    single, batch, left, right, third = (GenProtServer(plan) for _ in range(5))
+    for number, message in pairs:  # type: ignore[misc]
+        single.add(number, message)
+    assert batch.add_many(iter([*bad, *pairs])) == 100
+    assert (batch.accepted, batch.rejected) == (100, len(bad))
+    left.add_many(pairs[:30])
+    right.add_many(pairs[30:60])
+    third.add_many(pairs[60:])
+    left.merge(GenProtServer.load(right.dump()), third)
+    assert (batch._sum == single._sum).all()
+    assert left._sum == pytest.approx(single._sum, abs=1e-12)
+    loaded = GenProtServer.load(batch.dump())
+    assert (loaded._sum == batch._sum).all()
+    assert (loaded.accepted, loaded.rejected, loaded.plan) == (100, len(bad), plan)
+    for one in (b"12", "12", 5):
+        with pytest.raises(InputError, match="batch"):
+            batch.add_many(one)  # type: ignore[arg-type]
+
+
+def test_damaged_dumps_are_refused() -> None:
+    server = GenProtServer(GenProtPlan(1.0, 100, "s"))
+    server.add(1, 1)
+    good = server.dump()
+    GenProtServer.load(good)
+    changes = [
+        (b'"format": 1', b'"format": 2'),
+        (b'"accepted": 1', b'"accepted": 0'),
+        (b'"accepted": 1', b'"accepted": 1.5'),
+        (b'"rejected": 0', b'"rejected": -1'),
+        (b'"sum": [', b'"sum": [NaN, '),
+        (b'"s", 4', b'"t", 4'),
+        (b'"sum": [', b'"sum": [1e9], "rest": ['),
+    ]
+    for old, new in changes:
+        assert old in good
+        with pytest.raises(SnapshotError):
+            GenProtServer.load(good.replace(old, new))
+    values = server._sum.tolist()
+    with pytest.raises(SnapshotError, match="no messages"):
+        GenProtServer.load(good.replace(str(values[0]).encode(), b"1e9"))
+    with pytest.raises(SnapshotError, match="no messages"):
+        GenProtServer.load(good.replace(str(values[0]).encode(), b"NaN"))
+    for blob in (b"", b"{}", b"[]", b"\xff", good[:-5]):
+        with pytest.raises(SnapshotError):
+            GenProtServer.load(blob)
+
+
+@pytest.mark.parametrize("loss", [Quantile(0.8), Hinge(0.2)])
+def test_losses_go_through_the_same_reduction(loss: Loss) -> None:
+    """With the points that the reduction draws, the risk of the loss itself: within noise, buckets and sampling."""
+    n = 4000
+    plan = GenProtPlan(2.0, n, "losses", buckets=16)
+    x = np.random.default_rng(6).beta(2, 4, n)
+    data: list[object] = x.tolist()
+    if isinstance(loss, Hinge):
+        data = list(zip(x.tolist(), np.where(x > 0.4, -1, 1).tolist(), strict=True))
+    server = GenProtServer(plan)
+    server.add_many((i, GenProtClient(plan, i, secret(i + 1), loss=loss).message(d)) for i, d in enumerate(data))
+    estimate = server.estimate()
+    thetas = np.linspace(0, 1, 21)
+    truth = np.asarray([np.mean([loss.value(t, d) - loss.value(0.0, d) for d in data]) for t in thetas])
+    off = np.abs(estimate.f(thetas, raw=True) - truth)
+    limit = estimate.bound(1e-3, population=True, raw=True)
+    assert (off <= limit).all()
+    plain = np.asarray([np.abs(t - x).mean() - x.mean() for t in thetas])
+    assert np.abs(estimate.f(thetas, raw=True) - plain).max() > off.max()  # not the default loss
+
+
+def test_a_client_is_not_copied() -> None:
+    client = GenProtClient(GenProtPlan(1.0, 100, "s"), 1, secret(1))
+    for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(ParameterError, match=r"not copied|not pickled"):
+            attempt(client)
+
+
+def test_plans_are_checked_at_construction() -> None:
+    with pytest.raises(TooLarge, match="buckets"):
+        GenProtPlan(10.0, 10**6, "s")
+    with pytest.raises(TooLarge, match="buckets"):
+        GenProtPlan(1.0, 100, "s", buckets=10**6)
+    for wrong in (
+        {"delta": 0.0},
+        {"delta": "a"},
+        {"buckets": 1},
+        {"buckets": [4]},
+        {"seed": "\ud800"},
+        {"seed": 5},
+        {"n": 10**400},
+        {"n": 10.0},
+        {"epsilon": True},
+        {"rule": ["best"]},
+        {"candidates": 4.0},
+    ):
+        with pytest.raises(ParameterError):
+            GenProtPlan(**{"epsilon": 1.0, "n": 100, "seed": "s"} | wrong)  # type: ignore[arg-type]
+    assert GenProtPlan(1, np.int64(100), "s", buckets=10) == GenProtPlan(1.0, 100, "s")  # type: ignore[arg-type]
+
+
 def test_refusals() -> None:
     plan = GenProtPlan(1.0, 100, "s")
     server = GenProtServer(plan)
     for message in (4, -1, "1", None, 1.0, True):
         with pytest.raises(MessageRejected):
             server.add(0, message)
-    assert (server.accepted, server.rejected) == (0, 6)
+    for number in (-5, 3.7, "a", None, True, 2**63, 10**5000, [1]):
+        with pytest.raises(MessageRejected, match="number of a client"):
+            server.add(number, 0)
+    assert (server.accepted, server.rejected) == (0, 14)
+    assert not server._sum.any()
+    for other in (server, 5):
+        with pytest.raises(ParameterError):
+            server.merge(other)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError):
+        GenProtServer("plan")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError):
+        GenProtClient(plan, 1, loss="hinge")  # type: ignore[arg-type]
     with pytest.raises(InputError):
         server.estimate()
     with pytest.raises(ParameterError):

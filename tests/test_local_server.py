@@ -75,6 +75,30 @@ def test_malformed_and_out_of_range_messages_are_rejected_and_counted() -> None:
     assert (many._sums == clean._sums).all()
 
 
+def test_all_bytes_like_messages_are_taken_in_both_ways() -> None:
+    """bytes, bytearray and memoryview: one by one and in batches the same sums and the same rejections."""
+    made = messages()[:30]
+    gone = memoryview(made[0])
+    gone.release()
+    wide = memoryview(made[3]).cast("h")  # as many bytes, but half as many items
+    kinds: list[object] = [*made[:10], *map(bytearray, made[10:20]), *map(memoryview, made[20:]), wide]
+    bad: list[object] = [gone, bytearray(made[0][:-1]), memoryview(b"xx" + made[0][2:]), list(made[0])]
+    one, many, plain = server(), server(), server()
+    for message in kinds:
+        one.add(message)
+    for message in bad:
+        with pytest.raises(MessageRejected):
+            one.add(message)
+    assert many.add_many([*kinds, *bad]) == len(kinds)
+    plain.add_many([*made, made[3]])
+    assert (one._sums == many._sums).all()
+    assert (one._sums == plain._sums).all()
+    assert (one.accepted, one.rejected) == (many.accepted, many.rejected) == (len(kinds), len(bad))
+    for batch in (made[0], bytearray(made[0]), "text", 5):
+        with pytest.raises(InputError, match="batch"):
+            many.add_many(batch)  # type: ignore[arg-type]
+
+
 def test_every_flipped_header_bit_is_rejected() -> None:
     good = messages()[0]
     for bit in range(8 * HEAD):
@@ -126,6 +150,8 @@ def test_refusals() -> None:
     keeper = server()
     with pytest.raises(ParameterError, match="itself"):
         keeper.merge(keeper)
+    with pytest.raises(ParameterError, match="LocalServer"):
+        keeper.merge(5)  # type: ignore[arg-type]
     with pytest.raises(InputError):
         keeper.add_entries(np.zeros((2, 3), np.int16))
     for blob in (b"", b"{}", b"\xff", server().dump()[:-5], server().dump().replace(b'"format": 1', b'"format": 2')):

@@ -95,6 +95,16 @@ def test_rounding_stays_within_half_the_grid_and_the_range() -> None:
         ([(0, 1)], "three numbers"),
         ([(0, 1, 1), (0, 1, "x")], "update 1 .*three numbers"),
         ([5], "three numbers"),
+        ([(0, 1, 1), (0, 1, 10**400)], "update 1 .*three numbers"),
+        ([(10**400, 1, 1)], "three numbers"),
+        ([(0, 1, 1), ("0", "1", "0.5")], "update 1 .*three numbers"),
+        ([(0, 1, "0.5")], "three numbers"),
+        ([(0, 1, 1), (True, 2, 1)], "update 1 .*three numbers"),
+        ([(0, 1, True)], "three numbers"),
+        ([(0, 1, np.bool_(True))], "three numbers"),
+        ([(0, 1, None)], "three numbers"),
+        ([([0], 1, 1)], "three numbers"),
+        ([(np.int64(0), 1, np.float32(0.5)), (0, 1, 1j)], "update 1 .*three numbers"),
         ("abc", "sequence of updates"),
         (5, "sequence of updates"),
     ],
@@ -110,6 +120,8 @@ def test_parameters() -> None:
     assert query.cells == len(query.labels) == 10
     with pytest.raises(TooLarge, match="GiB"):
         Cuts(10**6)
+    with pytest.raises(TooLarge, match="vertices"):
+        Cuts(10**400)
     for wrong in (0.3, 0.0, -1.0, 2.0):
         with pytest.raises(ParameterError, match="grid"):
             Cuts(4, grid=wrong)
@@ -129,9 +141,24 @@ def test_cut_value_and_std() -> None:
     assert found.value == pytest.approx(sum(graph.weights[s, p] for s in S for p in P))
     assert found.std == pytest.approx(0.5 * np.sqrt(6))
     assert graph.cut(S).value == pytest.approx(graph.cut(S, [1, 2, 3, 5]).value)
-    for wrong in ([], [0, 0], [0, 6], [-1]):
+    assert graph.cut(np.asarray(S), {np.int64(p) for p in P}) == found
+    for wrong in ([], [0, 0], [0, 6], [-1], {"a"}, 5, {1.5}, {1.0}, [True], None, "12", [[1]], [0, "a"], [10**400]):
         with pytest.raises(ParameterError, match="distinct vertices"):
-            graph.cut(wrong)
+            graph.cut(wrong)  # type: ignore[arg-type]
+        if wrong is not None:
+            with pytest.raises(ParameterError, match="distinct vertices"):
+                graph.cut([3], wrong)  # type: ignore[arg-type]
+    for sizes in (5, (1, 1, 1), (1,), None, "ab", (1, 1.0), (0, 1), (True, 1), (1, "1")):
+        with pytest.raises(ParameterError, match="side"):
+            graph.bound(sizes)  # type: ignore[arg-type]
+        with pytest.raises(ParameterError, match="side"):
+            graph.paper_bound(sizes, 10, 1.0)  # type: ignore[arg-type]
+    for beta in ("a", None, 10**400, 0.0, 1.0):
+        with pytest.raises(ParameterError, match="beta"):
+            graph.bound((1, 1), beta=beta)  # type: ignore[arg-type]
+    for edges in ("a", None, [[1], [1, 2]], 10**400):
+        with pytest.raises(ParameterError, match="pairs"):
+            CutGraph(4, edges, 1.0)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="disjoint"):
         graph.cut([0, 1], [1, 2])
     with pytest.raises(ParameterError, match="pairs"):

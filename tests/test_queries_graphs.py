@@ -184,6 +184,8 @@ BAD_UPDATES = [
     ("insert", ["ab"], "not an update"),
     ("insert", [(0, 1.5)], "not an update"),
     ("insert", [7], "not an update"),
+    ("insert", [(True, 2)], "not an update"),
+    ("insert", [(0, True)], "not an update"),
     ("insert", 7, "sequence of updates"),
     ("insert", [(0, 2), (0, 3), (0, 4)], r"update 2 .*max_degree=3"),
     ("ignore-duplicates", [(0, 2), (0, 2), (0, 3), (0, 4)], r"update 3 .*max_degree=3"),
@@ -208,7 +210,7 @@ def test_illegal_updates_change_nothing(kind: str, events: Any, message: str) ->
         assert query.encode(state, after)[0].tolist() == query.encode(twin, after)[0].tolist()
 
 
-@pytest.mark.parametrize("update", [(0, 1), (0, 1, 0), (0, 1, 5), (0, 1, 1.0), (0, 1, 1, 1)])
+@pytest.mark.parametrize("update", [(0, 1), (0, 1, 0), (0, 1, 5), (0, 1, 1.0), (0, 1, 1, 1), (0, 1, True)])
 def test_illegal_weights_change_nothing(update: tuple[Any, ...]) -> None:
     query = SpanningForest(3, max_weight=4)
     state = query.initial_state()
@@ -229,7 +231,20 @@ def test_parameters_are_checked() -> None:
     with pytest.raises(UnknownName, match="insert"):
         Edges(10, "inserts")  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="twice"):
-        Edges(3, "delete", initial_edges=[(0, 1), (1, 0)]).initial_state()
+        Edges(3, "delete", initial_edges=[(0, 1), (1, 0)])
+    starts = (5, [5], [(0, 0)], [(0, 1), (0, 5)], ["ab"], [(0, 1.0)], [(0, True)], [(0,)], [(0, 1, 1)], [None], "ab")
+    for start in starts:
+        with pytest.raises(ParameterError, match="initial_edges"):
+            Edges(5, "delete", initial_edges=start)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="initial_edges"):
+        SpanningForest(5, "delete", initial_edges=[(0, 1, 9)], max_weight=4)
+    assert Edges(5, "delete", initial_edges=iter([(0, 1)])).initial_edges == ((0, 1),)  # type: ignore[arg-type]
+    for flag in ("no", "", 0, 1, None):
+        with pytest.raises(ParameterError, match="True or False"):
+            Edges(5, max_degree=2, enforce_degree=flag)  # type: ignore[arg-type]
+    for kind in (np.asarray([1, 2]), None, ["insert"]):
+        with pytest.raises(UnknownName, match="insert"):
+            Edges(5, kind)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="exceeds max_degree=1"):
         HighDegree(3, "delete", 1, initial_edges=[(0, 1), (1, 2)], tau=1)
     with pytest.raises(ParameterError, match="no triangle"):

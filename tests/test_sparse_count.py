@@ -186,13 +186,29 @@ def test_refusals() -> None:
             counter.step(bad)  # type: ignore[arg-type]
     assert counter.tick == 0
     counter.run([0] * 10)
-    with pytest.raises(HorizonReached):
+    with pytest.raises(HorizonReached, match="give a larger horizon") as caught:
         counter.step(0)
+    assert caught.value.horizon == 10
+    assert "10 ticks" in str(caught.value)
+    assert "None" not in str(caught.value)  # which a sparse counter refuses
+    for bad_run in (5, "12", b"12", [[1], [1, 2]], [[1]], [0.5]):
+        with pytest.raises(InputError):
+            SparseCount(1.0, 10).run(bad_run)  # type: ignore[arg-type]
     with pytest.raises(SnapshotError):
         SparseCount.restore(b"nonsense")
     for arguments in ((0.0, 10), (1.0, 0), (1.0, 10, 1.5), (1.0, 10, 0.0, 0), (100.0, 10)):
         with pytest.raises(ParameterError):
             SparseCount(*arguments)  # type: ignore[arg-type]
+    for wrong in ("a", "1", [3], (3,), {}, True, float("nan"), 10**400, np.ones(2), 1j):
+        for name in ("epsilon", "horizon", "delta", "max_ones", "beta", "secret"):
+            with pytest.raises(ParameterError):
+                SparseCount(**{"epsilon": 1.0, "horizon": 10} | {name: wrong})  # type: ignore[arg-type]
+    plan = plan_sparse(1, 10, 0, np.int64(5))  # type: ignore[arg-type]
+    assert plan is plan_sparse(1.0, 10, 0.0, 5)
+    assert plan.bound(0) <= plan.bound(5) == plan.bound()
+    for ones in (-1, 1.5, "3", True, np.ones(2)):
+        with pytest.raises(ParameterError, match="ones"):
+            plan.bound(ones)  # type: ignore[arg-type]
 
 
 def test_laplace_sum_radius_is_a_bound() -> None:

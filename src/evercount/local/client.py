@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import threading
+from abc import ABC, abstractmethod
+from typing import Any, Generic, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from evercount.errors import AlreadyReleased, InputError, ParameterError
-from evercount.local.losses import Absolute, Loss
+from evercount.local.losses import Absolute, Loss, check_point
 from evercount.local.messages import ENTRY, inside
 from evercount.local.plan import UNIT, FloatArray, Form, IntArray, LocalPlan, shared_plan
 from evercount.noise import ExactNoise, Normals, Secret
@@ -21,7 +23,7 @@ MARGIN = 2.0**-32
 
 _MASK = np.uint64(2**32 - 1)
 _HALF = np.uint64(32)
-_NUMBERS = (float, int, np.floating, np.integer)
+Message = TypeVar("Message")
 
 
 def floors(scale: int, z: Normals) -> IntArray:
@@ -61,7 +63,75 @@ def entries_of(plan: LocalPlan, buckets: IntArray, noise: IntArray) -> npt.NDArr
     return total.astype(np.int16)
 
 
-class LocalClient:
+def same(first: Any, second: Any) -> bool:
+    """Whether two values are surely equal; arrays are compared as a whole. In doubt they are not."""
+    if first is second:
+        return True
+    if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
+        try:
+            return np.array_equal(first, second)
+        except (TypeError, ValueError):
+            return False
+    if isinstance(first, tuple | list) and type(first) is type(second):
+        return len(first) == len(second) and all(map(same, first, second))
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
+    try:
+        return bool(first == second)
+    except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError):  # as data frames and tensors raise
+        return False
+
+
+class OneMessage(ABC, Generic[Message]):
+    """A client that answers once: what `LocalClient` and `GenProtClient` share.
+
+    A second call with another value is refused, and so are copies: the same randomness on two values would reveal
+    their difference.
+    """
+
+    def __init__(self, secret: Secret | None, loss: Loss | None) -> None:
+        self.loss = Absolute() if loss is None else loss
+        if not isinstance(self.loss, Loss):
+            raise ParameterError(f"loss must be a Loss such as Absolute(), got {loss!r}")
+        if not (secret is None or isinstance(secret, Secret)):
+            raise ParameterError(f"secret must be a Secret or None, got {type(secret).__name__}")
+        self._secret = Secret.generate() if secret is None else secret
+        self._sent: tuple[Any, Message] | None = None
+        self._lock = threading.Lock()
+
+    def __copy__(self) -> NoReturn:
+        raise ParameterError("a client is not copied: the same noise on two values would reveal their difference")
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        self.__copy__()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise ParameterError("a client is not pickled: the same noise on two values would reveal their difference")
+
+    def message(self, value: Any) -> Message:
+        """The one message of this client; the same value again gives the same message."""
+        with self._lock:  # two threads must not both find that nothing was sent
+            if self._sent is None:
+                self._sent = (value, self._make(self._point(value)))
+            elif not same(self._sent[0], value):
+                raise AlreadyReleased(
+                    "this client has sent its message: a second one with another value would reveal both"
+                )
+            return self._sent[1]
+
+    def _point(self, value: Any) -> float:
+        """The point whose median problem has this loss: the value itself, or drawn by the randomised reduction."""
+        if isinstance(self.loss, Absolute):
+            return check_point(value)
+        word = Prf(self._secret.derive("local reduction")).encrypt(counter(0, 0, 0, 0))[:8]
+        return check_point(self.loss.sample(value, (int.from_bytes(word, "little") >> 11) * 2.0**-53))
+
+    @abstractmethod
+    def _make(self, point: float) -> Message:
+        """The private message for a point in [0, 1]."""
+
+
+class LocalClient(OneMessage[bytes]):
     """One client: `message(value)` is everything that ever leaves it.
 
     `loss` says what the server will minimise: the default is the absolute loss (median); others go through the
@@ -84,12 +154,8 @@ class LocalClient:
         loss: Loss | None = None,
     ) -> None:
         self.plan = shared_plan(epsilon, delta, n, form, buckets)
-        self.loss = Absolute() if loss is None else loss
-        if not isinstance(self.loss, Loss):
-            raise ParameterError(f"loss must be a Loss such as Absolute(), got {loss!r}")
-        self._secret = Secret.generate() if secret is None else secret
+        super().__init__(secret, loss)
         self._noise: NormalSequence | None = None
-        self._sent: tuple[Any, bytes] | None = None
 
     def __repr__(self) -> str:
         return f"LocalClient(epsilon={self.plan.epsilon:g}, delta={self.plan.delta:g}, n={self.plan.n}, {self.loss!r})"
@@ -99,22 +165,11 @@ class LocalClient:
         if self._noise is None:
             self._noise = NormalSequence(self._secret, self.plan.entries)
 
-    def message(self, value: Any) -> bytes:
-        """The one message of this client; the same value again gives the same message."""
-        if self._sent is not None:
-            if self._sent[0] == value:
-                return self._sent[1]
-            raise AlreadyReleased("this client has sent its message: a second one with another value would reveal both")
-        if isinstance(self.loss, Absolute):
-            point = check_point(value)
-        else:
-            word = Prf(self._secret.derive("local reduction")).encrypt(counter(0, 0, 0, 0))[:8]
-            point = check_point(self.loss.sample(value, (int.from_bytes(word, "little") >> 11) * 2.0**-53))
+    def _make(self, point: float) -> bytes:
         self.prepare()
         assert self._noise is not None
         bucket = min(max(math.ceil(point * self.plan.w), 1), self.plan.w)
         made = self.plan.header + entries(self.plan, bucket, self._noise)
-        self._sent = (value, made)
         self._noise = None
         return made
 
@@ -141,16 +196,6 @@ def entries(plan: LocalPlan, bucket: int, noise: NormalSequence) -> bytes:
         if vector.dot(vector) > plan.radius_squared:
             made[:] = 0.0
     return made.astype(ENTRY).tobytes()
-
-
-def check_point(value: Any) -> float:
-    """A value in [0, 1] as a float, or an InputError that does not show it."""
-    if isinstance(value, bool) or not isinstance(value, _NUMBERS):
-        raise InputError(f"a value must be a number in [0, 1], got {type(value).__name__}")
-    point = float(value)
-    if not (math.isfinite(point) and 0 <= point <= 1):
-        raise InputError("the value lies outside [0, 1]: scale it before it is sent")
-    return point
 
 
 def simulate(plan: LocalPlan, points: npt.ArrayLike, secret: Secret, first: int = 0) -> npt.NDArray[np.int16]:

@@ -16,6 +16,21 @@ from evercount.bounds.table1 import local_learning_paper
 from evercount.errors import ParameterError
 from evercount.local.plan import FloatArray, LocalPlan
 from evercount.privacy import Budget
+from evercount.privacy.checks import check_number
+
+
+def _points(theta: Any) -> FloatArray:
+    """θ, one or many, as floats in [0, 1]; texts and booleans are refused."""
+    try:
+        points = np.asarray(theta)
+    except ValueError:  # lists of unequal lengths
+        points = np.asarray("")
+    if points.dtype.kind not in "iuf":
+        raise ParameterError(f"theta must be a number in [0, 1] or an array of them, got {theta!r}")
+    points = points.astype(np.float64)
+    if not ((points >= 0) & (points <= 1)).all():
+        raise ParameterError(f"theta must lie in [0, 1], got {theta!r}")
+    return points
 
 
 def make_estimate(plan: LocalPlan, sums: npt.NDArray[np.int64], accepted: int) -> LocalEstimate:
@@ -85,7 +100,7 @@ class LocalEstimate:
 
     def band(self, beta: float = 0.05) -> FloatArray:
         """Half widths: with probability 1 − β all of x lie within them of the values that no noise would give."""
-        return np.asarray(simultaneous_quantile(self.plan.w, beta) * self.std)
+        return np.asarray(simultaneous_quantile(self.plan.w, check_number("beta", beta)) * self.std)
 
     @cached_property
     def monotone(self) -> FloatArray:
@@ -110,9 +125,7 @@ class LocalEstimate:
 
         `raw` uses x̂ as it is; by default its monotone form, which makes f convex.
         """
-        points = np.asarray(theta, np.float64)
-        if not ((points >= 0) & (points <= 1)).all():
-            raise ParameterError("theta must lie in [0, 1]")
+        points = _points(theta)
         slopes = self.x if raw else self.monotone
         knots, values = self._piecewise(slopes)
         result = np.interp(points, knots, values)
@@ -137,7 +150,7 @@ class LocalEstimate:
 
     def quantile(self, tau: float) -> float:
         """The estimated τ-quantile of the collected points: where F̂ = (1 + x̂)/2 passes τ, linear inside a bucket."""
-        if not 0 < tau < 1:
+        if not 0 < check_number("tau", tau) < 1:
             raise ParameterError(f"tau must lie between 0 and 1, got {tau!r}")
         share = (1 + self.monotone) / 2
         at = int(np.searchsorted(share, tau))
@@ -156,13 +169,16 @@ class LocalEstimate:
     # -- errors of the risk --------------------------------------------------------------------------------------
 
     def f_std(self, theta: float) -> float:
-        """Std of f(theta, raw=True): f is linear in x̂."""
-        lengths = np.diff(np.minimum(self._knots, theta))
+        """Std of f(theta, raw=True) at one θ in [0, 1]: f is linear in x̂."""
+        point = _points(theta)
+        if point.ndim != 0:
+            raise ParameterError(f"theta must be one number, got an array of shape {point.shape}")
+        lengths = np.diff(np.minimum(self._knots, point))
         return float(self._noise * np.linalg.norm(lengths @ self.rows))
 
     def f_interval(self, theta: float, level: float = 0.95) -> tuple[float, float]:
         """(low, high) that holds the empirical f(θ) with probability `level`: normal noise plus 1/w for the buckets."""
-        half = interval_quantile(1 - level) * self.f_std(theta) + 1 / self.plan.w
+        half = interval_quantile(1 - check_number("level", level)) * self.f_std(theta) + 1 / self.plan.w
         middle = self.f(theta, raw=True)
         return middle - half, middle + half
 
@@ -175,6 +191,7 @@ class LocalEstimate:
         **Guarantee.** `local.proof.md`, theorem 2. Test:
         tests/test_local_end_to_end.py::test_errors_stay_within_the_bound.
         """
+        beta = check_number("beta", beta)
         share = beta / 2 if population else beta
         band = self.band(share)
         noise = float(np.diff(self._knots) @ band) if raw else float(band.max())
@@ -182,7 +199,15 @@ class LocalEstimate:
         return noise + 1 / self.plan.w + extra
 
     def paper_bound(self) -> float:
-        """The paper's corollary for probability 2/3, with its own constants: 2β + 2/(ε√n). Not relied on."""
+        """The paper's corollary for probability 2/3, with its own constants: 2β + 2/(ε√n). Not relied on.
+
+        Only for ε < 2: the paper gives each of two counters ε/2, and its calibration needs that below 1.
+        """
+        if self.plan.epsilon >= 2:
+            raise ParameterError(
+                "the paper's calibration needs an epsilon below 1, and its two counters get epsilon/2 each: its bound "
+                f"exists for epsilon < 2 only, got epsilon={self.plan.epsilon:g}; bound() holds for every epsilon"
+            )
         half = Budget(self.plan.epsilon / 2, self.plan.delta / 2, calibration="paper")
         row = local_learning_paper(self.plan.epsilon, self.accepted, half.noise_multiplier())
         width = 2 / (self.plan.epsilon * math.sqrt(self.accepted))

@@ -10,80 +10,33 @@ candidates, on the seed or on floating-point errors.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import cached_property, lru_cache
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from evercount.errors import AlreadyReleased, InputError, MessageRejected, ParameterError, UnknownName
-from evercount.local.client import check_point
+from evercount.errors import InputError, MessageRejected, ParameterError, SnapshotError
+from evercount.local.client import OneMessage
 from evercount.local.estimate import LocalEstimate, gain
-from evercount.local.plan import UNIT, FloatArray, IntArray, LocalPlan
+from evercount.local.genprot_exact import BITS, clip_limits, pure_epsilon, widest_clip
+from evercount.local.losses import Loss
+from evercount.local.plan import MISS, UNIT, FloatArray, IntArray, LocalPlan, shared_plan
+from evercount.local.server import iterate
 from evercount.noise import Secret
 from evercount.noise.prf import Prf, counter
 from evercount.privacy import Budget
-from evercount.privacy.checks import check_count, check_positive
+from evercount.privacy.checks import check_count, check_name, check_positive
 
 Rule = Literal["best", "paper"]
-BITS = 53
 MOST_CANDIDATES = 64
+NUMBERS = 2**63
+"""The number of a client lies from 0 to below this."""
+VERSION = 1
 _PERSON = b"evercount.gprot"
-
-
-def choice_weights(low: int, high: int, unit: int, count: int) -> list[int]:
-    """P(a candidate is sent) at every corner, in units of 1/(unit^count·lcm(1 … count)): exact integers.
-
-    A corner: k of the other bits have probability high/unit and the rest low/unit, the candidate's own bit either.
-    """
-    shares = math.lcm(*range(1, count + 1))
-    found = []
-    for k in range(count):
-        law = [1]  # of the number of other bits that are 1, in units of 1/unit^(number of others)
-        for p in [high] * k + [low] * (count - 1 - k):
-            law = [a * (unit - p) + b * p for a, b in zip([*law, 0], [0, *law], strict=True)]
-        sent = sum(value * (shares // (1 + i)) for i, value in enumerate(law))
-        found += [p * sent + (unit - p) * law[0] * (shares // count) for p in (low, high)]
-    return found
-
-
-def exact_ratio(low: int, high: int, unit: int, count: int) -> Fraction:
-    """The largest ratio of the probabilities of a message under two inputs, when all p_t lie in [low, high]/unit.
-
-    **Guarantee.** Exact. The probability of a message is linear in each p_t, so its extremes lie at corners; by
-    symmetry a corner is (own p, number of others at `high`). Test:
-    tests/test_local_genprot.py::test_exact_privacy_by_enumeration.
-    """
-    weights = choice_weights(low, high, unit, count)
-    return Fraction(max(weights), min(weights))
-
-
-def _limits(c: float) -> tuple[int, int]:
-    """lo and hi in units of 2^−53, rounded inwards."""
-    scale = 2.0 ** (BITS - 1)
-    return math.ceil(scale * math.exp(-c) * (1 + 1e-15)), min(2**BITS, math.floor(scale * math.exp(c) * (1 - 1e-15)))
-
-
-def pure_epsilon(c: float, count: int) -> float:
-    """The exact ε of clipping at ½·e^(±c), rounded up."""
-    ratio = exact_ratio(*_limits(c), 2**BITS, count)
-    return math.log(ratio) * (1 + 1e-12) + 1e-15
-
-
-@lru_cache(maxsize=256)
-def widest_clip(epsilon: float, count: int) -> float:
-    """The largest c ≤ ln 2 whose exact ε is at most `epsilon`; by bisection, the result checked."""
-    low, high = 0.0, math.log(2)
-    if pure_epsilon(high, count) <= epsilon:
-        return high
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if pure_epsilon(middle, count) <= epsilon else (low, middle)
-    if not low > 0:
-        raise ParameterError(f"epsilon={epsilon!r} is too small for GenProt with {count} candidates")
-    return low
 
 
 @dataclass(frozen=True)
@@ -107,15 +60,24 @@ class GenProtPlan:
     delta: float = 1e-6
 
     def __post_init__(self) -> None:
-        check_positive("epsilon", self.epsilon)
-        check_count("n", self.n)
-        if self.rule not in ("best", "paper"):
-            raise UnknownName("rule of GenProt", self.rule, ("best", "paper"))
+        object.__setattr__(self, "epsilon", check_positive("epsilon", self.epsilon))
+        object.__setattr__(self, "n", check_count("n", self.n))
+        check_name("rule of GenProt", self.rule, get_args(Rule))
         if not isinstance(self.seed, str) or not self.seed:
             raise ParameterError("the public seed must be a nonempty text")
+        try:
+            self.seed.encode()
+        except UnicodeEncodeError:
+            raise ParameterError("the public seed holds half a character: it cannot be written as UTF-8") from None
         count = check_count("candidates", self.candidates)
         if not 2 <= count <= MOST_CANDIDATES:
             raise ParameterError(f"candidates must lie between 2 and {MOST_CANDIDATES}, got {count}")
+        object.__setattr__(self, "candidates", count)
+        # refuse here what cannot be run: too many buckets, a bad delta, an epsilon that the noise cannot be found for
+        object.__setattr__(self, "buckets", self.shape.w)
+        object.__setattr__(self, "delta", self.shape.delta)
+        if self.rule == "paper":
+            _ = self._mu
         if self.exact_epsilon > self.epsilon:
             raise ParameterError(
                 f"the paper's rule with {count} candidates costs {self.exact_epsilon:.3g}; use more candidates"
@@ -124,7 +86,12 @@ class GenProtPlan:
     @cached_property
     def shape(self) -> LocalPlan:
         """Buckets and factor R of the Gaussian protocol; its noise is not used."""
-        return LocalPlan(self.epsilon, self.delta, self.n, "one-counter", self.buckets)
+        return shared_plan(self.epsilon, self.delta, self.n, "one-counter", self.buckets)
+
+    @cached_property
+    def _mu(self) -> float:
+        """μ of the Gaussian randomizer inside the paper's rule."""
+        return Budget(self.epsilon / 10, self.delta).mu
 
     @cached_property
     def clip(self) -> float:
@@ -134,7 +101,7 @@ class GenProtPlan:
     @property
     def limits(self) -> tuple[int, int]:
         """lo and hi in units of 2^−53."""
-        return _limits(self.clip)
+        return clip_limits(self.clip)
 
     @cached_property
     def exact_epsilon(self) -> float:
@@ -183,7 +150,7 @@ class GenProtPlan:
         low, high = self.limits
         if self.rule == "best":
             return np.where(match > 0, high, low)
-        mu = Budget(self.epsilon / 10, self.delta).mu
+        mu = self._mu
         exponent = np.clip(mu * match - mu * mu / 2, -2.0, 0.69)
         raw = np.floor(2.0 ** (BITS - 1) * np.exp(exponent)).astype(np.int64)
         return np.where((raw < low) | (raw > high), 2 ** (BITS - 1), raw)
@@ -205,14 +172,42 @@ class GenProtPlan:
 
     # -- public randomness ------------------------------------------------------------------------------------------
 
+    @cached_property
+    def reach(self) -> float:
+        """The norm that a candidate passes with probability below 2^−40 (Laurent and Massart); such a one is zeros."""
+        size = self.shape.w + 1
+        return math.sqrt(size + 2 * math.sqrt(size * MISS) + 2 * MISS)
+
+    @cached_property
+    def poison_bound(self) -> float:
+        """The most that one accepted message in place of an honest one moves any entry of x̂, times the accepted ones.
+
+        **Guarantee.** For every client number and message, also where the sender chose both. Every candidate lies in
+        the ball of radius `reach`, because `candidate` replaces others by zeros. So the sum moves by at most 2·reach,
+        the mean vector by 2·reach·radius/(κ·accepted) with κ = moments[0], and x̂[t] is a linear function of it with
+        the row t of `LocalEstimate.rows`: Cauchy and Schwarz. Zeros cost an estimate nothing: less than 2^−40 for a
+        candidate. Test: tests/test_local_genprot.py::test_a_poisoned_message_moves_no_more_than_its_share.
+        """
+        rows = LocalEstimate(self.shape, 1, np.zeros(self.shape.w + 1)).rows
+        steepest = float(np.linalg.norm(rows, axis=1).max())
+        return 2 * self.reach * self.radius * steepest / self.moments[0] * (1 + 1e-9)
+
+    @cached_property
+    def digest(self) -> str:
+        """By this servers know that they mean the same plan and candidates."""
+        numbers = f"{self.epsilon.hex()}|{self.delta.hex()}|{self.n}|{self.candidates}|{self.rule}|{self.buckets}"
+        text = f"{VERSION}|{numbers}|{self.limits}|{self.seed}"
+        return hashlib.blake2b(text.encode(), digest_size=8, person=_PERSON).hexdigest()
+
     def candidate(self, client: int, number: int) -> FloatArray:
-        """Candidate y_number of a client: w + 1 standard normals, from the public seed."""
+        """Candidate y_number of a client: w + 1 standard normals from the public seed, or zeros beyond `reach`."""
         from scipy.special import ndtri
 
         text = f"{self.seed}|{client}|{number}".encode()
         size = self.shape.w + 1
         words = np.frombuffer(hashlib.shake_256(_PERSON + text).digest(8 * size), "<u8")
-        return np.asarray(ndtri((words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54))
+        made = np.asarray(ndtri((words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54))
+        return made if made @ made <= self.reach**2 else np.zeros(size)
 
 
 def choose(plan: GenProtPlan, probabilities: IntArray, secret: Secret) -> int:
@@ -244,27 +239,45 @@ class _Words:
         return self._left.pop(0)
 
 
-class GenProtClient:
-    """One client with its public number: `message(value)` is the number of a candidate, log₂ T bits."""
+def _whole(value: object, end: int) -> int | None:
+    """A whole number in 0 … end − 1 as an int, else None; booleans are none."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < end:
+        return None
+    return int(value)
 
-    def __init__(self, plan: GenProtPlan, number: int, secret: Secret | None = None) -> None:
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise ParameterError(f"a client's number must be a whole number from 0 on, got {number!r}")
-        self.plan, self.number = plan, number
-        self._secret = Secret.generate() if secret is None else secret
-        self._sent: tuple[Any, int] | None = None
 
-    def message(self, value: Any) -> int:
-        """The one message of this client; the same value again gives the same message."""
-        if self._sent is not None:
-            if self._sent[0] == value:
-                return self._sent[1]
-            raise AlreadyReleased("this client has sent its message: a second one with another value would reveal both")
-        bucket = int(self.plan.shape.bucket([check_point(value)])[0])
+def _check_plan(plan: object) -> None:
+    if not isinstance(plan, GenProtPlan):
+        raise ParameterError(f"plan must be a GenProtPlan, got {type(plan).__name__}")
+
+
+class GenProtClient(OneMessage[int]):
+    """One client with its public number: `message(value)` is the number of a candidate, log₂ T bits.
+
+    `loss` as in `LocalClient`: the default is the absolute loss; others go through the randomised reduction, which
+    comes before the private message and so costs no privacy.
+
+    **Guarantee.** The message is pure `plan.exact_epsilon`-LDP. Proof: `genprot.proof.md`, theorem 1. Test:
+    tests/test_local_genprot.py::test_choose_has_the_exact_law.
+    """
+
+    def __init__(
+        self, plan: GenProtPlan, number: int, secret: Secret | None = None, *, loss: Loss | None = None
+    ) -> None:
+        _check_plan(plan)
+        whole = _whole(number, NUMBERS)
+        if whole is None:
+            raise ParameterError(f"a client's number must be a whole number from 0 to below 2^63, got {number!r}")
+        super().__init__(secret, loss)
+        self.plan, self.number = plan, whole
+
+    def __repr__(self) -> str:
+        return f"GenProtClient({self.plan!r}, {self.number}, {self.loss!r})"
+
+    def _make(self, point: float) -> int:
+        bucket = int(self.plan.shape.bucket([point])[0])
         table = np.stack([self.plan.candidate(self.number, t) for t in range(self.plan.candidates)])
-        chosen = choose(self.plan, self.plan.bit_probabilities(table @ self.plan.directions[bucket - 1]), self._secret)
-        self._sent = (value, chosen)
-        return chosen
+        return choose(self.plan, self.plan.bit_probabilities(table @ self.plan.directions[bucket - 1]), self._secret)
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,32 +296,63 @@ class PureEstimate(LocalEstimate):
 
 
 class GenProtServer:
-    """Adds up the candidates that clients name. Constant memory; servers of one plan merge."""
+    """Adds up the candidates that clients name. Constant memory; servers of one plan merge.
+
+    **Guarantee.** A rejected message changes nothing but the number of rejected ones. An accepted message, whatever
+    its client number, moves any entry of x̂ by at most `poison_bound()`/accepted. Proof: `GenProtPlan.poison_bound`.
+    Test: tests/test_local_genprot.py::test_a_poisoned_message_moves_no_more_than_its_share.
+    """
 
     def __init__(self, plan: GenProtPlan) -> None:
+        _check_plan(plan)
         self.plan = plan
         self._sum = np.zeros(plan.shape.w + 1)
         self.accepted = 0
         self.rejected = 0
 
-    def add(self, number: int, message: object) -> None:
-        """Add the message of a client, or count it as rejected and raise MessageRejected."""
-        if isinstance(message, bool) or not isinstance(message, int | np.integer):
+    def __repr__(self) -> str:
+        return f"GenProtServer({self.plan!r}, accepted={self.accepted}, rejected={self.rejected})"
+
+    def add(self, number: object, message: object) -> None:
+        """Add the message of the client with this number, or count it as rejected and raise MessageRejected."""
+        client, chosen = _whole(number, NUMBERS), _whole(message, self.plan.candidates)
+        if client is None or chosen is None:
             self.rejected += 1
-            raise MessageRejected(f"a message is a whole number, got {type(message).__name__}")
-        if not 0 <= int(message) < self.plan.candidates:
-            self.rejected += 1
-            raise MessageRejected(f"a message lies between 0 and {self.plan.candidates - 1}, got {message}")
-        self._sum += self.plan.candidate(int(number), int(message))
+            if client is None:
+                raise MessageRejected("the number of a client is a whole number from 0 to below 2^63")
+            raise MessageRejected(f"a message is a whole number from 0 to {self.plan.candidates - 1}")
+        self._sum += self.plan.candidate(client, chosen)
         self.accepted += 1
 
-    def merge(self, other: GenProtServer) -> None:
-        """Add the sums of another server of the same plan."""
-        if other.plan != self.plan or other is self:
-            raise ParameterError("only two different servers of the same plan can be merged")
-        self._sum += other._sum
-        self.accepted += other.accepted
-        self.rejected += other.rejected
+    def add_many(self, messages: Iterable[object]) -> int:
+        """Add pairs (client's number, message); the number of accepted ones. Bad ones are only counted."""
+        before = self.accepted
+        pair: Any
+        for pair in iterate(messages):
+            try:
+                number, message = pair
+            except (TypeError, ValueError):
+                self.rejected += 1
+                continue
+            try:
+                self.add(number, message)
+            except MessageRejected:
+                continue
+        return self.accepted - before
+
+    def merge(self, *others: GenProtServer) -> None:
+        """Add the sums of other servers of the same plan; they are left as they are and must not be merged twice."""
+        for other in others:
+            if not isinstance(other, GenProtServer) or other.plan != self.plan or other is self:
+                raise ParameterError("only different GenProt servers of the same plan can be merged")
+        for other in others:
+            self._sum += other._sum
+            self.accepted += other.accepted
+            self.rejected += other.rejected
+
+    def poison_bound(self) -> float:
+        """As `LocalServer.poison_bound`: see `GenProtPlan.poison_bound`."""
+        return self.plan.poison_bound
 
     def estimate(self) -> PureEstimate:
         """The estimate from all accepted messages: unbiased for rule="best", nearly so for rule="paper"."""
@@ -321,3 +365,36 @@ class GenProtServer:
         x = 2 * (prefix - gain(shape) * (prefix[-1] - 1)) - 1
         std = plan.radius * math.sqrt(max(1.0, variance)) / mean
         return PureEstimate(shape, self.accepted, np.concatenate([[-1.0], x]), std)
+
+    # -- keeping and moving the sums -----------------------------------------------------------------------------
+
+    def dump(self) -> bytes:
+        """The partial sums, to store or to send to another server. They hold private messages only: no secret."""
+        plan = self.plan
+        data: dict[str, Any] = {
+            "format": VERSION,
+            "genprot": [plan.epsilon, plan.n, plan.seed, plan.candidates, plan.rule, plan.buckets, plan.delta],
+            "digest": plan.digest,
+            "accepted": self.accepted,
+            "rejected": self.rejected,
+            "sum": self._sum.tolist(),
+        }
+        return json.dumps(data).encode()
+
+    @classmethod
+    def load(cls, blob: bytes) -> GenProtServer:
+        """The server of `dump`, or a SnapshotError."""
+        try:
+            data = json.loads(blob)
+            made = cls(GenProtPlan(*data["genprot"]))
+            good = data["format"] == VERSION and data["digest"] == made.plan.digest
+            total = np.asarray(data["sum"], dtype=np.float64)
+            accepted, rejected = (_whole(data[name], NUMBERS) for name in ("accepted", "rejected"))
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise SnapshotError(f"this is not a dump of a GenProtServer ({type(error).__name__})") from None
+        if not good or accepted is None or rejected is None or total.shape != made._sum.shape:
+            raise SnapshotError("the dump belongs to another version or plan")
+        if not np.linalg.norm(total) <= accepted * made.plan.reach * (1 + 1e-9):  # NaN fails this, too
+            raise SnapshotError("the dump is damaged: no messages have this sum")
+        made._sum, made.accepted, made.rejected = total, accepted, rejected
+        return made

@@ -13,7 +13,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from evercount.errors import InputError, ParameterError
+from evercount.privacy.checks import check_number
+
+_NUMBERS = (float, int, np.floating, np.integer)
+
+
+def is_number(value: object) -> bool:
+    """Whether this is a Python or NumPy number; booleans are none."""
+    return isinstance(value, _NUMBERS) and not isinstance(value, bool)
+
+
+def check_point(value: Any) -> float:
+    """A value in [0, 1] as a float, or an InputError that does not show it."""
+    if not is_number(value):
+        raise InputError(f"a value must be a number in [0, 1], got {type(value).__name__}")
+    if not 0 <= value <= 1:  # before it becomes a float, which not every int fits
+        raise InputError("the value lies outside [0, 1]: scale it before it is sent")
+    return float(value)
 
 
 class Loss(ABC):
@@ -49,27 +68,21 @@ class Loss(ABC):
         return high
 
 
-def _point(data: Any) -> float:
-    if isinstance(data, bool) or not isinstance(data, int | float) or not 0 <= data <= 1:
-        raise InputError("a data point must be a number in [0, 1]")
-    return float(data)
-
-
 @dataclass(frozen=True)
 class Absolute(Loss):
     """|θ − d|: the median. Z(d) = d, so no randomness is used."""
 
     def value(self, theta: float, data: Any) -> float:
         """ℓ(θ, d)."""
-        return abs(theta - _point(data))
+        return abs(theta - check_point(data))
 
     def derivative(self, theta: float, data: Any) -> float:
         """See `Loss`."""
-        return 1.0 if theta >= _point(data) else -1.0
+        return 1.0 if theta >= check_point(data) else -1.0
 
     def sample(self, data: Any, u: float) -> float:
         """d itself."""
-        return _point(data)
+        return check_point(data)
 
 
 @dataclass(frozen=True)
@@ -83,21 +96,22 @@ class Quantile(Loss):
     tau: float
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "tau", check_number("tau", self.tau))
         if not 0 < self.tau < 1:
             raise ParameterError(f"tau must lie between 0 and 1, got {self.tau!r}")
 
     def value(self, theta: float, data: Any) -> float:
         """ℓ(θ, d)."""
-        d = _point(data)
+        d = check_point(data)
         return self.tau * (d - theta) if theta < d else (1 - self.tau) * (theta - d)
 
     def derivative(self, theta: float, data: Any) -> float:
         """See `Loss`."""
-        return 1 - self.tau if theta >= _point(data) else -self.tau
+        return 1 - self.tau if theta >= check_point(data) else -self.tau
 
     def sample(self, data: Any, u: float) -> float:
         """0, d or 1 with probabilities (1 − τ)/2, 1/2 and τ/2."""
-        d = _point(data)
+        d = check_point(data)
         if u < (1 - self.tau) / 2:
             return 0.0
         return d if u < 1 - self.tau / 2 else 1.0
@@ -110,6 +124,7 @@ class Hinge(Loss):
     margin: float = 0.1
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "margin", check_number("margin", self.margin))
         if not 0 <= self.margin <= 1:
             raise ParameterError(f"margin must lie in [0, 1], got {self.margin!r}")
 
@@ -118,9 +133,9 @@ class Hinge(Loss):
             x, y = data
         except (TypeError, ValueError):
             raise InputError("a data point of Hinge is a pair (x, y)") from None
-        if y not in (-1, 1):
+        if not is_number(y) or y not in (-1, 1):
             raise InputError("the label y must be -1 or 1")
-        return _point(x), int(y)
+        return check_point(x), int(y)
 
     def value(self, theta: float, data: Any) -> float:
         """ℓ(θ, d)."""
@@ -149,10 +164,25 @@ class ConvexLoss(Loss):
     loss: Callable[[float, Any], float]
     slope: Callable[[float, Any], float]
 
+    def __post_init__(self) -> None:
+        for name in ("loss", "slope"):
+            if not callable(getattr(self, name)):
+                raise ParameterError(f"{name} must be a function of (theta, data), got {getattr(self, name)!r}")
+
     def value(self, theta: float, data: Any) -> float:
         """ℓ(θ, d)."""
-        return float(self.loss(theta, data))
+        return _returned("loss", self.loss(theta, data))
 
     def derivative(self, theta: float, data: Any) -> float:
         """See `Loss`."""
-        return float(self.slope(theta, data))
+        return _returned("slope", self.slope(theta, data))
+
+
+def _returned(name: str, value: Any) -> float:
+    """What a function of the user returned, as a float; the message does not show it, as it follows from the data."""
+    try:
+        if isinstance(value, str | bytes):  # float would read them
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"the function {name} must return a number, got {type(value).__name__}") from None

@@ -43,11 +43,21 @@ def inside(plan: LocalPlan, entries: FloatArray) -> BoolArray:
     return np.asarray((norms <= float(plan.radius) ** 2).all(axis=1))
 
 
+def _bytes(message: object) -> bytes | None:
+    """The bytes of a bytes-like message, or None for anything else."""
+    if isinstance(message, bytes):
+        return message
+    try:
+        return bytes(message) if isinstance(message, bytearray | memoryview) else None
+    except ValueError:  # a view that was released
+        return None
+
+
 def unpack(plan: LocalPlan, message: object) -> FloatArray:
-    """The entries of one message, or MessageRejected with the reason."""
-    if not isinstance(message, bytes | bytearray | memoryview):
+    """The entries of one message (bytes, bytearray or memoryview), or MessageRejected with the reason."""
+    data = _bytes(message)
+    if data is None:
         raise MessageRejected(f"a message is bytes, got {type(message).__name__}")
-    data = bytes(message)
     if data[:2] != MAGIC:
         raise MessageRejected("this is not a message of an evercount client")
     if len(data) > 2 and data[2] != VERSION:
@@ -63,9 +73,9 @@ def unpack(plan: LocalPlan, message: object) -> FloatArray:
 
 
 def unpack_many(plan: LocalPlan, messages: Sequence[object]) -> tuple[FloatArray, int]:
-    """(entries of the accepted messages, number of rejected ones) of a batch."""
+    """(entries of the accepted messages, number of rejected ones) of a batch; accepts what `unpack` accepts."""
     want = size(plan)
-    good = [m for m in messages if isinstance(m, bytes) and len(m) == want]
+    good = [m for m in map(_bytes, messages) if m is not None and len(m) == want]
     table = np.frombuffer(b"".join(good), np.uint8).reshape(len(good), want)
     known = (table[:, :HEAD] == np.frombuffer(header(plan), np.uint8)).all(axis=1)
     if not known.all():

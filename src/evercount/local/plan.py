@@ -26,6 +26,8 @@ IntArray = npt.NDArray[np.int64]
 UNIT = 2**20
 """R is rounded to multiples of 1/UNIT."""
 MOST_BUCKETS = 4096
+MOST_CLIENTS = 2**47
+"""Sums of so many 16-bit entries fit 64 bits."""
 LARGEST_ENTRY = 32767
 """An entry of a message is a signed 16-bit number."""
 MISS = 40 * math.log(2)
@@ -87,6 +89,8 @@ class LocalPlan:
         object.__setattr__(self, "epsilon", check_positive("epsilon", self.epsilon))
         object.__setattr__(self, "delta", check_delta(self.delta))
         object.__setattr__(self, "n", check_count("n", self.n))
+        if self.n > MOST_CLIENTS:
+            raise TooLarge(f"n is more than {MOST_CLIENTS}: sums of that many messages would not be exact")
         check_name("form of the local protocol", self.form, get_args(Form))
         w = self.buckets
         w = max(2, math.ceil(self.epsilon * math.sqrt(self.n))) if w is None else check_count("buckets", w)
@@ -264,7 +268,16 @@ class LocalPlan:
         }
 
 
-@lru_cache(maxsize=64)
 def shared_plan(epsilon: float, delta: float, n: int, form: Form, buckets: int | None) -> LocalPlan:
     """One plan object for all clients and servers of equal parameters in a process: its numbers are computed once."""
+    try:
+        hash((epsilon, delta, n, form, buckets))
+    except TypeError:  # a list, say: the plan itself refuses it, and says why
+        return LocalPlan(epsilon, delta, n, form, buckets)
+    return _shared_plan(epsilon, delta, n, form, buckets)
+
+
+# typed: True must not find the plan of 1.0
+@lru_cache(maxsize=64, typed=True)
+def _shared_plan(epsilon: float, delta: float, n: int, form: Form, buckets: int | None) -> LocalPlan:
     return LocalPlan(epsilon, delta, n, form, buckets)

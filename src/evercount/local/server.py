@@ -19,6 +19,13 @@ BATCH = 4096
 """Messages that are checked and added at a time."""
 
 
+def iterate(messages: Iterable[object]) -> Iterator[object]:
+    """The messages of a batch, or an InputError where it is none: one message, or nothing to go through."""
+    if isinstance(messages, str | bytes | bytearray | memoryview) or not isinstance(messages, Iterable):
+        raise InputError(f"a batch is a sequence of messages, got {type(messages).__name__}; use add for one message")
+    return iter(messages)
+
+
 class LocalServer:
     """Sums of accepted messages. Servers of equal plans merge, in any order, to the same sums.
 
@@ -50,7 +57,7 @@ class LocalServer:
 
     def add_many(self, messages: Iterable[object]) -> int:
         """Add a batch of any length; the number of accepted ones. Bad ones are only counted."""
-        source: Iterator[object] = iter(messages)
+        source = iterate(messages)
         before = self.accepted
         while batch := list(islice(source, BATCH)):
             entries, rejected = unpack_many(self.plan, batch)
@@ -77,6 +84,8 @@ class LocalServer:
     def merge(self, *others: LocalServer) -> None:
         """Add the sums of other servers of the same plan; they are left as they are and must not be merged twice."""
         for other in others:
+            if not isinstance(other, LocalServer):
+                raise ParameterError(f"a LocalServer is merged with others of its kind, got {type(other).__name__}")
             if other.plan.digest != self.plan.digest:
                 raise ParameterError("servers of different plans (epsilon, delta, buckets or form) cannot be merged")
             if other is self:

@@ -121,7 +121,7 @@ class SparseCount:
         return self._advance(self._checked(counts))
 
     def _checked(self, counts: Iterable[int]) -> list[int]:
-        if not isinstance(counts, Iterable):
+        if isinstance(counts, str | bytes) or not isinstance(counts, Iterable):
             raise InputError(f"the events of ticks must be a sequence, got {type(counts).__name__}; use step for one")
         values: npt.NDArray[Any]
         try:

@@ -177,9 +177,12 @@ class SparsePlan:
         ones = self.max_ones if ones is None else ones
         if ones is None:
             raise ParameterError("max_ones is unknown: say for how many ones the bound is wanted")
-        if ones != 0 or isinstance(ones, bool):
-            ones = check_count("ones", ones)
-        return self.offset + self.counter_bound(ones // (self.threshold - self.spread))
+        return self.offset + self.counter_bound(_check_ones(ones) // (self.threshold - self.spread))
+
+
+def _check_ones(ones: object) -> int:
+    """A number of ones: as `check_count`, and 0."""
+    return 0 if type(ones) is int and ones == 0 else check_count("ones", ones)
 
 
 def _tree_name(epsilon: float, ticks: int, beta: float) -> str:

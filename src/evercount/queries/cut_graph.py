@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import comb, sqrt
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,10 @@ class CutGraph:
 
     def __post_init__(self) -> None:
         n = check_count("vertices", self.vertices)
-        edges = np.array(self.edges, np.float64)  # a copy: what was released does not change
+        try:
+            edges = np.array(self.edges, np.float64)  # a copy: what was released does not change
+        except (TypeError, ValueError, OverflowError):
+            raise ParameterError("edges must be the weights of all pairs, numbers in one row") from None
         if n < 2 or edges.shape != (n * (n - 1) // 2,):
             raise ParameterError(f"a graph on {n} vertices has {n * (n - 1) // 2} pairs, got shape {edges.shape}")
         if check_number("std", self.std) < 0:
@@ -92,7 +96,7 @@ class CutGraph:
         events = check_count("ticks", ticks) * _cuts_of_size(self.vertices, a, b)
         if every_size:
             events *= sum(self.vertices - 2 * small + 1 for small in range(1, self.vertices // 2 + 1))
-        return self.std * sqrt(a * b) * simultaneous_quantile(events, beta)
+        return self.std * sqrt(a * b) * simultaneous_quantile(events, check_number("beta", beta))
 
     def paper_bound(self, sizes: tuple[int, int], ticks: int, multiplier: float) -> float:
         """The paper's bound 3·C·|S|·Ψ(T)·√((|S|+|P|)·ln(|S|+|P|)·ln 6T), |S| ≤ |P|, claimed with probability 2/3.
@@ -100,7 +104,7 @@ class CutGraph:
         `multiplier` is its C_{ε,δ}. Quoted for comparison: its Ψ is too small, and nothing rests on it.
         """
         small, large = sorted(self._sizes(sizes))
-        return cuts_paper(ticks, multiplier, small, large)
+        return cuts_paper(ticks, check_number("multiplier", multiplier), small, large)
 
     # -- extreme cuts --------------------------------------------------------------------------------------------
 
@@ -158,13 +162,19 @@ class CutGraph:
         return CutEstimate(tuple(sorted(side)), found.value / pairs, found.std / pairs, method, exact)
 
     def _side(self, name: str, vertices: Collection[int]) -> list[int]:
-        side = sorted(set(vertices))
-        if not side or len(side) != len(vertices) or not 0 <= side[0] <= side[-1] < self.vertices:
+        members = list(vertices) if isinstance(vertices, Iterable) else []
+        whole = all(issubclass(type(v), Integral) and type(v) is not bool for v in members)
+        side = sorted(map(int, set(members))) if whole else []
+        if not side or len(side) != len(members) or not 0 <= side[0] <= side[-1] < self.vertices:
             raise ParameterError(f"{name} must hold distinct vertices in 0..{self.vertices - 1}, got {vertices!r}")
         return side
 
     def _sizes(self, sizes: tuple[int, int]) -> tuple[int, int]:
-        a, b = (check_count("the size of a side", size) for size in sizes)
+        try:
+            a, b = sizes
+        except (TypeError, ValueError):
+            raise ParameterError(f"sizes must be those of the two sides, (|S|, |P|), got {sizes!r}") from None
+        a, b = check_count("the size of a side", a), check_count("the size of a side", b)
         if a + b > self.vertices:
             raise ParameterError(f"disjoint sides of {a} and {b} vertices do not fit into {self.vertices}")
         return a, b

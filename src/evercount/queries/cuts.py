@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
+from numbers import Real
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from evercount.errors import InputError, ParameterError
+from evercount.errors import InputError, ParameterError, TooLarge
 from evercount.privacy.checks import check_count, check_name, check_positive
 from evercount.queries.base import Adjacency, FloatArray, IntArray, Query
 from evercount.queries.cut_graph import CutGraph
 from evercount.queries.sizes import require_fits
+
+MOST_VERTICES = 2**31
 
 Weights = Literal["unit", "signed"]
 Swap = Literal["any edge", "same edge"]
@@ -43,6 +47,8 @@ class Cuts(Query):
         object.__setattr__(self, "vertices", check_count("vertices", self.vertices))
         if self.vertices < 2:
             raise ParameterError("a cut needs at least 2 vertices, got vertices=1")
+        if self.vertices > MOST_VERTICES:
+            raise TooLarge(f"a graph of that many vertices has too many pairs: use at most {MOST_VERTICES} vertices")
         check_name("range of weights", self.weights, get_args(Weights))
         check_name("swap", self.swap, get_args(Swap))
         units = 1 / check_positive("grid", self.grid)
@@ -93,16 +99,16 @@ class Cuts(Query):
     def _read(self, updates: list[Any]) -> tuple[IntArray, IntArray]:
         """Cells and weights in grid units of a tick; InputError for the first update that is not legal."""
         try:
-            table = np.array([(u, v, w) for u, v, w in updates], np.float64)
-            if table.ndim != 2:
-                raise ValueError
-        except (TypeError, ValueError):
-            for number, update in enumerate(updates):
-                if not _is_triple(update):
-                    raise InputError(
-                        f"update {number} of this tick, {update!r}, is not (u, v, weight), three numbers"
-                    ) from None
-            raise
+            triples = [(u, v, w) for u, v, w in updates]
+            # types first: NumPy would read texts and booleans as numbers
+            if not all(map(_is_number, set(map(type, chain.from_iterable(triples))))):
+                raise TypeError
+            table = np.array(triples, np.float64)
+        except (TypeError, ValueError, OverflowError):
+            number = next(number for number, update in enumerate(updates) if not _is_triple(update))
+            raise InputError(
+                f"update {number} of this tick, {updates[number]!r}, is not (u, v, weight), three numbers"
+            ) from None
         n, least = self.vertices, -1.0 if self.weights == "signed" else 0.0
         ends, weight = table[:, :2], table[:, 2]
         # comparisons are written so that NaN fails them
@@ -121,10 +127,14 @@ class Cuts(Query):
         return cells, np.rint(weight / self.grid).astype(np.int64)
 
 
+def _is_number(kind: type) -> bool:
+    return issubclass(kind, Real) and not issubclass(kind, bool)
+
+
 def _is_triple(update: Any) -> bool:
     try:
         u, v, w = update
         float(u), float(v), float(w)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
-    return True
+    return all(_is_number(type(part)) for part in (u, v, w))

@@ -22,7 +22,8 @@ from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 
-from evercount.errors import InputError, ParameterError, SnapshotError, TooLarge, UnknownName
+from evercount.errors import InputError, ParameterError, SnapshotError, TooLarge
+from evercount.privacy.checks import check_name
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, FloatArray, IntArray, Query
 
 StreamKind = Literal["insert", "delete", "ignore-duplicates"]
@@ -114,8 +115,7 @@ class GraphQuery(Query):
 
     def __post_init__(self) -> None:
         _whole("vertices", self.vertices, 2, 2**31)
-        if self.stream not in get_args(StreamKind):
-            raise UnknownName("kind of edge stream", self.stream, get_args(StreamKind))
+        check_name("kind of edge stream", self.stream, get_args(StreamKind))
         if not isinstance(self.enforce_degree, bool):
             raise ParameterError(f"enforce_degree must be True or False, got {self.enforce_degree!r}")
         if self.max_degree is not None:
@@ -176,8 +176,7 @@ class GraphQuery(Query):
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S: see the Guarantee of the class."""
-        if adjacency not in get_args(Adjacency):
-            raise UnknownName("adjacency", adjacency, get_args(Adjacency))
+        check_name("adjacency", adjacency, get_args(Adjacency))
         parts = self.reach(self.stream)
         if not self.enforce_degree or self.stream == "delete":
             return float(sum(part.squared(adjacency) for part in parts))
@@ -341,7 +340,7 @@ class GraphQuery(Query):
         """One update as (smaller vertex, larger vertex, weight)."""
         try:
             u, v, *rest = event
-            if u is True or u is False or v is True or v is False:  # they would pass for 1 and 0
+            if isinstance(u, bool) or isinstance(v, bool) or (rest and isinstance(rest[0], bool)):  # not 1 and 0
                 raise TypeError
             u, v = index(u), index(v)
             weight = index(rest[0]) if rest else 1
