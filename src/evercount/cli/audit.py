@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -40,6 +40,7 @@ def sensitivity(
     from evercount.cli.options import parse_parameters
     from evercount.factorizations import factorization as build
     from evercount.queries import build_query
+    from evercount.queries.base import Adjacency
 
     asked = build_query(query, parse_parameters(parameter or []))
     names = factorization or ["balanced", "normalized", "square-root", "binary-tree", "identity"]
@@ -49,7 +50,7 @@ def sensitivity(
         report = audit_sensitivity(
             asked,
             matrices,
-            adjacency,  # type: ignore[arg-type]
+            cast(Adjacency, adjacency),
             ticks,
             budget=pairs,
             seed=seed,

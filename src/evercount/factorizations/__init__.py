@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations.base import Factorization, State, check_horizon, tick_grid
 from evercount.factorizations.optimal import Optimal
@@ -28,7 +31,8 @@ def factorization(name: str | None, horizon: int | None) -> Factorization:
         raise ParameterError(
             f"{name!r} needs a known horizon; without one use factorization='unbounded' (or give a horizon)"
         )
-    return FACTORIZATIONS[name](check_horizon(horizon, unbounded=True))  # type: ignore[call-arg]
+    build = cast(Callable[[int | None], Factorization], FACTORIZATIONS[name])
+    return build(check_horizon(horizon, unbounded=True))
 
 
 __all__ = [

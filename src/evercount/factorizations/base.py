@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +57,7 @@ class Factorization(ABC):
     applies. Tests: tests/test_factorizations_contract.py runs over every registered factorisation.
     """
 
-    name: ClassVar[str]
+    name: str
     horizon: int | None
     column_norm: float
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NoReturn, SupportsIndex
+from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -21,17 +21,19 @@ class NoiseStream(ABC):
     takes from it exactly once per tick.
     """
 
-    name: ClassVar[str]
+    name: str
     """What a release says about its noise: "exact" or "insecure-float"."""
 
-    rounded: ClassVar[bool]
+    rounded: bool
     """Whether real noise was rounded to whole grid units, which adds grid²/12 to its variance."""
 
-    whole: ClassVar[bool] = False
+    whole: bool = False
     """Whether the noise is a whole number of grid units, so that sums are added as integers."""
 
-    tick: int
-    """How many ticks have been taken."""
+    @property
+    def tick(self) -> int:
+        """How many ticks have been taken."""
+        raise NotImplementedError
 
     numeric_delta: float
     """The proved price in δ of finite arithmetic; 0 where nothing is proved (floats)."""

@@ -224,6 +224,8 @@ class ExactStream(NoiseStream):
     rounded = True
     whole = True
 
+    tick: int = 0
+
     def __init__(
         self,
         factorization: Factorization,

@@ -51,7 +51,7 @@ class FloatStream(NoiseStream):
         self._before: tuple[list[State], dict[str, Any], int] | None = None  # where their block began, and its length
 
     @property
-    def tick(self) -> int:  # type: ignore[override]
+    def tick(self) -> int:
         """How many ticks have been taken."""
         return self._states[-1].tick - len(self._ready)
 
@@ -185,13 +185,13 @@ class PeriodicStream(NoiseStream):
         self._make = make
         self._inner = make(0)
         self._done = 0
-        self.name = self._inner.name  # type: ignore[misc]
-        self.rounded = self._inner.rounded  # type: ignore[misc]
-        self.whole = self._inner.whole  # type: ignore[misc]
+        self.name = self._inner.name
+        self.rounded = self._inner.rounded
+        self.whole = self._inner.whole
         self.numeric_delta = self._inner.numeric_delta
 
     @property
-    def tick(self) -> int:  # type: ignore[override]
+    def tick(self) -> int:
         """How many ticks have been taken."""
         return self._done * self.period + self._inner.tick
 

@@ -71,6 +71,8 @@ class PureStream(NoiseStream):
     whole = True
     numeric_delta = 0.0
 
+    tick: int = 0
+
     def __init__(
         self, tree: PureFactorization, epsilon: float, l1: float, grid: float, cells: int, secret: Secret
     ) -> None:
@@ -225,7 +227,7 @@ def build_pure(
     elif seed is not None:
         raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
     stream = PureStream(tree, epsilon, l1, grid, cells, secret or Secret.generate())
-    stream.name = name  # type: ignore[misc]
+    stream.name = name
     if state is not None:
         stream.resume(state)
     sigma = math.sqrt(variance(stream.rate)) * grid

@@ -84,7 +84,7 @@ class DigitTree(PureFactorization):
             levels += 1
         self.levels = levels
         self.column_norm = math.sqrt(levels) * (1 + 1e-9)
-        self.name = f"pure-tree-{base}" if balanced else ("pure-binary" if base == 2 else f"pure-plain-{base}")  # type: ignore[misc]
+        self.name = f"pure-tree-{base}" if balanced else ("pure-binary" if base == 2 else f"pure-plain-{base}")
 
     # -- digits and walks ------------------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class WindowTree(DigitTree):
         self.size = base ** (levels - 1)
         """Ticks of a node of the highest level; after the first window errors repeat with this period."""
         self.column_norm = math.sqrt(levels) * (1 + 1e-9)
-        self.name = f"pure-window-{base}-{levels}"  # type: ignore[misc]
+        self.name = f"pure-window-{base}-{levels}"
 
     def digits(self, ticks: npt.ArrayLike) -> IntArray:
         """See `DigitTree`; the highest place counts on."""
@@ -344,7 +344,7 @@ class HybridTree(PureFactorization):
 
     def __init__(self, binary: bool = False) -> None:
         self.binary = binary
-        self.name = "pure-hybrid-binary" if binary else "pure-hybrid"  # type: ignore[misc]
+        self.name = "pure-hybrid-binary" if binary else "pure-hybrid"
         self.total_share = Fraction(2) if binary else Fraction(4)
         """ε over the part of ε that an epoch's total has: the std of a total in units of that of rate ε/Δ₁."""
 

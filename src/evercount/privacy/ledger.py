@@ -220,8 +220,6 @@ class Ledger:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ledger) and (self._total, self._entries) == (other._total, other._entries)
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         pure = f", pure_epsilon={self.pure_epsilon:.6g}" if any(entry.pure for entry in self._entries) else ""
         return f"Ledger({self._total!r}, {len(self._entries)} entries, mu={self.mu:.6g}{pure})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 import threading
 import tomllib
 from collections.abc import Callable
@@ -57,8 +58,8 @@ def run(service: Service, host: str, port: int, ready: Callable[[str], None] | N
             service.hub.close()
             super().handle_exit(sig, frame)
 
-        async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-            await super().startup(sockets)  # type: ignore[arg-type]
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
             if ready is not None and self.started and self.servers:
                 bound = self.servers[0].sockets[0].getsockname()
                 shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]

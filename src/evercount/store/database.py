@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -230,13 +231,13 @@ def _advisory_lock(connection: Connection) -> bool:
 
 def _exclusive(handle: int) -> None:
     """Lock an open file for this process until it ends, or OSError at once."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
+    if sys.platform == "win32":
         import msvcrt
 
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
     else:
+        import fcntl
+
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
