@@ -50,6 +50,27 @@ def test_plan_table_and_chart(tmp_path):
     assert all(method in windows.stdout for method in ("difference", "periods", "inputs"))
 
 
+def test_piped_tables_are_not_cut():
+    """Billions have all their digits, and small numbers of an average are not 0.00."""
+    result = evercount("plan", "--epsilon", "1e-9", "-t", "64")
+    assert result.returncode == 0, result.stderr
+    assert "…" not in result.stdout
+    (line,) = (line for line in result.stdout.splitlines() if "binary-tree" in line)
+    cells = [cell.strip() for cell in line.strip("│ ").split("│")]
+    assert len(cells) == 9
+    exact = evercount("plan", "--epsilon", "1e-9", "-t", "64", "-m", "binary-tree", "--json")
+    assert float(cells[2].replace(",", "")) == pytest.approx(json.loads(exact.stdout)["mechanisms"][0]["worst_std"])
+    average = evercount("plan", "-q", "average", "-m", "balanced")
+    assert "0.000736" in average.stdout
+    assert "lower bound" not in average.stdout.replace("× lower bound", "")
+
+
+def test_defaults_are_in_the_help():
+    text = " ".join(evercount("plan", "--help").stdout.split())
+    assert "[default: (0.5)]" in text
+    assert "[default: (tight)]" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -65,6 +86,18 @@ def test_plan_table_and_chart(tmp_path):
         (("plan", "-m", "balnced"), "Did you mean 'balanced'"),
         (("plan", "-p", "width"), "KEY=VALUE"),
         (("plan", "--adjacency", "swap"), "adjacency"),
+        (("plan", "-t", "none", "--ticks", "0"), "--ticks must be between 1"),
+        (("plan", "-t", "none", "--ticks", "-5"), "--ticks must be between 1"),
+        (("plan", "-t", "100", "--ticks", "50"), "--ticks 50 is for streams without a horizon"),
+        (("plan", "--ticks", "50"), "--horizon none"),
+        (("plan", "-q", "window", "-p", "width=5", "-m", "balanced"), "choose its method"),
+        (("plan", "--rho", "0.1", "--epsilon", "0.5"), "--epsilon 0.5 beside --rho"),
+        (("plan", "--rho", "0.1", "--calibration", "tight"), "--calibration tight beside --rho"),
+        (("plan", "-q", "average", "-p", "per=event"), "ratio"),
+        (("plan", "-t", "64", "--plot", "/nonexistent/x.png"), "'/nonexistent/x.png': No such file or directory"),
+        (("plan", "-t", "64", "--plot", "/nonexistent/x.zzz"), "png"),
+        (("plan", "-t", "64", "--plot", "/nonexistent"), "png"),
+        (("plan", "-q", "sparse-count", "-t", "64", "--plot", "/nonexistent/x.zzz"), "svg"),
         (("audit", "sensitivity", "cuont"), "Did you mean 'count'"),
         (("bench", "nothing"), "benchmark"),
     ],
@@ -74,6 +107,7 @@ def test_errors_are_one_line_and_exit_2(arguments, message):
     assert result.returncode == 2, result.stderr
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+    assert len(result.stderr.splitlines()) == 1
     assert result.stdout == ""
 
 

@@ -129,6 +129,14 @@ def test_hundred_million_ticks_cost_no_more_memory_than_sixty_thousand():
     assert np.all(np.diff(large.row_norms(ticks[:3])) > 0)
 
 
+def test_optimal_says_how_large_its_state_becomes():
+    """It holds all normals so far: nothing at first, 8 bytes for each tick at the end."""
+    for ticks in (1, 7, 64):
+        f = Optimal(ticks)
+        _, state = f.block(f.initial(1), np.zeros((ticks, 1)), ticks)
+        assert f.state_bytes == state.nbytes == 8 * ticks
+
+
 def test_interpolated_row_norms_are_accurate():
     f = Balanced(60_000)
     everything = f.row_norms(np.arange(1, 60_001))

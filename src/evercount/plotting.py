@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from evercount.errors import MissingExtra
+from evercount.errors import MissingExtra, ParameterError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,12 +32,20 @@ def new_axes(width: float = 9.0, height: float = 4.5) -> Axes:
 
 
 def save(axes: Axes, target: str | Path) -> None:
-    """Write the figure of these axes; the suffix chooses the format."""
+    """Write the figure of these axes; the suffix chooses the format. A ParameterError where that is not possible."""
     import matplotlib
 
     figure: Any = axes.get_figure()
-    with matplotlib.rc_context({"path.simplify": False}):  # simplification swallows the spikes of a tree's error
-        figure.savefig(str(target), dpi=150)
+    kinds = sorted(figure.canvas.get_supported_filetypes())
+    kind = Path(target).suffix[1:].lower()
+    if kind not in kinds:
+        raise ParameterError(f"no chart can be written to {str(target)!r}: its name must end in {', '.join(kinds)}")
+    try:
+        with matplotlib.rc_context({"path.simplify": False}):  # simplification swallows the spikes of a tree's error
+            figure.savefig(str(target), dpi=150)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).partition("\n")[0]
+        raise ParameterError(f"no chart can be written to {str(target)!r}: {reason}") from error
 
 
 def band_plot(
@@ -70,11 +78,25 @@ def error_plot(
     title: str,
     target: str | Path | None = None,
     floor: float | None = None,
+    bands: Mapping[str, tuple[Sequence[int], Sequence[float], Sequence[float]]] | None = None,
 ) -> Axes:
-    """Std over time of several mechanisms; `floor` is the lower bound for the worst tick."""
+    """Std over time of several mechanisms; `floor` is the lower bound for the worst tick.
+
+    `bands` are drawn in place of the lines of the same names, which jump too often for a line: (edges of bins, least
+    and largest std in each bin).
+    """
     axes = new_axes()
-    for name, (ticks, std) in curves.items():
-        axes.plot(ticks, std, linewidth=1.5, label=name)
+    for i, (name, (ticks, std)) in enumerate(curves.items()):
+        if bands is None or name not in bands:
+            axes.plot(ticks, std, linewidth=1.5, color=f"C{i % 10}", label=name)
+            continue
+        edges, least, most = bands[name]
+        between = [edge - 0.5 for edge in edges]  # a step has its tick in the middle
+        jumps = any(a < b for a, b in zip(least, most, strict=True))
+        axes.stairs(most, between, baseline=least, fill=True, color=f"C{i % 10}", alpha=0.25, linewidth=0)
+        for side in (least, most) if jumps else (most,):
+            label = "" if jumps and side is least else f"{name} (least to largest)" if jumps else name
+            axes.stairs(side, between, baseline=None, color=f"C{i % 10}", linewidth=0.8, label=label)
     if floor is not None:
         axes.axhline(floor, color="black", linestyle="--", linewidth=1, label="lower bound, worst tick")
     axes.set_xlabel("tick")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,12 +11,16 @@ import typer
 from evercount.errors import ParameterError
 
 if TYPE_CHECKING:
-    from evercount.planning import SparseComparison
+    from rich.console import Console
+
+    from evercount.planning import Plan, SparseComparison
     from evercount.privacy import Budget
 
 
 def plan(
-    epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="Privacy parameter ε > 0.")] = 0.5,
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", "-e", help="Privacy parameter ε > 0.", show_default="0.5")
+    ] = None,
     delta: Annotated[float, typer.Option("--delta", "-d", help="Privacy parameter δ, between 0 and 1.")] = 1e-10,
     rho: Annotated[float | None, typer.Option(help="zCDP parameter ρ, instead of ε.")] = None,
     horizon: Annotated[str, typer.Option("--horizon", "-t", help="Ticks (65536, 2^16, 1e6) or none.")] = "2^16",
@@ -26,7 +31,7 @@ def plan(
         list[str] | None, typer.Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable.")
     ] = None,
     adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
-    calibration: Annotated[str, typer.Option(help="tight, classic or paper.")] = "tight",
+    calibration: Annotated[str | None, typer.Option(help="tight, classic or paper.", show_default="tight")] = None,
     user_events: Annotated[
         int | None, typer.Option(help="Protect a user with at most so many events, not one event.")
     ] = None,
@@ -49,14 +54,19 @@ def plan(
     from evercount.cli.options import parse_horizon, parse_parameters
     from evercount.errors import UnknownName
     from evercount.factorizations import FACTORIZATIONS
+    from evercount.factorizations.base import LARGEST_HORIZON
     from evercount.planning import plan as make_plan
     from evercount.privacy import Budget
     from evercount.queries import build_query
 
     unit = {"unit": "user", "max_events": user_events} if user_events is not None else {}
     if rho is not None:
+        for option, value in (("--epsilon", epsilon), ("--calibration", calibration)):
+            if value is not None:
+                raise ParameterError(f"{option} {value} beside --rho {rho}: ρ fixes the noise by itself, give only one")
         budget = Budget.from_rho(rho, delta, adjacency=adjacency, **unit)  # type: ignore[arg-type]
     else:
+        epsilon, calibration = 0.5 if epsilon is None else epsilon, calibration or "tight"
         budget = Budget(epsilon, delta, adjacency=adjacency, calibration=calibration, **unit)  # type: ignore[arg-type]
     for name in mechanism or []:
         if not budget.pure and name not in FACTORIZATIONS:
@@ -74,9 +84,14 @@ def plan(
         )
         return
     asked = build_query(query, parse_parameters(parameter or []))
+    length = parse_horizon(horizon)
+    if ticks is not None and length is not None:
+        raise ParameterError(f"--ticks {ticks} is for streams without a horizon: add --horizon none, or leave it out")
+    if ticks is not None and not 1 <= ticks <= LARGEST_HORIZON:
+        raise ParameterError(f"--ticks must be between 1 and 2^50, got {ticks}")
     found = make_plan(
         budget,
-        parse_horizon(horizon),
+        length,
         asked,
         names=tuple(mechanism) if mechanism else None,
         ticks=ticks,
@@ -85,9 +100,14 @@ def plan(
     if plot is not None:
         from evercount.plotting import error_plot
 
-        curves = {row.name: (row.ticks, row.std) for row in found.rows if row.worst_std < 6 * found.rows[0].worst_std}
-        floor = None if found.lower_bound != found.lower_bound else found.lower_bound
-        error_plot(curves, f"{found.query}: ε={found.epsilon:g}, δ={found.delta:g}, {found.ticks} ticks", plot, floor)
+        rows = [row for row in found.rows if row.worst_std < 6 * found.rows[0].worst_std]
+        error_plot(
+            {row.name: (row.ticks, row.std) for row in rows},
+            f"{found.query}: ε={found.epsilon:g}, δ={found.delta:g}, {found.ticks} ticks",
+            plot,
+            None if math.isnan(found.lower_bound) else found.lower_bound,
+            {row.name: row.band() for row in rows if row.jumps},
+        )
     if json_output:
         typer.echo(json.dumps(_finite(found.to_dict()), indent=1))
         return
@@ -95,48 +115,59 @@ def plan(
 
 
 def _finite(value: object) -> object:
-    """JSON has no NaN: None instead."""
+    """JSON has no NaN and no infinity: None instead."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    return None if isinstance(value, float) and value != value else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _print_table(found: object, beta: float) -> None:
+def _console() -> Console:
+    """Piped output is as wide as its tables are."""
     from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=1000)
+
+
+def _number(value: float, places: int) -> str:
+    """Some decimal places, and three digits of small numbers."""
+    return f"{value:,.{places}f}" if value >= 1 or value == 0 else f"{value:.3g}"
+
+
+def _percent(beta: float) -> str:
+    return f"{100 * (1 - beta):.10g}%"
+
+
+def _print_table(found: Plan, beta: float) -> None:
     from rich.table import Table
 
-    from evercount.planning import Plan
-
-    assert isinstance(found, Plan)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=130)  # piped: do not cut the columns to 80
+    console = _console()
     horizon = "no horizon" if found.horizon is None else f"horizon {found.horizon}"
     table = Table(title=f"{found.query}, {horizon}, errors over {found.ticks} ticks", title_justify="left")
-    table.add_column("mechanism")
-    for name in ("std, last tick", "std, worst tick", "at tick", "95 % ±", f"all ticks ± ({1 - beta:.0%})"):
-        table.add_column(name, justify="right")
+    table.add_column("mechanism", overflow="fold")
+    for name in ("std, last tick", "std, worst tick", "at tick", "95 % ±", f"all ticks ± ({_percent(beta)})"):
+        table.add_column(name, justify="right", overflow="fold")
     for name in ("× lower bound", "state, bytes/cell", "numeric δ"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for row in found.rows:
-        ratio = "" if row.ratio_to_lower_bound != row.ratio_to_lower_bound else f"{row.ratio_to_lower_bound:.3f}"
+        ratio = "–" if math.isnan(row.ratio_to_lower_bound) else f"{row.ratio_to_lower_bound:.3f}"
         table.add_row(
             row.name,
-            f"{row.last_std:,.2f}",
-            f"{row.worst_std:,.2f}",
+            _number(row.last_std, 2),
+            _number(row.worst_std, 2),
             str(row.worst_tick),
-            f"{row.interval95:,.1f}",
-            f"{row.simultaneous:,.1f}",
+            _number(row.interval95, 1),
+            _number(row.simultaneous, 1),
             ratio,
             str(row.state_bytes),
             f"{row.numeric_delta:.1e}",
         )
-    if found.lower_bound == found.lower_bound:
-        table.add_row("lower bound", "", f"{found.lower_bound:,.2f}", "", "", "", "1.000", "", "", style="dim")
+    if not math.isnan(found.lower_bound):
+        table.add_row("lower bound", "", _number(found.lower_bound, 2), "", "", "", "1.000", "", "", style="dim")
     console.print(table)
-    console.print(found.guarantee, highlight=False)
+    console.print(found.guarantee, highlight=False, soft_wrap=True)
 
 
 # -- sparse-count ----------------------------------------------------------------------------------------------------
@@ -170,35 +201,32 @@ def _sparse(
     if plot is not None:
         _plot_sparse(found, plot)
     if json_output:
-        typer.echo(json.dumps(found.to_dict(), indent=1))
+        typer.echo(json.dumps(_finite(found.to_dict()), indent=1))
     else:
         _print_sparse(found)
 
 
 def _print_sparse(found: SparseComparison) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=130)
+    console = _console()
     known = "max_ones unknown" if found.max_ones is None else f"max_ones={found.max_ones}"
-    title = f"SparseCount({known}), horizon {found.horizon}, bounds for all ticks together ({1 - found.beta:.0%})"
+    title = f"SparseCount({known}), horizon {found.horizon}, bounds for all ticks together ({_percent(found.beta)})"
     table = Table()
     if found.max_ones is None:
         best = next(iter(found.plain))
         for name in ("events so far", "sparse-count ±", f"{best} ±"):
-            table.add_column(name, justify="right")
+            table.add_column(name, justify="right", overflow="fold")
         for ones, bound in zip(found.ones, found.bounds, strict=True):
             table.add_row(f"{ones:,}", f"{bound:,.1f}", f"{found.best_plain:,.1f}")
     else:
-        table.add_column("counter")
-        table.add_column("all ticks ±", justify="right")
+        table.add_column("counter", overflow="fold")
+        table.add_column("all ticks ±", justify="right", overflow="fold")
         assert found.bound is not None
         rows = {**found.plain, "sparse-count": found.bound, "max_ones/2 for ever (no data)": found.max_ones / 2}
         for name, bound in sorted(rows.items(), key=lambda row: row[1]):
             table.add_row(name, f"{bound:,.1f}", style="bold" if name == "sparse-count" else None)
-    console.print(title, highlight=False, style="italic")
+    console.print(title, highlight=False, style="italic", soft_wrap=True)
     console.print(table)
     for line in (*_facts(found), found.guarantee):
         console.print(line, highlight=False, soft_wrap=True)
@@ -241,7 +269,7 @@ def _plot_sparse(found: SparseComparison, target: Path) -> None:
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("events in the whole stream" if found.max_ones is not None else "events so far")
-    axes.set_ylabel(f"error bound for all ticks ({1 - found.beta:.0%})")
+    axes.set_ylabel(f"error bound for all ticks ({_percent(found.beta)})")
     budget = f"ε={found.epsilon:g}, δ={found.delta:g}"
     axes.set_title(f"SparseCount, {budget}, {found.horizon} ticks", fontsize=10, loc="left")
     axes.legend(frameon=False, fontsize=8)

@@ -79,6 +79,11 @@ class Optimal(Factorization):
         """See `Factorization`: all normals so far, for no recurrence is known."""
         return State(0, (np.zeros((0, cells)),))
 
+    @property
+    def state_bytes(self) -> int:
+        """Memory of the streaming state for one cell at the end of the horizon, when it holds all T normals."""
+        return 8 * len(self._left)
+
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
         """See `Factorization`."""
         z = self._check_block(state, z, ticks)
