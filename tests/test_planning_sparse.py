@@ -15,7 +15,8 @@ from evercount import Budget, SparseCount
 from evercount.cli import app
 from evercount.errors import ParameterError, UnknownName
 from evercount.mechanisms.sparse_plan import plain_bound, plan_sparse
-from evercount.planning import ONES, SparseComparison, plan, plan_sparse_count
+from evercount.planning import plan
+from evercount.planning_sparse import ONES, SparseComparison, plan_sparse_count
 from evercount.queries import build_query
 from evercount.store import Declaration
 

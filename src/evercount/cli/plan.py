@@ -13,7 +13,8 @@ from evercount.errors import ParameterError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evercount.planning import Plan, SparseComparison
+    from evercount.planning import Plan
+    from evercount.planning_sparse import SparseComparison
     from evercount.privacy import Budget
 
 
@@ -187,7 +188,7 @@ def _sparse(
     """Print the comparison, and draw it where a chart is asked for."""
     import json
 
-    from evercount.planning import plan_sparse_count
+    from evercount.planning_sparse import plan_sparse_count
 
     unknown = sorted(set(parameters) - {"max_ones"})
     if unknown:
