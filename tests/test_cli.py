@@ -57,7 +57,7 @@ def test_piped_tables_are_not_cut():
     assert "…" not in result.stdout
     (line,) = (line for line in result.stdout.splitlines() if "binary-tree" in line)
     cells = [cell.strip() for cell in line.strip("│ ").split("│")]
-    assert len(cells) == 9
+    assert len(cells) == 10
     exact = evercount("plan", "--epsilon", "1e-9", "-t", "64", "-m", "binary-tree", "--json")
     assert float(cells[2].replace(",", "")) == pytest.approx(json.loads(exact.stdout)["mechanisms"][0]["worst_std"])
     average = evercount("plan", "-q", "average", "-m", "balanced")

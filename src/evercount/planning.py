@@ -44,7 +44,8 @@ EVERY_TICK = 2**16
 class Row:
     """One mechanism: stds are of one published number, in the query's units; of several outputs, the largest.
 
-    `worst_std` is never below `std`. `interval95` is the half-width that a stream states at the worst tick, and
+    `worst_std` is never below `std`. `least_std` is the smallest over the second half of the ticks: far below the
+    worst one, the error jumps. `interval95` is the half-width that a stream states at the worst tick, and
     `simultaneous` the largest one that holds for all ticks and outputs together.
     """
 
@@ -52,6 +53,7 @@ class Row:
     calibration: str
     last_std: float
     worst_std: float
+    least_std: float
     worst_tick: int
     interval95: float
     simultaneous: float
@@ -81,6 +83,15 @@ class Row:
         starts = np.cumsum([0, *map(len, inside[:-1])])
         least, most = np.minimum.reduceat(std, starts), np.maximum.reduceat(std, starts)
         return edges.tolist(), least.tolist(), most.tolist()
+
+    def least_late(self) -> float:
+        """The smallest std over the second half of the ticks, where it jumps."""
+        edges, least, _ = self.band()
+        return min(
+            value
+            for start, value in zip(edges[:-1], least, strict=True)
+            if 2 * start > self.ticks[-1] or len(least) < 2
+        )
 
     def _many(self, ticks: IntArray) -> FloatArray:
         """Stds at very many ticks. Those of a period are joined by lines, which are short where it bends or jumps."""
@@ -184,6 +195,7 @@ def plan(
         std, spread, slack = (part.max(axis=1) for part in model.errors(suspects))
         worst_tick, worst = largest(partial(_largest_output, model), suspects, std)
         std = std[np.searchsorted(suspects, shown)]
+        late = float(std[grid > span // 2].min())
         single = interval_factor(0.95, (), 1, model.pure)
         every = interval_factor(1 - beta, ("monotone",), span * query.outputs, model.pure)
         rows.append(
@@ -192,6 +204,7 @@ def plan(
                 calibration=calibration,
                 last_std=float(std[-1]),
                 worst_std=worst,
+                least_std=late,
                 worst_tick=worst_tick,
                 interval95=_half_width(model, worst_tick, single),
                 simultaneous=max(float((every * spread + slack).max()), _half_width(model, worst_tick, every)),
@@ -203,6 +216,7 @@ def plan(
                 model=model,
             )
         )
+    rows = [replace(row, least_std=row.least_late()) if row.jumps else row for row in rows]
     rows.sort(key=lambda row: row.worst_std)
     return Plan(
         query=repr(query),

@@ -148,7 +148,14 @@ def _print_table(found: Plan, beta: float) -> None:
     horizon = "no horizon" if found.horizon is None else f"horizon {found.horizon}"
     table = Table(title=f"{found.query}, {horizon}, errors over {found.ticks} ticks", title_justify="left")
     table.add_column("mechanism", overflow="fold")
-    for name in ("std, last tick", "std, worst tick", "at tick", "95 % ±", f"all ticks ± ({_percent(beta)})"):
+    for name in (
+        "std, last tick",
+        "least, 2nd half",
+        "std, worst tick",
+        "at tick",
+        "95 % ±",
+        f"all ticks ± ({_percent(beta)})",
+    ):
         table.add_column(name, justify="right", overflow="fold")
     for name in ("× lower bound", "state, bytes/cell", "numeric δ"):
         table.add_column(name, justify="right", overflow="fold")
@@ -157,6 +164,7 @@ def _print_table(found: Plan, beta: float) -> None:
         table.add_row(
             row.name,
             _number(row.last_std, 2),
+            _number(row.least_std, 2),
             _number(row.worst_std, 2),
             str(row.worst_tick),
             _number(row.interval95, 1),
@@ -166,7 +174,7 @@ def _print_table(found: Plan, beta: float) -> None:
             f"{row.numeric_delta:.1e}",
         )
     if not math.isnan(found.lower_bound):
-        table.add_row("lower bound", "", _number(found.lower_bound, 2), "", "", "", "1.000", "", "", style="dim")
+        table.add_row("lower bound", "", "", _number(found.lower_bound, 2), "", "", "", "1.000", "", "", style="dim")
     console.print(table)
     console.print(found.guarantee, highlight=False, soft_wrap=True)
 
