@@ -59,7 +59,7 @@ def test_piped_tables_are_not_cut():
     cells = [cell.strip() for cell in line.strip("│ ").split("│")]
     assert len(cells) == 10
     exact = evercount("plan", "--epsilon", "1e-9", "-t", "64", "-m", "binary-tree", "--json")
-    assert float(cells[2].replace(",", "")) == pytest.approx(json.loads(exact.stdout)["mechanisms"][0]["worst_std"])
+    assert float(cells[3].replace(",", "")) == pytest.approx(json.loads(exact.stdout)["mechanisms"][0]["worst_std"])
     average = evercount("plan", "-q", "average", "-m", "balanced")
     assert "0.000736" in average.stdout
     assert "lower bound" not in average.stdout.replace("× lower bound", "")
