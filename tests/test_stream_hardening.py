@@ -464,3 +464,25 @@ def test_a_local_client_answers_one_of_two_threads() -> None:
         for thread in threads:
             thread.join()
         assert sorted(isinstance(answer, bytes) for answer in answers) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("events", "change"),
+    [
+        (["a", "b"], lambda e: e.append("a")),
+        ([["a"], ["b"]], lambda e: e[0].append("b")),
+        ((["a"], ["b"]), lambda e: e[0].append("b")),
+        ([("a",), ("b",)], lambda e: e.append(("a",))),
+        ([{"a"}, {"b"}], lambda e: e[0].add("b")),
+        (np.asarray(["a", "b"], dtype=object), lambda e: e.__setitem__(0, "b")),
+    ],
+)
+def test_events_that_their_owner_changes_are_another_tick(events, change) -> None:
+    stream = Stream(Histogram(["a", "b"], max_keys_per_event=2), BUDGET, 5)
+    same = copy.deepcopy(events)
+    first = stream.step(events, tick=1)
+    change(events)
+    with pytest.raises(AlreadyReleased):
+        stream.step(events, tick=1)
+    assert stream.step(same, tick=1).values.tolist() == first.values.tolist()
+    assert Stream.restore(stream.snapshot()).step(same, tick=1).values.tolist() == first.values.tolist()

@@ -10,24 +10,40 @@ from typing import Any
 
 import numpy as np
 
+SCALARS = frozenset({int, float, str, bool, type(None)})
+
 
 class Seen:
-    """The events of the last tick, as far as a retry needs them. Numbers are copied, and hashed only if one comes."""
+    """The events of the last tick, as far as a retry needs them: what cannot change is kept, and hashed if one comes."""
 
     def __init__(self, events: Any = None, *, digest: str | None = None) -> None:
-        if digest is None and _plain(events):
-            self._numbers = events.copy()
+        if digest is not None:
+            self.digest = digest
+        elif _plain(events):
+            self._kept = events.copy()
+        elif type(events) in SCALARS:
+            self._kept = events
+        elif _lasting(events):
+            self._kept = tuple(events)
         else:
-            self.digest = fingerprint(events) if digest is None else digest
+            self.digest = fingerprint(events)  # its owner may change it later
 
     @cached_property
     def digest(self) -> str:
         """The fingerprint."""
-        return fingerprint(self._numbers)
+        return fingerprint(self._kept)
 
 
 def _plain(events: Any) -> bool:
     return isinstance(events, np.ndarray) and events.dtype.kind in "biuf"
+
+
+def _lasting(events: Any) -> bool:
+    """Whether a copy of the list will not change: its items are scalars, or tuples of scalars."""
+    if type(events) is not list and type(events) is not tuple:
+        return False
+    kinds = set(map(type, events)) - SCALARS
+    return not kinds or (kinds == {tuple} and all(SCALARS.issuperset(map(type, e)) for e in events if type(e) is tuple))
 
 
 def fingerprint(events: Any) -> str:

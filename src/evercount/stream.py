@@ -6,7 +6,6 @@ events ──encode──► increments ──add──► running sums ──+ 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -141,7 +140,7 @@ class Stream:
         """
         if tick is not None and (isinstance(tick, bool) or not isinstance(tick, int | np.integer) or tick < 1):
             raise InputError(f"tick must be a whole number of at least 1, got {tick!r}")
-        if isinstance(events, Iterator):  # it can be read once only, and the fingerprint reads it too
+        if hasattr(events, "__next__"):  # an iterator can be read once only, and the fingerprint reads it too
             events = list(events)
         if isinstance(users, str | bytes):
             raise InputError("users name the user of each event: a sequence of texts, not one text")
@@ -151,11 +150,15 @@ class Stream:
             return self._again(tick, seen)
         self._check_room(1)
         self._check_users(users is not None)
-        with self._encoding():
-            changes: UserState = {}
+        changes: UserState = {}
+        self._whole = False  # from here to the end of the tick an interruption leaves the stream refusing
+        try:
             if users is not None:
                 events, changes = self._capped(events, users)
             row, encoder = self.query.encode(self._encoder, events)
+        except Exception as error:
+            self._whole = self._unharmed(error)
+            raise
         return self._close(row, encoder, seen, changes)
 
     def _capped(self, events: Any, users: Sequence[str]) -> tuple[Any, UserState]:
@@ -197,8 +200,12 @@ class Stream:
             return self._again(tick, seen)
         self._check_room(1)
         self._check_users(False)
-        with self._encoding():
+        self._whole = False
+        try:
             row, encoder = self.query.encode_totals(self._encoder, totals)
+        except Exception as error:
+            self._whole = self._unharmed(error)
+            raise
         return self._close(row, encoder, seen, {})
 
     def run(self, ticks: Iterable[Any]) -> Releases:
@@ -231,19 +238,12 @@ class Stream:
         self._check_users(False)
         return self._close_run(increments, self._encoder)
 
-    @contextmanager
-    def _encoding(self) -> Iterator[None]:
-        """From here to the end of the tick an interruption leaves the stream refusing, never half-advanced.
+    def _unharmed(self, error: Exception) -> bool:
+        """Whether the stream is as it was before an encoder failed.
 
-        A refusal by the encoder comes before it changes anything, and leaves the stream as it was; so does any failure
-        of an encoder that does not work in place.
+        A refusal comes before anything is changed; any other failure can harm encoders only that work in place.
         """
-        self._whole = False
-        try:
-            yield
-        except Exception as error:
-            self._whole = isinstance(error, EvercountError) or not self.query.in_place
-            raise
+        return isinstance(error, EvercountError) or not self.query.in_place
 
     def _close(self, row: IntArray, encoder: Any, seen: Seen, changes: UserState) -> Release:
         release = self._releases(row[np.newaxis])[0]

@@ -70,7 +70,8 @@ class FloatStream(NoiseStream):
         done = min(ticks, len(self._ready))
         out[:done], self._ready = self._ready[:done], self._ready[done:]
         bulk = (ticks - done) // AHEAD * AHEAD
-        self._make(out[done : done + bulk])
+        if bulk:
+            self._make(out[done : done + bulk])
         done += bulk
         if done < ticks:
             count = AHEAD if horizon is None else min(AHEAD, horizon - self._states[-1].tick)
