@@ -17,7 +17,11 @@ BUDGET = Budget(1.0, 1e-9)
 
 
 def rate(query: Query, ticks: list[Any], noise: str) -> float:
-    """Ticks per second of single steps, after one block of warm-up."""
+    """Ticks per second of single steps, after one block of warm-up: the best of three streams."""
+    return max(_rate(query, ticks, noise) for _ in range(3))
+
+
+def _rate(query: Query, ticks: list[Any], noise: str) -> float:
     stream = Stream(query, BUDGET, 2**16, noise=noise)
     for events in ticks[:32]:
         stream.step(events)

@@ -14,7 +14,7 @@ SCALARS = frozenset({int, float, str, bool, type(None)})
 
 
 class Seen:
-    """The events of the last tick, as far as a retry needs them: what cannot change is kept, and hashed if one comes."""
+    """The events of the last tick, as far as a retry needs them. What cannot change is kept, and hashed on demand."""
 
     def __init__(self, events: Any = None, *, digest: str | None = None) -> None:
         if digest is not None:

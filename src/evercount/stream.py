@@ -285,8 +285,8 @@ class Stream:
         noisy = self._noise.stream.take(len(increments))
         if self._noise.stream.whole:  # whole numbers are added as such: no sum is ever too large to be private
             noisy = (noisy.astype(np.int64) + self._running(increments)).astype(np.float64)
-        else:  # a new array: what is published must not share memory with noise of later ticks
-            noisy = noisy + self._running(increments)
+        else:
+            noisy += self._running(increments)
         if self.query.grid != 1.0:
             noisy *= self.query.grid
         if self.query.memory:
