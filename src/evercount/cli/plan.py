@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from evercount.planning import Plan
     from evercount.planning_sparse import SparseComparison
-    from evercount.privacy import Budget
+    from evercount.privacy import Adjacency, Budget, Calibration
 
 
 def plan(
@@ -60,15 +60,16 @@ def plan(
     from evercount.privacy import Budget
     from evercount.queries import build_query
 
-    unit = {"unit": "user", "max_events": user_events} if user_events is not None else {}
+    unit: dict[str, Any] = {"unit": "user", "max_events": user_events} if user_events is not None else {}
+    who = cast("Adjacency", adjacency)  # the budget checks it
     if rho is not None:
         for option, value in (("--epsilon", epsilon), ("--calibration", calibration)):
             if value is not None:
                 raise ParameterError(f"{option} {value} beside --rho {rho}: ρ fixes the noise by itself, give only one")
-        budget = Budget.from_rho(rho, delta, adjacency=adjacency, **unit)  # type: ignore[arg-type]
+        budget = Budget.from_rho(rho, delta, adjacency=who, **unit)
     else:
-        epsilon, calibration = 0.5 if epsilon is None else epsilon, calibration or "tight"
-        budget = Budget(epsilon, delta, adjacency=adjacency, calibration=calibration, **unit)  # type: ignore[arg-type]
+        tuned = cast("Calibration", calibration or "tight")
+        budget = Budget(0.5 if epsilon is None else epsilon, delta, adjacency=who, calibration=tuned, **unit)
     for name in mechanism or []:
         if not budget.pure and name not in FACTORIZATIONS:
             raise UnknownName("factorization", name, FACTORIZATIONS)

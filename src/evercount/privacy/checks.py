@@ -39,7 +39,8 @@ def check_delta(value: object, *, pure: bool = False) -> float:
             return 0.0
         refuse_pure_privacy()
     if not 0 < number < 1:
-        raise ParameterError(f"delta must lie between 0 and 1, both excluded, not {value!r}.")
+        least = "0 (pure privacy) or more and below 1" if pure else "between 0 and 1, both excluded"
+        raise ParameterError(f"delta must be {least}, not {value!r}.")
     if number < 2.0**-1022:
         raise ParameterError(
             f"delta={value!r} is below the normal doubles (2.3e-308): it cannot be computed with safely."
