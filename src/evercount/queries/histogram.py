@@ -157,13 +157,13 @@ class Histogram(Query):
         if keys.dtype != np.int64:  # narrow types could not hold the number of the cell `other`
             keys = np.minimum(keys, np.asarray(2**62, keys.dtype) if keys.dtype == np.uint64 else keys.max(initial=0))
             keys = keys.astype(np.int64)
-        outside = (keys < 0) | (keys >= self._known)
-        if outside.any():
+        if keys.size and (keys.min() < 0 or keys.max() >= self._known):
+            outside = (keys < 0) | (keys >= self._known)
             if self._unknown != OTHER:
                 first = int(np.argmax(outside))
                 raise self._unknown_key(first, int(keys[first]))
             keys = np.where(outside, self._known, keys)
-        return keys.astype(np.intp)
+        return keys.astype(np.intp, copy=False)
 
     def _plain_cells(self, events: list[Any]) -> npt.NDArray[np.intp] | None:
         """Cells of a tick in which every event is one key; None when some event is not."""
