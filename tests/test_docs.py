@@ -79,3 +79,19 @@ def test_table_of_the_local_forms_is_what_the_code_computes():
         row = next(line for line in text.splitlines() if line.startswith(f"| {epsilon:g} |"))
         stated = [float(cell.replace(",", "")) for cell in row.strip("| ").split("|")[1:]]
         assert stated == pytest.approx(found, rel=1e-5, abs=0.51), epsilon
+
+
+def test_every_test_that_a_guarantee_names_exists() -> None:
+    """A claim in code or docs points at the test that would fail if it were wrong: the test must be there."""
+    root = Path(__file__).parent.parent
+    known = {path.name: path.read_text(encoding="utf-8") for path in (root / "tests").glob("test_*.py")}
+    missing, found = [], 0
+    pages = [*(root / "src").rglob("*.py"), *(root / "src").rglob("*.md"), *(root / "docs").rglob("*.md")]
+    for page in pages:
+        text = re.sub(r"\s+", " ", page.read_text(encoding="utf-8"))
+        for file, name in re.findall(r"(test_\w+\.py)(?:::\s?(test_\w+))?", text):
+            found += 1
+            if file not in known or (name and f"def {name}(" not in known[file]):
+                missing.append((page.name, file, name))
+    assert not missing
+    assert found > 80

@@ -247,7 +247,10 @@ def test_a_snapshot_of_an_interrupted_stream_is_refused(place: str, monkeypatch:
             patch.setattr(Stream, place, stop)
             with pytest.raises(KeyboardInterrupt):
                 stream.step(events)
-        for attempt in (stream.snapshot, lambda stream=stream, events=events: stream.step(events)):
+        retries = [
+            lambda tick=tick, stream=stream, events=events: stream.step(events, tick=tick) for tick in (1, 2, None)
+        ]
+        for attempt in (stream.snapshot, *retries):
             with pytest.raises(EvercountError, match="interrupted"):
                 attempt()
         assert Stream.restore(good).step(events).tick == 2
@@ -391,6 +394,7 @@ def test_exports_say_what_they_are(tmp_path) -> None:
         lambda s: s.step(np.timedelta64(3, "s")),
         lambda s: s.step(3, tick="a"),
         lambda s: s.step(3, tick=0),
+        lambda s: s.step_totals([3], tick="a"),
         lambda s: s.step(3, tick=2.0),
         lambda s: s.std("a"),
         lambda s: s.std([1.5]),

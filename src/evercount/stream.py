@@ -5,7 +5,7 @@ events ──encode──► increments ──add──► running sums ──+ 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -85,7 +85,7 @@ class Stream:
         self._highest: FloatArray | None = None
         self._users = initial_users()
         self._named = False  # whether ticks name the users of their events
-        self._whole = True
+        self._torn = False  # whether an interruption left it between two ticks
         self._last_scale: list[Any] | None = None
 
     # -- public facts ---------------------------------------------------------------------------------------------
@@ -138,28 +138,43 @@ class Stream:
         `users` names the user of each event (for `Count`, events may then be None: one event per user named); events
         beyond a user's first `budget.max_events` of the whole stream are dropped (`queries/units.proof.md`).
         """
-        if tick is not None and (isinstance(tick, bool) or not isinstance(tick, int | np.integer) or tick < 1):
-            raise InputError(f"tick must be a whole number of at least 1, got {tick!r}")
         if hasattr(events, "__next__"):  # an iterator can be read once only, and the fingerprint reads it too
             events = list(events)
         if isinstance(users, str | bytes):
             raise InputError("users name the user of each event: a sequence of texts, not one text")
-        users = None if users is None else list(users)
-        seen = Seen(events if users is None else [users, events])
-        if tick is not None and tick != self._tick + 1:
-            return self._again(tick, seen)
+        named = None if users is None else list(users)
+        seen = Seen(events if named is None else [named, events])
+        return self._step(seen, tick, named is not None, lambda: self._encoded(events, named))
+
+    def _step(
+        self, seen: Seen, tick: int | None, named: bool, encode: Callable[[], tuple[IntArray, Any, UserState]]
+    ) -> Release:
+        """The next tick, or what a retry reads back. `encode` gives its increments and the states after it."""
+        if tick is not None:
+            if isinstance(tick, bool) or not isinstance(tick, int | np.integer) or tick < 1:
+                raise InputError(f"tick must be a whole number of at least 1, got {tick!r}")
+            if tick != self._tick + 1:
+                return self._again(tick, seen)
         self._check_room(1)
-        self._check_users(users is not None)
-        changes: UserState = {}
-        self._whole = False  # from here to the end of the tick an interruption leaves the stream refusing
+        self._check_users(named)
+        self._torn = True  # from here to the end of the tick an interruption leaves the stream refusing
         try:
-            if users is not None:
-                events, changes = self._capped(events, users)
-            row, encoder = self.query.encode(self._encoder, events)
+            row, encoder, changes = encode()
         except Exception as error:
-            self._whole = self._unharmed(error)
+            # a refusal comes before anything is changed; other failures harm only encoders that work in place
+            self._torn = self.query.in_place and not isinstance(error, EvercountError)
             raise
-        return self._close(row, encoder, seen, changes)
+        release = self._releases(row[np.newaxis])[0]
+        self._encoder, self._last = encoder, (seen, release)
+        self._users.update(changes)
+        self._torn = False
+        return release
+
+    def _encoded(self, events: Any, users: Sequence[str] | None) -> tuple[IntArray, Any, UserState]:
+        changes: UserState = {}
+        if users is not None:
+            events, changes = self._capped(events, users)
+        return *self.query.encode(self._encoder, events), changes
 
     def _capped(self, events: Any, users: Sequence[str]) -> tuple[Any, UserState]:
         """The tick without events beyond their user's cap; for Count, how many events of value 1 are left."""
@@ -195,18 +210,7 @@ class Stream:
 
     def step_totals(self, totals: Any, tick: int | None = None) -> Release:
         """As `step`, for events that were already added up per cell (grid units): see `Query.encode_totals`."""
-        seen = Seen(totals)
-        if tick is not None and tick != self._tick + 1:
-            return self._again(tick, seen)
-        self._check_room(1)
-        self._check_users(False)
-        self._whole = False
-        try:
-            row, encoder = self.query.encode_totals(self._encoder, totals)
-        except Exception as error:
-            self._whole = self._unharmed(error)
-            raise
-        return self._close(row, encoder, seen, {})
+        return self._step(Seen(totals), tick, False, lambda: (*self.query.encode_totals(self._encoder, totals), {}))
 
     def run(self, ticks: Iterable[Any]) -> Releases:
         """Release many ticks: the same numbers as one `step` for each."""
@@ -216,7 +220,7 @@ class Stream:
             ticks = list(ticks)
         self._check_room(0)
         before = self.query.dump_state(self._encoder) if self._encoder is not None else None
-        self._whole = False
+        self._torn = True
         try:
             increments, encoder = self.query.encode_run(self._encoder, ticks)
             self._check_limit(len(increments))
@@ -224,7 +228,7 @@ class Stream:
         except BaseException:
             if before is not None:  # an encoder may have advanced in place before a later tick was refused
                 self._encoder = self.query.load_state(before)
-            self._whole = True
+            self._torn = False
             raise
         return self._close_run(increments, encoder)
 
@@ -238,25 +242,11 @@ class Stream:
         self._check_users(False)
         return self._close_run(increments, self._encoder)
 
-    def _unharmed(self, error: Exception) -> bool:
-        """Whether the stream is as it was before an encoder failed.
-
-        A refusal comes before anything is changed; any other failure can harm encoders only that work in place.
-        """
-        return isinstance(error, EvercountError) or not self.query.in_place
-
-    def _close(self, row: IntArray, encoder: Any, seen: Seen, changes: UserState) -> Release:
-        release = self._releases(row[np.newaxis])[0]
-        self._encoder, self._last = encoder, (seen, release)
-        self._users.update(changes)
-        self._whole = True
-        return release
-
     def _close_run(self, increments: IntArray, encoder: Any) -> Releases:
-        self._whole = False
+        self._torn = True
         releases = self._releases(increments)
         self._encoder, self._last = encoder, None
-        self._whole = True
+        self._torn = False
         return releases
 
     def _releases(self, increments: IntArray) -> Releases:
@@ -352,7 +342,7 @@ class Stream:
         self._check_limit(ticks)
 
     def _check_whole(self) -> None:
-        if not self._whole:
+        if self._torn:
             raise EvercountError(
                 "this stream was interrupted in the middle of a tick and cannot go on; restore its newest snapshot"
             )
@@ -363,6 +353,7 @@ class Stream:
             raise HorizonReached(limit) if self.horizon is not None else PrecisionReached(limit)
 
     def _again(self, tick: int, seen: Seen) -> Release:
+        self._check_whole()
         if tick == self._tick and self._last is not None and self._last[0].digest == seen.digest:
             return self._last[1]
         if tick > self._tick:
@@ -447,7 +438,7 @@ class Stream:
         stream._encoder = query.load_state(data["encoder"]) if data["encoder"] is not None else None
         stream._users = data["users"]
         stream._named = data["named"]
-        stream._whole = True
+        stream._torn = False
         stream._last = None
         if data["last"] is not None:
             last = data["last"]

@@ -84,7 +84,7 @@ class SparseCount:
         self._radius: dict[int, float] = {}
         self.tick = 0
         self.segments = 0
-        self._whole = True
+        self._torn = False
         self._open = 0  # events of the segment that is not closed
         self._total = 0  # events of closed segments
         self._estimate = 0.0
@@ -141,7 +141,7 @@ class SparseCount:
 
     def _advance(self, counts: list[int]) -> list[SparseRelease]:
         self._check_whole()
-        self._whole = False
+        self._torn = True
         made = []
         for start in range(0, len(counts), _AHEAD):
             part = counts[start : start + _AHEAD]
@@ -153,11 +153,11 @@ class SparseCount:
                     self._close()
                 self.tick += 1
                 made.append(self._release(closed))
-        self._whole = True
+        self._torn = False
         return made
 
     def _check_whole(self) -> None:
-        if not self._whole:
+        if self._torn:
             raise EvercountError(
                 "this counter was interrupted in the middle of a tick and cannot go on; restore its newest snapshot"
             )
