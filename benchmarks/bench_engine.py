@@ -15,7 +15,7 @@ import numpy as np
 
 from evercount import Budget, Histogram, Stream
 from evercount.factorizations import Balanced, State
-from evercount.mechanisms.floating import FloatStream
+from evercount.mechanisms.float_noise import FloatStream
 from evercount.noise import FloatNoise
 
 Row = dict[str, Any]

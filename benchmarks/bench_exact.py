@@ -24,7 +24,7 @@ from evercount.factorizations import (
     SquareRoot,
     Unbounded,
 )
-from evercount.mechanisms.exact import ExactStream, kernel
+from evercount.mechanisms.exact.exact_noise import ExactStream, kernel
 from evercount.noise import ExactNoise, FloatNoise, Secret
 
 WIDE_TARGET, LONE_TARGET = 4.0, 40.0

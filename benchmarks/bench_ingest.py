@@ -56,11 +56,11 @@ def plain(folder: Path, name: str) -> dict[str, float]:
 
 
 def counted(folder: Path, name: str, users: bool = False) -> dict[str, float]:
-    """`evercount.ingest`: the same counts, with every row checked."""
-    from evercount.cli.release import read_keys
-    from evercount.ingest.clock import Clock
-    from evercount.ingest.counting import Spec, count
-    from evercount.ingest.files import open_source
+    """`evercount.files`: the same counts, with every row checked."""
+    from evercount.cli.release_command import read_keys
+    from evercount.declare.schedule import Clock
+    from evercount.files.count_rows import Spec, count
+    from evercount.files.source import open_source
 
     keys = read_keys(folder / "regions.txt")
     clock = Clock.of("1h", "2026-01-01")
@@ -75,10 +75,10 @@ def counted(folder: Path, name: str, users: bool = False) -> dict[str, float]:
 
 def whole(folder: Path, name: str) -> dict[str, float]:
     """The whole command: count, exact noise, commit."""
-    from evercount.cli.release import read_keys
-    from evercount.ingest.clock import Clock
-    from evercount.ingest.counting import Spec
-    from evercount.ingest.publish import Job, release_file
+    from evercount.cli.release_command import read_keys
+    from evercount.declare.schedule import Clock
+    from evercount.files.count_rows import Spec
+    from evercount.files.release_run import Job, release_file
     from evercount.privacy import Budget
 
     clock = Clock.of("1h", "2026-01-01")

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from evercount.factorizations.laplace_trees import PureFactorization, pure_factorization
 from evercount.local import LocalClient, LocalPlan, LocalServer, simulate
 from evercount.local.genprot import GenProtClient, GenProtPlan
 from evercount.local.messages import pack
-from evercount.mechanisms.pure import PureStream
-from evercount.mechanisms.pure_trees import PureFactorization, pure_factorization
-from evercount.mechanisms.sparse import SparseCount
+from evercount.mechanisms.laplace_noise import PureStream
 from evercount.noise import Secret
-from evercount.noise.laplace import ExactLaplace
+from evercount.noise.laplace_sampler import ExactLaplace
+from evercount.sparse.sparse_count import SparseCount
 
 CLIENT_TARGET = 50.0
 """µs from a value to its message at 128 buckets, the exact draw of its noise included."""

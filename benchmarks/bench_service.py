@@ -28,8 +28,8 @@ KEYS = [f"key-{number}" for number in range(1000)]
 SERVER = """
 import sys
 from evercount.service.access import Limits
-from evercount.service.server import run
-from evercount.service.service import Service
+from evercount.service.run_server import run
+from evercount.service.runtime import Service
 from evercount.store import Store
 store = Store(sys.argv[1])
 service = Service(store, admin=sys.argv[2], limits=Limits(rate=1e6, burst=1e6))

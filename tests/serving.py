@@ -17,8 +17,8 @@ import httpx
 import pytest
 import uvicorn
 
-from evercount.service.app import create_app
-from evercount.service.service import Service
+from evercount.service.http_app import create_app
+from evercount.service.runtime import Service
 
 ADMIN = "an admin token for the tests only"
 HEADERS = {"Authorization": f"Bearer {ADMIN}"}

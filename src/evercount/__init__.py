@@ -8,8 +8,9 @@ release = stream.step(3)          # release.value ± release.std, release.interv
 
 from __future__ import annotations
 
+from evercount.engine.release import Release, Releases
+from evercount.engine.stream import Stream
 from evercount.errors import EvercountError
-from evercount.mechanisms.sparse import SparseCount
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger
 from evercount.queries import (
@@ -32,8 +33,7 @@ from evercount.queries import (
     Triangles,
     Window,
 )
-from evercount.release import Release, Releases
-from evercount.stream import Stream
+from evercount.sparse.sparse_count import SparseCount
 
 __version__ = "0.1.0"
 

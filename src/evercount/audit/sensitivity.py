@@ -15,10 +15,11 @@ from typing import Any, get_args
 
 import numpy as np
 
+from evercount._arrays import FloatArray, IntArray
 from evercount.audit.universes import Universe
 from evercount.audit.universes import universe as known_universe
 from evercount.errors import InputError, ParameterError, UnknownName
-from evercount.queries.base import Adjacency, FloatArray, IntArray, Query
+from evercount.queries.base import Adjacency, Query
 
 __all__ = ["Finding", "SensitivityReport", "Universe", "audit_sensitivity"]
 

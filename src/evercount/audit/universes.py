@@ -10,7 +10,7 @@ from typing import Any
 from evercount.errors import ParameterError, TooLarge
 from evercount.queries.base import Query
 from evercount.queries.counts import Count, Sum
-from evercount.queries.cuts import Cuts
+from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.graphs import GraphQuery
 
 LARGEST_UNIVERSE = 100_000

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from evercount.bounds.growth import GROWTHS, Growth
+from evercount.bounds.asymptotic import GROWTHS, Growth
+from evercount.bounds.normal_tails import interval_quantile, simultaneous_quantile
 from evercount.bounds.norms import (
     binary_norm,
     binary_std,
@@ -14,8 +15,7 @@ from evercount.bounds.norms import (
     psi,
     psi_paper,
 )
-from evercount.bounds.statements import STATEMENTS, Statement
-from evercount.bounds.tails import interval_quantile, simultaneous_quantile
+from evercount.bounds.paper_statements import STATEMENTS, Statement
 
 __all__ = [
     "GROWTHS",

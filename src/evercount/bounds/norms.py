@@ -11,9 +11,11 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from evercount.bounds.checks import FloatArray, Ticks, Values, check_positive, check_ticks, check_whole, over_ticks
+from evercount._arrays import FloatArray
+from evercount._validate import check_count, check_positive
+from evercount.bounds.over_ticks import Ticks, Values, check_ticks, over_ticks
 from evercount.errors import ParameterError
-from evercount.factorizations import rational
+from evercount.factorizations import square_root_filter
 
 LANDAU_LIMIT = (np.euler_gamma + 4 * math.log(2)) / math.pi
 """c_T² − ln T/π for T → ∞: 1.0663, the constant of the square-root factorisation."""
@@ -43,7 +45,7 @@ def psi(T: Ticks) -> Values:
     """Ψ′(T) = 1 + ln((4T−1)/3)/π, a proven closed-form upper bound of `landau`, with equality at T = 1.
 
     **Guarantee.** landau(T) ≤ Ψ′(T) for every T. Proof: `psi.proof.md`. Test:
-    `test_bounds_norms.py::test_psi_is_an_upper_bound_and_psi_paper_is_not`. Exact arithmetic is assumed: a
+    `tests/bounds/test_norms.py::test_psi_is_an_upper_bound_and_psi_paper_is_not`. Exact arithmetic is assumed: a
     double may be off by a few units in the last place, which only matters at T = 1.
     """
     return over_ticks(T, lambda t: 1 + np.log((4.0 * t - 1) / 3) / math.pi)
@@ -52,9 +54,9 @@ def psi(T: Ticks) -> Values:
 def landau(T: Ticks) -> Values:
     """c_T² = Σ_{k<T} f(k)², the exact norm of the square-root factorisation (a Landau constant), to 1e-15 relative.
 
-    Term by term up to T = 128; above that by an expansion: `factorizations/rational.py`.
+    Term by term up to T = 128; above that by an expansion: `factorizations/square_root_filter.py`.
     """
-    return over_ticks(T, rational.landau)
+    return over_ticks(T, square_root_filter.landau)
 
 
 def landau_closed_form(T: Ticks) -> Values:
@@ -102,7 +104,7 @@ def nuclear_lower(T: Ticks) -> Values:
 
     **Guarantee.** Every factorisation M = LR has at least this norm: ‖M‖_* ≤ ‖L‖_F·‖R‖_F ≤ √T·‖L‖_{2→∞}·√T·‖R‖_{1→2},
     and the terms of the sum are the singular values of M. Test:
-    `test_bounds_norms.py::test_lower_bounds_hold_for_the_square_root_and_for_random_factorisations`.
+    `tests/bounds/test_norms.py::test_lower_bounds_hold_for_the_square_root_and_for_random_factorisations`.
     """
     # With N = 2T+1 the terms are half of the symmetric sum in γ̂(N) without its middle term csc(π/2) = 1.
     return over_ticks(T, lambda t: ((2.0 * t + 1) * _gamma_hat(2 * t + 1) - 1) / (4.0 * t))
@@ -110,7 +112,7 @@ def nuclear_lower(T: Ticks) -> Values:
 
 def gap_to_mathias(T: Ticks) -> Values:
     """The exact square-root norm less Mathias' lower bound: about 0.58 for large T."""
-    return over_ticks(T, lambda t: rational.landau(t) - (0.5 + 0.5 / t) * _gamma_hat(t))
+    return over_ticks(T, lambda t: square_root_filter.landau(t) - (0.5 + 0.5 / t) * _gamma_hat(t))
 
 
 def gap_to_mathias_paper(T: Ticks) -> Values:
@@ -130,14 +132,14 @@ def binary_norm_smooth(T: Ticks) -> Values:
 
 def most_ones(T: int) -> int:
     """The largest number of ones in the binary form of a t ≤ T."""
-    T = check_whole("T", T)
+    T = check_count("T", T)
     # Either t = T, or t agrees with T above some one of T, has a zero there and ones below.
     return max([T.bit_count(), *((T >> (i + 1)).bit_count() + i for i in range(T.bit_length()) if T >> i & 1)])
 
 
 def binary_levels(T: int) -> int:
     """⌊log₂T⌋ + 1: to how many nodes of the binary mechanism one event of a stream of T ticks belongs."""
-    return check_whole("T", T).bit_length()
+    return check_count("T", T).bit_length()
 
 
 def binary_norm(T: Ticks) -> Values:
@@ -156,4 +158,4 @@ def binary_std(T: int, t: Ticks, multiplier: float = 1.0) -> Values:
 
 def binary_ratio(T: Ticks) -> Values:
     """Exact norm of the binary mechanism over the square root's: 3.6 at T=65536, slowly up to π·log₂e = 4.53."""
-    return over_ticks(T, lambda t: np.asarray(binary_norm(t)) / rational.landau(t))
+    return over_ticks(T, lambda t: np.asarray(binary_norm(t)) / square_root_filter.landau(t))

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import math
 
-from evercount.bounds.checks import check_positive, check_probability, check_whole
+from evercount._validate import check_count, check_positive, check_probability
+from evercount.bounds.normal_tails import (
+    simultaneous_paper_two_thirds,
+    simultaneous_quantile,
+    simultaneous_quantile_of_log,
+)
 from evercount.bounds.norms import landau, psi_paper
-from evercount.bounds.tails import simultaneous_paper_two_thirds, simultaneous_quantile, simultaneous_quantile_of_log
 from evercount.errors import ParameterError
 
 
 def _psi(T: int) -> float:
-    return float(psi_paper(check_whole("T", T)))
+    return float(psi_paper(check_count("T", T)))
 
 
 def _worst_std(T: int, multiplier: float, S: float) -> float:
@@ -25,7 +29,7 @@ def _worst_std(T: int, multiplier: float, S: float) -> float:
     return (
         check_positive("multiplier", multiplier)
         * math.sqrt(check_positive("S", S))
-        * float(landau(check_whole("T", T)))
+        * float(landau(check_count("T", T)))
     )
 
 
@@ -34,9 +38,9 @@ def vector_error(T: int, multiplier: float, S: float, cells: int, beta: float = 
 
     **Guarantee.** With probability at least 1 − β every cell at every tick is within the result, for the square-root
     mechanism with noise std multiplier·√S·c_T. Test:
-    `test_bounds_table1.py::test_vector_error_covers_simulated_streams`.
+    `tests/bounds/test_table1.py::test_vector_error_covers_simulated_streams`.
     """
-    return _worst_std(T, multiplier, S) * simultaneous_quantile(T * check_whole("cells", cells), beta)
+    return _worst_std(T, multiplier, S) * simultaneous_quantile(T * check_count("cells", cells), beta)
 
 
 # -- histograms ------------------------------------------------------------------------------------------------
@@ -44,7 +48,7 @@ def vector_error(T: int, multiplier: float, S: float, cells: int, beta: float = 
 
 def histogram_paper(T: int, multiplier: float, b: int, u: int) -> float:
     """The paper's row: C·Ψ(T)·√(b·ln(6uT)); its S = b is wrong for the replace adjacency."""
-    T, b, u = check_whole("T", T), check_whole("b", b), check_whole("u", u)
+    T, b, u = check_count("T", T), check_count("b", b), check_count("u", u)
     return check_positive("multiplier", multiplier) * _psi(T) * math.sqrt(b * math.log(6 * u * T))
 
 
@@ -76,19 +80,19 @@ def graph_function(T: int, multiplier: float, S: float, beta: float = 1 / 3) -> 
 
 def words(U: int, length: int) -> int:
     """How many words of 1 to `length` letters there are over U letters: the cells of substrings and of episodes."""
-    U, length = check_whole("U", U), check_whole("length", length)
+    U, length = check_count("U", U), check_count("length", length)
     return sum(U**i for i in range(1, length + 1))
 
 
 def substrings_paper(T: int, multiplier: float, U: int, length: int) -> float:
     """The paper's row: C·Ψ(T)·ℓ·√ln(6T·U^ℓ); its S = ℓ² is too small (true replace: ℓ(ℓ+1)(ℓ+2)/3)."""
-    T, U, length = check_whole("T", T), check_whole("U", U), check_whole("length", length)
+    T, U, length = check_count("T", T), check_count("U", U), check_count("length", length)
     return check_positive("multiplier", multiplier) * _psi(T) * length * math.sqrt(math.log(6 * T * U**length))
 
 
 def substrings_paper_corollary(T: int, multiplier: float, U: int, length: int) -> float:
     """The paper's corollary, C·Ψ(T)·ℓ·√(ln(2U^ℓ)·ln(6T)): a product of logarithms where the table has one."""
-    T, U, length = check_whole("T", T), check_whole("U", U), check_whole("length", length)
+    T, U, length = check_count("T", T), check_count("U", U), check_count("length", length)
     logs = math.log(2 * U**length) * math.log(6 * T)
     return check_positive("multiplier", multiplier) * _psi(T) * length * math.sqrt(logs)
 
@@ -100,14 +104,14 @@ def substrings(T: int, multiplier: float, S: float, U: int, length: int, beta: f
 
 def episodes_paper(T: int, multiplier: float, U: int, length: int) -> float:
     """The paper's row: 2C·Ψ(T)·ℓ·√(U^{ℓ−1}·ℓ·ln(6T·U^ℓ)); one ℓ more than its proof, and the proof is invalid."""
-    T, U, length = check_whole("T", T), check_whole("U", U), check_whole("length", length)
+    T, U, length = check_count("T", T), check_count("U", U), check_count("length", length)
     inside = U ** (length - 1) * length * math.log(6 * T * U**length)
     return 2 * check_positive("multiplier", multiplier) * _psi(T) * length * math.sqrt(inside)
 
 
 def episodes_paper_corollary(T: int, multiplier: float, U: int, length: int) -> float:
     """The paper's corollary, C·Ψ(T)·√(U^{ℓ−1}·ℓ·ln(2U^ℓ)·ln(6T)): 2ℓ smaller outside and a product of logarithms."""
-    T, U, length = check_whole("T", T), check_whole("U", U), check_whole("length", length)
+    T, U, length = check_count("T", T), check_count("U", U), check_count("length", length)
     inside = U ** (length - 1) * length * math.log(2 * U**length) * math.log(6 * T)
     return check_positive("multiplier", multiplier) * _psi(T) * math.sqrt(inside)
 
@@ -122,14 +126,14 @@ def episodes(T: int, multiplier: float, S: float, U: int, length: int, beta: flo
 
 def cuts_paper(T: int, multiplier: float, s: int, p: int) -> float:
     """The paper's row: 3C·|S|·Ψ(T)·√((|S|+|P|)·ln(|S|+|P|)·ln(6T)), for every cut (S, P) with these sizes."""
-    s, p = check_whole("s", s), check_whole("p", p)
-    inside = (s + p) * math.log(s + p) * math.log(6 * check_whole("T", T))
+    s, p = check_count("s", s), check_count("p", p)
+    inside = (s + p) * math.log(s + p) * math.log(6 * check_count("T", T))
     return 3 * check_positive("multiplier", multiplier) * s * _psi(T) * math.sqrt(inside)
 
 
 def cut_std(T: int, multiplier: float, S: float, s: int, p: int) -> float:
     """The exact std of the noise on one cut of sizes s and p at the last tick: multiplier·√S·c_T²·√(s·p)."""
-    return _worst_std(T, multiplier, S) * math.sqrt(check_whole("s", s) * check_whole("p", p))
+    return _worst_std(T, multiplier, S) * math.sqrt(check_count("s", s) * check_count("p", p))
 
 
 def cut(T: int, multiplier: float, S: float, s: int, p: int, beta: float = 1 / 3) -> float:
@@ -142,7 +146,7 @@ def cuts(T: int, multiplier: float, S: float, n: int, s: int, p: int, beta: floa
 
     A union bound over the n!/(s!·p!·(n−s−p)!) choices and T ticks, with exact normal tails.
     """
-    n, s, p = check_whole("n", n), check_whole("s", s), check_whole("p", p)
+    n, s, p = check_count("n", n), check_count("s", s), check_count("p", p)
     if s + p > n:
         raise ParameterError(f"a cut of sizes {s} and {p} does not fit into {n} nodes.")
     choices = math.comb(n, s) * math.comb(n - s, p)
@@ -151,10 +155,10 @@ def cuts(T: int, multiplier: float, S: float, n: int, s: int, p: int, beta: floa
 
 def all_cuts(T: int, multiplier: float, S: float, n: int, s: int, p: int, beta: float = 1 / 3) -> float:
     """The error of a cut with sizes s and p when all 3^n pairs of disjoint sets and all ticks must hold together."""
-    n = check_whole("n", n)
-    if check_whole("s", s) + check_whole("p", p) > n:
+    n = check_count("n", n)
+    if check_count("s", s) + check_count("p", p) > n:
         raise ParameterError(f"a cut of sizes {s} and {p} does not fit into {n} nodes.")
-    log_count = math.log(check_whole("T", T)) + n * math.log(3)
+    log_count = math.log(check_count("T", T)) + n * math.log(3)
     return cut_std(T, multiplier, S, s, p) * simultaneous_quantile_of_log(log_count, beta)
 
 
@@ -167,7 +171,7 @@ def local_learning_paper(epsilon: float, n: int, half_multiplier: float) -> floa
     `half_multiplier` is C_{ε/2,δ/2}. The corollary has 2β. The clients' sensitivity is wrong (one-hot vectors differ
     in two places), and its interval width ⌊1/(ε√n)⌋ is 0 whenever ε√n > 1.
     """
-    w = check_positive("epsilon", epsilon) * math.sqrt(check_whole("n", n))
+    w = check_positive("epsilon", epsilon) * math.sqrt(check_count("n", n))
     if 4 * w <= 3:
         raise ParameterError(f"epsilon·√n must be above 0.75 for the paper's formula, and it is {w:.3g}.")
     tail = math.sqrt(math.log(6 * (w + 1)) / (2 * n))
@@ -182,6 +186,6 @@ def local_learning(epsilon: float, n: int, client_variance: float, beta: float =
     client's message contributes). Noise of the w entries by the union bound, plus 2/w for the buckets. Both sides up
     to the constant risk at 0. For the population's risk add 2·sampling_error(n, β′).
     """
-    w = math.ceil(check_positive("epsilon", epsilon) * math.sqrt(check_whole("n", n)))
+    w = math.ceil(check_positive("epsilon", epsilon) * math.sqrt(check_count("n", n)))
     std = math.sqrt(check_positive("client_variance", client_variance) / n)
     return std * simultaneous_quantile(w, check_probability("beta", beta)) + 2 / w

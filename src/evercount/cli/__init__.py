@@ -8,14 +8,14 @@ import sys
 import typer
 
 from evercount import __version__
-from evercount.cli.audit import audit
-from evercount.cli.bench import bench
-from evercount.cli.example import example
-from evercount.cli.plan import plan
-from evercount.cli.release import release
-from evercount.cli.reproduce import reproduce
-from evercount.cli.serve import serve
-from evercount.cli.store import store
+from evercount.cli.audit_command import audit
+from evercount.cli.bench_command import bench
+from evercount.cli.example_command import example
+from evercount.cli.plan_command import plan
+from evercount.cli.release_command import release
+from evercount.cli.reproduce_command import reproduce
+from evercount.cli.serve_command import serve
+from evercount.cli.store_command import store
 from evercount.errors import EvercountError
 
 app = typer.Typer(

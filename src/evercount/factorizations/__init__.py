@@ -7,10 +7,11 @@ from typing import cast
 
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations.base import Factorization, State, check_horizon, tick_grid
+from evercount.factorizations.identity import Identity
 from evercount.factorizations.optimal import Optimal
-from evercount.factorizations.plain import Identity, SquareRoot
+from evercount.factorizations.row_weighted import Balanced, Normalized, Unbounded
+from evercount.factorizations.square_root import SquareRoot
 from evercount.factorizations.trees import BinaryTree, Honaker, HonakerOffline
-from evercount.factorizations.weighted import Balanced, Normalized, Unbounded
 
 FACTORIZATIONS: dict[str, type[Factorization]] = {
     kind.name: kind for kind in (Balanced, Unbounded, Normalized, SquareRoot, BinaryTree, Honaker, Identity, Optimal)

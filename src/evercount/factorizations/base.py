@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evercount._arrays import FloatArray
 from evercount.errors import HorizonReached, ParameterError, TooLarge
-
-FloatArray = npt.NDArray[np.float64]
 
 LARGEST_HORIZON = 2**50
 LARGEST_DENSE = 4096
@@ -54,7 +53,7 @@ class Factorization(ABC):
 
     Guarantee. `column_norm` is never below ‖R‖_{1→2} of the matrices that `dense()` returns and that `next`/`block`
     run, and every entry of RᵀR is ≥ 0, so that the sensitivity rule Δ² ≤ column_norm²·S of `sensitivity.proof.md`
-    applies. Tests: tests/test_factorizations_contract.py runs over every registered factorisation.
+    applies. Tests: tests/factorizations/test_factorizations_contract.py runs over every registered factorisation.
     """
 
     name: str
@@ -67,7 +66,7 @@ class Factorization(ABC):
 
         Guarantee. If True, G(i,k) ≤ G(i,j) for all i ≤ j ≤ k, or G(i,k) ≤ G(j,k) for all i ≤ j ≤ k: then changes that
         take turns cancel (`sensitivity.proof.md`, "Changes that take turns"). False promises nothing. Test:
-        tests/test_queries_matching.py::test_gram_matrices_fall.
+        tests/queries/test_queries_matching.py::test_gram_matrices_fall.
         """
         return False
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from evercount.factorizations.base import FloatArray
-from evercount.factorizations.knots import PiecewiseLinear
-from evercount.factorizations.rational import Exponentials
+from evercount._arrays import FloatArray
+from evercount.factorizations.piecewise_linear import PiecewiseLinear
+from evercount.factorizations.square_root_filter import Exponentials
 
 EXACT_TICKS = 4096
 """Requests of up to so many distinct ticks are answered exactly; larger ones are interpolated between knots."""

@@ -10,15 +10,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from evercount._arrays import FloatArray
 from evercount.errors import ParameterError, TooLarge
-from evercount.factorizations.base import (
-    MARGIN,
-    Factorization,
-    FloatArray,
-    State,
-    check_horizon,
-    counting_matrix,
-)
+from evercount.factorizations.base import MARGIN, Factorization, State, check_horizon, counting_matrix
 
 LARGEST = 1024
 GAP = 1e-5
@@ -126,7 +120,7 @@ def _maximiser(T: int) -> tuple[FloatArray, FloatArray, FloatArray]:
 
     **Guarantee.** max(diag|S|/p) ≤ ‖S‖_*·(1 + GAP), so the product of norms is within GAP of the lower bound ‖S‖_*. The
     iteration starts from equal weights, so the result depends on T only. Test:
-    tests/test_factorizations_numbers.py::test_optimal_is_certified_and_balanced_is_close.
+    tests/factorizations/test_factorizations_numbers.py::test_optimal_is_certified_and_balanced_is_close.
     """
     x = np.zeros(T)
     points: list[FloatArray] = []

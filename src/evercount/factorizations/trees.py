@@ -9,24 +9,13 @@ column norm; Honaker's variant reads them and so draws normals for all nodes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from evercount._arrays import AnyArray, FloatArray, IntArray
 from evercount.errors import ParameterError
-from evercount.factorizations.base import (
-    LARGEST_HORIZON,
-    MARGIN,
-    Factorization,
-    FloatArray,
-    State,
-    check_horizon,
-    counting_matrix,
-)
-
-IntArray = npt.NDArray[np.int64]
-AnyArray = npt.NDArray[Any]
+from evercount.factorizations.base import LARGEST_HORIZON, MARGIN, Factorization, State, check_horizon, counting_matrix
 
 
 def low_bit_level(ticks: IntArray) -> IntArray:

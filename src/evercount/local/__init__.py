@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from evercount.local.client import LocalClient, simulate
+from evercount.local.collection_plan import LocalPlan
 from evercount.local.estimate import LocalEstimate
 from evercount.local.genprot import GenProtClient, GenProtPlan, GenProtServer
+from evercount.local.local_client import LocalClient, simulate
+from evercount.local.local_server import LocalServer
 from evercount.local.losses import Absolute, ConvexLoss, Hinge, Loss, Quantile
-from evercount.local.plan import LocalPlan
-from evercount.local.server import LocalServer
 
 __all__ = [
     "Absolute",

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evercount._arrays import FloatArray
+from evercount._validate import check_number
 from evercount.bounds import interval_quantile, simultaneous_quantile
-from evercount.bounds.counting import sampling_error
+from evercount.bounds.counting_error import sampling_error
 from evercount.bounds.table1 import local_learning_paper
 from evercount.errors import ParameterError
-from evercount.local.plan import FloatArray, LocalPlan
+from evercount.local.collection_plan import LocalPlan
 from evercount.privacy import Budget
-from evercount.privacy.checks import check_number
 
 
 def _points(theta: Any) -> FloatArray:
@@ -66,7 +67,8 @@ class LocalEstimate:
     2F̂ − 1 and the slope of the risk; x̂[0] = −1 is known.
 
     **Guarantee.** The errors of x are normal (up to the rounding of entries) with exactly the std `std`, whatever
-    the data. Proof: `local.proof.md`, lemma 2. Test: tests/test_local_end_to_end.py::test_std_is_the_measured_one.
+    the data. Proof: `local.proof.md`, lemma 2. Test:
+    tests/local/test_local_end_to_end.py::test_std_is_the_measured_one.
     """
 
     plan: LocalPlan
@@ -189,7 +191,7 @@ class LocalEstimate:
         half of β pays for the difference between the clients and the population they are drawn from: 2·√(ln(2/β′)/2n).
 
         **Guarantee.** `local.proof.md`, theorem 2. Test:
-        tests/test_local_end_to_end.py::test_errors_stay_within_the_bound.
+        tests/local/test_local_end_to_end.py::test_errors_stay_within_the_bound.
         """
         beta = check_number("beta", beta)
         share = beta / 2 if population else beta

@@ -19,17 +19,18 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_count, check_name, check_positive
 from evercount.errors import InputError, MessageRejected, ParameterError, SnapshotError
-from evercount.local.client import OneMessage
+from evercount.local.collection_plan import MISS, UNIT, LocalPlan, shared_plan
 from evercount.local.estimate import LocalEstimate, gain
 from evercount.local.genprot_exact import BITS, clip_limits, pure_epsilon, widest_clip
+from evercount.local.local_client import OneMessage
+from evercount.local.local_server import iterate
 from evercount.local.losses import Loss
-from evercount.local.plan import MISS, UNIT, FloatArray, IntArray, LocalPlan, shared_plan
-from evercount.local.server import iterate
 from evercount.noise import Secret
 from evercount.noise.prf import Prf, counter
 from evercount.privacy import Budget
-from evercount.privacy.checks import check_count, check_name, check_positive
 
 Rule = Literal["best", "paper"]
 MOST_CANDIDATES = 64
@@ -48,7 +49,7 @@ class GenProtPlan:
     of it; Lemma 6.2 of Bun, Nelson and Stemmer then gives ε, and the exact value `exact_epsilon` is smaller.
 
     **Guarantee.** Pure `exact_epsilon`-LDP, at most epsilon. Proof: `genprot.proof.md`. Test:
-    tests/test_local_genprot.py::test_exact_privacy_by_enumeration.
+    tests/local/test_local_genprot.py::test_exact_privacy_by_enumeration.
     """
 
     epsilon: float
@@ -186,7 +187,7 @@ class GenProtPlan:
         the ball of radius `reach`, because `candidate` replaces others by zeros. So the sum moves by at most 2·reach,
         the mean vector by 2·reach·radius/(κ·accepted) with κ = moments[0], and x̂[t] is a linear function of it with
         the row t of `LocalEstimate.rows`: Cauchy and Schwarz. Zeros cost an estimate nothing: less than 2^−40 for a
-        candidate. Test: tests/test_local_genprot.py::test_a_poisoned_message_moves_no_more_than_its_share.
+        candidate. Test: tests/local/test_local_genprot.py::test_a_poisoned_message_moves_no_more_than_its_share.
         """
         rows = LocalEstimate(self.shape, 1, np.zeros(self.shape.w + 1)).rows
         steepest = float(np.linalg.norm(rows, axis=1).max())
@@ -258,7 +259,7 @@ class GenProtClient(OneMessage[int]):
     comes before the private message and so costs no privacy.
 
     **Guarantee.** The message is pure `plan.exact_epsilon`-LDP. Proof: `genprot.proof.md`, theorem 1. Test:
-    tests/test_local_genprot.py::test_choose_has_the_exact_law.
+    tests/local/test_local_genprot.py::test_choose_has_the_exact_law.
     """
 
     def __init__(
@@ -300,7 +301,7 @@ class GenProtServer:
 
     **Guarantee.** A rejected message changes nothing but the number of rejected ones. An accepted message, whatever
     its client number, moves any entry of x̂ by at most `poison_bound()`/accepted. Proof: `GenProtPlan.poison_bound`.
-    Test: tests/test_local_genprot.py::test_a_poisoned_message_moves_no_more_than_its_share.
+    Test: tests/local/test_local_genprot.py::test_a_poisoned_message_moves_no_more_than_its_share.
     """
 
     def __init__(self, plan: GenProtPlan) -> None:

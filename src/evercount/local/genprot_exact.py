@@ -36,7 +36,7 @@ def exact_ratio(low: int, high: int, unit: int, count: int) -> Fraction:
 
     **Guarantee.** Exact. The probability of a message is linear in each p_t, so its extremes lie at corners; by
     symmetry a corner is (own p, number of others at `high`). Test:
-    tests/test_local_genprot.py::test_exact_privacy_by_enumeration.
+    tests/local/test_local_genprot.py::test_exact_privacy_by_enumeration.
     """
     weights = choice_weights(low, high, unit, count)
     return Fraction(max(weights), min(weights))

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from evercount._validate import check_number
 from evercount.errors import InputError, ParameterError
-from evercount.privacy.checks import check_number
 
 _NUMBERS = (float, int, np.floating, np.integer)
 

@@ -10,15 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from evercount._arrays import BoolArray, FloatArray
 from evercount.errors import MessageRejected
-from evercount.local.plan import MAGIC, VERSION, LocalPlan
+from evercount.local.collection_plan import MAGIC, VERSION, LocalPlan
 
 HEAD = 8
 ENTRY = np.dtype("<i2")
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 def header(plan: LocalPlan) -> bytes:

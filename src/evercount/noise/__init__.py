@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from evercount.noise.exact import ExactNoise
-from evercount.noise.floating import FloatNoise
-from evercount.noise.normals import FRACTION_BITS, Normals
+from evercount.noise.exact_normals import FRACTION_BITS, Normals
+from evercount.noise.float_normals import FloatNoise
+from evercount.noise.normal_sampler import ExactNoise
 from evercount.noise.secret import Secret
 
 __all__ = ["FRACTION_BITS", "ExactNoise", "FloatNoise", "Normals", "Secret"]

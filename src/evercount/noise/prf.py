@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from evercount._arrays import UIntArray
 from evercount.noise.secret import Secret
-
-UIntArray = npt.NDArray[np.uint64]
 
 LABEL = "evercount/noise/exact/1"
 """The purpose for which the AES key is derived; a new layout of bits gets a new label."""
@@ -81,7 +80,7 @@ class Prf:
 
     **Guarantee.** If AES-256 is a pseudorandom permutation and keyed BLAKE2b a pseudorandom function, then
     the blocks of distinct counters are independent uniform bits to whoever does not know the secret, up to an
-    advantage of `switching_bound`. Tests: `test_noise_prf.py` (known answers, distinct counters).
+    advantage of `switching_bound`. Tests: `tests/noise/test_prf.py` (known answers, distinct counters).
     """
 
     def __init__(self, secret: Secret, label: str = LABEL) -> None:

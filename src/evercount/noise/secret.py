@@ -22,7 +22,7 @@ class Secret:
     **Guarantee.** `repr`, `str`, `format` and error messages contain no bit of the key; pickling is refused;
     comparison takes the same time wherever the keys differ. Keys of different labels (`derive`) are
     independent and tell nothing of their parent, if keyed BLAKE2b is a pseudorandom function. Tests:
-    `test_noise_secret.py`.
+    `tests/noise/test_secret.py`.
     """
 
     __slots__ = ("__key",)

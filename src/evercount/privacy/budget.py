@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, get_args
 
+from evercount._validate import check_count, check_delta, check_name, check_number, check_positive, stated
 from evercount.errors import ParameterError
 from evercount.privacy import gaussian
-from evercount.privacy.checks import check_count, check_delta, check_name, check_number, check_positive, stated
 
 Adjacency = Literal["add-remove", "replace"]
 Calibration = Literal["tight", "classic", "paper"]
@@ -33,7 +33,7 @@ class Budget:
     neighbours, makes the whole sequence of releases (epsilon, delta)-DP for the adjacency and unit named.
     Proof: `gaussian.proof.md`. It is assumed that Δ was computed for the same adjacency and, with
     unit="user", from `scale_sensitivity`. Test:
-    `test_privacy_budget.py::test_noise_multiplier_meets_the_promise`.
+    `tests/privacy/test_privacy_budget.py::test_noise_multiplier_meets_the_promise`.
     """
 
     epsilon: float
@@ -78,7 +78,7 @@ class Budget:
 
         **Guarantee.** The result's `.mu` is at most `mu` (so it never spends more than asked), and smaller by
         a relative 1e-9 at most. Test:
-        `test_privacy_budget.py::test_from_mu_and_from_rho_never_buy_more_than_asked`.
+        `tests/privacy/test_privacy_budget.py::test_from_mu_and_from_rho_never_buy_more_than_asked`.
         """
         mu, delta = check_positive("mu", mu), check_delta(delta)
         epsilon = gaussian.epsilon_of(mu, delta)
@@ -146,7 +146,7 @@ class Budget:
         """The budget left for the ideal mechanism when `numeric_delta` of δ is kept for numerical error.
 
         **Guarantee.** The result's δ plus `numeric_delta` is at most this δ, in exact arithmetic. Test:
-        `test_privacy_budget.py::test_reserve_rounds_down`.
+        `tests/privacy/test_privacy_budget.py::test_reserve_rounds_down`.
         """
         reserved = check_number("numeric_delta", numeric_delta)
         if reserved < 0:
@@ -167,7 +167,8 @@ class Budget:
         **Guarantee.** If S bounds Σ_cells (P² + N²) for one event, the result bounds it for one unit. The
         change of k events is a sum of k changes; P and N are at most the sums of theirs, and by Minkowski √(Σ
         P² + N²) ≤ k·√S. Equality when all k events move one cell the same way. The streams in between must be
-        legal for the query. Test: `test_privacy_budget.py::test_scale_sensitivity_bounds_groups_of_events`.
+        legal for the query. Test:
+        `tests/privacy/test_privacy_budget.py::test_scale_sensitivity_bounds_groups_of_events`.
         """
         single = check_number("S", S)
         if single < 0:

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 
+from evercount._validate import check_delta
 from evercount.errors import ParameterError
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
-from evercount.privacy.checks import check_delta
 
 _ROUNDING = 2.0**-49
 """Relative head-room of the few products that make a mixed δ (`composition.proof.md`, section 4)."""
@@ -28,7 +28,7 @@ def compose(budgets: Iterable[Budget], delta: float | None = None) -> Budget:
     All parts must name the same adjacency and unit.
 
     **Guarantee.** The joint release is (result.epsilon, result.delta)-DP: `composed_epsilon`. Tests:
-    `test_privacy_ledger.py::test_compose_against_oracle`, `test_compose_takes_pure_budgets`.
+    `tests/privacy/test_privacy_ledger.py::test_compose_against_oracle`, `test_compose_takes_pure_budgets`.
     """
     parts = list(budgets)
     if not parts:
@@ -44,7 +44,7 @@ def composed_epsilon(budgets: Iterable[Budget], delta: float) -> float:
     """The least ε ≥ Σε of the pure budgets at which all of them together are (ε, delta)-DP, rounded up.
 
     **Guarantee.** As that of `Ledger`, without numerical error. delta=0 is legal where all budgets are pure. Test:
-    `test_privacy_ledger.py::test_composed_epsilon`.
+    `tests/privacy/test_privacy_ledger.py::test_composed_epsilon`.
     """
     parts = list(budgets)
     if not parts:
@@ -60,7 +60,7 @@ def mixed_delta_upper(mu: float, pure: Fraction, epsilon: float) -> float:
 
     **Guarantee.** Not below p·δ(μ, ε − ε_p) + (1 − p)·δ(μ, ε + ε_p), p = 1/(1 + e^−ε_p), which is the exact δ where the
     pure mechanism is randomised response (`composition.proof.md`, sections 2 and 4). Test:
-    `test_privacy_ledger.py::test_mixed_profile_against_oracle`.
+    `tests/privacy/test_privacy_ledger.py::test_mixed_profile_against_oracle`.
     """
     if not 0 <= pure <= Fraction(epsilon):
         raise ParameterError(f"the pure part must lie between 0 and epsilon={epsilon!r}, not at {float(pure)!r}.")

@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evercount._validate import check_delta, check_positive
 from evercount.errors import ParameterError
-from evercount.privacy.checks import check_delta, check_positive
 
 _EPS = 2.0**-52
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -96,7 +96,7 @@ def delta_upper(mu: float, epsilon: float) -> float:
 
     **Guarantee.** The true δ(μ, ε) is not larger than the result (`gaussian.proof.md`, section 3). Assumes
     that `erfcx`, `erfc` and `exp` are accurate to 8 units in the last place. Test:
-    `test_privacy_gaussian.py::test_delta_upper_is_an_upper_bound`.
+    `tests/privacy/test_privacy_gaussian.py::test_delta_upper_is_an_upper_bound`.
     """
     found = _evaluate(check_positive("mu", mu), _at_least_zero(epsilon))
     return min(1.0, math.nextafter(math.exp(found.log_delta + found.error), 1.0))
@@ -110,7 +110,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     until the evaluated δ plus *twice* its error bound is below δ (`gaussian.proof.md`, section 4; the second
     half of the margin lets a ledger add up parts without being refused for a rounding error). Any ε > 0 and
     any δ in (0, 1) that is a normal double. Test:
-    `test_privacy_gaussian.py::test_mu_of_is_on_the_private_side`.
+    `tests/privacy/test_privacy_gaussian.py::test_mu_of_is_on_the_private_side`.
     """
     epsilon, target = check_positive("epsilon", epsilon), math.log(check_delta(delta))
 
@@ -138,7 +138,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     """The smallest ε ≥ 0 with δ(μ, ε) ≤ δ, rounded up; 0.0 when δ alone already covers the mechanism.
 
     **Guarantee.** The mechanism with Δ/σ = `mu` is (epsilon_of(mu, delta), delta)-DP; the margin is that of
-    `delta_upper`. Test: `test_privacy_gaussian.py::test_epsilon_of_is_on_the_private_side`.
+    `delta_upper`. Test: `tests/privacy/test_privacy_gaussian.py::test_epsilon_of_is_on_the_private_side`.
     """
     mu, target = check_positive("mu", mu), math.log(check_delta(delta))
 
@@ -166,7 +166,7 @@ def classic_multiplier(epsilon: float, delta: float) -> float:
     """σ/Δ = √(2 ln(1.25/δ))/ε of Dwork and Roth (2014, Theorem A.1), proved for ε < 1 only.
 
     **Guarantee.** Not smaller than the tight multiplier at the same (ε, δ): checked at every call. Test:
-    `test_privacy_gaussian.py::test_classic_and_paper_are_never_below_tight`.
+    `tests/privacy/test_privacy_gaussian.py::test_classic_and_paper_are_never_below_tight`.
     """
     _below_one("classic", epsilon)
     return _at_least_tight("classic", math.sqrt(2 * math.log(1.25 / check_delta(delta))) / epsilon, epsilon, delta)
@@ -176,7 +176,7 @@ def paper_multiplier(epsilon: float, delta: float) -> float:
     """σ/Δ = C_{ε,δ} = (2/ε)√(4/9 + ln(√(2/π)/δ)) of the paper; safe, about 1.7 times larger than needed.
 
     **Guarantee.** Not smaller than the tight multiplier at the same (ε, δ): checked at every call. Test:
-    `test_privacy_gaussian.py::test_classic_and_paper_are_never_below_tight`.
+    `tests/privacy/test_privacy_gaussian.py::test_classic_and_paper_are_never_below_tight`.
     """
     _below_one("paper", epsilon)
     inside = 4 / 9 + math.log(math.sqrt(2 / math.pi) / check_delta(delta))

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from evercount._validate import check_number
 from evercount.errors import BudgetExceeded, EvercountError, ParameterError, SnapshotError
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
-from evercount.privacy.checks import check_number
 from evercount.privacy.composition import (
     check_same_unit,
     compose_mu,
@@ -76,8 +76,8 @@ class Ledger:
     with the float error of its evaluation included, or the entry is refused and nothing is recorded. A total with
     δ = 0 takes pure entries only. Assumes that each stream is pure where its budget has δ = 0, else Gaussian, and
     calibrated with the budget of its entry (for a stream with numerical error: `numeric_delta` is the δ by which it may
-    miss the ideal mechanism, for the ε of `total`). Proof: `composition.proof.md`. Tests: `test_privacy_ledger.py`,
-    test_ledger_never_exceeds_its_total, test_mixed_profile_against_oracle.
+    miss the ideal mechanism, for the ε of `total`). Proof: `composition.proof.md`. Tests:
+    `tests/privacy/test_privacy_ledger.py`, test_ledger_never_exceeds_its_total, test_mixed_profile_against_oracle.
     """
 
     def __init__(self, total: Budget) -> None:
@@ -103,8 +103,8 @@ class Ledger:
         """Record a stream and return its entry, or raise BudgetExceeded with nothing recorded.
 
         `numeric_delta` is the stream's own, which was computed at the ε of `budget`; it is restated at the total's ε,
-        where it costs (1+e^ε_total)/(1+e^ε) times as much (`mechanisms/exact.proof.md`, theorem), unless it is
-        `restated` already. A budget with δ = 0 is a pure entry. A sparse counter with δ > 0 has a pure part and a
+        where it costs (1+e^ε_total)/(1+e^ε) times as much (`mechanisms/exact/exact_noise.proof.md`, theorem), unless it
+        is `restated` already. A budget with δ = 0 is a pure entry. A sparse counter with δ > 0 has a pure part and a
         Gaussian one and takes two entries (`SparsePlan.budgets`).
         """
         if not isinstance(name, str) or not name:

@@ -7,11 +7,11 @@ from typing import Any
 from evercount.errors import ParameterError, UnknownName
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.counts import Average, Count, Sum
-from evercount.queries.cuts import Cuts
+from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.episodes import Episodes
-from evercount.queries.graph_counts import Edges, KStars, Triangles
-from evercount.queries.graph_degrees import DegreeHistogram, HighDegree
-from evercount.queries.graph_forests import Components, Matching, SpanningForest
+from evercount.queries.graphs.degrees import DegreeHistogram, HighDegree
+from evercount.queries.graphs.forests import Components, Matching, SpanningForest
+from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
 from evercount.queries.histogram import Histogram, TopK
 from evercount.queries.prefix import PrefixQuery
 from evercount.queries.substrings import Substrings

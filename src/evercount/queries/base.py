@@ -21,11 +21,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from evercount._arrays import FloatArray, IntArray
 from evercount.errors import InputError, ParameterError
 
 Adjacency = Literal["add-remove", "replace"]
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 
 LARGEST_TOTAL = 2**53
 """A single tick's increment beyond this (in grid units) is refused: it cannot come from real events."""
@@ -61,7 +60,7 @@ class Query(ABC):
 
         **Guarantee.** For every pair of neighbours and every R with `Factorization.falling_gram`, ‖R(X−X′)‖_F² is at
         most c² times this. Proof: `factorizations/sensitivity.proof.md`, "Changes that take turns". Test:
-        tests/test_queries_matching.py::test_no_neighbours_beat_the_smaller_claim.
+        tests/queries/test_queries_matching.py::test_no_neighbours_beat_the_smaller_claim.
         """
         return None
 
@@ -69,8 +68,8 @@ class Query(ABC):
         """The most that one event changes all increments together, Σ_cells (P + N), in real units: what δ = 0 needs.
 
         **Guarantee.** For every pair of neighbours Σ over cells and ticks of |change of increment|·grid is at most
-        this. Proof: `mechanisms/pure.proof.md`, lemma 3. Queries that do not declare it are refused under δ = 0. Test:
-        tests/test_pure_stream.py::test_l1_sensitivity_by_enumeration.
+        this. Proof: `mechanisms/laplace_noise.proof.md`, lemma 3. Queries that do not declare it are refused under δ =
+        0. Test: tests/mechanisms/test_laplace_stream.py::test_l1_sensitivity_by_enumeration.
         """
         raise ParameterError(
             f"{type(self).__name__} does not declare an l1 sensitivity, which pure privacy (delta=0) needs; "

@@ -9,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from evercount._arrays import FloatArray, IntArray
 from evercount.errors import InputError, ParameterError, UnknownName
-from evercount.queries.base import LARGEST_TOTAL, Adjacency, FloatArray, IntArray, Query
+from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 
 MOST_UNITS = 2**20
 """Grid units of one event: with 2^43 events a running sum still fits 63 bits, so no sum ever has to be refused."""
@@ -46,7 +47,7 @@ class Count(Query):
     refused, and whoever sees the refusal learns that: promise only what holds whatever people do.
 
     Guarantee. S = 1 for both adjacencies: one event moves one tick's increment by at most 1 (replace: an event that
-    counts becomes one that does not). Test: tests/test_queries_counts.py::test_sensitivity_by_enumeration.
+    counts becomes one that does not). Test: tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
     """
 
     name = "count"
@@ -107,7 +108,7 @@ class Sum(Query):
     nearest multiple of `grid`; `lo` and `hi` must be such multiples.
 
     Guarantee. S = max(lo², hi²) for add-remove and (hi−lo)² for replace. Test:
-    tests/test_queries_counts.py::test_sensitivity_by_enumeration.
+    tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
     """
 
     name = "sum"
@@ -192,7 +193,7 @@ class Average(Sum):
 
     Guarantee. per="tick": S of `Sum` (post-processing). per="event": with a = max(hi−mid, mid−lo), half the range up
     to the grid, S = a² + 1 for add-remove; for replace the larger of that and (hi−lo)² (an event may become a no-op).
-    Test: tests/test_queries_counts.py::test_sensitivity_by_enumeration.
+    Test: tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
     """
 
     name = "average"

@@ -25,8 +25,9 @@ LONGEST_EXACT = 6
 def episode_sensitivity(letters: int, longest: int, replace: bool) -> int:
     """An upper bound of Σ_cells (P²+N²) for all episodes of length ≤ `longest` over `letters` letters.
 
-    Guarantee. Theorem 6 of `episodes.proof.md`. Tests: tests/test_queries_episodes.py::test_sensitivity_by_enumeration,
-    ::test_known_maxima_are_met and ::test_automaton_matches_single_episodes.
+    Guarantee. Theorem 6 of `episodes.proof.md`. Tests:
+    tests/queries/test_queries_episodes.py::test_sensitivity_by_enumeration, ::test_known_maxima_are_met and
+    ::test_automaton_matches_single_episodes.
     """
     bounds = []
     # a replaced letter may also become no letter, and with one letter in the alphabet it can become nothing else

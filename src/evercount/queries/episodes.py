@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from evercount.privacy.checks import check_name
-from evercount.queries.base import Adjacency, IntArray
+from evercount._arrays import IntArray
+from evercount._validate import check_name
+from evercount.queries.base import Adjacency
 from evercount.queries.episode_sensitivity import episode_sensitivity
 from evercount.queries.histogram import ADJACENCIES
-from evercount.queries.words import HOLE, WordQuery
+from evercount.queries.word_cells import HOLE, WordQuery
 
 
 class Episodes(WordQuery):
@@ -27,7 +28,7 @@ class Episodes(WordQuery):
     query is built. It equals the true maximum in all cases that were enumerated (ℓ ≤ 3; U = 2, ℓ = 4); longer
     episodes are grouped less, and above 6 letters a closed form is used, which is looser. Under add-remove a removed
     letter is absent: whether its place stays or not makes no difference. Under replace it becomes another letter or
-    None. Proof: `episodes.proof.md`. Tests: tests/test_queries_episodes.py::test_sensitivity_by_enumeration.
+    None. Proof: `episodes.proof.md`. Tests: tests/queries/test_queries_episodes.py::test_sensitivity_by_enumeration.
     """
 
     name: ClassVar[str] = "episodes"

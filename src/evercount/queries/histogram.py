@@ -12,10 +12,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_count, check_name
 from evercount.errors import InputError, ParameterError
-from evercount.privacy.checks import check_count, check_name
-from evercount.queries.base import LARGEST_TOTAL, Adjacency, FloatArray, IntArray, Query
-from evercount.queries.sizes import require_fits
+from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
+from evercount.queries.memory_limit import require_fits
 
 OTHER = "other"
 ADJACENCIES = ("add-remove", "replace")
@@ -35,7 +36,7 @@ class Histogram(Query):
     Guarantee. One event changes at most b = max_keys_per_event of the u cells, at one tick, each by at most one. With
     u cells (`other` included) and m = min(b, u): S = m (add-remove) and min(2b, u) (replace); with removals S = m
     and 4m. Proof: `histogram.proof.md`. Assumption: an event is what one person contributes (see `units.py` for
-    several). Tests: tests/test_queries_histogram.py::test_sensitivity_is_the_exact_maximum.
+    several). Tests: tests/queries/test_queries_histogram.py::test_sensitivity_is_the_exact_maximum.
     """
 
     name: ClassVar[str] = "histogram"
@@ -293,7 +294,7 @@ class TopK(Histogram):
     simultaneous bound over all cells), then each published value is within a of its key's true count, and the i-th
     published value is within a of the true i-th largest count. Proof: `histogram.proof.md`. A per-cell interval does
     not hold here, because the choice of the key depends on the noise. Test:
-    tests/test_queries_histogram.py::test_top_values_obey_the_simultaneous_bound.
+    tests/queries/test_queries_histogram.py::test_top_values_obey_the_simultaneous_bound.
     """
 
     name: ClassVar[str] = "top-k"

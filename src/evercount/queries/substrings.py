@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from evercount._arrays import IntArray
+from evercount._validate import check_count, check_name
 from evercount.errors import InputError
-from evercount.privacy.checks import check_count, check_name
-from evercount.queries.base import Adjacency, IntArray
+from evercount.queries.base import Adjacency
 from evercount.queries.histogram import ADJACENCIES
-from evercount.queries.words import HOLE, WordQuery
+from evercount.queries.word_cells import HOLE, WordQuery
 
 
 class Substrings(WordQuery):
@@ -24,7 +25,7 @@ class Substrings(WordQuery):
     Guarantee. S = ℓ(ℓ+1)(2ℓ+1)/6 (add-remove), ℓ(ℓ+1)(ℓ+2)/3 (replace). Under add-remove a removed letter may
     leave a None in its place, or vanish so that its neighbours join; S covers both (the first attains it). Under
     replace a letter becomes another letter or None. Proof: `substrings.proof.md`. Tests:
-    tests/test_queries_substrings.py::test_sensitivity_by_enumeration.
+    tests/queries/test_queries_substrings.py::test_sensitivity_by_enumeration.
     """
 
     name: ClassVar[str] = "substrings"
@@ -45,7 +46,7 @@ class Substrings(WordQuery):
         several letters in a tick; calibrate to `squared_sensitivity` there.
 
         Guarantee. Proposition 4 of `substrings.proof.md`; test
-        tests/test_queries_substrings.py::test_exact_sensitivity_matches_brute_force.
+        tests/queries/test_queries_substrings.py::test_exact_sensitivity_matches_brute_force.
         """
         horizon = check_count("horizon", horizon)
         return max(self._exact_at(gram, horizon, changed) for changed in range(1, horizon + 1))

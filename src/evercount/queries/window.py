@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import Balanced, Factorization, factorization, tick_grid
-from evercount.queries.base import FloatArray, IntArray
 from evercount.queries.counts import Count
 
 Method = Literal["auto", "difference", "periods", "inputs", "nodes"]
@@ -34,7 +34,7 @@ class Window(Count):
     - "auto": "nodes" for δ = 0, else the one with the smallest worst error, computed exactly, for the stream's horizon.
 
     Guarantee. S = 1 as for `Count`: the encoder is the same. Test:
-    tests/test_queries_window.py::test_published_noise_has_the_stated_covariance.
+    tests/queries/test_queries_window.py::test_published_noise_has_the_stated_covariance.
     """
 
     name = "window"

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from evercount.reproduce import attacks, baselines, counting, honaker, norms, table1, topk
-from evercount.reproduce.items import Item
+from evercount.reproduce import (
+    attack_items,
+    baseline_items,
+    counting_items,
+    honaker_items,
+    norm_items,
+    table1_items,
+    topk_items,
+)
+from evercount.reproduce.item import Item
 
 ITEMS: dict[str, Item] = {
     item.name: item
     for item in (
-        counting.FIGURE1,
-        norms.FIGURE2,
-        counting.FIGURE3,
-        topk.FIGURE4,
-        norms.BINARY,
-        honaker.HONAKER,
-        table1.TABLE1,
-        attacks.FAILURES,
-        norms.CONSTANTS,
-        baselines.SMOOTHNESS,
-        baselines.SPARSE,
+        counting_items.FIGURE1,
+        norm_items.FIGURE2,
+        counting_items.FIGURE3,
+        topk_items.FIGURE4,
+        norm_items.BINARY,
+        honaker_items.HONAKER,
+        table1_items.TABLE1,
+        attack_items.FAILURES,
+        norm_items.CONSTANTS,
+        baseline_items.SMOOTHNESS,
+        baseline_items.SPARSE,
     )
 }

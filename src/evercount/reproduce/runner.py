@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evercount.errors import MissingExtra, ParameterError, UnknownName
-from evercount.reproduce.items import Context, Item, Result
+from evercount.reproduce.item import Context, Item, Result
 from evercount.reproduce.registry import ITEMS
 from evercount.reproduce.simulate import BACKENDS
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evercount._arrays import FloatArray
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import FACTORIZATIONS, Factorization, factorization
 from evercount.noise import FloatNoise
-
-FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 BACKENDS = ("numpy", "torch")
 EDGES = (0.25, 0.67448975, 1.0, 1.5, 1.95996398, 2.5758293, 3.0, 3.29052673)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.types import Scope
 
-from evercount.service.problems import Problem
-from evercount.store.reading import Reading
+from evercount.service.http_errors import Problem
+from evercount.store.reader import Reading
 from evercount.store.tokens import Token, check_token, read_tokens, same, token_digest
 
 
@@ -55,7 +55,7 @@ class Access:
         """The role of the request's token; None without a token, Problem with a wrong one.
 
         **Guarantee.** The comparison looks at hashes only and at all of them, in constant time each, so its duration
-        tells nothing about how much of a guess was right. Test: `test_service_access.py`.
+        tells nothing about how much of a guess was right. Test: `tests/service/test_service_access.py`.
         """
         header = request.headers.get("authorization")
         if header is None:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
+from evercount._arrays import IntArray
+from evercount.declare.declaration import parse_time
 from evercount.errors import EvercountError
 from evercount.examples import flu
-from evercount.queries.base import IntArray
-from evercount.service.clock import Clock
-from evercount.service.events import read_batch
-from evercount.service.service import Service
+from evercount.service.read_events import read_batch
+from evercount.service.runtime import Service
+from evercount.service.wall_clock import Clock
 from evercount.store import Declaration, Store
-from evercount.store.declaration import parse_time
 
 NAME = "flu-demo"
 START = "2026-10-01T00:00:00Z"

@@ -9,11 +9,11 @@ from evercount.errors import MissingExtra
 if importlib.util.find_spec("sqlalchemy") is None:
     raise MissingExtra("The durable store", "store")
 
-from evercount.store.declaration import Declaration
-from evercount.store.live import Accepted, Batch, Conflict, LiveStream, TooEarly
-from evercount.store.reading import Reading
+from evercount.declare.declaration import Declaration
+from evercount.store.open_stream import Accepted, Batch, Conflict, LiveStream, TooEarly
+from evercount.store.reader import Reading
 from evercount.store.sealing import key_from_environment
-from evercount.store.store import Store
+from evercount.store.writer import Store
 
 __all__ = [
     "Accepted",

@@ -58,7 +58,7 @@ class Database:
 
     **Guarantee.** While a Database with `write` is open, no other process has one on the same database: SQLite by an
     operating-system lock on `<file>.lock`, PostgreSQL by an advisory lock of the session that also does all writing, so
-    a writer that lost its lock lost its connection too. Tests: `test_store_lock.py`.
+    a writer that lost its lock lost its connection too. Tests: `tests/store/test_store_lock.py`.
     """
 
     def __init__(self, place: str | Path, write: bool = True) -> None:

@@ -52,7 +52,7 @@ class Sealer:
     **Guarantee.** With a key, a sealed value tells its length and nothing else, and a changed value, or one moved to
     another stream, purpose or tick, is refused (AES-256-GCM; keys by HKDF-SHA256 over store, purpose, stream and tick,
     so that one key seals far fewer than 2^32 values). Without a key, values are kept as they are. Assumption: the key
-    is 256 random bits. Tests: `test_store_sealing.py`.
+    is 256 random bits. Tests: `tests/store/test_store_sealing.py`.
     """
 
     def __init__(self, key: bytes | None, store: str) -> None:

@@ -13,8 +13,8 @@ from sqlalchemy import delete, insert, select
 
 from evercount.errors import ParameterError, UnknownName
 from evercount.store import schema
-from evercount.store.reading import Reading
-from evercount.store.store import Store
+from evercount.store.reader import Reading
+from evercount.store.writer import Store
 
 Role = Literal["admin", "write", "read"]
 ROLES: tuple[str, ...] = get_args(Role)

@@ -1,0 +1,83 @@
+"""Checks of parameters: finite numbers inside their domain, whole numbers, known names. One module for all rooms."""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, Decimal, localcontext
+from numbers import Integral, Real
+from typing import Any
+
+from evercount.errors import ParameterError, UnknownName
+
+
+def check_number(what: str, value: object) -> float:
+    """`value` as a finite float; booleans, strings and anything else that is not a real number are refused."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ParameterError(f"{what} must be a number, not {value!r} ({type(value).__name__}).")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ParameterError(f"{what} must be finite, not {value!r}.")
+    return number
+
+
+def check_positive(what: str, value: object) -> float:
+    """`value` as a finite float above zero."""
+    number = check_number(what, value)
+    if number <= 0:
+        raise ParameterError(f"{what} must be above 0, not {value!r}.")
+    return number
+
+
+def check_delta(value: object, *, pure: bool = False) -> float:
+    """`value` as a float in the open interval (0, 1); with `pure` also 0."""
+    number = check_number("delta", value)
+    if number == 0:
+        if pure:
+            return 0.0
+        refuse_pure_privacy()
+    if not 0 < number < 1:
+        least = "0 (pure privacy) or more and below 1" if pure else "between 0 and 1, both excluded"
+        raise ParameterError(f"delta must be {least}, not {value!r}.")
+    if number < 2.0**-1022:
+        raise ParameterError(
+            f"delta={value!r} is below the normal doubles (2.3e-308): it cannot be computed with safely."
+        )
+    return number
+
+
+def refuse_pure_privacy() -> None:
+    """Refuse δ = 0. Gaussian noise never gives it; budgets may have it, Gaussian calibration may not."""
+    raise ParameterError(
+        "delta=0 is pure differential privacy, which Gaussian noise cannot give; only pure mechanisms "
+        "offer it. Choose a small positive delta, for example 1e-10."
+    )
+
+
+def check_count(what: str, value: object, least: int = 1) -> int:
+    """`value` as an int of at least `least`; booleans and fractions are refused."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise ParameterError(f"{what} must be a whole number of at least {least}, not {value!r}.")
+    return int(value)
+
+
+def check_probability(what: str, value: object) -> float:
+    """`value` as a float strictly between 0 and 1."""
+    number = check_positive(what, value)
+    if number >= 1:
+        raise ParameterError(f"{what} must lie between 0 and 1, both excluded, not {value!r}.")
+    return number
+
+
+def check_name(kind: str, value: Any, known: tuple[str, ...]) -> None:
+    """Refuse a name that is not in the list, naming the nearest one."""
+    if not isinstance(value, str) or value not in known:
+        raise UnknownName(kind, value, known)
+
+
+def stated(number: float) -> str:
+    """A number of a promise in up to six digits, rounded up: what is printed must hold, too."""
+    with localcontext(prec=6, rounding=ROUND_CEILING):
+        return f"{float(+Decimal(repr(float(number)))):g}"

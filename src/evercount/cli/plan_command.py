@@ -1,0 +1,286 @@
+"""`evercount plan`: which error will I get? Queries beside the lower bound, and sparse-count beside plain counters."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from evercount.errors import ParameterError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from evercount.planning.compare import Plan
+    from evercount.planning.compare_sparse import SparseComparison
+    from evercount.privacy import Adjacency, Budget, Calibration
+
+
+def plan(
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", "-e", help="Privacy parameter ε > 0.", show_default="0.5")
+    ] = None,
+    delta: Annotated[float, typer.Option("--delta", "-d", help="Privacy parameter δ, between 0 and 1.")] = 1e-10,
+    rho: Annotated[float | None, typer.Option(help="zCDP parameter ρ, instead of ε.")] = None,
+    horizon: Annotated[str, typer.Option("--horizon", "-t", help="Ticks (65536, 2^16, 1e6) or none.")] = "2^16",
+    query: Annotated[
+        str, typer.Option("--query", "-q", help="Query by name: count, histogram, window, sparse-count, …")
+    ] = "count",
+    parameter: Annotated[
+        list[str] | None, typer.Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable.")
+    ] = None,
+    adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
+    calibration: Annotated[str | None, typer.Option(help="tight, classic or paper.", show_default="tight")] = None,
+    user_events: Annotated[
+        int | None, typer.Option(help="Protect a user with at most so many events, not one event.")
+    ] = None,
+    mechanism: Annotated[
+        list[str] | None, typer.Option("--mechanism", "-m", help="Only these factorisations, repeatable.")
+    ] = None,
+    ticks: Annotated[int | None, typer.Option(help="Without a horizon: compare over so many ticks.")] = None,
+    beta: Annotated[float, typer.Option(help="Failure probability of the simultaneous bound.")] = 0.05,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Write a chart of error over time (PNG, SVG, PDF).")] = None,
+) -> None:
+    """Which error will I get? All mechanisms side by side, with the lower bound that none can beat.
+
+    Example: evercount plan --epsilon 0.5 --delta 1e-10 --horizon 2^16 --plot errors.png
+
+    Rare events: evercount plan -q sparse-count -p max_ones=1000 --epsilon 1 --delta 0 --horizon 2^20
+    """
+    import json
+
+    from evercount.cli.options import parse_horizon, parse_parameters
+    from evercount.errors import UnknownName
+    from evercount.factorizations import FACTORIZATIONS
+    from evercount.factorizations.base import LARGEST_HORIZON
+    from evercount.planning.compare import plan as make_plan
+    from evercount.privacy import Budget
+    from evercount.queries import build_query
+
+    unit: dict[str, Any] = {"unit": "user", "max_events": user_events} if user_events is not None else {}
+    who = cast("Adjacency", adjacency)  # the budget checks it
+    if rho is not None:
+        for option, value in (("--epsilon", epsilon), ("--calibration", calibration)):
+            if value is not None:
+                raise ParameterError(f"{option} {value} beside --rho {rho}: ρ fixes the noise by itself, give only one")
+        budget = Budget.from_rho(rho, delta, adjacency=who, **unit)
+    else:
+        tuned = cast("Calibration", calibration or "tight")
+        budget = Budget(0.5 if epsilon is None else epsilon, delta, adjacency=who, calibration=tuned, **unit)
+    for name in mechanism or []:
+        if not budget.pure and name not in FACTORIZATIONS:
+            raise UnknownName("factorization", name, FACTORIZATIONS)
+    if query == "sparse-count":
+        _sparse(
+            budget,
+            parse_horizon(horizon),
+            parse_parameters(parameter or []),
+            names=tuple(mechanism) if mechanism else None,
+            ticks=ticks,
+            beta=beta,
+            json_output=json_output,
+            plot=plot,
+        )
+        return
+    asked = build_query(query, parse_parameters(parameter or []))
+    length = parse_horizon(horizon)
+    if ticks is not None and length is not None:
+        raise ParameterError(f"--ticks {ticks} is for streams without a horizon: add --horizon none, or leave it out")
+    if ticks is not None and not 1 <= ticks <= LARGEST_HORIZON:
+        raise ParameterError(f"--ticks must be between 1 and 2^50, got {ticks}")
+    found = make_plan(
+        budget,
+        length,
+        asked,
+        names=tuple(mechanism) if mechanism else None,
+        ticks=ticks,
+        beta=beta,
+    )
+    if plot is not None:
+        from evercount.plotting import error_plot
+
+        rows = [row for row in found.rows if row.worst_std < 6 * found.rows[0].worst_std]
+        error_plot(
+            {row.name: (row.ticks, row.std) for row in rows},
+            f"{found.query}: ε={found.epsilon:g}, δ={found.delta:g}, {found.ticks} ticks",
+            plot,
+            None if math.isnan(found.lower_bound) else found.lower_bound,
+            {row.name: row.band() for row in rows if row.jumps},
+        )
+    if json_output:
+        typer.echo(json.dumps(_finite(found.to_dict()), indent=1))
+        return
+    _print_table(found, beta)
+
+
+def _finite(value: object) -> object:
+    """JSON has no NaN and no infinity: None instead."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _console() -> Console:
+    """Piped output is as wide as its tables are."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=1000)
+
+
+def _number(value: float, places: int) -> str:
+    """Some decimal places, and three digits of small numbers."""
+    return f"{value:,.{places}f}" if value >= 1 or value == 0 else f"{value:.3g}"
+
+
+def _percent(beta: float) -> str:
+    return f"{100 * (1 - beta):.10g}%"
+
+
+def _print_table(found: Plan, beta: float) -> None:
+    from rich.table import Table
+
+    console = _console()
+    horizon = "no horizon" if found.horizon is None else f"horizon {found.horizon}"
+    table = Table(title=f"{found.query}, {horizon}, errors over {found.ticks} ticks", title_justify="left")
+    table.add_column("mechanism", overflow="fold")
+    for name in (
+        "std, last tick",
+        "least, 2nd half",
+        "std, worst tick",
+        "at tick",
+        "95 % ±",
+        f"all ticks ± ({_percent(beta)})",
+    ):
+        table.add_column(name, justify="right", overflow="fold")
+    for name in ("× lower bound", "state, bytes/cell", "numeric δ"):
+        table.add_column(name, justify="right", overflow="fold")
+    for row in found.rows:
+        ratio = "–" if math.isnan(row.ratio_to_lower_bound) else f"{row.ratio_to_lower_bound:.3f}"
+        table.add_row(
+            row.name,
+            _number(row.last_std, 2),
+            _number(row.least_std, 2),
+            _number(row.worst_std, 2),
+            str(row.worst_tick),
+            _number(row.interval95, 1),
+            _number(row.simultaneous, 1),
+            ratio,
+            str(row.state_bytes),
+            f"{row.numeric_delta:.1e}",
+        )
+    if not math.isnan(found.lower_bound):
+        table.add_row("lower bound", "", "", _number(found.lower_bound, 2), "", "", "", "1.000", "", "", style="dim")
+    console.print(table)
+    console.print(found.guarantee, highlight=False, soft_wrap=True)
+
+
+# -- sparse-count ----------------------------------------------------------------------------------------------------
+
+
+def _sparse(
+    budget: Budget,
+    horizon: int | None,
+    parameters: dict[str, Any],
+    *,
+    names: tuple[str, ...] | None,
+    ticks: int | None,
+    beta: float,
+    json_output: bool,
+    plot: Path | None,
+) -> None:
+    """Print the comparison, and draw it where a chart is asked for."""
+    import json
+
+    from evercount.planning.compare_sparse import plan_sparse_count
+
+    unknown = sorted(set(parameters) - {"max_ones"})
+    if unknown:
+        raise ParameterError(
+            f"parameters of 'sparse-count': unknown {', '.join(unknown)}; it has max_ones, the most events that are "
+            "expected in the whole stream (leave it out where that is unknown). The rest are options of the command."
+        )
+    if ticks is not None:
+        raise ParameterError(f"--ticks {ticks} is for streams without a horizon, and sparse-count needs one")
+    found = plan_sparse_count(budget, horizon, parameters.get("max_ones"), names=names, beta=beta)
+    if plot is not None:
+        _plot_sparse(found, plot)
+    if json_output:
+        typer.echo(json.dumps(_finite(found.to_dict()), indent=1))
+    else:
+        _print_sparse(found)
+
+
+def _print_sparse(found: SparseComparison) -> None:
+    from rich.table import Table
+
+    console = _console()
+    known = "max_ones unknown" if found.max_ones is None else f"max_ones={found.max_ones}"
+    title = f"SparseCount({known}), horizon {found.horizon}, bounds for all ticks together ({_percent(found.beta)})"
+    table = Table()
+    if found.max_ones is None:
+        best = next(iter(found.plain))
+        for name in ("events so far", "sparse-count ±", f"{best} ±"):
+            table.add_column(name, justify="right", overflow="fold")
+        for ones, bound in zip(found.ones, found.bounds, strict=True):
+            table.add_row(f"{ones:,}", f"{bound:,.1f}", f"{found.best_plain:,.1f}")
+    else:
+        table.add_column("counter", overflow="fold")
+        table.add_column("all ticks ±", justify="right", overflow="fold")
+        assert found.bound is not None
+        rows = {**found.plain, "sparse-count": found.bound, "max_ones/2 for ever (no data)": found.max_ones / 2}
+        for name, bound in sorted(rows.items(), key=lambda row: row[1]):
+            table.add_row(name, f"{bound:,.1f}", style="bold" if name == "sparse-count" else None)
+    console.print(title, highlight=False, style="italic", soft_wrap=True)
+    console.print(table)
+    for line in (*_facts(found), found.guarantee):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _facts(found: SparseComparison) -> list[str]:
+    """The split of the budget, the segments, and where the sparse counter is the best."""
+    segments = "any number of segments" if found.segments is None else f"at most {found.segments} segments"
+    gap = found.threshold - found.spread
+    lines = [
+        f"Split of epsilon={found.epsilon:g}: {found.threshold_epsilon:g} thresholds, {found.tick_epsilon:g} ticks, "
+        f"{found.counter_epsilon:g} counter" + (f" (with delta={found.delta:g})." if found.delta else "."),
+        f"Segments: threshold {found.threshold}, each closes with {gap} to {found.threshold + found.spread} events; "
+        f"{segments}.",
+    ]
+    what = "while so many events have come" if found.max_ones is None else "for max_ones"
+    if found.wins is None:
+        lines.append(f"It wins nowhere at this horizon and budget ({what} from {found.ones[0]} to {found.ones[-1]:,}).")
+    else:
+        low, high = found.wins
+        more = " or more" if high == found.ones[-1] else ""
+        lines.append(f"It has the least bound {what}: from about {low:,} to about {high:,}{more}.")
+    return lines
+
+
+def _plot_sparse(found: SparseComparison, target: Path) -> None:
+    """Bounds against the number of events."""
+    from evercount.plotting import new_axes, save
+
+    axes = new_axes()
+    label = "sparse-count, max_ones unknown" if found.max_ones is None else "sparse-count with this max_ones"
+    axes.plot(found.ones, found.bounds, linewidth=1.5, marker="o", markersize=3, label=label)
+    best = next(iter(found.plain))
+    axes.axhline(found.best_plain, linewidth=1.2, linestyle="--", color="black", label=f"plain counter, {best}")
+    if found.max_ones is not None:
+        most = min(found.ones[-1], 2 * max(*found.bounds, found.best_plain))
+        constant = [found.ones[0] * (most / found.ones[0]) ** (i / 99) for i in range(100)]
+        axes.plot(constant, [s / 2 for s in constant], color="gray", label="max_ones/2 for ever (no data)")
+        axes.axvline(found.max_ones, color="gray", linestyle=":", linewidth=1)
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("events in the whole stream" if found.max_ones is not None else "events so far")
+    axes.set_ylabel(f"error bound for all ticks ({_percent(found.beta)})")
+    budget = f"ε={found.epsilon:g}, δ={found.delta:g}"
+    axes.set_title(f"SparseCount, {budget}, {found.horizon} ticks", fontsize=10, loc="left")
+    axes.legend(frameon=False, fontsize=8)
+    save(axes, target)

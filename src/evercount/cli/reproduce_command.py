@@ -1,0 +1,66 @@
+"""`evercount reproduce`: the paper's figures and tables, with our numbers beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def reproduce(
+    items: Annotated[
+        list[str] | None,
+        typer.Argument(help="Items to run (figure-1 … constants); none or 'all' runs all.", show_default=False),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("reproduction"),
+    repetitions: Annotated[
+        int | None, typer.Option(help="Simulated streams per mechanism; default: each item's own.", min=2)
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: all items in about a minute.")] = False,
+    backend: Annotated[str, typer.Option(help="numpy or torch (needs evercount[gpu]).")] = "numpy",
+    device: Annotated[str, typer.Option(help="For torch: cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.", min=0)] = 0,
+    again: Annotated[bool, typer.Option("--again", help="Run items that are finished, too.")] = False,
+    list_items: Annotated[bool, typer.Option("--list", help="Only print the names of the items.")] = False,
+) -> None:
+    """Compute the paper's figures and tables again and put our numbers beside the paper's.
+
+    Writes CSV, JSON, PNG and SVG per item and an index README.md. A finished item is skipped when it was run with the
+    same parameters; an interrupted one goes on where it stopped.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from evercount.reproduce.item import Item
+    from evercount.reproduce.registry import ITEMS
+    from evercount.reproduce.runner import Options, choose, run_items
+
+    if list_items:
+        for item in ITEMS.values():
+            typer.echo(f"{item.name:22} {item.title}")
+        return
+    console = Console(stderr=True)
+    chosen = choose(items or [])
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        console=console,
+    ) as bars:
+        tasks = {item.name: bars.add_task(item.name, total=1, start=False) for item in chosen}
+
+        def progress(item: Item, done: int, total: int) -> None:
+            bars.start_task(tasks[item.name])
+            bars.update(tasks[item.name], completed=done, total=max(total, 1))
+
+        def finished(item: Item, record: Mapping[str, Any], skipped: bool) -> None:
+            bars.update(tasks[item.name], completed=1, total=1)
+            state = "was finished already" if skipped else f"{record['seconds']} s"
+            bars.console.print(f"{item.name}: {record['verdict']} ({state})", markup=False, highlight=False)
+
+        options = Options(out, quick, repetitions, backend, device, seed, again)
+        run_items([item.name for item in chosen], options, progress, finished)
+    typer.echo(str(out / "README.md"))

@@ -1,0 +1,106 @@
+"""`evercount serve`: the service and the dashboard."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def serve(
+    db: Annotated[
+        str | None,
+        typer.Option(help="SQLite file, or a URL such as postgresql://user@host/name.", show_default="evercount.db"),
+    ] = None,
+    streams: Annotated[Path | None, typer.Option(help="TOML file that declares streams.")] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; the default is for this machine only.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    demo: Annotated[bool, typer.Option("--demo", help="Show a synthetic flu stream, one hour per second.")] = False,
+    key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
+    head: Annotated[Path | None, typer.Option(help="Where the head of the release chain is kept.")] = None,
+    rate: Annotated[float, typer.Option(min=1, help="Requests per second of one client.")] = 1000.0,
+) -> None:
+    """Serve streams over HTTP: events in, private releases out, with a live dashboard.
+
+    Prints an admin token at the first start, unless EVERCOUNT_ADMIN_TOKEN is set. Stops on Ctrl-C and SIGTERM.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    _serve(console.print, db, streams, host, port, demo, key_file, head, rate)
+
+
+def _serve(
+    say: object,
+    db: str | None,
+    streams: Path | None,
+    host: str,
+    port: int,
+    demo: bool,
+    key_file: Path | None,
+    head: Path | None,
+    rate: float,
+) -> None:
+    from evercount.errors import MissingExtra, ParameterError
+
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("The service", "service") from error
+    from evercount.service.access import Limits
+    from evercount.service.demo import Feeder, demo_clock, demo_declaration, demo_file
+    from evercount.service.run_server import read_declarations, run
+    from evercount.service.runtime import Service
+    from evercount.store import Store, key_from_environment
+
+    assert callable(say)
+    declared = read_declarations(streams) if streams else []
+    folder = None
+    if demo:
+        if db is None:
+            folder = tempfile.TemporaryDirectory(prefix="evercount-demo-")
+            db = str(demo_file(Path(folder.name)))
+        elif "://" not in db and Path(db).is_dir():
+            db = str(demo_file(Path(db)))
+        if declared:
+            raise ParameterError("--demo runs on a clock of its own: leave --streams away")
+        declared = [demo_declaration()]
+    store = Store(db or "evercount.db", key_from_environment(key_file), head)
+    try:
+        clock = demo_clock(store) if demo else None
+        limits = Limits(rate=rate, burst=2 * rate)
+        service = Service(store, clock=clock, limits=limits, admin=os.environ.get("EVERCOUNT_ADMIN_TOKEN"))
+        service.declare(declared)
+        token = service.first_token()
+    except BaseException:
+        store.close()
+        raise
+    feeder = Feeder(service) if demo else None
+
+    def ready(address: str) -> None:
+        say(f"evercount serves {address}  (store: {store.database.describe()})", markup=False)
+        if token:
+            say(f"admin token, shown this once: {token}", markup=False)
+        if host not in LOOPBACK:
+            say("warning: listening beyond this machine. Put TLS in front; tokens travel in the clear.", markup=False)
+        if not store.sealer.encrypted and not demo:
+            say("note: the store is not encrypted; set EVERCOUNT_KEY_FILE before the first start.", markup=False)
+        if feeder is not None:
+            feeder.start()
+
+    try:
+        run(service, host, port, ready)
+    finally:
+        if feeder is not None and feeder.is_alive():
+            feeder.stop()
+        if folder is not None:
+            folder.cleanup()
+    say("stopped; everything that was accepted is kept." if not demo else "stopped.", markup=False)

@@ -1,0 +1,1 @@
+"""What an operator declares about a stream: query, budget, schedule, columns, late rule."""

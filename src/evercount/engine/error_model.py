@@ -1,0 +1,154 @@
+"""How far a published number may be off: exact stds of all queries, and the factors that make intervals of them.
+
+Everything here is computed from public parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount._arrays import FloatArray, IntArray
+from evercount.bounds import simultaneous_quantile
+from evercount.bounds.laplace_tails import continuous_std, laplace_factor
+from evercount.errors import ParameterError
+from evercount.factorizations import Factorization, tick_grid
+from evercount.factorizations.laplace_trees import DigitTree, PureFactorization
+from evercount.queries.base import Query
+
+EXACT_POINTS = 512
+"""Differences of running sums are computed exactly for up to so many ticks and interpolated beyond."""
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorModel:
+    """The public facts from which every error bar follows.
+
+    `sigma` is the std of z in real units; a rounded release adds the variance grid²/12 of its rounding.
+    """
+
+    query: Query
+    factorization: Factorization
+    sigma: float
+    rounded: bool
+
+    def norms(self, ticks: IntArray) -> FloatArray:
+        """Std of one cell's published number over σ, at each 1-based tick."""
+        terms = self.query.combination(ticks)
+        if len(terms) == 1 and self.query.restart is None:
+            at, weights = terms[0]
+            return np.asarray(np.abs(weights) * self.factorization.row_norms(at))
+        key = ticks
+        jumps: tuple[int, ...] = (self.query.memory,)
+        if self.query.restart is not None:  # after the first period only the place inside the period matters
+            period = self.query.restart
+            key = np.where(ticks <= period, ticks, period + 1 + (ticks - 1) % period)
+            jumps = (period - 1, period, 2 * period - 1)
+        distinct, where = np.unique(key, return_inverse=True)
+        pieces = np.split(distinct, np.searchsorted(distinct, np.asarray(jumps), side="right"))
+        return np.concatenate([self._piece(piece) for piece in pieces])[where]
+
+    def _piece(self, ticks: IntArray) -> FloatArray:
+        """Norms at ticks between which nothing jumps: exact at up to EXACT_POINTS of them, interpolated between."""
+        if not len(ticks):
+            return np.empty(0)
+        points = ticks
+        if len(ticks) > EXACT_POINTS:
+            low = int(ticks[0])
+            points = np.unique(tick_grid(int(ticks[-1]) - low + 1, EXACT_POINTS) + low - 1)
+        exact = np.asarray([self._combined(int(t)) for t in points])
+        return np.asarray(np.interp(ticks, points, exact), dtype=np.float64)
+
+    def _combined(self, tick: int) -> float:
+        """√Var of Σ weight·noise over the terms of one tick, from row and difference norms."""
+        period = self.query.restart
+        groups: dict[int, list[tuple[int, float]]] = {}
+        for at, weights in self.query.combination(np.asarray([tick])):
+            t, weight = int(at[0]), float(weights[0])
+            if t > 0 and weight != 0:
+                number, offset = (0, t) if period is None else ((t - 1) // period, (t - 1) % period + 1)
+                groups.setdefault(number, []).append((offset, weight))
+        return float(np.sqrt(sum(self._variance(group) for group in groups.values())))
+
+    def _variance(self, terms: list[tuple[int, float]]) -> float:
+        offsets = [t for t, _ in terms]
+        weights = np.asarray([w for _, w in terms])
+        own = self.factorization.row_norms(np.asarray(offsets)) ** 2
+        covariance = np.diag(own)
+        for i, s in enumerate(offsets):
+            for j in range(i):
+                apart = self.factorization.difference_norm(*sorted((s, offsets[j]))) ** 2
+                covariance[i, j] = covariance[j, i] = (own[i] + own[j] - apart) / 2
+        return max(float(weights @ covariance @ weights), 0.0)
+
+    def std(self, ticks: npt.ArrayLike) -> FloatArray:
+        """Std of the published numbers, shape (ticks, outputs or 1)."""
+        return self.errors(ticks)[0]
+
+    def errors(self, ticks: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(std, spread, slack), each (ticks, outputs or 1): an interval's half-width is quantile·spread + slack.
+
+        Where the noise is wider than the grid, rounding acts as independent noise of variance grid²/12 and is part of
+        the spread. Below that it is not normal, and its largest possible size is the slack. Pure noise is discrete:
+        its spread is that of continuous noise, and half a unit is added (`pure_tails.continuous_std`).
+        """
+        at = np.atleast_1d(np.asarray(ticks))
+        if at.dtype.kind not in "iu" and at.size:
+            raise ParameterError(f"ticks must be whole numbers, got {at.dtype} data")
+        at = at.astype(np.int64)
+        horizon = self.factorization.horizon if self.query.restart is None else None
+        if at.size and (at.min() < 1 or (horizon is not None and at.max() > horizon)):
+            raise ParameterError(f"ticks must lie in 1..{horizon or '…'}, got {int(at.min())}..{int(at.max())}")
+        noise = self.sigma * self.norms(at)
+        std, slack = noise, np.zeros(len(at))
+        weights = [np.where(t > 0, np.abs(w), 0.0) for t, w in self.query.combination(at)]
+        if self.pure:
+            if isinstance(self.factorization, DigitTree):  # the others state continuous stds
+                noise = noise * (continuous_std(self.sigma / self.query.grid) / (self.sigma / self.query.grid))
+            slack = self.query.grid / 2 * np.sum(weights, axis=0)
+        if self.rounded:
+            std = np.sqrt(noise**2 + self.query.grid**2 / 12 * sum(w**2 for w in weights))
+            narrow = noise < self.query.grid
+            slack = np.where(narrow, self.query.grid / 2 * sum(weights), 0.0)
+            noise = np.where(narrow, noise, std)
+        norms = np.atleast_1d(self.query.output_norms())
+        std, spread, slack = (np.asarray(np.multiply.outer(x, norms)) for x in (std, noise, slack))
+        return std, spread, slack
+
+    @property
+    def pure(self) -> bool:
+        """Whether the noise is Laplace on a tree (δ = 0)."""
+        return isinstance(self.factorization, PureFactorization)
+
+    def between(self, earlier: int, later: int) -> float:
+        """Std of the difference of one cell's running sums at two ticks (0: before the first)."""
+        if self.query.restart is not None:
+            raise ParameterError("a window has no running count to take differences of")
+        variance = (self.sigma * self.factorization.difference_norm(earlier, later)) ** 2
+        return float(np.sqrt(variance + (self.query.grid**2 / 12 * ((earlier > 0) + 1) if self.rounded else 0.0)))
+
+
+def interval_factor(level: float, postprocessed: tuple[str, ...], numbers: int, pure: bool = False) -> float:
+    """How many standard deviations an interval needs on either side: of one number, or of the largest of `numbers`."""
+    single = normal_quantile(level)
+    many = "monotone" in postprocessed
+    if pure:
+        return laplace_factor((1 - level) / (coarse(numbers) if many else 1))
+    return float(simultaneous_quantile(coarse(numbers), 1 - level)) if many else single
+
+
+def coarse(number: int) -> int:
+    """The number, at least 1, rounded up to three bits: long runs then have few different factors, 0.6 % wider."""
+    size = 1 << max(int(number).bit_length() - 3, 0)
+    return max(-(-int(number) // size) * size, 1)
+
+
+def normal_quantile(level: float) -> float:
+    """How many standard deviations hold a fraction `level` of a normal, both sides."""
+    if not isinstance(level, int | float) or not 0 < level < 1:
+        raise ParameterError(f"level must lie between 0 and 1, got {level!r}")
+    from scipy.special import ndtri
+
+    return float(ndtri(0.5 + level / 2))

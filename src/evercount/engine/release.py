@@ -1,0 +1,380 @@
+"""Release and Releases: published numbers with their exact errors, intervals, export and plot.
+
+Everything here is computed from published numbers and public parameters.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_count
+from evercount.bounds import simultaneous_quantile
+from evercount.bounds.laplace_tails import laplace_factor
+from evercount.engine.error_model import ErrorModel, coarse, interval_factor
+from evercount.errors import MissingExtra, ParameterError
+from evercount.factorizations import tick_grid
+from evercount.queries.base import Query
+from evercount.queries.cuts.cut_graph import CutGraph, CutValue
+from evercount.queries.cuts.cut_query import Cuts
+from evercount.queries.histogram import TopK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Release:
+    """What one tick publishes: `values` with one entry per output. Errors are computed when they are asked for."""
+
+    def __init__(self, run: Releases, index: int) -> None:
+        self._run = run
+        self._index = index
+
+    @property
+    def tick(self) -> int:
+        """The 1-based tick."""
+        return self._run.first_tick + self._index
+
+    @property
+    def values(self) -> FloatArray:
+        """The published numbers, one per output."""
+        return np.asarray(self._run.rows[self._index], dtype=np.float64)
+
+    @property
+    def value(self) -> Any:
+        """The published number, or the array of them where the query has several outputs."""
+        return float(self.values[0]) if len(self.values) == 1 else self.values
+
+    @property
+    def std_all(self) -> FloatArray:
+        """The exact std of each output (before post-processing)."""
+        return np.asarray(self._run.std_all[self._index], dtype=np.float64)
+
+    @property
+    def std(self) -> Any:
+        """The std of `value`: a number, or one per output."""
+        return float(self.std_all[0]) if len(self.values) == 1 else self.std_all
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """One label per output."""
+        return self._run.labels
+
+    @property
+    def noise(self) -> str:
+        """The kind of noise: "exact", or "insecure-float" for simulation."""
+        return self._run.noise
+
+    @property
+    def guarantee(self) -> str:
+        """The guarantee of the whole stream in one sentence."""
+        return self._run.guarantee
+
+    @property
+    def postprocessed(self) -> tuple[str, ...]:
+        """The post-processing that was applied."""
+        return self._run.postprocessed
+
+    @property
+    def query(self) -> Query:
+        """What was asked."""
+        return self._run.query
+
+    def interval(self, level: float = 0.95) -> tuple[Any, Any]:
+        """(low, high) that holds the true number with probability at least `level`, for each output by itself.
+
+        Post-processing to nonnegative or whole numbers keeps that true where the truth is such. A monotone release is
+        the largest number so far, so its interval has to hold for all ticks at once and is wider.
+        """
+        half = self.half_widths(level)
+        if len(self.values) == 1:
+            return float(self.values[0] - half[0]), float(self.values[0] + half[0])
+        return self.values - half, self.values + half
+
+    def half_widths(self, level: float = 0.95) -> FloatArray:
+        """Half the width of each output's interval."""
+        return self._run.half_widths(level, self._index)
+
+    def top(self, k: int | None = None) -> list[tuple[str, float]]:
+        """The k largest published numbers with their labels; k defaults to that of a `TopK`, else to 1."""
+        if isinstance(self.query, TopK):
+            return self.query.top(self.values, k)
+        k = check_count("k", 1 if k is None else k)
+        order = np.argsort(-self.values, kind="stable")[:k]
+        return [(self.labels[int(i)], float(self.values[i])) for i in order]
+
+    def graph(self) -> CutGraph:
+        """The released weighted graph of a `Cuts` stream."""
+        if not isinstance(self.query, Cuts):
+            raise ParameterError("only releases of Cuts are graphs")
+        return self.query.graph(self.values, float(self.std_all[0]))
+
+    def cut(self, S: Collection[int], P: Collection[int] | None = None) -> CutValue:
+        """The weight between vertex sets S and P (default: all others) with its exact std, for `Cuts`."""
+        return self.graph().cut(S, P)
+
+    def __repr__(self) -> str:
+        return f"Release(tick={self.tick}, outputs={len(self.values)}, noise={self.noise!r})"
+
+    def __str__(self) -> str:
+        shown = ", ".join(
+            f"{label} {value:,.6g} ± {std:.3g}"
+            for label, value, std in list(zip(self.labels, self.values, self.std_all, strict=True))[:8]
+        )
+        return f"tick {self.tick}: {shown}{' …' if len(self.values) > 8 else ''}"
+
+
+class Releases:
+    """What a run of ticks publishes. Behaves as a sequence of `Release`."""
+
+    def __init__(
+        self,
+        first_tick: int,
+        values: FloatArray,
+        errors: ErrorModel,
+        noise: str,
+        guarantee: str,
+        postprocessed: tuple[str, ...] = (),
+        scale: FloatArray | None = None,
+    ) -> None:
+        self.first_tick = first_tick
+        self._values = values
+        self._errors = errors
+        self._scale = scale
+        self._parts: tuple[FloatArray, FloatArray, FloatArray] | None = None
+        self.noise = noise
+        self.guarantee = guarantee
+        self.postprocessed = postprocessed
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, index: int) -> Release:
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return Release(self, index % len(self))
+
+    def __iter__(self) -> Iterator[Release]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        last = self.first_tick + len(self) - 1
+        return f"Releases(ticks {self.first_tick}..{last}, {len(self.labels)} outputs, noise={self.noise!r})"
+
+    # -- numbers ------------------------------------------------------------------------------------------------
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """One label per output."""
+        return self._errors.query.labels
+
+    @property
+    def query(self) -> Query:
+        """What was asked."""
+        return self._errors.query
+
+    @property
+    def rows(self) -> FloatArray:
+        """Published numbers, always (ticks, outputs)."""
+        return self._values
+
+    @property
+    def ticks(self) -> IntArray:
+        """The 1-based ticks."""
+        return np.arange(self.first_tick, self.first_tick + len(self))
+
+    @property
+    def values(self) -> FloatArray:
+        """Published numbers: shape (ticks,) for one output, else (ticks, outputs)."""
+        return self._squeeze(self._values)
+
+    @property
+    def _errors_all(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(std, spread, slack), each (ticks, outputs); computed when first asked for."""
+        if self._parts is None:
+            shape = self._values.shape
+            if not len(self):
+                return np.empty(shape), np.empty(shape), np.empty(shape)
+            std, spread, slack = self._errors.errors(self.ticks)
+            if self._scale is not None:
+                std, spread, slack = (part[:, :1] * self._scale for part in (std, spread, slack))
+            if self._looks_back:  # the largest number so far has the largest error so far
+                before = [part.max(axis=0) for part in self._errors.errors(tick_grid(self.first_tick))]
+                std, spread, slack = (
+                    np.maximum.accumulate(np.maximum(part, most), axis=0)
+                    for part, most in zip((std, spread, slack), before, strict=True)
+                )
+            a, b, c = (np.broadcast_to(part, shape) for part in (std, spread, slack))
+            self._parts = (a, b, c)
+        return self._parts
+
+    @property
+    def std_all(self) -> FloatArray:
+        """Std before post-processing (monotone: the largest so far), always (ticks, outputs)."""
+        return self._errors_all[0]
+
+    def half_widths(self, level: float, index: int | None = None) -> FloatArray:
+        """Half-widths of the intervals: of one tick, or of all of them as (ticks, outputs)."""
+        ticks = self.ticks if index is None else self.ticks[index : index + 1]
+        counts = [coarse(int(tick) * self._values.shape[1]) for tick in ticks] if self._looks_back else [1] * len(ticks)
+        factors = {count: interval_factor(level, self.postprocessed, count, self._errors.pure) for count in set(counts)}
+        factor = np.asarray([factors[count] for count in counts]).reshape(-1, 1)
+        part = slice(None) if index is None else slice(index, index + 1)
+        half = factor * self._errors_all[1][part] + self._errors_all[2][part]
+        return half if index is None else np.asarray(half[0])
+
+    @property
+    def _looks_back(self) -> bool:
+        """Whether a number is the largest so far, so that its error is that of all ticks before."""
+        return "monotone" in self.postprocessed
+
+    @property
+    def std(self) -> FloatArray:
+        """Std of `values`, same shape."""
+        return self._squeeze(self.std_all)
+
+    def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
+        """(low, high): each holds its true number with probability at least `level`; see `Release.interval`."""
+        half = self.half_widths(level)
+        return self._squeeze(self._values - half), self._squeeze(self._values + half)
+
+    def bound(self, beta: float = 0.05, method: str = "union") -> FloatArray:
+        """Half-widths that hold for all ticks and outputs of this run at once with probability 1 − beta.
+
+        "union": exact normal tails and a union bound. "simulate": quantile of the largest normalised error over 4000
+        simulated runs (its upper 99.9 % confidence limit), never larger than the union bound; the noise is
+        correlated, so it is smaller. For one output of up to 2^17 ticks from the first one.
+        """
+        if not isinstance(beta, int | float) or not 0 < beta < 1:
+            raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
+        if self._scale is not None:
+            raise ParameterError("a ratio has a first-order error only: no bound for all ticks is offered")
+        last = self.first_tick + len(self) - 1
+        numbers = last * self._values.shape[1] if self._looks_back else self._values.size
+        quantile = float(simultaneous_quantile(max(numbers, 1), beta))
+        if self._errors.pure:
+            quantile = laplace_factor(beta / max(numbers, 1))
+        if method == "simulate" and not self._errors.pure:
+            quantile = min(quantile, self._simulated_quantile(beta))
+        elif method not in ("union", "simulate"):
+            raise ParameterError(f"method must be 'union' or 'simulate', got {method!r}")
+        return self._squeeze(quantile * self._errors_all[1] + self._errors_all[2])
+
+    def _simulated_quantile(self, beta: float, runs: int = 4000) -> float:
+        from evercount.noise import FloatNoise
+
+        plain = self._errors.query.restart is None and self._errors.query.memory == 0 and not self.postprocessed
+        if not plain or self._values.shape[1] != 1 or self.first_tick != 1 or len(self) > 2**17 or not len(self):
+            raise ParameterError("method='simulate' is for runs of one output from tick 1 on, up to 2^17 ticks")
+        f = self._errors.factorization
+        norms = f.row_norms(self.ticks)[:, np.newaxis]
+        source, at, largest = FloatNoise(seed=0x5EED), 0, []
+        for _ in range(0, runs, 100):
+            draws = f.draws(0, len(self))
+            noise, _ = f.block(f.initial(100), source.normals(at, at + draws, 100), len(self))
+            at += draws
+            largest.append(np.max(np.abs(noise) / norms, axis=0))
+        ordered = np.sort(np.concatenate(largest))
+        rank = int(np.ceil(runs * (1 - beta) + 3.1 * np.sqrt(runs * beta * (1 - beta))))
+        return float(ordered[rank]) if rank < runs else float("inf")
+
+    def between(self, earlier: int, later: int) -> tuple[Any, Any]:
+        """(value, std): the published count in ticks earlier+1 … later, with its own exact error."""
+        last = self.first_tick + len(self) - 1
+        if not all(isinstance(tick, int | np.integer) for tick in (earlier, later)):
+            raise ParameterError(f"between needs two whole ticks, got {earlier!r} and {later!r}")
+        if not (earlier == 0 == self.first_tick - 1 or self.first_tick <= earlier) or not earlier <= later <= last:
+            raise ParameterError(f"between needs {self.first_tick} ≤ earlier ≤ later ≤ {last}, got {earlier}, {later}")
+        if self._errors.query.memory or type(self._errors.query).decode_run is not Query.decode_run:
+            raise ParameterError("differences of ticks are offered for running counts and sums")
+        low = self._values[earlier - self.first_tick] if earlier else np.zeros(self._values.shape[1])
+        value = self._values[later - self.first_tick] - low if later else low
+        std = (self._errors.between(earlier, later) if later > earlier else 0.0) * np.ones(len(value))
+        std = std * np.atleast_1d(self._errors.query.output_norms())
+        return (float(value[0]), float(std[0])) if len(value) == 1 else (value, std)
+
+    def _squeeze(self, array: FloatArray) -> FloatArray:
+        return array[:, 0] if array.shape[1] == 1 else array
+
+    # -- export -------------------------------------------------------------------------------------------------
+
+    def table(self, level: float = 0.95) -> dict[str, npt.NDArray[Any]]:
+        """Columns tick, cell, value, std, low, high: one row per tick and output.
+
+        A column `noise` follows where it is not exact, and `postprocessed` where the numbers are.
+        """
+        outputs = len(self.labels)
+        half = self.half_widths(level)
+        return {
+            "tick": np.repeat(self.ticks, outputs),
+            "cell": np.tile(np.asarray(self.labels, dtype=object), len(self)),
+            "value": self._values.ravel(),
+            "std": np.ascontiguousarray(self.std_all).ravel(),
+            "low": (self._values - half).ravel(),
+            "high": (self._values + half).ravel(),
+            **{name: np.full(self._values.size, text, dtype=object) for name, text in self._marks().items()},
+        }
+
+    def _marks(self) -> dict[str, str]:
+        """What a reader of the numbers must know: noise that is not for publication, and post-processing."""
+        marks = {} if self.noise == "exact" else {"noise": self.noise}
+        return {**marks, "postprocessed": " ".join(self.postprocessed)} if self.postprocessed else marks
+
+    def to_csv(self, target: str | Path | IO[str], level: float = 0.95) -> None:
+        """Write `table` as CSV to a path or an open text file."""
+        columns = self.table(level)
+        if isinstance(target, str | Path):
+            with Path(target).open("w", newline="", encoding="utf-8") as file:
+                self.to_csv(file, level)
+            return
+        writer = csv.writer(target)
+        writer.writerow(columns)
+        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+
+    def to_jsonl(self, target: str | Path | IO[str], level: float = 0.95) -> None:
+        """Write `table` as one JSON object per line."""
+        if isinstance(target, str | Path):
+            with Path(target).open("w", encoding="utf-8") as file:
+                self.to_jsonl(file, level)
+            return
+        columns = self.table(level)
+        for row in zip(*(column.tolist() for column in columns.values()), strict=True):
+            target.write(json.dumps(dict(zip(columns, row, strict=True))) + "\n")
+
+    def to_parquet(self, target: str | Path, level: float = 0.95) -> None:
+        """Write `table` as Parquet, with the guarantee in the file's metadata."""
+        try:
+            pa = importlib.import_module("pyarrow")
+            pq = importlib.import_module("pyarrow.parquet")
+        except ImportError as error:
+            raise MissingExtra("Parquet", "files") from error
+        table = pa.table({name: column.tolist() for name, column in self.table(level).items()})
+        table = table.replace_schema_metadata({"evercount.guarantee": self.guarantee, "evercount.noise": self.noise})
+        pq.write_table(table, str(target))
+
+    def to_numpy(self, target: str | Path) -> None:
+        """Write ticks, values and std as a NumPy archive (.npz)."""
+        arrays: dict[str, Any] = {"ticks": self.ticks, "values": self._values, "std": self.std_all, **self._marks()}
+        np.savez(Path(target), labels=np.asarray(self.labels), **arrays)
+
+    def plot(self, target: str | Path | Axes | None = None, level: float = 0.95, outputs: int = 8) -> Axes:
+        """Values with their error band: into a file (PNG, SVG, PDF), given axes, or new axes that are returned."""
+        from evercount.plotting import band_plot
+
+        half = self.half_widths(level)[:, :outputs]
+        return band_plot(
+            self.ticks, self._values[:, :outputs], half, self.labels[:outputs], self.caption(level), target
+        )
+
+    def caption(self, level: float = 0.95) -> str:
+        """What a chart of these numbers must say."""
+        kind = "" if self.noise == "exact" else f"; noise: {self.noise}, for simulation only"
+        return f"band: {level:.0%} interval per number{kind}"

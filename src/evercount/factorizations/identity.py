@@ -1,0 +1,50 @@
+"""`identity`: independent noise on every tick's input."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount._arrays import FloatArray
+from evercount.factorizations.base import Factorization, State, check_horizon, counting_matrix
+
+
+class Identity(Factorization):
+    """R = I, L = M: independent noise on every tick's input. Best for sums over very few ticks."""
+
+    name = "identity"
+
+    def __init__(self, horizon: int | None = None) -> None:
+        self.horizon = check_horizon(horizon, unbounded=True)
+        self.column_norm = 1.0
+
+    @property
+    def falling_gram(self) -> bool:
+        """See `Factorization`: G is the identity."""
+        return True
+
+    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
+        """See `Factorization`: √t."""
+        return np.sqrt(self._check_ticks(ticks).astype(np.float64))
+
+    def difference_norm(self, earlier: int, later: int) -> float:
+        """See `Factorization`: √(later − earlier)."""
+        earlier, later = self._check_pair(earlier, later)
+        return float(np.sqrt(later - earlier))
+
+    def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """See `Factorization`."""
+        size = self._check_dense(ticks)
+        return counting_matrix(size), np.eye(size)
+
+    def initial(self, cells: int = 1) -> State:
+        """See `Factorization`: the running noise."""
+        return State(0, (np.zeros(cells),))
+
+    def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
+        """See `Factorization`."""
+        z = self._check_block(state, z, ticks)
+        noise = np.cumsum(z, axis=0)
+        noise += state.arrays[0]
+        last = noise[-1].copy() if ticks else state.arrays[0]
+        return noise, State(state.tick + ticks, (last,))

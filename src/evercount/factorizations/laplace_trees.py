@@ -1,0 +1,440 @@
+"""Trees for pure differential privacy: a prefix as a signed sum of few nodes, each tick in at most `levels` nodes.
+
+Write a tick t in base k, with digits 0 … k−1 (`balanced=False`) or −(k−1)/2 … (k−1)/2 (`balanced=True`, k odd). Walking
+from t to 0 by moving its lowest digit that is not 0 one step towards 0 visits |d_0| + |d_1| + … numbers; each step
+v → parent(v) spans an interval of k^i ticks, the node v. The prefix of t is the sum of the nodes on its walk, those of
+negative digits subtracted. Nodes may reach into the future: their true values cancel, and their noise does not depend
+on data. So noise is added to the true prefix, tick by tick, with nodes as random numbers with an index.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount._arrays import FloatArray, IntArray
+from evercount.errors import ParameterError, UnknownName
+from evercount.factorizations import Factorization, State, check_horizon
+
+Draw = Callable[[IntArray], IntArray]
+"""From node numbers to their noise, shape (nodes, cells)."""
+Memory = list[tuple[int, IntArray]]
+"""Per level, highest first: where the last tick stood, and the noise of the prefix up to there."""
+
+LARGEST_TICKS = 2**40
+BASES = range(3, 100, 2)
+PURE = ("pure-tree", "pure-tree-19", "pure-binary")
+"""Trees for a known horizon, best first."""
+PURE_ENDLESS = ("pure-hybrid", "pure-hybrid-binary")
+"""Trees for a stream without a horizon, best first."""
+_SOME = 4096
+_NAME = re.compile(r"pure-tree-(\d+)")
+
+
+class PureFactorization(Factorization):
+    """What a stream needs to know of a pure tree: `levels` nodes per tick at most, and exact stds."""
+
+    levels: int
+    """The most nodes that hold one tick: the l1 norm of a column of R."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of the streaming state for one cell: a prefix for each level (with few cells, a block of ticks)."""
+        return 8 * self.levels
+
+    def initial(self, cells: int = 1) -> State:
+        """Refused: see `noise`."""
+        raise ParameterError("a pure tree runs with Laplace noise only: use Budget(epsilon, delta=0)")
+
+    def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
+        """Refused: see `noise`."""
+        raise ParameterError("a pure tree runs with Laplace noise only: use Budget(epsilon, delta=0)")
+
+
+class DigitTree(PureFactorization):
+    """The tree of the module docstring for one base and one horizon.
+
+    **Guarantee.** Every tick lies in at most `levels` nodes (one per digit place), so a change of the increments with
+    l1 norm Δ₁ changes all nodes together by at most levels·Δ₁ in l1. Proof: `mechanisms/laplace_noise.proof.md`, lemma
+    1. Test: tests/factorizations/test_laplace_trees.py::test_every_tick_lies_in_at_most_levels_nodes.
+    """
+
+    def __init__(self, horizon: int, base: int = 2, balanced: bool = False) -> None:
+        T = check_horizon(horizon)
+        assert T is not None
+        if T > LARGEST_TICKS:
+            raise ParameterError(f"pure trees serve at most 2^40 ticks, the horizon is {T}")
+        if isinstance(base, bool) or not isinstance(base, int) or not 2 <= base <= 1000:
+            raise ParameterError(f"the base of a tree must be a whole number from 2 to 1000, got {base!r}")
+        if balanced and base % 2 == 0:
+            raise ParameterError(f"balanced digits need an odd base, got {base}")
+        self.horizon = T
+        self.base, self.balanced = base, balanced
+        self.low = (base - 1) // 2 if balanced else 0  # digits go from −low to base − 1 − low
+        levels, reach = 0, 0
+        while reach < T:
+            reach += (base - 1 - self.low) * base**levels
+            levels += 1
+        self.levels = levels
+        self.column_norm = math.sqrt(levels) * (1 + 1e-9)
+        self.name = f"pure-tree-{base}" if balanced else ("pure-binary" if base == 2 else f"pure-plain-{base}")
+
+    # -- digits and walks ------------------------------------------------------------------------------------------
+
+    def _index(self, ticks: IntArray, level: int) -> IntArray:
+        """t / k^level with its lower digits cut off."""
+        size = self.base**level
+        return np.asarray((ticks + self.low * ((size - 1) // (self.base - 1))) // size)
+
+    def digits(self, ticks: npt.ArrayLike) -> IntArray:
+        """The digits of each tick, lowest first, shape (ticks, levels)."""
+        t = np.asarray(ticks, dtype=np.int64)
+        index = [self._index(t, level) for level in range(self.levels + 1)]
+        return np.stack([index[i] - self.base * index[i + 1] for i in range(self.levels)], axis=-1)
+
+    def weight(self, ticks: npt.ArrayLike) -> IntArray:
+        """How many nodes make up each prefix."""
+        return np.asarray(np.abs(self.digits(ticks)).sum(axis=-1))
+
+    def walk(self, tick: int) -> dict[int, int]:
+        """The nodes of a prefix with their signs."""
+        found = {}
+        for level, digit in enumerate(self.digits([tick])[0].tolist()):
+            step = self.base**level
+            for _ in range(abs(digit)):
+                sign = 1 if digit > 0 else -1
+                found[tick] = sign
+                tick -= sign * step
+        return found
+
+    def interval(self, node: int) -> tuple[int, int]:
+        """(first, last) tick of a node, 1-based; `last` may lie beyond the horizon."""
+        for level, digit in enumerate(self.digits([node])[0].tolist()):
+            if digit:
+                size = self.base**level
+                return (node - size + 1, node) if digit > 0 else (node + 1, node + size)
+        raise ParameterError(f"0 is no node, got {node}")
+
+    def total_weight(self) -> int:
+        """Σ of `weight` over all ticks of the horizon, in closed form: the exact mean squared error follows."""
+        assert self.horizon is not None
+        total = 0
+        sizes = [
+            abs(r if r < self.base - self.low else r - self.base) for r in range(self.base)
+        ]  # |digit| by remainder
+        for level in range(self.levels):
+            size = self.base**level
+            offset = self.low * ((size - 1) // (self.base - 1))
+
+            def below(x: int, size: int = size) -> int:
+                index, rest = divmod(x, size)
+                cycles, last = divmod(index, self.base)
+                return size * (cycles * sum(sizes) + sum(sizes[:last])) + rest * sizes[last]
+
+            total += below(self.horizon + offset + 1) - below(offset)
+        return total
+
+    # -- the contract of a factorisation -----------------------------------------------------------------------------
+
+    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
+        """√weight: the std at t is that of a node times this."""
+        return np.sqrt(self.weight(self._check_ticks(ticks)).astype(np.float64))
+
+    def worst_row(self) -> tuple[int, float]:
+        """(tick, √weight) with the largest weight of all ticks, exactly.
+
+        A tick below T agrees with T above some place, has a smaller digit there and any digits below: only the two
+        ends of the smaller digits and the largest digits below can be the worst.
+        """
+        T = self.horizon
+        assert T is not None
+        digits = self.digits([T])[0].tolist()
+        top = self.base - 1 - self.low
+        ticks = [T]
+        for place, digit in enumerate(digits):
+            head = sum(d * self.base**i for i, d in enumerate(digits) if i > place)
+            tail = top * ((self.base**place - 1) // (self.base - 1))
+            ticks += [head + d * self.base**place + tail for d in (digit - 1, -self.low) if -self.low <= d < digit]
+        found = np.asarray([t for t in ticks if t >= 1])
+        weights = self.weight(found)
+        at = int(np.argmax(weights))
+        return int(found[at]), math.sqrt(int(weights[at]))
+
+    def difference_norm(self, earlier: int, later: int) -> float:
+        """See `Factorization`: the nodes that only one of the two prefixes uses."""
+        earlier, later = self._check_pair(earlier, later)
+        return math.sqrt(int(self.apart([earlier], [later])[0]))
+
+    def apart(self, earlier: npt.ArrayLike, later: npt.ArrayLike) -> IntArray:
+        """How many nodes make up the difference of two prefixes.
+
+        The walks meet as soon as the highest place in which the two ticks differ has the same digit: below that place
+        every node is used by one of them only, and in it as many as the digits are apart.
+        """
+        one, two = self.digits(earlier), self.digits(later)
+        low, size = np.zeros(one.shape[:-1], np.int64), np.zeros(one.shape[:-1], np.int64)
+        for level in range(self.levels):
+            a, b = one[..., level], two[..., level]
+            size = np.where(a == b, size, low + np.abs(a - b))
+            low = low + np.abs(a) + np.abs(b)
+        return size
+
+    def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """(L, R) with a column of L and a row of R for every node that a prefix of the first `ticks` ticks uses."""
+        size = self._check_dense(ticks)
+        walks = [self.walk(t) for t in range(1, size + 1)]
+        place = {node: i for i, node in enumerate(sorted(set().union(*walks)))}
+        left, right = np.zeros((size, len(place))), np.zeros((len(place), size))
+        for row, walk in enumerate(walks):
+            for node, sign in walk.items():
+                left[row, place[node]] = sign
+        for node, i in place.items():
+            first, last = self.interval(node)
+            right[i, first - 1 : last] = 1.0
+        return left, right
+
+    # -- noise -------------------------------------------------------------------------------------------------------
+
+    def noise(self, first: int, count: int, draw: Draw, top: tuple[int, IntArray] | None = None) -> IntArray:
+        """Noise of ticks first … first+count−1 (1-based), shape (count, cells). Each node is drawn at most once.
+
+        `top`, where it is known already: the noise of the prefixes of whole nodes of the highest level, from a node on.
+        """
+        ends = np.asarray([first, first + count - 1])
+        span = [self._index(ends, level) for level in range(self.levels + 1)]
+        if top is None:  # above the highest level there is one prefix: the empty one
+            top = 0, np.zeros((1, draw(np.empty(0, np.int64)).shape[1]), np.int64)
+            levels = self.levels
+        else:
+            levels = self.levels - 1
+        low, known = top
+        for level in range(levels - 1, -1, -1):
+            start = min(int(span[level][0]), low * self.base)
+            stop = max(int(span[level][1]), (low + len(known) - 1) * self.base)
+            index = np.arange(start, stop + 1)
+            parent = self._index(index, 1)
+            digit = index - self.base * parent
+            values = np.empty((len(index), known.shape[1]), np.int64)
+            inner = digit != 0
+            values[inner] = draw(index[inner] * self.base**level)
+            values[~inner] = known[parent[~inner] - low]
+            for d in range(1, self.base - self.low):
+                at = np.flatnonzero(digit == d)
+                values[at] += values[at - 1]
+            for d in range(1, self.low + 1):
+                at = np.flatnonzero(digit == -d)
+                values[at] = values[at + 1] - values[at]
+            low, known = start, values
+        return known[first - low : first - low + count]
+
+    def step(self, memory: Memory | None, tick: int, draw: Draw) -> tuple[IntArray, Memory]:
+        """Noise of one tick, shape (cells,), and what the next tick can reuse: the prefix noise at every level.
+
+        The same numbers as `noise`, with about 1.5 draws a tick when ticks are taken in turn: for very many cells.
+        """
+        made: Memory = []
+        above = draw(np.empty(0, np.int64)).sum(axis=0)
+        parent = 0
+        for level in range(self.levels - 1, -1, -1):
+            index, size = int(self._index(np.asarray(tick), level)), self.base**level
+            old, row = memory[len(made)] if memory is not None else (None, above)
+            if old == index:
+                pass
+            elif old is not None and old == index - 1 and int(self._index(np.asarray(old), 1)) == parent:
+                row = row + draw(np.asarray([(index if old >= parent * self.base else old) * size]))[0]
+            else:
+                digit = index - parent * self.base
+                steps = np.arange(1, abs(digit) + 1) * (1 if digit > 0 else -1)
+                nodes = draw((parent * self.base + steps) * size).sum(axis=0)
+                row = above + nodes if digit > 0 else above - nodes
+            made.append((index, row))
+            above, parent = row, index
+        return above, made
+
+
+class WindowTree(DigitTree):
+    """A digit tree whose highest place has no end: short trees one after the other, for sums of the last ticks.
+
+    A sum of `width` ticks needs few nodes of the highest level, however long the stream: so a few levels are enough,
+    each node has a large part of ε, and the error does not grow with time. One level is noise on every tick.
+    `row_norms` are those of the window, the only thing that its stream publishes; the rest is about running sums.
+
+    **Guarantee.** As `DigitTree`: every tick lies in at most `levels` nodes. Proof:
+    `mechanisms/laplace_noise.proof.md`, lemma 1. Test:
+    tests/mechanisms/test_laplace_windows.py::test_every_tick_lies_in_at_most_levels_nodes.
+    """
+
+    def __init__(self, width: int, horizon: int | None, base: int, levels: int) -> None:
+        super().__init__(1, base, balanced=levels > 1)
+        self.horizon = check_horizon(horizon, unbounded=True)
+        if self.horizon is not None and self.horizon > LARGEST_TICKS:
+            raise ParameterError(f"pure trees serve at most 2^40 ticks, the horizon is {horizon}")
+        self.width, self.levels = width, levels
+        self.size = base ** (levels - 1)
+        """Ticks of a node of the highest level; after the first window errors repeat with this period."""
+        self.column_norm = math.sqrt(levels) * (1 + 1e-9)
+        self.name = f"pure-window-{base}-{levels}"
+
+    def digits(self, ticks: npt.ArrayLike) -> IntArray:
+        """See `DigitTree`; the highest place counts on."""
+        t = np.asarray(ticks, dtype=np.int64)
+        index = [self._index(t, level) for level in range(self.levels)]
+        lower = [index[i] - self.base * index[i + 1] for i in range(self.levels - 1)]
+        return np.stack([*lower, index[-1]], axis=-1)
+
+    def tops(self, ticks: npt.ArrayLike) -> IntArray:
+        """How many whole nodes of the highest level the prefix of each tick uses."""
+        return self._index(np.asarray(ticks, dtype=np.int64), self.levels - 1)
+
+    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
+        """√(nodes of the window that ends at the tick)."""
+        t = self._check_ticks(ticks)
+        return np.sqrt(self.apart(np.maximum(t - self.width, 0), t).astype(np.float64))
+
+    def worst_row(self) -> tuple[int, float]:
+        """(tick, norm) of the worst window: of all ticks, or of some thousand of them where there are more."""
+        last = self.width + self.size if self.horizon is None else min(self.horizon, self.width + self.size)
+        ticks = np.arange(1, last + 1)
+        if last > _SOME:
+            ends = [
+                np.linspace(a, b, _SOME // 2).astype(np.int64) for a, b in ((1, last), (max(last - _SOME, 1), last))
+            ]
+            ticks = np.unique(np.concatenate(ends))
+        norms = self.row_norms(ticks)
+        at = int(np.argmax(norms))
+        return int(ticks[at]), float(norms[at])
+
+
+@lru_cache(maxsize=256)
+def window_tree(width: int, horizon: int | None) -> WindowTree:
+    """The tree with the least worst std of a window among a few hundred, by its exact errors."""
+    span = width if horizon is None else min(width, horizon)
+    shapes = {(3, 1)}
+    for levels in range(2, 8):
+        for factor in np.geomspace(0.4, 4.0, 32):
+            base = 2 * round((span ** (1 / levels) * factor - 1) / 2) + 1
+            if 3 <= base <= 1000 and base ** (levels - 1) <= 4 * span:
+                shapes.add((base, levels))
+    trees = [WindowTree(width, horizon, base, levels) for base, levels in sorted(shapes)]
+    return min(trees, key=lambda tree: tree.levels * tree.worst_row()[1])
+
+
+class HybridTree(PureFactorization):
+    """The hybrid of Chan, Shi and Song for streams without a horizon.
+
+    Epoch e holds the ticks 2^e … 2^(e+1) − 1. A part of ε pays for one noisy total per epoch, the rest for a tree in
+    each epoch. `binary=True` is the published form: one half each, binary trees. The default spends a quarter on
+    totals and has the best balanced tree in each epoch: less than half the std. Stds are those of continuous Laplace
+    noise, which exceed the exact ones by less than grid²/6 per node in variance.
+
+    **Guarantee.** A tick lies in one epoch's total and in at most `levels` nodes of that epoch's tree, and the shares
+    of ε of these add up to at most 1. Proof: `mechanisms/laplace_noise.proof.md`, lemma 2. Test:
+    tests/factorizations/test_laplace_trees.py::test_hybrid_budget.
+    """
+
+    horizon = None
+    column_norm = math.inf
+    levels = 2
+
+    def __init__(self, binary: bool = False) -> None:
+        self.binary = binary
+        self.name = "pure-hybrid-binary" if binary else "pure-hybrid"
+        self.total_share = Fraction(2) if binary else Fraction(4)
+        """ε over the part of ε that an epoch's total has: the std of a total in units of that of rate ε/Δ₁."""
+
+    def tree(self, epoch: int) -> DigitTree:
+        """The tree inside an epoch."""
+        return _epoch_tree(epoch, self.binary)
+
+    def node_share(self, epoch: int) -> Fraction:
+        """ε over the part of ε that one node of an epoch's tree has."""
+        return self.tree(epoch).levels * self.total_share / (self.total_share - 1)
+
+    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
+        """Std over that of Laplace noise of rate ε/Δ₁."""
+        t = self._check_ticks(ticks)
+        epochs = np.asarray([int(x).bit_length() - 1 for x in t.ravel()], np.int64).reshape(t.shape)
+        squared = float(self.total_share) ** 2 * epochs
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            weight = self.tree(int(epoch)).weight(t[here] - (1 << int(epoch)) + 1)
+            squared[here] += float(self.node_share(int(epoch))) ** 2 * weight
+        return np.asarray(np.sqrt(squared))
+
+    def difference_norm(self, earlier: int, later: int) -> float:
+        """See `Factorization`."""
+        earlier, later = self._check_pair(earlier, later)
+        if earlier == 0:
+            return float(self.row_norms([later])[0])
+        one, two = earlier.bit_length() - 1, later.bit_length() - 1
+        first, second = earlier - (1 << one) + 1, later - (1 << two) + 1
+        if one == two:
+            return float(self.node_share(one)) * self.tree(one).difference_norm(first, second)
+        squared = float(self.total_share) ** 2 * (two - one)
+        for epoch, tick in ((one, first), (two, second)):
+            squared += float(self.node_share(epoch)) ** 2 * int(self.tree(epoch).weight([tick])[0])
+        return math.sqrt(squared)
+
+    def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """(L, R) of the first ticks: epochs' totals and trees; rows of R carry the nodes' shares of ε."""
+        size = self._check_dense(ticks)
+        rows: list[FloatArray] = []
+        columns: list[FloatArray] = []
+        for epoch in range(size.bit_length()):
+            start, stop = (1 << epoch) - 1, min((2 << epoch) - 1, size)
+            total, after = np.zeros(size), np.zeros(size)
+            total[start:stop], after[stop:] = 1 / float(self.total_share), float(self.total_share)
+            rows.append(total[np.newaxis])
+            columns.append(after[:, np.newaxis])
+            share = 1 / float(self.node_share(epoch))
+            left, right = self.tree(epoch).dense(stop - start)
+            wide, tall = np.zeros((len(right), size)), np.zeros((size, left.shape[1]))
+            wide[:, start:stop], tall[start:stop] = right * share, left / share
+            rows.append(wide)
+            columns.append(tall)
+        return np.hstack(columns), np.vstack(rows)
+
+
+@lru_cache(maxsize=128)
+def _epoch_tree(epoch: int, binary: bool) -> DigitTree:
+    return DigitTree(1 << epoch, 2) if binary else DigitTree(1 << epoch, best_base(1 << epoch), True)
+
+
+@lru_cache(maxsize=256)
+def best_base(horizon: int) -> int:
+    """The odd base whose balanced tree has the least mean squared error over the horizon."""
+    return min(BASES, key=lambda base: _cost(DigitTree(horizon, base, True)))
+
+
+def _cost(tree: DigitTree) -> int:
+    return tree.total_weight() * tree.levels**2
+
+
+def leading_constant(base: int) -> float:
+    """Mean squared error of a balanced tree over log₂³T/ε², T large: (k² − 1)/(2k·log₂³k); 0.1236 at k = 19."""
+    return (base**2 - 1) / (2 * base * math.log2(base) ** 3)
+
+
+def pure_factorization(name: str | None, horizon: int | None) -> PureFactorization:
+    """The pure tree of that name; None chooses the best balanced tree, or the hybrid without a horizon."""
+    known = PURE + PURE_ENDLESS
+    if name is None:
+        name = "pure-hybrid" if horizon is None else "pure-tree"
+    if name in PURE_ENDLESS:
+        if horizon is not None:
+            raise ParameterError(f"{name} is for horizon=None; with a horizon 'pure-tree' has less error")
+        return HybridTree(binary=name == "pure-hybrid-binary")
+    match = _NAME.fullmatch(name) if isinstance(name, str) else None
+    if name not in known and match is None:
+        raise UnknownName("factorization for delta=0", name, known)
+    if horizon is None:
+        raise ParameterError(f"{name!r} needs a known horizon; without one use 'pure-hybrid' (or give a horizon)")
+    if name == "pure-binary":
+        return DigitTree(horizon, 2)
+    return DigitTree(horizon, int(match[1]) if match else best_base(horizon), True)

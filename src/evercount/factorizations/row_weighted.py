@@ -1,0 +1,236 @@
+"""The row-weighted family: R = diag(e)·Toep(f)·diag(1/n), L = M·R⁻¹, with every column of R of norm at most 1.
+
+    noise_t = noise_{t−1} + n_t·w_t,   w = Toep(g)·(z/e),   g = coefficients of 1/F
+
+f are the coefficients of the rational filter F that really runs, η = 1/e and n are public piecewise linear weights, and
+n is a proved upper bound of the column norms (`row_weighted.proof.md`). Members: `balanced`, `normalized`, `unbounded`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount._arrays import FloatArray
+from evercount.factorizations.base import MARGIN, Factorization, State, check_horizon, counting_matrix, first_columns
+from evercount.factorizations.covariance import Covariance
+from evercount.factorizations.filter_many_cells import BlockFilter, Product
+from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
+from evercount.factorizations.square_root_filter import Rational, design, geometric, round_bits
+
+REACH_UNBOUNDED = 2**40
+"""Ticks over which the unbounded filter keeps to the square root; after that it stays private with growing error."""
+LAST_KNOT_UNBOUNDED = 2**48
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The public parameters: the filter F and the piecewise linear η (what z is multiplied with) and n."""
+
+    filter: Rational
+    eta: PiecewiseLinear
+    n: PiecewiseLinear
+
+
+def bounded_columns(filter_: Rational, eta: PiecewiseLinear, endless: bool) -> PiecewiseLinear:
+    """n with n_j ≥ ‖(e_{j+k}·f(k))_k‖₂ for every column j, piecewise linear on the knots of `eta`.
+
+    Guarantee. The bound holds at every tick, not only at knots: `row_weighted.proof.md`, with the same letters. Test:
+    test_columns_never_exceed_one compares with the dense matrix, test_planted_bound_is_caught shows that it can fail.
+    """
+    forward = filter_.forward()
+    i, j = np.triu_indices(filter_.order)
+    A = forward.weights[i] * forward.weights[j] * np.where(i == j, 1.0, 2.0)
+    rates = forward.rates[i] + forward.rates[j]  # ρ_r = exp(−rates_r)
+    rho, gap = np.exp(-rates), -np.expm1(-rates)
+    head = 1.0 - float(np.sum(forward.weights)) ** 2
+
+    phi = eta.values**-2.0
+    lengths = np.diff(eta.knots)
+    sums = {int(length): _block_sums(rates, int(length)) for length in np.unique(lengths)}
+    S = np.empty((len(phi), len(A)))
+    S[-1] = phi[-1] / gap if endless else phi[-1]
+    for q in range(len(lengths) - 1, -1, -1):
+        left, right, decay = sums[int(lengths[q])]
+        S[q] = phi[q] * left + phi[q + 1] * right + decay * S[q + 1]
+    root = np.sqrt(S @ A + phi * head)
+
+    slack = 0.0
+    if len(lengths):
+        beta = np.diff(phi) / lengths
+        D = S[1:] - phi[1:, np.newaxis] / gap - beta[:, np.newaxis] * (rho / gap**2)
+        bow = np.minimum(1.0, (lengths[:, np.newaxis] * rates) ** 2 / 8)
+        above_chord = np.where(D < 0, -D, 0.0) * bow @ A
+        s0, s1 = root[:-1], root[1:]
+        ratio = (s0 + s1) ** 2 / (4 * s0 * s1) - 1 + above_chord / np.minimum(s0, s1) ** 2
+        slack = float(np.max(np.where(lengths > 1, ratio, 0.0)))
+    return PiecewiseLinear(eta.knots, round_bits(root * np.sqrt(1 + slack) * (1 + MARGIN), up=True))
+
+
+def _block_sums(rates: FloatArray, length: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """(Σ(1−k/ℓ)ρ^k, Σ(k/ℓ)ρ^k, ρ^ℓ) over k < ℓ, ℓ a power of two, by doubling: every term is positive."""
+    total, ramp = np.ones_like(rates), np.zeros_like(rates)
+    half = 1
+    while half < length:
+        decay = np.exp(-rates * half)
+        total, ramp = total * (1 + decay), ramp + decay * (ramp + half * total)
+        half *= 2
+    total = geometric(rates, np.asarray(float(length)))
+    return total - ramp / length, ramp / length, np.exp(-rates * length)
+
+
+def rows_fall(weights: Weights) -> bool:
+    """Whether the rows of RᵀR are proved to fall from the diagonal on, for a horizon that ends with the last knot.
+
+    Guarantee. True only if φ_{t+1}f(t+1)/(φ_t f(t)) ≤ n_{j+1}/n_j for all j ≤ t, which is enough:
+    `row_weighted.proof.md`, "Falling rows", with the same letters. In a block both sides are at their worst at its end,
+    so knots decide. Test: tests/queries/test_queries_matching.py::test_gram_matrices_fall.
+    """
+    lengths = np.diff(weights.n.knots)
+    t = (weights.n.knots[1:] - 1).astype(np.float64)
+    forward = weights.filter.forward()
+    terms = np.exp(-np.multiply.outer(t, forward.rates)) * forward.weights
+    head = np.where(t == 0, 1 - forward.weights.sum(), 0.0)  # f(0) = 1 is more than the sum of exponentials
+    alpha = (terms @ weights.filter.pole_lack + head) / (terms.sum(axis=1) + head)
+    slope = np.diff(weights.eta.values) / lengths
+    x = slope / (weights.eta.values[1:] - slope)
+    slope = np.diff(weights.n.values) / lengths
+    drop = -slope / (weights.n.values[1:] - slope)
+    fall = (alpha + x * (2 + x)) / (1 + x) ** 2
+    safe = fall - MARGIN * (alpha + np.abs(x) + np.abs(drop))
+    return bool(np.all(drop <= np.minimum.accumulate(safe[::-1])[::-1]))
+
+
+class Weighted(Factorization):
+    """A member of the family, given by its public weights. See `Factorization` for the guarantee."""
+
+    def __init__(self, weights: Weights, horizon: int | None) -> None:
+        self.weights = weights
+        self.horizon = horizon
+        self.column_norm = 1.0
+        self._inverse = weights.filter.inverse()
+        self._filter = BlockFilter(self._inverse)
+        self._covariance: Covariance | None = None
+
+    @cached_property
+    def falling_gram(self) -> bool:
+        """See `Factorization`: along columns where n never rises, else along rows by `rows_fall`."""
+        n = self.weights.n
+        if np.all(np.diff(n.values) <= 0):
+            return True
+        return self.horizon == int(n.knots[-1]) + 1 and rows_fall(self.weights)
+
+    @property
+    def covariance(self) -> Covariance:
+        """Exact second moments of the noise, built when first asked for."""
+        if self._covariance is None:
+            self._covariance = Covariance(self._inverse, self.weights.eta, self.weights.n)
+        return self._covariance
+
+    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
+        """See `Factorization`: exact up to rounding; arrays of over 4096 distinct ticks are interpolated to 1e-7."""
+        return np.sqrt(self.covariance.variances(self._check_ticks(ticks)))
+
+    def difference_norm(self, earlier: int, later: int) -> float:
+        """See `Factorization`."""
+        earlier, later = self._check_pair(earlier, later)
+        return float(np.sqrt(self.covariance.difference(earlier, later)))
+
+    def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """See `Factorization`."""
+        size = self._check_dense(ticks)
+        eta, n = self.weights.eta.at(0, size), self.weights.n.at(0, size)
+        f = first_columns(self.weights.filter.forward().values(size))
+        g = first_columns(self._inverse.values(size))
+        return counting_matrix(size) @ (n[:, np.newaxis] * g * eta), f / eta[:, np.newaxis] / n
+
+    def initial(self, cells: int = 1) -> State:
+        """See `Factorization`: d buffers and the running noise."""
+        return State(0, (np.zeros((self.weights.filter.order, cells)), np.zeros(cells)))
+
+    def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
+        """See `Factorization`."""
+        z = self._check_block(state, z, ticks)
+        out = np.empty((ticks, z.shape[1]))
+        prepared = self.prepare(state.tick, state.tick + ticks, z.shape[1], 1.0)
+        return out, self.block_into(state, z, out, 1.0, prepared)
+
+    def prepare(self, start: int, stop: int, cells: int, scale: float) -> tuple[Product, ...]:
+        """See `Factorization`."""
+        eta, n = self._weights(start + self._filter.whole(stop - start, cells), stop)
+        return tuple(self._filter.products(eta, n, scale, sums=True))
+
+    def block_into(
+        self, state: State, z: FloatArray, out: FloatArray, scale: float, prepared: tuple[Product, ...]
+    ) -> State:
+        """See `Factorization`."""
+
+        def weights(start: int, stop: int) -> tuple[FloatArray, FloatArray]:
+            return self._weights(state.tick + start, state.tick + stop)
+
+        buffers, running = state.arrays
+        after = self._filter.accumulate(z, buffers, running, weights, prepared, out, scale)
+        return State(state.tick + len(out), after)
+
+    def _weights(self, start: int, stop: int) -> tuple[FloatArray, FloatArray]:
+        return self.weights.eta.at(start, stop), self.weights.n.at(start, stop)
+
+
+class Balanced(Weighted):
+    """e_t = (t+1+T/18)^0.27·(T−t+1)^0.28: the lowest maximum error known to us for a known horizon (the default)."""
+
+    name = "balanced"
+
+    def __init__(self, horizon: int) -> None:
+        T = check_horizon(horizon)
+        assert T is not None
+        super().__init__(_balanced_weights(T), T)
+
+
+class Normalized(Weighted):
+    """e = 1: the square root with its columns scaled to norm 1 (Henzinger, Kalinin and Upadhyay 2025)."""
+
+    name = "normalized"
+
+    def __init__(self, horizon: int) -> None:
+        T = check_horizon(horizon)
+        assert T is not None
+        super().__init__(_normalized_weights(T), T)
+
+
+class Unbounded(Weighted):
+    """e_t = (1+t)^−0.3 and column norms over an endless future: one noise stream for ever, no horizon.
+
+    A horizon may be given; it then only limits the number of ticks and does not lower the error.
+    """
+
+    name = "unbounded"
+
+    def __init__(self, horizon: int | None = None) -> None:
+        super().__init__(_unbounded_weights(), check_horizon(horizon, unbounded=True))
+
+
+@lru_cache(maxsize=32)
+def _balanced_weights(T: int) -> Weights:
+    knots = dyadic_knots(T - 1, mirrored=True)
+    t = knots.astype(np.float64)
+    eta = PiecewiseLinear(knots, round_bits((t + 1 + T / 18) ** -0.27 * (T - t + 1) ** -0.28))
+    return Weights(design(T), eta, bounded_columns(design(T), eta, endless=False))
+
+
+@lru_cache(maxsize=32)
+def _normalized_weights(T: int) -> Weights:
+    knots = dyadic_knots(T - 1, mirrored=True)
+    eta = PiecewiseLinear(knots, np.ones(len(knots)))
+    return Weights(design(T), eta, bounded_columns(design(T), eta, endless=False))
+
+
+@lru_cache(maxsize=1)
+def _unbounded_weights() -> Weights:
+    filter_ = design(REACH_UNBOUNDED)
+    knots = dyadic_knots(LAST_KNOT_UNBOUNDED, mirrored=False)
+    eta = PiecewiseLinear(knots, round_bits((1 + knots.astype(np.float64)) ** 0.3))
+    return Weights(filter_, eta, bounded_columns(filter_, eta, endless=True))

@@ -1,0 +1,69 @@
+"""`square-root`: the paper's L = R = Toep(f), run by its rational filter."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount._arrays import FloatArray
+from evercount.factorizations.base import MARGIN, Factorization, State, check_horizon, first_columns
+from evercount.factorizations.filter_many_cells import BlockFilter
+from evercount.factorizations.square_root_filter import Exponentials, design
+
+
+class SquareRoot(Factorization):
+    """L = Toep(F) and R = Toep(1/((1−z)F)): the paper's factorisation up to a loss below 1e-6, in O(log T) memory.
+
+    L·R = M holds exactly for every filter F; the norms are those of the filter that runs.
+    """
+
+    name = "square-root"
+
+    def __init__(self, horizon: int) -> None:
+        T = check_horizon(horizon)
+        assert T is not None
+        self.horizon = T
+        self.filter = design(T)
+        self._forward = self.filter.forward()
+        right = self.filter.summed_inverse()
+        self.column_norm = float(np.sqrt(right.squared_sums(np.asarray(float(T))))) * (1 + MARGIN)
+        self._blocks = BlockFilter(self._forward)
+
+    @property
+    def falling_gram(self) -> bool:
+        """See `Factorization`: R is Toeplitz with falling coefficients."""
+        return True
+
+    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
+        """See `Factorization`: a closed form in O(d²) for each tick."""
+        t = self._check_ticks(ticks).astype(np.float64)
+        return np.sqrt(self._forward.squared_sums(t))
+
+    def difference_norm(self, earlier: int, later: int) -> float:
+        """See `Factorization`: rows differ by fresh coefficients and by shifted ones."""
+        earlier, later = self._check_pair(earlier, later)
+        fresh = self._forward.squared_sums(np.asarray(float(later - earlier)))
+        if not earlier or not self.filter.order:
+            return float(np.sqrt(fresh))
+        drop = self._forward.weights * np.expm1(-self._forward.rates * (later - earlier))
+        head = float(np.exp(-self._forward.rates * (later - earlier)) @ self._forward.weights) - 1.0
+        if later == earlier:
+            return 0.0
+        shifted = Exponentials(head, drop, self._forward.u)
+        return float(np.sqrt(fresh + shifted.squared_sums(np.asarray(float(earlier)))))
+
+    def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """See `Factorization`."""
+        size = self._check_dense(ticks)
+        left = first_columns(self._forward.values(size))
+        return left, first_columns(self.filter.summed_inverse().values(size))
+
+    def initial(self, cells: int = 1) -> State:
+        """See `Factorization`: d buffers."""
+        return State(0, (np.zeros((self.filter.order, cells)),))
+
+    def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
+        """See `Factorization`."""
+        z = self._check_block(state, z, ticks)
+        noise, buffers = self._blocks.apply(z, state.arrays[0])
+        return noise, State(state.tick + ticks, (buffers,))

@@ -1,0 +1,276 @@
+"""The state of a release stream on disk, and the commit that publishes a run whole or not at all.
+
+    1. write the new output under a private name, down to disk        nothing is visible
+    2. write the new state under a private name, down to disk         nothing is visible
+    3. rename the state over the old one, sync the folder             <- the commit
+    4. rename the output over the old one, sync the folder            published
+
+Why in this order. The state names the digest of the output that belongs to it. A crash before 3 leaves the old state
+and the old output: the run has not happened. Its private output was seen by nobody and is overwritten by the next run.
+A crash between 3 and 4 leaves the new state and the old output; the finished output is on disk, since 1 came before 3.
+The next run finds that the output is not the one that the state names and that the private one is, and does step 4. So
+no tick is lost. The other order (output first) would allow a crash that leaves published ticks which the state does
+not know; the next run would release them again with the same noise, and if a row had come in between, the difference
+of the two releases would be that row. With the state first, a tick that was ever visible is closed for ever.
+
+The state holds the secret of the noise, raw sums and user ids: it is as private as the events, with permissions 0600.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+from evercount.engine.snapshot_format import pack, unpack
+from evercount.errors import ParameterError, SnapshotError, StoreError
+from evercount.files.source import Prefix
+
+FORMAT = "evercount release state"
+VERSION = 1
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The promise of an earlier noise stream over the same data."""
+
+    budget: dict[str, Any]
+    numeric_delta: float
+
+
+@dataclass(frozen=True)
+class State:
+    """All that a later run needs to continue. Secret."""
+
+    parameters: dict[str, Any]
+    stream: bytes
+    output: str
+    """Digest of the output that belongs to this state."""
+    earlier: tuple[Spent, ...] = ()
+    users: dict[str, int] = field(default_factory=dict)
+    consumed: Prefix | None = None
+
+    def dump(self) -> bytes:
+        """The state as bytes with a checksum; `load` is the inverse."""
+        data = {
+            "format": FORMAT,
+            "version": VERSION,
+            "parameters": self.parameters,
+            "stream": base64.b85encode(self.stream).decode(),
+            "output": self.output,
+            "earlier": [[spent.budget, spent.numeric_delta] for spent in self.earlier],
+            "users": self.users,
+            "consumed": None if self.consumed is None else [self.consumed.length, self.consumed.digest],
+        }
+        return pack(data, {})
+
+    @classmethod
+    def load(cls, blob: bytes) -> State:
+        """The state of `dump`, or SnapshotError."""
+        data, _ = unpack(blob)
+        if data.get("format") != FORMAT:
+            raise SnapshotError("this is not the state of a release")
+        if data.get("version") != VERSION:
+            raise SnapshotError(f"the state has version {data.get('version')!r}, this program reads {VERSION}")
+        return cls(
+            data["parameters"],
+            base64.b85decode(data["stream"]),
+            data["output"],
+            tuple(Spent(budget, numeric) for budget, numeric in data["earlier"]),
+            data["users"],
+            None if data["consumed"] is None else Prefix(*data["consumed"]),
+        )
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the output (None: standard output) and the state lie, and the private files beside them."""
+
+    output: Path | None
+    state: Path
+
+    @classmethod
+    def of(cls, out: str, state: str | None) -> Places:
+        """By default the state lies beside the output."""
+        if out == "-":
+            if state is None:
+                raise ParameterError(
+                    "--out - needs --state FILE: without it a second run could not know what the first has released"
+                )
+            return cls(None, Path(state))
+        return cls(Path(out), Path(state if state is not None else out + ".state"))
+
+    @property
+    def pending(self) -> Path:
+        """The output before it is published."""
+        if self.output is None:
+            return self.state.with_name(f".{self.state.name}.stdout")
+        return self.output.with_name(f".{self.output.name}.new")
+
+    @property
+    def new_state(self) -> Path:
+        """The state before it is committed."""
+        return self.state.with_name(f".{self.state.name}.new")
+
+
+@contextmanager
+def locked(places: Places) -> Iterator[Path]:
+    """One run at a time for a state; a second one is refused. Gives a private scratch folder for that run.
+
+    The scratch folder may hold copies of events. A killed run leaves it, and the next one removes it. The empty lock
+    file stays.
+    """
+    lock = places.state.with_name(f".{places.state.name}.lock")
+    try:
+        file = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        raise StoreError(f"the folder of {places.state} cannot be written: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StoreError(f"another run is using {places.state}: wait until it has ended") from error
+        scratch = places.state.with_name(f".{places.state.name}.scratch")
+        shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            scratch.mkdir(mode=0o700)
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    finally:
+        os.close(file)
+
+
+def read_state(places: Places) -> State | None:
+    """The committed state, or None before the first run. Finishes a run that died between commit and publishing.
+
+    An output without its state is refused: nobody could tell what has been released, or with which noise.
+    """
+    try:
+        blob = places.state.read_bytes()
+    except FileNotFoundError:
+        if places.output is not None and places.output.exists():
+            raise StoreError(
+                f"{places.output} exists and its state {places.state} does not. Restore the state (--state FILE) to "
+                "continue. A new stream over the same data would spend its budget a second time; if that is wanted and "
+                "the earlier spending is accounted for elsewhere, move the output away"
+            ) from None
+        return None
+    except OSError as error:
+        raise StoreError(f"the state {places.state} cannot be read: {error.strerror}") from error
+    try:
+        state = State.load(blob)
+    except SnapshotError as error:
+        raise SnapshotError(f"{places.state}: {error}; restore it from a backup") from error
+    _finish(places, state)
+    return state
+
+
+def commit(places: Places, state: State) -> None:
+    """Steps 2 to 4 of the module's text; step 1 has written `places.pending`.
+
+    Guarantee. A reader sees the run whole or not at all, a committed tick is never computed again, and no committed
+    release is lost, wherever the process is killed. It is assumed that a rename within a folder is atomic and that
+    fsync reaches the disk. Tests: tests/files/test_run_state.py, which kills a process at every step.
+    """
+    complete = replace(state, output=digest_of(places.pending))
+    with _private(places.new_state) as file:
+        file.write(complete.dump())
+        file.flush()
+        os.fsync(file.fileno())
+    places.new_state.replace(places.state)
+    _sync_folder(places.state)
+    _finish(places, complete)
+
+
+def discard(places: Places) -> None:
+    """Remove what an unfinished run has prepared; only before `commit`."""
+    places.pending.unlink(missing_ok=True)
+    places.new_state.unlink(missing_ok=True)
+
+
+def archive(places: Places, state: State) -> list[Path]:
+    """Copies of the state and the output, so that a new noise stream can take their names and nothing is lost."""
+    number = 1
+    while True:
+        kept_state = places.state.with_name(f"{places.state.name}.{number}")
+        kept_output = None
+        if places.output is not None and places.output.exists():
+            kept_output = places.output.with_name(f"{places.output.stem}.{number}{places.output.suffix}")
+        if not kept_state.exists() and not (kept_output and kept_output.exists()):
+            break
+        number += 1
+    made = []
+    for source, target in ((places.output, kept_output), (places.state, kept_state)):
+        if source is not None and target is not None:
+            half = target.with_name(f".{target.name}.new")
+            with source.open("rb") as old, _private(half) as new:
+                shutil.copyfileobj(old, new)
+                new.flush()
+                os.fsync(new.fileno())
+            half.chmod(source.stat().st_mode & 0o777)
+            half.replace(target)
+            _sync_folder(target)
+            made.append(target)
+    return made
+
+
+def digest_of(path: Path) -> str:
+    """BLAKE2b of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
+
+
+def _finish(places: Places, state: State) -> None:
+    """Step 4, unless it is done."""
+    pending = places.pending
+    if places.output is None:
+        # The private copy is removed when all of it was written: until then every run begins by writing it (again).
+        if pending.exists() and digest_of(pending) == state.output:
+            try:
+                with pending.open("rb") as file:
+                    shutil.copyfileobj(file, sys.stdout.buffer)
+                sys.stdout.buffer.flush()
+            except BrokenPipeError:
+                raise StoreError("the reader of the output is gone: the next run writes these rows again") from None
+            pending.unlink()
+        return
+    if places.output.exists() and digest_of(places.output) == state.output:
+        return
+    if not pending.exists() or digest_of(pending) != state.output:
+        what = "is not what the last run has written" if places.output.exists() else "is missing"
+        raise StoreError(
+            f"{places.output} {what}, and its state {places.state} continues it: put the file back as it was, "
+            "or name the right --out and --state"
+        )
+    pending.chmod(places.output.stat().st_mode & 0o777 if places.output.exists() else 0o666 & ~_umask())
+    pending.replace(places.output)
+    _sync_folder(places.output)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _private(path: Path) -> IO[bytes]:
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "wb")
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,157 @@
+"""From a budget, a sensitivity and a factorisation to a noise stream with the right σ."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from evercount.errors import ParameterError
+from evercount.factorizations import Factorization
+from evercount.mechanisms.exact.exact_noise import ExactStream, numeric_delta, numeric_horizon
+from evercount.mechanisms.float_noise import FloatStream
+from evercount.mechanisms.noise_stream import NoiseStream
+from evercount.mechanisms.periodic_noise import PeriodicStream
+from evercount.noise import FloatNoise, Secret
+from evercount.privacy import Budget
+
+NOISES = ("exact", "insecure-float")
+NUMERIC_DELTA = 2.0**-60
+"""The most that finite arithmetic may take from δ by default."""
+MARGIN = 1e-12
+"""Relative head-room of σ over the rounding of the few products that make it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """A noise stream and the public facts about it."""
+
+    stream: NoiseStream
+    sigma: float
+    numeric_delta: float
+    limit: int | None
+    """The last tick that the guarantee covers; None for float noise without a horizon."""
+
+    def dump(self) -> dict[str, Any]:
+        """What `build_noise(dumped=...)` needs to continue identically. Secret."""
+        return {"name": self.stream.name, "sigma": self.sigma, "state": self.stream.dump()}
+
+
+def build_noise(
+    name: str,
+    factorization: Factorization,
+    *,
+    cells: int,
+    grid: float,
+    squared_sensitivity: float,
+    budget: Budget,
+    horizon: int | None,
+    restart: int | None = None,
+    seed: int | None = None,
+    secret: Secret | None = None,
+    dumped: dict[str, Any] | None = None,
+) -> Noise:
+    """Noise that makes the whole stream (ε, δ)-DP.
+
+    Guarantee. σ = multiplier(ε, δ − numeric_delta)·√S·c with c ≥ ‖R‖_{1→2} and S = `squared_sensitivity`, both for
+    the same neighbours. Then ‖R(X−X′)‖_F ≤ c√S (`factorizations/sensitivity.proof.md`), and R·X + z with z ~ N(0,
+    σ²) is (ε, δ − numeric_delta)-DP (`privacy/gaussian.proof.md`). With `restart` the data of different periods pass
+    through separate copies of R, so R is block diagonal with the same column norm. Test:
+    tests/engine/test_stream_privacy.py::test_sigma_is_what_the_theorem_asks.
+    """
+    if not squared_sensitivity > 0:
+        raise ParameterError(f"the query declares a squared sensitivity of {squared_sensitivity}: it must be positive")
+    reach = math.sqrt(squared_sensitivity) * factorization.column_norm * (1 + MARGIN)
+    if name == "insecure-float":
+        if secret is not None:
+            raise ParameterError("insecure-float noise takes a seed, not a secret")
+        sigma = budget.noise_multiplier() * reach
+        return Noise(_float(factorization, sigma / grid, cells, restart, seed, dumped), sigma, 0.0, horizon)
+    if seed is not None:
+        raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
+    # The price of finite arithmetic grows with σ, and σ with that price: bound it for a σ that is surely larger.
+    most = 2 * budget.noise_multiplier() * reach / grid
+    cap = min(NUMERIC_DELTA, budget.delta / 16)
+    reserved, limit = _numeric_price(factorization, most, cells, budget.epsilon, horizon, restart, cap)
+    if reserved > budget.delta / 2:
+        raise ParameterError(
+            f"delta={budget.delta:g} is too small for exact arithmetic here, which needs {reserved:.3g} of it; "
+            "choose a larger delta, a smaller epsilon, a shorter horizon or fewer cells"
+        )
+    sigma = budget.reserve(reserved).noise_multiplier() * reach
+    if sigma / grid > most:
+        raise ParameterError("the numerical error leaves too little of delta; choose a larger delta")
+    if dumped is not None and abs(dumped["sigma"] / sigma - 1) < MARGIN:
+        sigma = dumped["sigma"]  # another version of a special function may differ in the last digit
+    scale = sigma / grid
+    state = None if dumped is None else dumped["state"]
+    if restart is None:
+        if state is not None:
+            stream: NoiseStream = ExactStream.load(factorization, scale, cells, state)
+        else:
+            stream = ExactStream(
+                factorization, scale, cells, secret or Secret.generate(), numeric_delta=reserved, limit=limit
+            )
+    else:
+        stream = _exact_periods(factorization, scale, cells, restart, secret, state)
+    return Noise(stream, sigma, reserved, limit)
+
+
+def _numeric_price(
+    factorization: Factorization,
+    scale: float,
+    cells: int,
+    epsilon: float,
+    horizon: int | None,
+    restart: int | None,
+    cap: float,
+) -> tuple[float, int | None]:
+    """(numeric δ, last tick that it covers)."""
+    if restart is not None:
+        once = numeric_delta(factorization, scale, cells, epsilon, restart)
+        periods = max(1, int(cap / once)) if horizon is None else -(-horizon // restart)
+        periods = min(periods, 2**48 // restart + 1)
+        return once * periods, periods * restart if horizon is None else horizon
+    if horizon is not None:
+        return numeric_delta(factorization, scale, cells, epsilon, horizon), horizon
+    limit = numeric_horizon(factorization, scale, cells, epsilon, cap)
+    return numeric_delta(factorization, scale, cells, epsilon, limit), limit
+
+
+def _float(
+    factorization: Factorization,
+    scale: float,
+    cells: int,
+    restart: int | None,
+    seed: int | None,
+    dumped: dict[str, Any] | None,
+) -> NoiseStream:
+    if restart is None:
+        if dumped is not None:
+            return FloatStream.load(factorization, scale, cells, dumped["state"])
+        return FloatStream(factorization, scale, cells, FloatNoise(seed))
+    source = FloatNoise(seed) if dumped is None else FloatNoise.from_state(dumped["state"]["inner"]["source"])
+    stream = PeriodicStream(restart, lambda _: FloatStream(factorization, scale, cells, source))
+    if dumped is not None:
+        stream.resume(dumped["state"], lambda _, inner: FloatStream.load(factorization, scale, cells, inner, source))
+    return stream
+
+
+def _exact_periods(
+    factorization: Factorization,
+    scale: float,
+    cells: int,
+    restart: int,
+    secret: Secret | None,
+    state: dict[str, Any] | None,
+) -> NoiseStream:
+    """Every period has noise of its own, from a key derived from the stream's secret and the period's number."""
+    root = Secret.from_hex(state["secret"]) if state is not None else (secret or Secret.generate())
+
+    def make(number: int) -> NoiseStream:
+        return ExactStream(factorization, scale, cells, root.derive(f"period {number}"))
+
+    stream = PeriodicStream(restart, make, lambda: {"secret": root.hex()})
+    if state is not None:
+        stream.resume(state, lambda _, inner: ExactStream.load(factorization, scale, cells, inner))
+    return stream

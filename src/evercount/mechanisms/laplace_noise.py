@@ -1,0 +1,270 @@
+"""Pure ε-differential privacy: tree noise of exact discrete Laplace numbers, and how much of it a query needs."""
+
+from __future__ import annotations
+
+import math
+import operator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from evercount._arrays import FloatArray, IntArray
+from evercount.errors import HorizonReached, ParameterError, SnapshotError
+from evercount.factorizations import Factorization
+from evercount.factorizations.laplace_trees import (
+    LARGEST_TICKS,
+    DigitTree,
+    HybridTree,
+    Memory,
+    PureFactorization,
+    WindowTree,
+)
+from evercount.mechanisms.calibrate import Noise
+from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
+from evercount.noise import Secret
+from evercount.noise.laplace_sampler import LARGEST_RATE, LEAST_RATE, ExactLaplace, variance
+from evercount.privacy import Budget
+from evercount.queries.base import Query
+
+AHEAD = 64
+"""Ticks of noise that are made at a time when a stream is taken tick by tick."""
+MANY = 1024
+"""With more cells than this, noise is made tick by tick from what the last tick left: less memory, fewer draws."""
+LARGEST_NOISE = 2**52
+"""Running sums of a `WindowTree` grow without end; beyond this they would not be exact as doubles."""
+_STRIDE = 1 << 16
+_FORMAT = 1
+
+
+def node_rate(epsilon: float, l1: float, grid: float, share: int | Fraction) -> float:
+    """The largest double r with r·share·units ≤ ε: the rate of a node that has the part 1/share of ε.
+
+    `units` is l1/grid, a whole number up to the rounding of both: increments are whole numbers of grid units.
+
+    **Guarantee.** The inequality holds in exact arithmetic. Test:
+    tests/mechanisms/test_laplace_stream.py::test_rates_round_down.
+    """
+    if not (l1 > 0 and math.isfinite(l1)):
+        raise ParameterError(f"the l1 sensitivity must be positive and finite, got {l1!r}")
+    ratio = Fraction(l1) / Fraction(grid)
+    units = round(ratio) if abs(ratio - round(ratio)) <= ratio / 10**12 else math.ceil(ratio)
+    exact = Fraction(epsilon) / (units * share)
+    rate = float(exact)
+    if Fraction(rate) > exact:
+        rate = math.nextafter(rate, 0.0)
+    if rate < LEAST_RATE:
+        raise ParameterError(f"epsilon={epsilon:g} needs Laplace noise above 2^36 grid units; use a coarser grid")
+    return min(rate, LARGEST_RATE)
+
+
+class PureStream(NoiseStream):
+    """Noise of a pure tree in whole grid units: row t is the signed sum of the nodes of tick t.
+
+    **Guarantee.** Running sums plus this noise are ε-DP with δ = 0 for changes of l1 norm `l1` (real units), for all
+    ticks together, against whoever cannot tell AES-256 and BLAKE2b from random functions. Row t of cell c is a
+    function of (secret, tree, rate, t, c). Proof: `laplace_noise.proof.md`, theorem. Test:
+    tests/mechanisms/test_laplace_stream.py::test_exact_ratio_of_the_joint_release.
+    """
+
+    name = "exact"
+    rounded = False  # discrete from the start: no rounding error adds to the stated std
+    whole = True
+    numeric_delta = 0.0
+
+    tick: int = 0
+
+    def __init__(
+        self, tree: PureFactorization, epsilon: float, l1: float, grid: float, cells: int, secret: Secret
+    ) -> None:
+        self.tree = tree
+        self.cells = operator.index(cells)
+        self.tick = 0
+        self._parameters = [tree.name, tree.horizon, float(epsilon), float(l1), float(grid), self.cells]
+        self._secret = secret
+        self._rows: FloatArray = np.empty((0, self.cells))
+        self.limit = LARGEST_TICKS if tree.horizon is None else tree.horizon
+        self._sources: dict[int, ExactLaplace] = {}
+        if isinstance(tree, DigitTree):
+            self.rate = node_rate(epsilon, l1, grid, tree.levels)
+            self._laplace = ExactLaplace(secret.derive("pure tree"), self.rate)
+        else:
+            assert isinstance(tree, HybridTree)
+            self.rate = node_rate(epsilon, l1, grid, tree.total_share)
+            self._laplace = ExactLaplace(secret.derive("pure epochs"), self.rate)
+        self._reach = (epsilon, l1, grid)
+        self._memory: tuple[int, int, Memory] | None = None  # epoch, the tick it stands at, its prefixes
+        self._top = 0, np.zeros(self.cells, np.int64)  # of a WindowTree: whole nodes so far, the noise of their prefix
+
+    def __repr__(self) -> str:
+        return f"PureStream({self.tree.name}, tick={self.tick}, cells={self.cells}, secret=…)"
+
+    def take(self, ticks: int) -> FloatArray:
+        """See `NoiseStream`."""
+        ticks = whole_ticks(ticks)
+        if self.tick + ticks > self.limit:
+            raise HorizonReached(self.limit)
+        if ticks > len(self._rows):
+            ahead = max(ticks, min(AHEAD if self.cells <= MANY else 1, self.limit - self.tick))
+            made = self._make(self.tick + len(self._rows) + 1, ahead - len(self._rows))
+            self._rows = np.concatenate([self._rows, made.astype(np.float64)])
+        out, self._rows = self._rows[:ticks].copy(), self._rows[ticks:]
+        self.tick += ticks
+        return out
+
+    def _make(self, first: int, count: int) -> IntArray:
+        if isinstance(self.tree, WindowTree):
+            top = self._tops(self.tree, first, count)
+            return self.tree.noise(first, count, lambda nodes: self._laplace.draw(nodes, self.cells), top)
+        if isinstance(self.tree, DigitTree):
+            return self._rows_of(self.tree, 0, first, count, self._laplace)
+        parts = []
+        while count:
+            epoch = first.bit_length() - 1
+            inside = first - (1 << epoch)
+            part = min(count, (1 << epoch) - inside)
+            source = self._source(epoch)
+            noise = self._rows_of(self._hybrid.tree(epoch), epoch, inside + 1, part, source)
+            parts.append(noise + self._epochs(epoch))
+            first, count = first + part, count - part
+        return np.concatenate(parts)
+
+    def _rows_of(self, tree: DigitTree, epoch: int, first: int, count: int, source: ExactLaplace) -> IntArray:
+        """Noise of ticks of one digit tree."""
+
+        def draw(nodes: IntArray) -> IntArray:
+            return source.draw(nodes, self.cells)
+
+        if self.cells <= MANY:
+            return tree.noise(first, count, draw)
+        rows = np.empty((count, self.cells), np.int64)
+        for number in range(count):
+            memory = None
+            if self._memory is not None and self._memory[:2] == (epoch, first + number - 1):
+                memory = self._memory[2]
+            rows[number], memory = tree.step(memory, first + number, draw)
+            self._memory = (epoch, first + number, memory)
+        return rows
+
+    def _tops(self, tree: WindowTree, first: int, count: int) -> tuple[int, IntArray]:
+        """Noise of the prefixes of whole nodes that these ticks use. After a restore it is added up from the start."""
+        low, high = tree.tops([first, first + count - 1]).tolist()
+        at, total = self._top
+        if at > low:  # an interrupted call went ahead
+            at, total = 0, np.zeros(self.cells, np.int64)
+        while at < low:
+            stop = min(low, at + _STRIDE)
+            total = total + self._laplace.draw(np.arange(at + 1, stop + 1) * tree.size, self.cells).sum(axis=0)
+            at = stop
+        rows = np.cumsum(self._laplace.draw(np.arange(at, high + 1) * tree.size, self.cells), axis=0)
+        rows += total - rows[0]  # `total` has the node `at` in it
+        if np.abs(rows).max(initial=0) >= LARGEST_NOISE:
+            raise ParameterError(
+                "the noise of the running sums has passed 2^52: use a larger epsilon or a coarser grid"
+            )
+        self._top = high, rows[-1]
+        return low, rows
+
+    @property
+    def _hybrid(self) -> HybridTree:
+        assert isinstance(self.tree, HybridTree)
+        return self.tree
+
+    def _source(self, epoch: int) -> ExactLaplace:
+        if epoch not in self._sources:
+            epsilon, l1, grid = self._reach
+            rate = node_rate(epsilon, l1, grid, self._hybrid.node_share(epoch))
+            self._sources = {epoch: ExactLaplace(self._secret.derive(f"pure epoch {epoch}"), rate)}
+        return self._sources[epoch]
+
+    def _epochs(self, count: int) -> IntArray:
+        """Noise of the totals of the first epochs."""
+        if not count:
+            return np.zeros(self.cells, np.int64)
+        return np.asarray(self._laplace.draw(np.arange(count), self.cells).sum(axis=0))
+
+    def dump(self) -> dict[str, Any]:
+        """See `NoiseStream`: the secret and the tick are all there is."""
+        return {"format": _FORMAT, "pure": self._parameters, "tick": self.tick, "secret": self._secret.hex()}
+
+    def resume(self, dumped: dict[str, Any]) -> PureStream:
+        """Continue where `dump` stood; SnapshotError where anything public differs."""
+        if dumped.get("format") != _FORMAT or list(dumped.get("pure", ())) != self._parameters:
+            raise SnapshotError("the noise state belongs to other public parameters (tree, epsilon, query or grid)")
+        tick = dumped.get("tick")
+        if not isinstance(tick, int) or not 0 <= tick <= self.limit:
+            raise SnapshotError(f"the noise state is damaged: tick {tick!r}")
+        self.tick = tick
+        return self
+
+
+def build_pure(
+    name: str,
+    tree: Factorization,
+    *,
+    cells: int,
+    grid: float,
+    l1: float,
+    epsilon: float,
+    seed: int | None = None,
+    secret: Secret | None = None,
+    dumped: dict[str, Any] | None = None,
+) -> Noise:
+    """Noise that makes the whole stream ε-DP with δ = 0; what `build_noise` returns for a pure budget.
+
+    The std of a node is √variance(rate) grid units. name="insecure-float" takes a seed and uses the same exact integers
+    under a key that everybody can compute: for simulation, and named so.
+    """
+    if not isinstance(tree, PureFactorization):
+        raise ParameterError(f"factorization {tree!r} is for Gaussian noise; with delta=0 use 'pure-tree'")
+    state = None if dumped is None else dumped["state"]
+    if state is not None:
+        secret = Secret.from_hex(state["secret"])
+    elif name == "insecure-float":
+        if secret is not None:
+            raise ParameterError("insecure-float noise takes a seed, not a secret")
+        if seed is not None:
+            secret = Secret.from_hex("0" * 64).derive(f"insecure seed {seed}")
+    elif seed is not None:
+        raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
+    stream = PureStream(tree, epsilon, l1, grid, cells, secret or Secret.generate())
+    stream.name = name
+    if state is not None:
+        stream.resume(state)
+    sigma = math.sqrt(variance(stream.rate)) * grid
+    if isinstance(tree, HybridTree):
+        sigma = math.sqrt(2.0) * l1 / epsilon
+    return Noise(stream, sigma, 0.0, stream.limit)
+
+
+def build_pure_for(
+    query: Query,
+    budget: Budget,
+    tree: Factorization,
+    name: str = "exact",
+    *,
+    seed: int | None = None,
+    secret: Secret | None = None,
+    dumped: dict[str, Any] | None = None,
+) -> Noise:
+    """`build_pure` for a query and a budget with δ = 0: what a stream calls.
+
+    **Guarantee.** As `build_pure`, for the budget's adjacency and unit: the l1 norm of a user's change is at most
+    max_events times that of an event. Test: tests/mechanisms/test_laplace_stream.py::test_build_pure_for_a_query.
+    """
+    if budget.delta != 0:
+        raise ParameterError(f"pure trees are for delta=0, the budget has delta={budget.delta:g}")
+    if query.restart is not None:
+        raise ParameterError("a query that starts again from zero has no pure mechanism; choose a small positive delta")
+    l1 = query.l1_sensitivity(budget.adjacency) * budget.max_events
+    return build_pure(
+        name,
+        tree,
+        cells=query.cells,
+        grid=query.grid,
+        l1=l1,
+        epsilon=budget.epsilon,
+        seed=seed,
+        secret=secret,
+        dumped=dumped,
+    )

@@ -1,0 +1,161 @@
+"""Exact discrete Laplace noise as a function of (secret, draw, cell): doubles decide, or integers where too close.
+
+P(X = k) is proportional to exp(−rate·|k|) on the whole numbers. |X| is the number of k ≥ 1 with u < t_k for one uniform
+u, where t_k = P(|X| ≥ k) = 2·exp(−rate·k)/(1 + exp(−rate)); the sign is one more bit.
+
+The key stream of a number (layout of `prf.py`, under a key of its own): index 0 holds bits 1 … 128 of u, the lowest bit
+of index 1's first word is the sign, and index 2, 3, … hold 128 further bits of u each, read when a decision needs them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, NoReturn, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount._arrays import IntArray, UIntArray
+from evercount.errors import ParameterError
+from evercount.noise.exact_comparisons import GUARD, STEP, exp_minus
+from evercount.noise.exact_normals import fits, whole
+from evercount.noise.prf import CELLS, DRAWS, Prf, counter, read_counter
+from evercount.noise.secret import Secret
+
+LABEL = "evercount/noise/laplace/1"
+SLACK = 2.0**-42
+"""More than the error in doubles of ln t_0 − ln u: `laplace_sampler.proof.md`, lemma 2."""
+LEAST_RATE, LARGEST_RATE = 2.0**-36, 64.0
+_CHUNK = 1 << 14
+
+
+class ExactLaplace:
+    """Discrete Laplace numbers of one rate: a pseudorandom function of (secret, draw, cell), stateless.
+
+    **Guarantee.** For bits that are uniform (see `Prf`), the numbers of all (draw, cell) are independent and each has
+    exactly the discrete Laplace distribution, so P(X = a)/P(X = b) ≤ exp(rate·|a − b|) for all whole a and b, with no
+    δ. Proof: `laplace_sampler.proof.md`. Assumption: `numpy.log` errs by less than 2^−44 on [1, 2^64]. Tests:
+    `tests/noise/test_laplace_sampler.py` (exact path against doubles, close calls, distribution with planted bugs).
+
+    Two streams must never share a secret, nor one secret serve two rates.
+    """
+
+    _slack: ClassVar[float] = SLACK  # tests make it larger: every decision then goes the exact way
+
+    def __init__(self, secret: Secret, rate: float) -> None:
+        if not isinstance(secret, Secret):
+            raise ParameterError(f"exact noise needs a Secret, not a {type(secret).__name__}: Secret.generate()")
+        if not (isinstance(rate, float) and LEAST_RATE <= rate <= LARGEST_RATE):
+            raise ParameterError(f"the rate of Laplace noise must lie between 2^-36 and 64, got {rate!r}")
+        self.rate = rate
+        self._prf = Prf(secret.derive(LABEL))
+        numerator, denominator = rate.as_integer_ratio()
+        self._numerator, self._shift = numerator, denominator.bit_length() - 1
+        self._head = math.log(2) - math.log1p(math.exp(-rate)) + 64 * math.log(2)  # ln t_0 + ln 2^64
+
+    def draw(self, draws: npt.ArrayLike, cells: int, first_cell: int = 0) -> IntArray:
+        """The numbers of these draws (in any order) and `cells` cells from `first_cell` on, shape (draws, cells)."""
+        rows = np.atleast_1d(np.asarray(draws, dtype=np.int64))
+        cells, first_cell = whole("cells", cells), whole("first_cell", first_cell)
+        if rows.ndim != 1 or (rows.size and not 0 <= rows.min() <= rows.max() < DRAWS):
+            raise ParameterError("draws must be numbers from 0 to 2^48 − 1")
+        if cells < 1 or not 0 <= first_cell <= first_cell + cells <= CELLS:
+            raise ParameterError(f"cells {first_cell} to {first_cell + cells} are not a range between 0 and 2^32")
+        fits(len(rows), cells)
+        out = np.empty((len(rows), cells), np.int64)
+        step = max(1, _CHUNK // cells)
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            out[start : start + step] = self._block(_counters(part, cells, first_cell)).reshape(len(part), cells)
+        return out
+
+    def _block(self, blocks: UIntArray) -> IntArray:
+        words = self._prf.words(blocks)
+        u = np.maximum(words[:, 0].astype(np.float64), 0.5)
+        y = (self._head - np.log(u)) / self.rate
+        size = np.floor(y)
+        unsure = np.minimum(y - size, 1 - (y - size)) <= (1 / u + self._slack) / self.rate + y * 2.0**-48
+        unsure |= words[:, 0] == 0  # ln u is then not bounded below
+        magnitude = size.astype(np.int64)
+        for number in np.flatnonzero(unsure):
+            draw, cell, _ = read_counter(blocks[number])
+            magnitude[number] = self._exactly(draw, cell, int(magnitude[number]))
+        return np.where(words[:, 2] & np.uint64(1), -magnitude, magnitude)
+
+    def _exactly(self, draw: int, cell: int, guess: int) -> int:
+        """|X| in exact arithmetic, on as many bits of u as it takes."""
+        u, read = 0, 0
+        index = 0
+        while True:
+            block = self._prf.encrypt(counter(draw, cell, 0, index))
+            first, second = (int.from_bytes(block[i : i + 8], "little") for i in (0, 8))
+            u, read = u << STEP | first << 64 | second, read + STEP
+            index = max(2, index + 1)
+            found = self._search(u, read, guess)
+            if found is not None:
+                return found
+
+    def _search(self, u: int, read: int, guess: int) -> int | None:
+        """The k with t_{k+1} ≤ u < t_k for every continuation of the bits read, or None."""
+        k = max(guess, 0)
+        below = self.reaches(u, read, k)
+        while below is False:
+            k -= 1
+            below = self.reaches(u, read, k)
+        while below:
+            below = self.reaches(u, read, k + 1)
+            if below is False:
+                return k
+            k += 1
+        return None
+
+    def reaches(self, u: int, read: int, k: int) -> bool | None:
+        """Whether u < t_k, for u known to its first `read` bits; None where they do not tell."""
+        if k <= 0:
+            return True
+        bits = read + GUARD
+        low, high = exp_minus(k * self._numerator, self._shift, bits)
+        q_low, q_high = exp_minus(self._numerator, self._shift, bits)
+        one = 1 << bits
+        t_low, t_high = (2 * low << bits) // (one + q_high), -((-2 * high << bits) // (one + q_low))
+        if u + 1 << GUARD <= t_low:
+            return True
+        if u << GUARD >= t_high:
+            return False
+        return None
+
+    def __repr__(self) -> str:
+        return f"ExactLaplace(Secret(…), rate={self.rate:g})"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise ParameterError("exact noise is not pickled: make it anew from its secret")
+
+
+def _counters(draws: IntArray, cells: int, first_cell: int) -> UIntArray:
+    """Counter blocks of index 0 and 1 for any draws: the layout of `prf.counters`."""
+    made = np.empty((len(draws), cells, 4), dtype=np.uint64)
+    lower = np.arange(first_cell, first_cell + cells, dtype=np.uint64) << np.uint64(32)
+    upper = draws.astype(np.uint64) << np.uint64(16)
+    made[:, :, ::2] = upper.astype(">u8").view(np.uint64)[:, None, None]
+    made[:, :, 1] = lower.astype(">u8").view(np.uint64)
+    lower += np.uint64(1)
+    made[:, :, 3] = lower.astype(">u8").view(np.uint64)
+    return made.reshape(-1, 4)
+
+
+def variance(rate: float) -> float:
+    """Var X = 2q/(1 − q)² = 1/(2·sinh²(rate/2)), q = exp(−rate): just below 2/rate²."""
+    return 0.5 / math.sinh(rate / 2) ** 2
+
+
+def tail(rate: float, k: int) -> float:
+    """P(|X| ≥ k) for k ≥ 1."""
+    return 2 * math.exp(-rate * k) / (1 + math.exp(-rate))
+
+
+def quantile(rate: float, beta: float) -> int:
+    """The smallest whole a with P(|X| > a) ≤ beta."""
+    if not 0 < beta < 1:
+        raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
+    a = max(0, math.ceil((math.log(2) - math.log1p(math.exp(-rate)) - math.log(beta)) / rate) - 1)
+    return a if tail(rate, a + 1) <= beta else a + 1

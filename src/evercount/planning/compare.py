@@ -1,0 +1,317 @@
+"""plan: which error will I get? All mechanisms side by side, with the lower bound that none can beat."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from evercount._arrays import FloatArray, IntArray
+from evercount.bounds import nuclear_lower
+from evercount.engine.build import choose_engine, make_noise
+from evercount.engine.error_model import ErrorModel, interval_factor
+from evercount.errors import ParameterError
+from evercount.factorizations import ENDLESS, FACTORIZATIONS, BinaryTree, Honaker, check_horizon, tick_grid
+from evercount.factorizations.base import LARGEST_HORIZON
+from evercount.factorizations.laplace_trees import (
+    PURE,
+    PURE_ENDLESS,
+    DigitTree,
+    HybridTree,
+    PureFactorization,
+    WindowTree,
+)
+from evercount.noise import Secret
+from evercount.privacy import Budget
+from evercount.privacy.budget import Calibration
+from evercount.queries import Count, Query, Window
+from evercount.queries.window import Method, largest
+
+LARGEST_OPTIMAL = 64
+"""`optimal` is part of a plan up to this horizon (it takes seconds beyond); ask for it by name above."""
+WINDOW_METHODS: tuple[Method, ...] = ("difference", "periods", "inputs")
+REFERENCE_TICKS = 2**20
+"""Ticks over which a stream without a horizon is compared by default."""
+EVERY_TICK = 2**16
+"""A band looks at every tick of spans up to this, and at about so many ticks of longer ones."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One mechanism: stds are of one published number, in the query's units; of several outputs, the largest.
+
+    `worst_std` is never below `std`. `least_std` is the smallest over the second half of the ticks: far below the
+    worst one, the error jumps. `interval95` is the half-width that a stream states at the worst tick, and
+    `simultaneous` the largest one that holds for all ticks and outputs together.
+    """
+
+    name: str
+    calibration: str
+    last_std: float
+    worst_std: float
+    least_std: float
+    worst_tick: int
+    interval95: float
+    simultaneous: float
+    ratio_to_lower_bound: float
+    state_bytes: int
+    numeric_delta: float
+    ticks: list[int]
+    std: list[float]
+    model: ErrorModel = field(repr=False, compare=False)
+
+    @property
+    def jumps(self) -> bool:
+        """Whether the std goes up and down between the ticks of `ticks`, so that no line may join them."""
+        kinds = (BinaryTree, Honaker, PureFactorization)
+        return isinstance(self.model.factorization, kinds) or self.model.query.restart is not None
+
+    def band(self, bins: int = 256) -> tuple[list[int], list[float], list[float]]:
+        """(first ticks of the bins and the tick after the last, least std, largest std): for what jumps.
+
+        Up to EVERY_TICK ticks all are looked at, beyond that some hundred of each bin with its roundest ones.
+        """
+        last = self.ticks[-1]
+        edges = np.unique(np.linspace(1, last + 1, min(bins, last) + 1).astype(np.int64))
+        period = self.model.query.restart or 1
+        inside = [_inside(a, b, EVERY_TICK // bins, period) for a, b in pairwise(edges.tolist())]
+        std = self._many(np.concatenate(inside))
+        starts = np.cumsum([0, *map(len, inside[:-1])])
+        least, most = np.minimum.reduceat(std, starts), np.maximum.reduceat(std, starts)
+        return edges.tolist(), least.tolist(), most.tolist()
+
+    def least_late(self) -> float:
+        """The smallest std over the second half of the ticks, where it jumps."""
+        edges, least, _ = self.band()
+        return min(
+            value
+            for start, value in zip(edges[:-1], least, strict=True)
+            if 2 * start > self.ticks[-1] or len(least) < 2
+        )
+
+    def _many(self, ticks: IntArray) -> FloatArray:
+        """Stds at very many ticks. Those of a period are joined by lines, which are short where it bends or jumps."""
+        period = self.model.query.restart
+        if period is None:
+            return _largest_output(self.model, ticks)
+        places = tick_grid(period, 128)
+        places = np.concatenate([places, period + places])
+        places = places[places <= self.ticks[-1]]
+        return np.interp(_folded(ticks, period), places, _largest_output(self.model, places))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-serialisable: the numbers, without the model."""
+        return {part.name: getattr(self, part.name) for part in fields(self) if part.name != "model"}
+
+
+def _folded(ticks: IntArray, period: int | None) -> IntArray:
+    """The first tick with the same error: where running sums start again, the second period stands for later ones."""
+    return ticks if period is None else np.where(ticks <= period, ticks, period + 1 + (ticks - 1) % period)
+
+
+def _inside(start: int, stop: int, most: int, period: int) -> IntArray:
+    """Ticks of start … stop − 1: all, or `most` at uneven distances, the ends of dyadic intervals and of a period."""
+    if stop - start <= most:
+        return np.arange(start, stop)
+    steps = np.arange(most) * 0.6180339887 % 1  # even steps would meet the same low digits again and again
+    spread = np.linspace(start, stop - 1, most + 1)
+    full = (stop - 1) // period * period
+    ticks = [(spread[:-1] + steps * np.diff(spread)).astype(np.int64), np.asarray([start, stop - 1, full, full - 1])]
+    for end in (start, stop - 1):
+        below = np.asarray([end >> bit << bit for bit in range(end.bit_length())])
+        above = below + (1 << np.arange(len(below)))
+        ticks += [below, below - 1, above, above - 1]
+    found = np.unique(np.concatenate(ticks))
+    return np.asarray(found[(found >= start) & (found < stop)])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The rows, best first, and what they were computed for."""
+
+    query: str
+    epsilon: float
+    delta: float
+    adjacency: str
+    horizon: int | None
+    ticks: int
+    outputs: int
+    squared_sensitivity: float
+    lower_bound: float
+    guarantee: str
+    rows: list[Row]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-serialisable, with the rows under "mechanisms"."""
+        data = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "rows"}
+        data["mechanisms"] = [row.to_dict() for row in self.rows]
+        data["lower_bound"] = {"worst_std": self.lower_bound}
+        return data
+
+
+def plan(
+    budget: Budget,
+    horizon: int | None,
+    query: Query | None = None,
+    *,
+    names: tuple[str, ...] | None = None,
+    ticks: int | None = None,
+    beta: float = 0.05,
+    points: int = 256,
+) -> Plan:
+    """Exact errors of every mechanism for this budget, horizon and query.
+
+    `ticks`: over how many ticks a stream without a horizon is compared. The lower bound holds for the worst tick of
+    every factorisation mechanism with tight Gaussian noise (nuclear norm of M over T): `bounds.nuclear_lower`. It is
+    one of running sums, and NaN for windows and averages. An average per event is refused.
+    """
+    query = query or Count()
+    horizon = check_horizon(horizon, unbounded=True)
+    if not 0 < beta < 1:
+        raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
+    if query.output_scale(np.ones((1, query.cells)), np.ones((1, query.outputs))) is not None:
+        raise ParameterError(
+            f"{query!r} publishes a ratio, whose error depends on how many events come, and that is not known before; "
+            "plan an average per tick, or a sum and a count"
+        )
+    span = _span(horizon, ticks)
+    S = query.falling_sensitivity(budget.adjacency)  # what the rows use, as all their Gram matrices fall
+    S = budget.scale_sensitivity(query.squared_sensitivity(budget.adjacency) if S is None or budget.pure else S)
+    jump = np.asarray([tick for tick in (query.memory, query.memory + 1) if 1 <= tick <= span], dtype=np.int64)
+    grid = np.unique(np.concatenate([tick_grid(span, points), jump]))
+    floor = math.nan  # there is no lower bound of this kind for Laplace noise
+    if not budget.pure and _running_sums(query, grid):
+        tight = replace(budget, calibration="tight").noise_multiplier() * math.sqrt(S)
+        floor = tight * float(nuclear_lower(span)) * float(np.max(query.output_norms()))
+    rows = []
+    for label, asked, name, calibration in _candidates(query, budget, horizon, names):
+        model, reserved, state = _model(asked, name, replace(budget, calibration=calibration), horizon)
+        shown = _folded(grid, asked.restart)
+        suspects = np.unique(np.concatenate([shown, _suspects(model, span)]))
+        std, spread, slack = (part.max(axis=1) for part in model.errors(suspects))
+        worst_tick, worst = largest(partial(_largest_output, model), suspects, std)
+        std = std[np.searchsorted(suspects, shown)]
+        late = float(std[grid > span // 2].min())
+        single = interval_factor(0.95, (), 1, model.pure)
+        every = interval_factor(1 - beta, ("monotone",), span * query.outputs, model.pure)
+        rows.append(
+            Row(
+                name=label,
+                calibration=calibration,
+                last_std=float(std[-1]),
+                worst_std=worst,
+                least_std=late,
+                worst_tick=worst_tick,
+                interval95=_half_width(model, worst_tick, single),
+                simultaneous=max(float((every * spread + slack).max()), _half_width(model, worst_tick, every)),
+                ratio_to_lower_bound=worst / floor if floor == floor else math.nan,
+                state_bytes=state,
+                numeric_delta=reserved,
+                ticks=grid.tolist(),
+                std=std.tolist(),
+                model=model,
+            )
+        )
+    rows = [replace(row, least_std=row.least_late()) if row.jumps else row for row in rows]
+    rows.sort(key=lambda row: row.worst_std)
+    return Plan(
+        query=repr(query),
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        adjacency=budget.adjacency,
+        horizon=horizon,
+        ticks=span,
+        outputs=query.outputs,
+        squared_sensitivity=S,
+        lower_bound=floor,
+        guarantee=budget.sentence(),
+        rows=rows,
+    )
+
+
+def _span(horizon: int | None, ticks: int | None) -> int:
+    """Over how many ticks mechanisms are compared."""
+    if ticks is None:
+        return REFERENCE_TICKS if horizon is None else horizon
+    if horizon is not None:
+        raise ParameterError(f"ticks={ticks} is for streams without a horizon; this one is compared over its {horizon}")
+    if isinstance(ticks, bool) or not isinstance(ticks, int) or not 1 <= ticks <= LARGEST_HORIZON:
+        raise ParameterError(f"ticks must be a whole number from 1 to 2^50, got {ticks!r}")
+    return ticks
+
+
+def _running_sums(query: Query, ticks: IntArray) -> bool:
+    """Whether the query publishes running sums as they are: then the lower bound is its own."""
+    terms = query.combination(ticks)
+    return query.restart is None and len(terms) == 1 and np.array_equal(terms[0], (ticks, np.ones(len(ticks))))
+
+
+def _suspects(model: ErrorModel, span: int) -> IntArray:
+    """Ticks beside a grid at which the std may be the largest."""
+    engine, query = model.factorization, model.query
+    found = [*range(1, 17), *(query.memory + k for k in (-1, 0, 1)), span]
+    if query.memory:  # windows are at their worst soon after the first full one
+        found += (query.memory + np.geomspace(1, query.memory, 24).astype(np.int64)).tolist()
+    else:
+        found += tick_grid(span).tolist()
+    if isinstance(engine, HybridTree):
+        for epoch in range(span.bit_length()):
+            tree, start = engine.tree(epoch), 1 << epoch
+            part = DigitTree(min(start, span - start + 1), tree.base, tree.balanced)
+            found.append(start - 1 + part.worst_row()[0])
+    elif query.restart is None and (engine.horizon is not None or isinstance(engine, WindowTree)):
+        found.append(engine.worst_row()[0])
+    return np.asarray([tick for tick in found if 1 <= tick <= span])
+
+
+def _largest_output(model: ErrorModel, ticks: IntArray) -> FloatArray:
+    """The std of the output that has the largest, at each tick."""
+    return np.asarray(model.std(ticks).max(axis=1))
+
+
+def _half_width(model: ErrorModel, tick: int, factor: float) -> float:
+    """The half-width of an interval of the output that has the largest, as a stream states it."""
+    _, spread, slack = model.errors([tick])
+    return float((factor * spread + slack).max())
+
+
+def _candidates(
+    query: Query, budget: Budget, horizon: int | None, names: tuple[str, ...] | None
+) -> list[tuple[str, Query, str | None, Calibration]]:
+    """(label, query with its method settled, factorisation, calibration) of every row."""
+    if isinstance(query, Window):
+        if names is not None:
+            raise ParameterError(
+                f"a window has methods of its own, and no mechanism {', '.join(map(repr, names))}: choose its method, "
+                f"one of auto, {', '.join(WINDOW_METHODS)}, nodes"
+            )
+        several: tuple[Method, ...] = ("nodes",) if budget.pure else WINDOW_METHODS
+        methods = several if query.method == "auto" else (query.method,)
+        return [
+            (f"window: {method}", Window(query.width, method, query.max_per_tick), None, budget.calibration)
+            for method in methods
+        ]
+    if names is None and budget.pure:
+        names = PURE_ENDLESS if horizon is None else PURE
+    if names is None:
+        names = ENDLESS if horizon is None else tuple(FACTORIZATIONS)
+        if horizon is None or horizon > LARGEST_OPTIMAL:
+            names = tuple(name for name in names if name != "optimal")
+    found: list[tuple[str, Query, str | None, Calibration]] = [
+        (name, query, name, budget.calibration) for name in names
+    ]
+    if "square-root" in names and budget.calibration == "tight" and budget.epsilon < 1:
+        found.append(("square-root, paper's C", query, "square-root", "paper"))
+    return found
+
+
+def _model(query: Query, name: str | None, budget: Budget, horizon: int | None) -> tuple[ErrorModel, float, int]:
+    """(error model with exact noise, numeric δ, bytes of streaming state per cell)."""
+    _, engine = choose_engine(query, horizon, name, budget.pure)
+    nothing = Secret.from_hex("00" * 32)  # a plan draws nothing from it
+    noise = make_noise("exact", query, engine, budget, horizon, secret=nothing)
+    return ErrorModel(query, engine, noise.sigma, noise.stream.rounded), noise.numeric_delta, engine.state_bytes

@@ -1,0 +1,151 @@
+"""plan for rare events: the sparse counter beside plain counters, and where it wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from evercount.errors import ParameterError
+from evercount.factorizations.laplace_trees import PURE, DigitTree, pure_factorization
+from evercount.planning.compare import plan
+from evercount.privacy import Budget
+from evercount.sparse.budget_split import plan_sparse, pure_radius, tree_radius
+
+ONES = tuple(digit * 10**power for power in range(6) for digit in (1, 3))
+"""Numbers of events at which a sparse counter is compared."""
+
+
+@dataclass(frozen=True)
+class SparseComparison:
+    """A sparse counter beside the plain ones. Every bound holds for all ticks together with chance 1 − beta."""
+
+    epsilon: float
+    delta: float
+    horizon: int
+    max_ones: int | None
+    beta: float
+    guarantee: str
+    threshold_epsilon: float
+    tick_epsilon: float
+    counter_epsilon: float
+    threshold: int
+    spread: int
+    segments: int | None
+    bound: float | None
+    """Of the sparse counter with at most `max_ones` events; None where that is unknown."""
+    plain: dict[str, float]
+    """Bounds of plain counters by mechanism, least first."""
+    ones: list[int]
+    bounds: list[float]
+    """Of the sparse counter, for each of `ones`: promised as max_ones, or (max_ones unknown) come so far."""
+    wins: tuple[int, int] | None
+    """From and up to about how many events the sparse counter has the least bound; None: never among `ones`."""
+
+    @property
+    def best_plain(self) -> float:
+        """The bound that a sparse counter must beat."""
+        return min(self.plain.values())
+
+    def constant(self, ones: int) -> float | None:
+        """The error of publishing max_ones/2 for ever, which needs no data; None where max_ones is unknown."""
+        return None if self.max_ones is None else ones / 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-serialisable; `curve` has one entry for each number of events."""
+        data = asdict(self)
+        data["query"] = "sparse-count"
+        ones, bounds = data.pop("ones"), data.pop("bounds")
+        data["curve"] = [
+            {"ones": s, "sparse": bound, "plain": self.best_plain, "constant": self.constant(s)}
+            for s, bound in zip(ones, bounds, strict=True)
+        ]
+        return data
+
+
+def plan_sparse_count(
+    budget: Budget,
+    horizon: int | None,
+    max_ones: int | None = None,
+    *,
+    names: tuple[str, ...] | None = None,
+    beta: float = 0.05,
+) -> SparseComparison:
+    """`SparseCount` beside the plain counters for this budget and horizon: proved simultaneous bounds of all of them.
+
+    Plain counters: for δ = 0 by Chernoff's bound at the worst tick of the tree, as the sparse counter's own; for δ > 0
+    as `plan` states them.
+    """
+    if budget.adjacency != "add-remove" or budget.unit != "event":
+        raise ParameterError(
+            "sparse-count protects one event more or less: adjacency add-remove and unit event, got "
+            f"{budget.adjacency} and {budget.unit}"
+        )
+    if budget.calibration != "tight":
+        raise ParameterError(f"sparse-count has tight noise only, got calibration {budget.calibration!r}")
+    if horizon is None:
+        raise ParameterError("a sparse counter needs a known horizon; a generous one costs little (ln T)")
+    found = plan_sparse(budget.epsilon, horizon, budget.delta, max_ones, beta)
+    plain = _plain_counters(budget, found.horizon, names, beta)
+
+    def sparse(ones: int) -> float:
+        if max_ones is None:
+            return found.bound(ones)
+        return plan_sparse(budget.epsilon, found.horizon, budget.delta, ones, beta).bound()
+
+    def beats(ones: int) -> bool:
+        rival = min(plain.values()) if max_ones is None else min(*plain.values(), ones / 2)
+        return sparse(ones) < rival
+
+    return SparseComparison(
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        horizon=found.horizon,
+        max_ones=found.max_ones,
+        beta=beta,
+        guarantee=found.sentence(),
+        threshold_epsilon=found.threshold_epsilon,
+        tick_epsilon=found.tick_epsilon,
+        counter_epsilon=found.counter_epsilon,
+        threshold=found.threshold,
+        spread=found.spread,
+        segments=found.segments,
+        bound=None if max_ones is None else found.bound(),
+        plain=dict(sorted(plain.items(), key=lambda item: item[1])),
+        ones=list(ONES),
+        bounds=[sparse(s) for s in ONES],
+        wins=_winning_range(beats),
+    )
+
+
+def _plain_counters(budget: Budget, horizon: int, names: tuple[str, ...] | None, beta: float) -> dict[str, float]:
+    """Simultaneous bounds of the counters without partition."""
+    if not budget.pure:
+        return {row.name: row.simultaneous for row in plan(budget, horizon, names=names, beta=beta).rows}
+    found = {}
+    for name in names or PURE:
+        tree = pure_factorization(name, horizon)
+        assert isinstance(tree, DigitTree)  # a hybrid is refused with a horizon
+        found[name] = tree_radius(tree, budget.epsilon, beta)
+    if names is None:
+        bound, name = pure_radius(budget.epsilon, horizon, beta)
+        found[name] = bound
+    return found
+
+
+def _winning_range(beats: Callable[[int], bool]) -> tuple[int, int] | None:
+    """(first, last) of ONES where `beats` holds, both refined to two digits; between them it is taken to hold."""
+    good = [i for i, s in enumerate(ONES) if beats(s)]
+    if not good:
+        return None
+
+    def edge(inside: int, outside: int) -> int:
+        while abs(outside - inside) > max(1, min(inside, outside) // 20):
+            middle = (inside + outside) // 2
+            inside, outside = (middle, outside) if beats(middle) else (inside, middle)
+        return inside
+
+    low, high = good[0], good[-1]
+    first = edge(ONES[low], ONES[low - 1]) if low else ONES[0]
+    last = edge(ONES[high], ONES[high + 1]) if high + 1 < len(ONES) else ONES[-1]
+    return first, last

@@ -1,0 +1,141 @@
+"""A synthetic weighted graph that keeps the weights of all cuts: one running sum for each pair of vertices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from numbers import Real
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+
+from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_count, check_name, check_positive
+from evercount.errors import InputError, ParameterError, TooLarge
+from evercount.queries.base import Adjacency, Query
+from evercount.queries.cuts.cut_graph import CutGraph
+from evercount.queries.memory_limit import require_fits
+
+MOST_VERTICES = 2**31
+
+Weights = Literal["unit", "signed"]
+Swap = Literal["any edge", "same edge"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Cuts(Query):
+    """The weights of all edges of a graph on vertices 0..n−1; an update (u, v, w) adds w to the edge between u and v.
+
+    ``weights="unit"`` allows w in [0, 1], ``"signed"`` allows [−1, 1]. A weight is rounded to the nearest multiple of
+    the public `grid`, so each update may be off by grid/2. A tick is a sequence of updates, possibly empty.
+
+        Guarantee. add-remove: S = 1. replace, ``swap="any edge"``: the update becomes any other legal update or
+        none; S = 2 for unit weights, 4 for signed ones. ``swap="same edge"``: only its weight may change; S = 1 and 4.
+        Proof: ``cuts.proof.md``. Assumption: an update is what one person contributes.
+        Test: tests/queries/test_queries_cuts.py::test_sensitivity_is_the_exact_maximum.
+    """
+
+    name: ClassVar[str] = "cuts"
+
+    vertices: int
+    weights: Weights = "unit"
+    grid: float = 2.0**-10
+    swap: Swap = "any edge"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "vertices", check_count("vertices", self.vertices))
+        if self.vertices < 2:
+            raise ParameterError("a cut needs at least 2 vertices, got vertices=1")
+        if self.vertices > MOST_VERTICES:
+            raise TooLarge(f"a graph of that many vertices has too many pairs: use at most {MOST_VERTICES} vertices")
+        check_name("range of weights", self.weights, get_args(Weights))
+        check_name("swap", self.swap, get_args(Swap))
+        units = 1 / check_positive("grid", self.grid)
+        if units != round(units) or units > 2**20:
+            raise ParameterError(f"grid must be 1/k for a whole number k up to 2**20, got {self.grid!r}")
+        require_fits(
+            self.cells, f"a graph on {self.vertices} vertices", "Use fewer vertices: its cells grow with the square."
+        )
+
+    @property
+    def cells(self) -> int:
+        """One for each pair of vertices."""
+        return self.vertices * (self.vertices - 1) // 2
+
+    @cached_property
+    def labels(self) -> Sequence[str]:
+        """The pairs, u < v, in lexicographic order."""
+        return tuple(f"{u}-{v}" for u in range(self.vertices) for v in range(u + 1, self.vertices))
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        """S: see the Guarantee of the class."""
+        check_name("adjacency", adjacency, get_args(Adjacency))
+        if adjacency == "add-remove":
+            return 1.0
+        if self.weights == "signed":
+            return 4.0
+        return 2.0 if self.swap == "any edge" and self.vertices > 2 else 1.0
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        """Sum of the weights of one tick, edge by edge, in units of the grid."""
+        if isinstance(events, str | bytes) or not isinstance(events, Iterable):
+            raise InputError(f"a tick is a sequence of updates (u, v, weight), got {events!r}")
+        updates = list(events)
+        increments = np.zeros(self.cells, np.int64)
+        if updates:
+            cells, units = self._read(updates)
+            np.add.at(increments, cells, units)
+        return increments, state
+
+    def graph(self, noisy: FloatArray, std: float) -> CutGraph:
+        """The released graph of one tick: `noisy` as published, `std` the standard deviation of one edge."""
+        return CutGraph(self.vertices, noisy, std)
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"vertices": self.vertices, "weights": self.weights, "grid": self.grid, "swap": self.swap}
+
+    def _read(self, updates: list[Any]) -> tuple[IntArray, IntArray]:
+        """Cells and weights in grid units of a tick; InputError for the first update that is not legal."""
+        try:
+            triples = [(u, v, w) for u, v, w in updates]
+            # types first: NumPy would read texts and booleans as numbers
+            if not all(map(_is_number, set(map(type, chain.from_iterable(triples))))):
+                raise TypeError
+            table = np.array(triples, np.float64)
+        except (TypeError, ValueError, OverflowError):
+            number = next(number for number, update in enumerate(updates) if not _is_triple(update))
+            raise InputError(
+                f"update {number} of this tick, {updates[number]!r}, is not (u, v, weight), three numbers"
+            ) from None
+        n, least = self.vertices, -1.0 if self.weights == "signed" else 0.0
+        ends, weight = table[:, :2], table[:, 2]
+        # comparisons are written so that NaN fails them
+        rules = (
+            (((ends >= 0) & (ends < n) & (ends == np.floor(ends))).all(axis=1), f"has a vertex outside 0..{n - 1}"),
+            (ends[:, 0] != ends[:, 1], "is a self-loop; only edges between two vertices are legal"),
+            ((weight >= least) & (weight <= 1), f"has a weight outside [{least:g}, 1]"),
+        )
+        for legal, reason in rules:
+            if not legal.all():
+                number = int(np.argmin(legal))
+                raise InputError(f"update {number} of this tick, {updates[number]!r}, {reason}")
+        low = ends.min(axis=1).astype(np.int64)
+        high = ends.max(axis=1).astype(np.int64)
+        cells = low * n - low * (low + 1) // 2 + high - low - 1
+        return cells, np.rint(weight / self.grid).astype(np.int64)
+
+
+def _is_number(kind: type) -> bool:
+    return issubclass(kind, Real) and not issubclass(kind, bool)
+
+
+def _is_triple(update: Any) -> bool:
+    try:
+        u, v, w = update
+        float(u), float(v), float(w)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return all(_is_number(type(part)) for part in (u, v, w))

@@ -1,0 +1,22 @@
+"""The graph queries, under one name; proofs of their sensitivities: ``graphs.proof.md``."""
+
+from __future__ import annotations
+
+from evercount.queries.graphs.degrees import DegreeHistogram, HighDegree
+from evercount.queries.graphs.forests import Components, Matching, SpanningForest
+from evercount.queries.graphs.graph_query import GraphQuery, GraphState, StreamKind
+from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
+
+__all__ = [
+    "Components",
+    "DegreeHistogram",
+    "Edges",
+    "GraphQuery",
+    "GraphState",
+    "HighDegree",
+    "KStars",
+    "Matching",
+    "SpanningForest",
+    "StreamKind",
+    "Triangles",
+]

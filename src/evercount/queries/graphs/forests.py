@@ -1,0 +1,227 @@
+"""Spanning forests, connected components and matchings of an edge stream, each kept up to date edge by edge.
+
+What one update costs (n vertices, m edges): components, insertions: almost constant (union-find). Spanning forest,
+insertions: O(n), a search of the tree path between the ends. Deletions of both: nothing for an edge outside the
+forest, else O(n + m), a search of the cheapest edge that joins the two halves again. Matching: at most two
+augmenting searches, and none while the matching is as large as it can be.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from evercount.queries.base import Adjacency
+from evercount.queries.graphs.graph_query import GraphQuery, Reach, StreamKind, Tracker, _whole
+from evercount.queries.graphs.maximum_matching import MatchingTracker
+
+
+class _UnionFind:
+    __slots__ = ("parent",)
+
+    def __init__(self) -> None:
+        self.parent: dict[int, int] = {}
+
+    def find(self, vertex: int) -> int:
+        parent = self.parent
+        while (above := parent.get(vertex, vertex)) != vertex:
+            parent[vertex] = parent.get(above, above)  # path halving
+            vertex = parent[vertex]
+        return vertex
+
+    def join(self, u: int, v: int) -> bool:
+        """Join the two sets; True if they were two."""
+        u, v = self.find(u), self.find(v)
+        if u == v:
+            return False
+        self.parent[max(u, v)] = min(u, v)
+        return True
+
+
+class _ComponentTracker(Tracker):
+    """Number of components of a graph that only grows."""
+
+    __slots__ = ("sets",)
+
+    def __init__(self) -> None:
+        self.sets = _UnionFind()
+
+    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
+        row[0] -= self.sets.join(u, v)
+
+    def remove(self, u: int, v: int, row: list[int]) -> None:
+        raise NotImplementedError("union-find cannot forget; deletions use the forest")
+
+
+class _ForestTracker(Tracker):
+    """Cost of a minimum spanning forest, times `sign`. The whole graph is kept only if edges are to be removed."""
+
+    __slots__ = ("graph", "sets", "sign", "tree")
+
+    def __init__(self, sign: int, removals: bool) -> None:
+        self.sign = sign
+        self.tree: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        self.graph: defaultdict[int, dict[int, int]] | None = defaultdict(dict) if removals else None
+        self.sets = _UnionFind()  # right only while edges come; removals never ask it
+
+    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
+        if self.graph is not None:
+            self.graph[u][v] = self.graph[v][u] = weight
+        if self.sets.join(u, v):
+            self._link(u, v, weight)
+            row[0] += self.sign * weight
+            return
+        heaviest, x, y = self._heaviest_on_path(u, v)
+        if weight < heaviest:
+            self._cut(x, y)
+            self._link(u, v, weight)
+            row[0] += self.sign * (weight - heaviest)
+
+    def remove(self, u: int, v: int, row: list[int]) -> None:
+        assert self.graph is not None, "built without removals"
+        weight = self.graph[u].pop(v)
+        del self.graph[v][u]
+        if v not in self.tree[u]:
+            return
+        self._cut(u, v)
+        half = self._smaller_half(u, v)
+        crossing = [(w, x, y) for x in half for y, w in self.graph[x].items() if y not in half]
+        row[0] -= self.sign * weight
+        if crossing:
+            cheapest, x, y = min(crossing)
+            self._link(x, y, cheapest)
+            row[0] += self.sign * cheapest
+
+    def _link(self, u: int, v: int, weight: int) -> None:
+        self.tree[u][v] = self.tree[v][u] = weight
+
+    def _cut(self, u: int, v: int) -> None:
+        del self.tree[u][v], self.tree[v][u]
+
+    def _heaviest_on_path(self, u: int, v: int) -> tuple[int, int, int]:
+        """Weight and ends of the heaviest edge on the tree path from u to v, which must exist."""
+        best = {u: (0, u, u)}
+        stack = [u]
+        while v not in best:
+            x = stack.pop()
+            above = best[x]
+            for y, weight in self.tree[x].items():
+                if y not in best:
+                    best[y] = max(above, (weight, x, y))
+                    stack.append(y)
+        return best[v]
+
+    def _smaller_half(self, u: int, v: int) -> set[int]:
+        """The smaller of the trees of u and v; both are searched in step, so the larger is not walked through."""
+        seen: list[set[int]] = [{u}, {v}]
+        stacks = [[u], [v]]
+        while True:
+            for side in (0, 1):
+                if not stacks[side]:
+                    return seen[side]
+                x = stacks[side].pop()
+                for y in self.tree[x]:
+                    if y not in seen[side]:
+                        seen[side].add(y)
+                        stacks[side].append(y)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SpanningForest(GraphQuery):
+    """Cost of a minimum spanning forest; weights are whole numbers 1..max_weight.
+
+    Where duplicates are ignored, the lighter of two copies of an edge counts: that is what a spanning forest of
+    parallel edges does, and letting the first copy win would cost S = 2(2W−1)² instead of 2W².
+    Guarantee: see GraphQuery.
+    """
+
+    name: ClassVar[str] = "spanning-forest"
+
+    max_weight: int = field(kw_only=True)
+
+    def check(self) -> None:
+        """Weights are positive."""
+        _whole("max_weight", self.max_weight, 1, 2**31)
+
+    @property
+    def weight_limit(self) -> int | None:
+        """max_weight."""
+        return self.max_weight
+
+    def new_tracker(self) -> Tracker:
+        """A forest."""
+        return _ForestTracker(1, removals=self.stream == "delete")
+
+    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+        """An edge costs up to W, then replaces a cheaper and cheaper other edge."""
+        return [_forest_reach(stream, self.max_weight)]
+
+    def largest_value(self) -> int:
+        """A tree of the heaviest edges."""
+        return (self.vertices - 1) * self.max_weight
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Components(GraphQuery):
+    """Number of connected components; starts at the number of vertices. Guarantee: see GraphQuery."""
+
+    name: ClassVar[str] = "components"
+
+    def new_tracker(self) -> Tracker:
+        """Union-find, or a forest if edges go."""
+        return _ForestTracker(-1, removals=True) if self.stream == "delete" else _ComponentTracker()
+
+    def empty_value(self) -> int:
+        """Every vertex alone."""
+        return self.vertices
+
+    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+        """The number of vertices minus the cost of a forest of weights 1."""
+        return [_forest_reach(stream, 1)]
+
+    def largest_value(self) -> int:
+        """Every vertex alone."""
+        return self.vertices
+
+
+def _forest_reach(stream: StreamKind, heaviest: int) -> Reach:
+    down = heaviest - 1 if stream == "delete" else heaviest
+    return Reach(heaviest, down, swap=2 * (2 * heaviest - 1) ** 2)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Matching(GraphQuery):
+    """Size of a maximum matching.
+
+    Guarantee: see GraphQuery. The effect of one edge can go and come back with every new pair, so S grows with
+    the square of the largest matching m: 2m², or m² + (m−1)² for deletions (m is public there). Coming and going take
+    turns, so where the Gram matrix falls (all factorisations here) 2m is enough, or 4m − 2 for replace.
+    """
+
+    name: ClassVar[str] = "matching"
+
+    def new_tracker(self) -> Tracker:
+        """A maximum matching."""
+        return MatchingTracker(self.vertices)
+
+    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+        """The size only rises, or only falls, and never exceeds m."""
+        most = self.largest_value()
+        if stream == "delete":
+            return [Reach(most, most - 1, swap=most**2 + (most - 1) ** 2)]
+        return [Reach(most, most, swap=2 * most**2, ceiling=most)]
+
+    def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
+        """See `Query`; proof: ``graphs.proof.md``, section 8."""
+        if self.enforce_degree and self.stream != "delete":
+            return None
+        most = self.largest_value()
+        if self.stream == "delete":
+            return float(2 * most - 1 if adjacency == "add-remove" else max(2 * most - 1, 4 * most - 6))
+        return float(2 * most if adjacency == "add-remove" else 4 * most - 2)
+
+    def largest_value(self) -> int:
+        """Half of the vertices; for deletions the matching of the public start."""
+        return int(self.start_values[0]) if self.stream == "delete" else self.vertices // 2

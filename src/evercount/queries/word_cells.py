@@ -1,0 +1,146 @@
+"""The cells of all words of length ≤ ℓ over an alphabet, and the reading of letters: for substrings and episodes.
+
+The word a_1 … a_k (letters numbered 0 … U−1) has the cell  offset_k + Σ a_i·U^(k−i),  offset_k = U + … + U^(k−1): a
+base-U numeral behind all shorter words. So no table of words is kept, and appending a letter is one multiply-add.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import product
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from evercount._validate import check_count
+from evercount.errors import InputError, ParameterError
+from evercount.queries.base import Query
+from evercount.queries.memory_limit import require_fits
+
+HOLE = -1
+"""The code of None: a position that holds no letter."""
+
+
+class Words:
+    """An alphabet (a string, a list of distinct strings, or a number of letters 0 … U−1) and a largest length."""
+
+    def __init__(self, alphabet: Sequence[str] | int, max_length: int) -> None:
+        self.longest = check_count("max_length", max_length)
+        self.letters: tuple[str, ...] | None
+        if isinstance(alphabet, Integral):
+            self.letters, self.size = None, check_count("the number of letters", alphabet)
+        else:
+            self.letters = _checked_alphabet(alphabet)
+            self.size = len(self.letters)
+        self.offsets = [0]
+        for length in range(1, self.longest + 1):
+            self.offsets.append(self.offsets[-1] + self.size**length)
+            # inside the loop, so that an absurd length is refused before its power is computed
+            require_fits(
+                self.offsets[-1],
+                f"all words of up to {length} letters over {self.size} letters",
+                "Use a smaller alphabet or shorter words.",
+            )
+        self.cells = self.offsets[-1]
+
+    @property
+    def alphabet(self) -> list[str] | int:
+        """The alphabet as the constructor would take it, JSON-serialisable."""
+        return self.size if self.letters is None else list(self.letters)
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """All words in the order of their cells; letters of several characters are joined by a blank."""
+        names = tuple(map(str, range(self.size))) if self.letters is None else self.letters
+        join = ("" if all(len(name) == 1 for name in names) else " ").join
+        return tuple(join(word) for k in range(1, self.longest + 1) for word in product(names, repeat=k))
+
+    def cell(self, word: Iterable[Any]) -> int:
+        """The cell of one word."""
+        codes = self.read(word)
+        if not 1 <= len(codes) <= self.longest or HOLE in codes:
+            raise InputError(f"a word has 1 to {self.longest} letters of the alphabet")
+        number = 0
+        for code in codes:
+            number = number * self.size + code
+        return self.offsets[len(codes) - 1] + number
+
+    @cached_property
+    def _index(self) -> dict[Any, int]:
+        names: Iterable[Any] = range(self.size) if self.letters is None else self.letters
+        return {**{letter: code for code, letter in enumerate(names)}, None: HOLE}
+
+    def read(self, events: Any) -> list[int]:
+        """The letters of a tick as codes, None as HOLE; an InputError names the first event that is no letter."""
+        if isinstance(events, bytes | Mapping) or not isinstance(events, Iterable):
+            raise InputError(f"a tick is a string or a sequence of letters, not {type(events).__name__}")
+        listed = events.tolist() if isinstance(events, np.ndarray) else list(events)
+        try:
+            codes = list(map(self._index.__getitem__, listed))
+        except (KeyError, TypeError):
+            number = next(i for i, letter in enumerate(listed) if not self._is_letter(letter))
+            raise self._no_letter(number, listed[number]) from None
+        if self.letters is None and not set(map(type, listed)) <= {int, type(None)}:
+            # True == 1 and 1.0 == 1 would pass the lookup
+            for number, letter in enumerate(listed):
+                if isinstance(letter, bool) or not isinstance(letter, Integral | None):
+                    raise self._no_letter(number, letter)
+        return codes
+
+    def _is_letter(self, letter: Any) -> bool:
+        try:
+            return letter in self._index
+        except TypeError:
+            return False
+
+    def _no_letter(self, number: int, letter: Any) -> InputError:
+        return InputError(
+            f"event {number} of the tick (from 0) is {letter!r:.80}, which is not a letter of the alphabet; add it to "
+            "the alphabet, or pass None for a position without a letter"
+        )
+
+
+def _checked_alphabet(alphabet: Any) -> tuple[str, ...]:
+    if isinstance(alphabet, bytes) or not isinstance(alphabet, Iterable):
+        raise ParameterError(f"alphabet must be a string, a list of strings or a number, not {alphabet!r:.80}.")
+    letters = tuple(alphabet)
+    wrong = [letter for letter in letters if not isinstance(letter, str) or not letter]
+    if not letters or wrong:
+        raise ParameterError(f"letters must be non-empty strings, at least one; got {wrong[:1]!r:.80}.")
+    if len(set(letters)) < len(letters):
+        twice = Counter(letters).most_common(1)[0][0]
+        raise ParameterError(f"letters must be distinct; {twice!r:.80} is there twice.")
+    return letters
+
+
+class WordQuery(Query):
+    """A query with one cell for every word of at most `max_length` letters."""
+
+    def __init__(self, alphabet: Sequence[str] | int, max_length: int) -> None:
+        self._words = Words(alphabet, max_length)
+
+    @property
+    def cells(self) -> int:
+        """One per word: U + U² + … + U^ℓ."""
+        return self._words.cells
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The words, shorter ones first, each length in alphabetical order of the given alphabet."""
+        return self._words.labels
+
+    def cell(self, word: Iterable[Any]) -> int:
+        """The cell of one word."""
+        return self._words.cell(word)
+
+    @property
+    def monotone(self) -> bool:
+        """Occurrences only add up."""
+        return True
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"alphabet": self._words.alphabet, "max_length": self._words.longest}

@@ -1,0 +1,277 @@
+"""Executable attacks on three mechanisms as the paper states them, and on ours.
+
+An attack is the best test there is between two neighbouring streams: the likelihood ratio of all releases together. If
+a mechanism is (ε, δ)-DP, then for every test P[accept | x] ≤ e^ε·P[accept | x′] + δ. Each row runs the test on many
+simulated releases of both streams and reports P[accept | x] − e^ε·P[accept | x′], which must not exceed δ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evercount._arrays import FloatArray, IntArray
+from evercount.bounds import landau
+from evercount.factorizations import Factorization, factorization
+from evercount.noise import FloatNoise
+from evercount.privacy import Budget
+from evercount.privacy.gaussian import delta_of
+from evercount.queries import Count, HighDegree, Substrings
+from evercount.queries.base import Query
+from evercount.reproduce.figures import finish, panels
+from evercount.reproduce.item import Context, Item, Result, Row
+from evercount.reproduce.simulate import batch_seed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BATCH = 512
+OURS = "ours"
+
+
+@dataclass(frozen=True, eq=False)
+class Attack:
+    """A pair of neighbours and the attacker's statistic, as seen through a mechanism's noise.
+
+    `draw(n, seed)` runs the mechanism's noise n times and gives weights·noise, the statistic of a stream whose exact
+    running sums are those of x′. Under x the statistic is larger by `shift` = weights·(change of the running sums).
+    The log-likelihood ratio is the statistic less shift/2, so `shift` is also its variance.
+    """
+
+    name: str
+    claim: str
+    shift: float
+    draw: Callable[[int, int], FloatArray]
+
+    @property
+    def mu(self) -> float:
+        """Distance of the two streams in standard deviations: the exact Gaussian-DP parameter of this pair."""
+        return float(np.sqrt(self.shift))
+
+    def run(self, epsilon: float, repetitions: int, seed: int) -> Row:
+        """Accept when the log-likelihood ratio exceeds ε; both streams meet the same noise, which lowers the "
+        "error."""
+        wrong = right = 0
+        for start in range(0, repetitions, BATCH):
+            count = min(BATCH, repetitions - start)
+            seen = self.draw(count, batch_seed(seed, self.name, start)) - self.shift / 2
+            wrong += int(np.count_nonzero(seen > epsilon))
+            right += int(np.count_nonzero(seen + self.shift > epsilon))
+        r0, r1, bound = wrong / repetitions, right / repetitions, float(np.exp(epsilon))
+        # what is accepted under x′ is accepted under x with the same noise: the covariance is r0·(1 − r1)
+        variance = r1 * (1 - r1) + bound**2 * r0 * (1 - r0) - 2 * bound * r0 * (1 - r1)
+        return {
+            "mechanism": self.name,
+            "accepted under x": r1,
+            "accepted under x′": r0,
+            "delta reached": r1 - bound * r0,
+            "standard error": float(np.sqrt(variance / repetitions)),
+            "delta, exact for this pair": delta_of(self.mu, epsilon),
+            "attack in standard deviations": self.mu,
+            "trials": repetitions,
+            "what": self.claim,
+        }
+
+
+def linear_attack(name: str, claim: str, engine: Factorization, difference: IntArray, sigma: float) -> Attack:
+    """The best test against L·z of std sigma, for a change of the increments of shape (ticks, cells)."""
+    ticks, cells = difference.shape
+    left, right = engine.dense(ticks)
+    weights = np.linalg.solve(left.T, right @ difference) / sigma**2
+    flat = weights.ravel() * sigma
+
+    def draw(count: int, seed: int) -> FloatArray:
+        z = FloatNoise(seed).normals(0, engine.draws(0, ticks), cells * count)
+        noise, _ = engine.block(engine.initial(cells * count), z, ticks)
+        return np.asarray(flat @ noise.reshape(ticks * cells, count))
+
+    return Attack(name, claim, float(np.sum(weights * np.cumsum(difference, axis=0))), draw)
+
+
+def changed_cells(query: Query, one: Any, other: Any) -> IntArray:
+    """Difference of the increments of two streams by the query's own encoder, cells that never differ left out."""
+    first, _ = query.encode_run(query.initial_state(), one)
+    second, _ = query.encode_run(query.initial_state(), other)
+    difference = first - second
+    return difference[:, np.abs(difference).sum(axis=0) > 0]
+
+
+# -- the three failures ----------------------------------------------------------------------------------------------
+
+
+def fresh_noise(ticks: int, budget: Budget) -> list[Attack]:
+    """A stream of zeros and one whose first bit is 1; the paper's proof draws new noise in every round."""
+    multiplier = budget.noise_multiplier()
+    std = multiplier * np.asarray(landau(np.arange(1, ticks + 1)))
+
+    def draw(count: int, seed: int) -> FloatArray:
+        released = FloatNoise(seed).normals(0, count, ticks) * std  # row t of L_t·z_t, fresh in every round
+        return np.asarray(released @ std**-2.0)
+
+    bits = np.zeros((ticks, 1), np.int64)
+    bits[0] = 1
+    reach = multiplier * float(np.sqrt(Count().squared_sensitivity("replace")))
+    attacks = [Attack("fresh noise per round", "the paper's proof of Theorem 2", float(np.sum(std**-2.0)), draw)]
+    for name in ("square-root", "balanced"):
+        engine = factorization(name, ticks)
+        attacks.append(linear_attack(f"one noise vector, {name}", OURS, engine, bits, reach * engine.column_norm))
+    return attacks
+
+
+def substring_sensitivity(ticks: int, longest: int, budget: Budget) -> list[Attack]:
+    """One letter of a text replaced; the paper calibrates to ℓ² where ℓ(ℓ+1)(ℓ+2)/3 is the truth."""
+    query = Substrings(["a", "b"], longest)
+    one = ["b"] * ticks
+    other = ["b"] * longest + ["a"] + ["b"] * (ticks - longest - 1)
+    difference = changed_cells(query, one, other)
+    engine = factorization("square-root", ticks)
+    unit = budget.noise_multiplier() * engine.column_norm
+    true = float(np.sqrt(query.squared_sensitivity("replace")))
+    claim = "the paper's corollary on substrings"
+    return [
+        linear_attack("substrings, S = ℓ²", claim, engine, difference, unit * longest),
+        linear_attack("substrings, true S", OURS, engine, difference, unit * true),
+    ]
+
+
+def graph_sensitivity(ticks: int, name: str, budget: Budget) -> list[Attack]:
+    """One edge absent; two nodes reach degree 2 with it, and later, at neighbouring ticks, without it."""
+    query = HighDegree(ticks, tau=2)
+    engine = factorization(name, ticks)
+    early, late = worst_ticks(engine, ticks)
+    stream: list[list[tuple[int, int]]] = [[] for _ in range(ticks)]
+    stream[0] = [(0, 2)]
+    stream[1] = [(1, 3)]
+    stream[early] = [(0, 1)]  # the edge in question: nodes 0 and 1 reach degree 2 together
+    stream[late] = [(0, 4)]
+    stream[late + 1] = [(1, 5)]
+    without = [[] if t == early else tick for t, tick in enumerate(stream)]
+    difference = changed_cells(query, stream, without)
+    unit = budget.noise_multiplier() * engine.column_norm
+    l2 = float(np.linalg.norm(difference))
+    true = float(np.sqrt(query.squared_sensitivity("add-remove")))
+    claim = "the paper's corollary on graph functions"
+    return [
+        linear_attack(f"nodes of degree ≥ 2, l2 = √6, {name}", claim, engine, difference, unit * l2),
+        linear_attack(f"nodes of degree ≥ 2, S = 8, {name}", OURS, engine, difference, unit * true),
+    ]
+
+
+def worst_ticks(engine: Factorization, ticks: int) -> tuple[int, int]:
+    """Where (0-based) the change +2 and the two changes −1 reveal most, for a change +2, −1, −1."""
+    _, right = engine.dense(ticks)
+    gram = right.T @ right
+    own = np.diag(gram)
+    best, where = 0.0, (2, 3)
+    for early in range(2, min(ticks - 2, 64)):
+        late = np.arange(early + 1, ticks - 1)
+        size = 4 * own[early] + own[late] + own[late + 1] + 2 * gram[late, late + 1]
+        size = size - 4 * (gram[early, late] + gram[early, late + 1])
+        if size.max() > best:
+            best, where = float(size.max()), (early, int(late[size.argmax()]))
+    return where
+
+
+def failures(parameters: Mapping[str, Any], context: Context) -> Result:
+    """Run all attacks at one (ε, δ), with δ large enough that its excess can be counted."""
+    epsilon, delta = parameters["epsilon"], parameters["delta"]
+    budget = Budget(epsilon, delta)
+    jobs = [
+        *((one, parameters["repetitions"]) for one in fresh_noise(parameters["ticks"], budget)),
+        *((one, parameters["repetitions"]) for one in substring_sensitivity(parameters["text"], 4, budget)),
+        *(
+            (one, parameters["graph repetitions"])
+            for name, ticks in parameters["graphs"]
+            for one in graph_sensitivity(ticks, name, budget)
+        ),
+    ]
+    rows: list[Row] = []
+    for place, (attack, repetitions) in enumerate(jobs):
+        context.progress(place, len(jobs))
+        row = attack.run(epsilon, repetitions, context.seed)
+        row["delta promised"] = delta
+        row["excess in standard errors"] = (row["delta reached"] - delta) / row["standard error"]
+        row["broken"] = bool(row["excess in standard errors"] > 4)
+        rows.append(row)
+    ours = [row for row in rows if row["what"] == OURS]
+    theirs = [row for row in rows if row["what"] != OURS]
+    deep = [
+        {
+            "mechanism": row["mechanism"],
+            "claimed": "(0.5, 1e-10)",
+            "delta at ε = 0.5, tight calibration": delta_of(
+                row["attack in standard deviations"] / budget.mu * Budget(0.5, 1e-10).mu, 0.5
+            ),
+        }
+        for row in rows
+    ]
+    findings = [
+        f"Promise: ε = {epsilon:g}, δ = {delta:g}, noise calibrated tightly to the sensitivity that is claimed. "
+        + "; ".join(f"{row['mechanism']}: δ reached {row['delta reached']:.4f}" for row in theirs)
+        + ".",
+        f"Ours under the same attack, never above {delta:g} by more than sampling error: "
+        + "; ".join(
+            f"{row['mechanism']}: {row['delta reached']:.4f} ± {row['standard error']:.4f} "
+            f"(exact for this pair {row['delta, exact for this pair']:.4f})"
+            for row in ours
+        )
+        + ".",
+        f"Fresh noise is the worst: an attacker who sees {parameters['ticks']} releases accepts the right stream in "
+        f"{theirs[0]['accepted under x']:.1%} of the trials and the wrong one in "
+        f"{theirs[0]['accepted under x′']:.1%}.",
+        "The paper's constant C is larger than the tight one (1.69 times at ε = 0.5, δ = 1e-10). That slack "
+        "happens to "
+        "cover the substring and graph sensitivities at these sizes; it does not cover fresh noise, and nothing "
+        "in the "
+        "paper's proof uses it.",
+    ]
+    return Result(
+        {"attacks": rows, "the same pairs at (0.5, 1e-10)": deep},
+        findings,
+        "the paper's three statements are not private as they stand; ours withstand the same attacks",
+        {"claim": "Theorem 2, the corollaries on substrings and on graph functions: (ε, δ)-differentially private"},
+        {"attacks": lambda: _draw(rows, delta)},
+    )
+
+
+def _draw(rows: list[Row], delta: float) -> Figure:
+    figure, axes = panels(1, 1, 9.0, 3.8)
+    y = np.arange(len(rows))[::-1]
+    colours = ["#2e8b57" if row["what"] == OURS else "#c44e52" for row in rows]
+    axes[0].barh(y, [row["delta reached"] for row in rows], color=colours, height=0.6)
+    axes[0].errorbar(
+        [row["delta reached"] for row in rows],
+        y,
+        xerr=[2 * row["standard error"] for row in rows],
+        fmt="none",
+        ecolor="black",
+        linewidth=1,
+    )
+    axes[0].set_xscale("log")
+    axes[0].axvline(delta, color="black", linestyle="--", linewidth=1)
+    axes[0].annotate(f" promised δ = {delta:g}", (delta, -0.62), fontsize=8)
+    axes[0].set_ylim(-0.8, len(rows) - 0.4)
+    axes[0].set_yticks(y, [row["mechanism"] for row in rows])
+    finish(axes[0], "δ reached by the attack, ± 2 standard errors", "", "red: the paper's, green: ours", legend=False)
+    return figure
+
+
+FAILURES = Item(
+    "privacy-failures",
+    "Attacks on three of the paper's statements",
+    "Theorem 2 (fresh noise per round), the corollary on substrings (S = ℓ²) and on graph functions (l2-sensitivity).",
+    failures,
+    {
+        "epsilon": 0.5,
+        "delta": 0.05,
+        "ticks": 1024,
+        "text": 64,
+        "repetitions": 100000,
+        "graphs": [["square-root", 1024], ["balanced", 256]],
+        "graph repetitions": 400000,
+    },
+    {"ticks": 256, "text": 16, "repetitions": 10000, "graphs": [["balanced", 256]], "graph repetitions": 40000},
+)

@@ -1,0 +1,332 @@
+"""Table 1 of the paper: each application on a concrete stream, its bounds and the largest error of our release."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evercount._arrays import FloatArray
+from evercount.bounds import table1
+from evercount.bounds.counting_error import average, average_paper, sparse_paper
+from evercount.engine.stream import Stream
+from evercount.noise import Secret
+from evercount.privacy import Budget
+from evercount.privacy.gaussian import paper_multiplier
+from evercount.queries import Average, Cuts, Episodes, HighDegree, Histogram, Substrings
+from evercount.queries.base import Adjacency, Query
+from evercount.reproduce.figures import COLOURS, finish, panels
+from evercount.reproduce.item import Context, Item, Result, Row
+from evercount.reproduce.simulate import batch_seed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAPER_BOUND = "paper's bound"
+BETA = 1 / 3
+"""The paper's bounds are for probability 2/3."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One row: a query, its stream, and the three bounds at noise multiplier one (or the multiplier given)."""
+
+    row: str
+    case: str
+    query: Query
+    events: list[Any]
+    paper_bound: Callable[[float], float]
+    bound: Callable[[float, float], float]
+    """Corrected bound of the square-root mechanism from (multiplier, S)."""
+    claimed: float
+    """The squared sensitivity that the paper uses."""
+    adjacency: Adjacency = "replace"
+    measure: Callable[[FloatArray], float] = lambda errors: float(np.abs(errors).max())
+    """From the errors of a run, (ticks, outputs), to the error that the row bounds."""
+
+
+def cases(ticks: int, seed: int) -> list[Case]:
+    """The rows of Table 1 that are running counts in the central model, and the running average."""
+    generator = np.random.default_rng(seed)
+    letters = ["".join(word) for word in generator.choice(list("ab"), size=(ticks, 1))]
+    three = ["".join(word) for word in generator.choice(list("abc"), size=(ticks, 1))]
+    keys = generator.integers(0, 20, size=(ticks, 1))
+    n, s = 8, 4
+    pairs = [tuple(generator.permutation(n)[:2].tolist()) for _ in range(ticks)]
+    weights = generator.integers(0, 1025, size=ticks) / 1024
+    updates = [[(u, v, float(w))] for (u, v), w in zip(pairs, weights, strict=True)]
+    graph = _sparse_graph(generator, 200, 6, ticks)
+    bits = (generator.random(ticks) < 0.3).astype(float)
+    T = ticks
+    side = np.array([set(pair) & set(range(s)) for pair in _pairs(n)], dtype=object)
+    crossing = np.array([len(one) == 1 for one in side])
+    return [
+        Case(
+            "cuts",
+            f"n = {n}, two sides of {s}, one weighted edge per tick; error of this cut",
+            Cuts(n, swap="same edge"),
+            updates,
+            lambda C: table1.cuts_paper(T, C, s, s),
+            lambda C, S: table1.cut(T, C, S, s, s, BETA),
+            1.0,
+            measure=lambda errors: float(np.abs(errors @ crossing).max()),
+        ),
+        Case(
+            "histogram",
+            "u = 20 cells, b = 1",
+            Histogram(20),
+            list(keys),
+            lambda C: table1.histogram_paper(T, C, 1, 20),
+            lambda C, S: table1.histogram(T, C, S, 20, BETA),
+            1.0,
+        ),
+        Case(
+            "graph function",
+            "nodes of degree at least 3 among 200",
+            HighDegree(200, tau=3),
+            graph,
+            lambda C: table1.graph_function_paper(T, C, 6**0.5),
+            lambda C, S: table1.graph_function(T, C, S, BETA),
+            6.0,
+            "add-remove",
+        ),
+        Case(
+            "substrings",
+            "U = 2 letters, length at most 3",
+            Substrings(["a", "b"], 3),
+            letters,
+            lambda C: table1.substrings_paper(T, C, 2, 3),
+            lambda C, S: table1.substrings(T, C, S, 2, 3, BETA),
+            9.0,
+        ),
+        Case(
+            "episodes",
+            "U = 3 letters, length at most 2",
+            Episodes(["a", "b", "c"], 2),
+            three,
+            lambda C: table1.episodes_paper(T, C, 3, 2),
+            lambda C, S: table1.episodes(T, C, S, 3, 2, BETA),
+            24.0,
+        ),
+        Case(
+            "running average",
+            "bits; error at t = T/2 … T",
+            Average(0, 1),
+            list(bits),
+            lambda C: float(average_paper(T, T // 2, C)),
+            lambda C, S: float(average(T, T // 2, C, BETA)),
+            1.0,
+            measure=lambda errors: float(np.abs(errors[T // 2 - 1 :]).max()),
+        ),
+    ]
+
+
+def _pairs(n: int) -> list[tuple[int, int]]:
+    return [(u, v) for u in range(n) for v in range(u + 1, n)]
+
+
+def _sparse_graph(generator: np.random.Generator, nodes: int, degree: int, ticks: int) -> list[list[tuple[int, int]]]:
+    """One new edge per tick while the degrees allow it, then empty ticks."""
+    have: set[tuple[int, int]] = set()
+    degrees = np.zeros(nodes, int)
+    stream: list[list[tuple[int, int]]] = []
+    for _ in range(ticks):
+        tick: list[tuple[int, int]] = []
+        for _ in range(50):
+            u, step = int(generator.integers(nodes)), int(generator.integers(1, 6))
+            pair = (min(u, (u + step) % nodes), max(u, (u + step) % nodes))
+            if pair not in have and degrees[list(pair)].max() < degree:
+                have.add(pair)
+                degrees[list(pair)] += 1
+                tick = [pair]
+                break
+        stream.append(tick)
+    return stream
+
+
+def measured(one: Case, budget: Budget, name: str, repetitions: int, seed: int) -> tuple[FloatArray, float]:
+    """(error of each run, worst std): the released numbers less the exact ones, over independent runs."""
+    horizon = len(one.events)
+    increments, _ = one.query.encode_run(one.query.initial_state(), one.events)
+    sums = np.cumsum(increments, axis=0).astype(np.float64) * one.query.grid
+    exact = one.query.decode_run(1, sums)
+    found = np.empty(repetitions)
+    worst = 0.0
+    for number in range(repetitions):
+        stream = Stream(
+            one.query,
+            budget,
+            horizon,
+            factorization=name,
+            noise="insecure-float",
+            seed=batch_seed(seed, one.row + name, number),
+        )
+        released = stream.run(one.events).values.reshape(horizon, -1)
+        found[number] = one.measure(released - exact)
+        if number == 0:
+            worst = float(stream.std(np.arange(1, horizon + 1)).max())
+    return found, worst
+
+
+def rows_of_table(parameters: Mapping[str, Any], context: Context) -> Result:
+    """Bounds and measured errors of every row."""
+    epsilon, delta, ticks = parameters["epsilon"], parameters["delta"], parameters["ticks"]
+    repetitions = parameters["repetitions"]
+    C, tight = paper_multiplier(epsilon, delta), Budget(epsilon, delta).noise_multiplier()
+    rows: list[Row] = []
+    chosen = cases(ticks, context.seed)
+    for place, one in enumerate(chosen):
+        context.progress(place, len(chosen))
+        budget = Budget(epsilon, delta, adjacency=one.adjacency)
+        S = one.query.squared_sensitivity(one.adjacency)
+        root, _ = measured(one, budget, "square-root", repetitions, context.seed)
+        ours, _ = measured(one, budget, "balanced", repetitions, context.seed)
+        bound = one.bound(tight, S)
+        claim = one.paper_bound(C)
+        as_paper = root * (C * np.sqrt(one.claimed)) / (tight * np.sqrt(S))
+        rows.append(
+            {
+                "row": one.row,
+                "case": one.case,
+                "S, paper": one.claimed,
+                "S, true": S,
+                "adjacency": one.adjacency,
+                PAPER_BOUND: claim,
+                "corrected bound, tight": bound,
+                "corrected bound, paper's C": one.bound(C, S),
+                "square root: 2/3 of the runs below": float(np.quantile(root, 2 / 3)),
+                "square root: largest of all runs": float(root.max()),
+                "share within corrected bound": float(np.mean(root <= bound)),
+                "balanced: 2/3 of the runs below": float(np.quantile(ours, 2 / 3)),
+                "balanced: largest of all runs": float(ours.max()),
+                "paper's noise: share within paper's bound": float(np.mean(as_paper <= claim)),
+                "runs": repetitions,
+            }
+        )
+    others = [local_row(parameters, context.seed), sparse_row(parameters, context.seed)]
+    kept = min(row["share within corrected bound"] for row in rows)
+    loose = [row["corrected bound, tight"] / row["square root: 2/3 of the runs below"] for row in rows]
+    better = [row["balanced: 2/3 of the runs below"] / row["square root: 2/3 of the runs below"] for row in rows]
+    failing = [row["row"] for row in rows if row["paper's noise: share within paper's bound"] < 2 / 3]
+    small = [row["row"] for row in rows if row["S, paper"] < row["S, true"]]
+    findings = [
+        f"The corrected bounds (probability 2/3) hold in at least {kept:.0%} of the {repetitions} runs of every "
+        f"row; they "
+        f"are {min(loose):.2f} to {max(loose):.2f} times the error that 2/3 of the runs stay below.",
+        f"balanced lowers that error to {min(better):.2f} … {max(better):.2f} of the square root's.",
+        "The paper's sensitivities are too small in the rows "
+        + ", ".join(small)
+        + ": noise of that size is not private.",
+        (
+            "With the paper's own noise (its C and its S, one vector) its bound, stated for probability 2/3, "
+            "fails in the "
+            "rows " + ", ".join(failing) + "."
+            if failing
+            else "With the paper's own noise (its C and its S, one vector) its printed bounds, though not "
+            "proved, were kept "
+            "in 2/3 of the runs of every row: the union bound over ticks is loose enough to hide the missing √2."
+        ),
+        *(
+            f"{row['row'].capitalize()} ({row['case']}): the corrected bound {row['corrected bound']:.4g} held in "
+            f"{row['share within corrected bound']:.0%} of the runs; 2/3 of them stay below "
+            f"{row['2/3 of the runs below']:.4g}. The paper's formula gives {row[PAPER_BOUND]:.4g}."
+            for row in others
+        ),
+    ]
+    return Result(
+        {"rows": rows, "other rows": others},
+        findings,
+        "corrected bounds hold with room to spare; three of the paper's sensitivities are too small to be private",
+        {"table": "formulas, for probability 2/3; no measured errors"},
+        {"table-1": lambda: _draw(rows)},
+    )
+
+
+def local_row(parameters: Mapping[str, Any], seed: int) -> Row:
+    """Local learning: largest error over θ of the estimated risk of the absolute loss, run by run."""
+    from evercount.local import LocalServer, simulate
+
+    epsilon, delta, n = parameters["epsilon"], parameters["delta"], parameters["clients"]
+    generator = np.random.default_rng(seed)
+    points = generator.beta(2, 5, size=n)
+    theta = np.linspace(0, 1, 201)
+    truth = np.abs(theta[:, np.newaxis] - points).mean(axis=1) - points.mean()
+    errors = np.empty(parameters["repetitions"])
+    for number in range(len(errors)):
+        server = LocalServer(epsilon, delta, n)
+        server.add_entries(simulate(server.plan, points, _secret(f"local {seed} {number}")))
+        estimate = server.estimate()
+        errors[number] = np.abs(estimate.f(theta) - truth).max()
+    return {
+        "row": "local learning",
+        "case": f"n = {n} clients, {estimate.plan.w} buckets; error of the risk at every θ, which lies in [0, 1]",
+        PAPER_BOUND: estimate.paper_bound(),
+        "corrected bound": estimate.bound(BETA),
+        "2/3 of the runs below": float(np.quantile(errors, 2 / 3)),
+        "largest of all runs": float(errors.max()),
+        "share within corrected bound": float(np.mean(errors <= estimate.bound(BETA))),
+        "runs": len(errors),
+    }
+
+
+def sparse_row(parameters: Mapping[str, Any], seed: int) -> Row:
+    """Sparse streams: largest error of a counter that is promised at most `ones` events."""
+    from evercount.sparse.sparse_count import SparseCount
+
+    epsilon, delta, (ticks, ones) = parameters["epsilon"], parameters["delta"], parameters["sparse"]
+    counts = np.zeros(ticks, np.int64)
+    counts[np.random.default_rng(seed).permutation(ticks)[:ones]] = 1
+    truth = np.cumsum(counts)
+    errors = np.empty(parameters["repetitions"])
+    for number in range(len(errors)):
+        counter = SparseCount(epsilon, ticks, delta, ones, beta=BETA, secret=_secret(f"sparse {seed} {number}"))
+        released = np.array([one.value for one in counter.run(counts.tolist())])
+        errors[number] = np.abs(released - truth).max()
+    bound = counter.plan.bound()
+    return {
+        "row": "sparse stream",
+        "case": f"at most {ones} ones in {ticks} ticks",
+        PAPER_BOUND: sparse_paper(ticks, ones, paper_multiplier(epsilon, delta)),
+        "corrected bound": bound,
+        "2/3 of the runs below": float(np.quantile(errors, 2 / 3)),
+        "largest of all runs": float(errors.max()),
+        "share within corrected bound": float(np.mean(errors <= bound)),
+        "runs": len(errors),
+    }
+
+
+def _secret(label: str) -> Secret:
+    """A reproducible secret; only for simulation."""
+    return Secret.from_hex(hashlib.blake2b(label.encode(), digest_size=32).hexdigest())
+
+
+def _draw(rows: list[Row]) -> Figure:
+    figure, axes = panels(1, 1, 9.0, 4.4)
+    x = np.arange(len(rows))
+    base = np.array([row["corrected bound, tight"] for row in rows])
+    marks = {
+        "paper's bound (its C, its S)": ("paper's bound", "#bbbbbb"),
+        "corrected bound, tight": ("corrected bound, tight", "#555555"),
+        "square root, measured": ("square root: 2/3 of the runs below", COLOURS["square-root"]),
+        "balanced, measured": ("balanced: 2/3 of the runs below", COLOURS["balanced"]),
+    }
+    for place, (label, (column, colour)) in enumerate(marks.items()):
+        heights = np.array([row[column] for row in rows]) / base
+        axes[0].plot(x + 0.12 * (place - 1.5), heights, "os^D"[place], color=colour, label=label)
+    axes[0].set_xticks(x, [row["row"] for row in rows])
+    axes[0].set_yscale("log")
+    finish(axes[0], "", "error / corrected bound", f"measured: what 2/3 of {rows[0]['runs']} runs stay below")
+    return figure
+
+
+TABLE1 = Item(
+    "table-1",
+    "Table 1: applications",
+    "Table 1: additive error of cuts, histograms, graph functions, substrings, episodes and local learning.",
+    rows_of_table,
+    {"epsilon": 0.5, "delta": 1e-10, "ticks": 1024, "clients": 10000, "sparse": [65536, 1024], "repetitions": 300},
+    {"ticks": 256, "clients": 2500, "sparse": [4096, 64], "repetitions": 40},
+)

@@ -1,0 +1,131 @@
+"""One shape for every error: {"error": {"type", "message", "remedy"}}."""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from evercount.errors import (
+    AlreadyReleased,
+    EvercountError,
+    HorizonReached,
+    InputError,
+    MissingExtra,
+    ParameterError,
+    StoreError,
+)
+from evercount.service.commit_loop import Busy
+from evercount.store import Conflict, TooEarly
+
+log = logging.getLogger("evercount.service")
+
+LONGEST_MESSAGE = 1000
+
+REMEDIES: tuple[tuple[type[Exception], int, str], ...] = (
+    (TooEarly, 425, "Send the same batch again when its tick has begun."),
+    (Conflict, 409, "Use another name or another Idempotency-Key."),
+    (Busy, 503, "Send fewer, larger batches, and try again after a second."),
+    (StoreError, 503, "Send the same request again; if it keeps failing, the operator finds the reason in the log."),
+    (HorizonReached, 409, "Declare a new stream; its budget adds to the spent one."),
+    (AlreadyReleased, 409, "Read the release; a closed tick does not change."),
+    (InputError, 422, "Correct the events and send the whole batch again; nothing of it was counted."),
+    (ParameterError, 422, "Correct the request; nothing was changed."),
+    (MissingExtra, 501, "Install the optional part on the server."),
+    (EvercountError, 422, "Correct the request."),
+)
+
+STATUS_REMEDIES = {
+    401: "Send a token: Authorization: Bearer TOKEN.",
+    403: "Use a token with the right role.",
+    404: "The list of streams is at /v1/streams, the description of the API at /docs.",
+    405: "The description of the API is at /docs.",
+    413: "Send smaller batches.",
+    415: "Send application/json or application/x-ndjson.",
+    429: "Wait as long as Retry-After says; send fewer, larger batches.",
+}
+
+
+class Problem(Exception):
+    """An error that is answered as it is."""
+
+    def __init__(self, status: int, kind: str, message: str, remedy: str | None = None, retry: float | None = None):
+        self.status, self.kind, self.message = status, kind, message
+        self.remedy = remedy or STATUS_REMEDIES.get(status, "See the description of the API at /docs.")
+        self.retry = retry
+        super().__init__(message)
+
+
+class Json(Response):
+    """JSON that any text fits into: strict numbers, plain ASCII."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """See `Response`."""
+        return json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def answer(status: int, kind: str, message: str, remedy: str, retry: float | None = None) -> Json:
+    """The one shape."""
+    headers = {"Cache-Control": "no-store"}
+    if retry is not None:
+        headers["Retry-After"] = str(max(1, round(retry)))
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    error = {"type": kind, "message": message[:LONGEST_MESSAGE], "remedy": remedy}
+    return Json({"error": error}, status_code=status, headers=headers)
+
+
+def describe(error: Exception) -> Json:
+    """The answer to any exception; of an unexpected one nothing but its kind leaves the process."""
+    if isinstance(error, Problem):
+        return answer(error.status, error.kind, error.message, error.remedy, error.retry)
+    for kind, status, remedy in REMEDIES:
+        if isinstance(error, kind):
+            retry = 1.0 if status in (425, 503) else None
+            return answer(status, type(error).__name__, str(error), remedy, retry)
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    log.error("unexpected %s\n%s", type(error).__name__, frames)  # its text could hold data, so it is left away
+    return answer(
+        500, "InternalError", "the service failed unexpectedly", "Try again; the operator finds the place in the log."
+    )
+
+
+async def _of_validation(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first.get("loc", ()))
+    return answer(422, "ParameterError", f"{where}: {first.get('msg', 'not valid')}", "Correct the request.")
+
+
+async def _of_http(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    kinds = {404: "NotFound", 405: "MethodNotAllowed"}
+    status = error.status_code
+    made = answer(
+        status,
+        kinds.get(status, "HttpError"),
+        str(error.detail),
+        STATUS_REMEDIES.get(status, "See the description of the API at /docs."),
+    )
+    made.headers.update(error.headers or {})
+    return made
+
+
+async def _of_anything(_: Request, error: Exception) -> Response:
+    return describe(error)
+
+
+def install(app: FastAPI) -> None:
+    """Make `app` answer every error in the one shape."""
+    app.add_exception_handler(RequestValidationError, _of_validation)
+    app.add_exception_handler(HTTPException, _of_http)
+    app.add_exception_handler(Problem, _of_anything)
+    app.add_exception_handler(EvercountError, _of_anything)

@@ -1,0 +1,120 @@
+"""From the body of a request to a batch of events, each checked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from evercount.declare.declaration import parse_time
+from evercount.errors import InputError, ParameterError
+from evercount.store import Batch, Declaration
+from evercount.store.open_stream import encode_events
+
+PAYLOADS = ("key", "keys", "value", "edge", "letter", "event")
+"""Names under which an event's own content may stand; which one makes no difference."""
+LONGEST_KEY = 200
+LONGEST_USER = 256
+
+
+def _constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def load_json(text: bytes | str, what: str) -> Any:
+    """Strict JSON, or InputError."""
+    try:
+        return json.loads(text, parse_constant=_constant)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else f"{error!s:.120}"
+        raise InputError(f"{what} is not JSON: {reason}") from None
+
+
+def read_items(body: bytes, ndjson: bool, most: int) -> list[Any]:
+    """The events of a JSON array or of lines of JSON."""
+    if not ndjson:
+        items = load_json(body, "the body")
+        if not isinstance(items, list):
+            raise InputError("the body must be an array of events, or NDJSON with its content type")
+    else:
+        lines = body.split(b"\n")
+        items = [load_json(line, f"line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    if len(items) > most:
+        raise InputError(f"a batch holds at most {most} events: split it")
+    return items
+
+
+def read_batch(
+    declaration: Declaration, body: bytes, *, ndjson: bool = False, key: str | None = None, most: int = 10_000
+) -> Batch:
+    """The batch of a request, with every event checked by the stream's query."""
+    if key is not None and not (0 < len(key) <= LONGEST_KEY):
+        raise InputError(f"Idempotency-Key must have 1 to {LONGEST_KEY} characters")
+    items = read_items(body, ndjson, most)
+    payloads = [item for item in items if type(item) is not dict]
+    users: list[str] | None = None
+    times: list[float] | None = None
+    per_user = declaration.budget.unit == "user"
+    if len(payloads) < len(items) or (per_user and items):
+        payloads, users, times = _read_objects(declaration, items, per_user)
+    row = None if declaration.remembers else _encode(declaration, payloads)
+    return Batch(declaration.name, payloads, row, users, times, key, body)
+
+
+def _encode(declaration: Declaration, payloads: list[Any]) -> Any:
+    try:
+        return encode_events(declaration, payloads)
+    except InputError:
+        raise
+    except (TypeError, ValueError, OverflowError, IndexError, KeyError, AttributeError):
+        # what a query's own checks did not foresee is still the sender's event, never ours
+        raise InputError("the batch holds an event that the stream's query cannot read") from None
+
+
+def _read_objects(
+    declaration: Declaration, items: list[Any], per_user: bool
+) -> tuple[list[Any], list[str] | None, list[float] | None]:
+    """Contents, users and times of events of which some are objects."""
+    payloads: list[Any] = []
+    users: list[str] = []
+    times: list[float | None] = []
+    counting = declaration.query.name in ("count", "window")
+    for number, item in enumerate(items):
+        fields = dict(item) if isinstance(item, dict) else {"event": item}
+        user, moment = fields.pop("user", None), fields.pop("time", None)
+        if not fields and counting:
+            fields = {"event": 1}
+        if len(fields) != 1 or next(iter(fields)) not in PAYLOADS:
+            raise InputError(
+                f"event {number} (from 0) must hold its content under one of {', '.join(PAYLOADS)}, "
+                "and besides it at most 'user' and 'time'"
+            )
+        payloads.extend(fields.values())
+        if per_user:
+            users.append(_user(number, user))
+        times.append(None if moment is None else _moment(number, moment))
+    if all(moment is None for moment in times):
+        return payloads, users if per_user else None, None
+    # an event without a time among others with one counts in the open tick, whatever that is: never late, never early
+    return payloads, users if per_user else None, [float("nan") if m is None else m for m in times]
+
+
+def _user(number: int, user: Any) -> str:
+    good = isinstance(user, str) and 0 < len(user) <= LONGEST_USER
+    if good:
+        try:
+            user.encode()
+        except UnicodeEncodeError:
+            good = False
+    if not good:
+        raise InputError(
+            f"event {number} (from 0) needs 'user', a text of 1 to {LONGEST_USER} characters: "
+            "this stream protects users"
+        )
+    return str(user)
+
+
+def _moment(number: int, moment: Any) -> float:
+    try:
+        return parse_time(moment, f"the time of event {number} (from 0)")
+    except ParameterError as error:
+        raise InputError(str(error)) from None

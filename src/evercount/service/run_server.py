@@ -1,0 +1,94 @@
+"""Running the service: uvicorn with one worker, which ends its live connections when it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import threading
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from evercount.errors import MissingExtra, ParameterError
+from evercount.store import Declaration
+
+if TYPE_CHECKING:
+    from evercount.service.runtime import Service
+
+GRACE = 5
+"""Seconds that open requests get when the service stops."""
+
+
+def read_declarations(path: Path) -> list[Declaration]:
+    """The streams of a TOML file: an array of tables named `stream`."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ParameterError(f"{path} is not TOML: {error}") from None
+    tables = data.pop("stream", [])
+    if data or not isinstance(tables, list):
+        raise ParameterError(f"{path} must hold [[stream]] tables only; it also has {', '.join(data) or 'a [stream]'}")
+    made = []
+    for number, table in enumerate(tables, 1):
+        try:
+            made.append(Declaration.from_dict(table))
+        except ParameterError as error:
+            raise ParameterError(f"{path}, stream {number}: {error}") from None
+    return made
+
+
+def run(service: Service, host: str, port: int, ready: Callable[[str], None] | None = None) -> None:
+    """Serve until SIGTERM or Ctrl-C, then finish what was accepted. `ready` is called with the address."""
+    try:
+        import uvicorn
+
+        from evercount.service.http_app import create_app
+    except ImportError as error:
+        raise MissingExtra("The service", "service") from error
+
+    class Server(uvicorn.Server):
+        """uvicorn waits for open connections; server-sent events never end by themselves, so they are ended."""
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            service.hub.close()
+            super().handle_exit(sig, frame)
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if ready is not None and self.started and self.servers:
+                bound = self.servers[0].sockets[0].getsockname()
+                shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+                ready(f"http://{shown}:{bound[1]}")
+
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    config = uvicorn.Config(
+        create_app(service),
+        host=host,
+        port=port,
+        access_log=False,  # an access log would count the batches
+        log_level="warning",
+        timeout_graceful_shutdown=GRACE,
+        server_header=False,
+        lifespan="on",
+    )
+    server = Server(config)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    main = threading.current_thread() is threading.main_thread()
+    service.start()
+    try:
+        if main:
+            # for the moment before uvicorn listens to signals, and for the one after: uvicorn raises the signal again
+            # once it has stopped, and that must not cut the rest of the stopping short
+            for number in before:
+                signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+        server.run()
+    finally:
+        service.stop()
+        if main:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,155 @@
+"""Service: the store, its writer, the clock, the listeners and the rules, joined."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+from evercount.declare.declaration import format_time
+from evercount.privacy import Budget
+from evercount.queries import Query
+from evercount.service.access import Access, Buckets, Limits
+from evercount.service.commit_loop import Writer
+from evercount.service.http_errors import Problem
+from evercount.service.metrics import Metrics
+from evercount.service.sse import Hub
+from evercount.service.wall_clock import Clock
+from evercount.store import Declaration, LiveStream, Store
+from evercount.store.tokens import add_token
+
+T = TypeVar("T")
+
+UNBOUNDED_PLAN = 2**20
+"""How far ahead the error of a stream without horizon is shown."""
+
+
+class Service:
+    """Everything behind the HTTP handlers. `start` and `stop` own the writer thread and the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        admin: str | None = None,
+    ) -> None:
+        self.store = store
+        self.clock = clock or Clock()
+        self.limits = limits or Limits()
+        self.hub = Hub()
+        self.metrics = Metrics()
+        self.access = Access(store, admin)
+        self.buckets = Buckets(self.limits.rate, self.limits.burst)
+        self.writer = Writer(store, self.clock, self.hub.publish)
+
+    def first_token(self) -> str | None:
+        """A new admin token if there is none yet; called before `start`."""
+        if self.access.has_admin:
+            return None
+        _, token = add_token(self.store, "admin", "made at the first start")
+        self.access.reload()
+        return token
+
+    def declare(self, declarations: list[Declaration]) -> None:
+        """Declare streams before `start`."""
+        for declaration in declarations:
+            self.store.declare(declaration, self.clock.now())
+
+    def start(self) -> None:
+        """Close the ticks that were missed, then go on by the clock."""
+        self.writer.close_due()
+        self.writer.start()
+
+    def stop(self) -> None:
+        """Finish what was accepted and let the store go."""
+        if self.writer.is_alive():
+            self.writer.stop()
+        self.store.close()
+
+    async def write(self, work: Any) -> Any:
+        """Have the writer do something, and wait for it."""
+        return await asyncio.wrap_future(self.writer.submit(work))
+
+    async def read(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Have a thread read something, and wait for it."""
+        return await asyncio.to_thread(function, *arguments)
+
+    # -- what may be known -------------------------------------------------------------------------------------------
+
+    def find(self, name: str) -> LiveStream:
+        """The stream, or Problem 404."""
+        try:
+            return self.store.find(name)
+        except KeyError:
+            raise Problem(404, "NotFound", "there is no such stream") from None
+
+    def facts(self, live: LiveStream) -> dict[str, Any]:
+        """The public facts of a stream. Nothing of them depends on the events."""
+        declaration, closed = live.declaration, live.closed
+        horizon = declaration.horizon
+        begin, end = declaration.tick_start(closed + 1, live.start), live.next_end()
+        return {
+            "name": live.name,
+            "description": declaration.description,
+            "query": {"name": declaration.query.name, "parameters": declaration.query.parameters()},
+            "labels": list(declaration.query.labels),
+            "budget": declaration.budget.to_dict(),
+            "guarantee": live.stream.guarantee,
+            "noise": live.stream.noise,
+            "tick": declaration.tick,
+            "start": format_time(live.start),
+            "horizon": horizon,
+            "late": declaration.late,
+            "public": declaration.public,
+            "postprocess": list(declaration.postprocess),
+            "released": closed,
+            "ticks_left": None if horizon is None else horizon - closed,
+            "open_tick": None if live.finished else closed + 1,
+            "open_since": None if begin is None or live.finished else format_time(begin),
+            "closes": None if end is None else format_time(end),
+            "state": "stopped" if live.stopped else "finished" if live.finished else "open",
+            "level": 0.95,
+        }
+
+    def read_page(self, live: LiveStream, after: int, limit: int) -> list[dict[str, Any]]:
+        """Releases after a tick: at most `limit`, and not more numbers than one answer may hold."""
+        limit = max(1, min(limit, self.limits.page, self.limits.numbers // live.stream.query.outputs))
+        return self.store.read_releases(live.id, live.declaration, live.start, after, limit, live.closed)
+
+    def plan(self, live: LiveStream, points: int) -> dict[str, Any]:
+        """The stream's own error over its ticks."""
+        last = live.declaration.horizon or UNBOUNDED_PLAN
+        ticks = np.unique(np.rint(np.geomspace(1, last, points)).astype(np.int64))
+        std = live.stream.std(ticks)
+        return {
+            "stream": live.name,
+            "ticks": ticks.tolist(),
+            "std": np.asarray(std).max(axis=1).tolist(),
+            "sigma": live.stream.sigma,
+            "factorization": live.stream.factorization.name,
+        }
+
+
+@lru_cache(maxsize=128)
+def all_plans(budget: Budget, horizon: int | None, query: Query | None = None) -> dict[str, Any]:
+    """The errors of all mechanisms for a budget and a horizon, from `evercount.planning.compare`."""
+    from evercount.planning.compare import plan
+
+    made = finite(plan(budget, horizon, query).to_dict())
+    assert isinstance(made, dict)
+    return made
+
+
+def finite(data: Any) -> Any:
+    """The same data with None where a number is not finite: JSON has no other."""
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -1,0 +1,1 @@
+"""Counters of rare events: their error grows with the number of events. Not linear, so not a stream's query."""

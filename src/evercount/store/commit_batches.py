@@ -1,0 +1,162 @@
+"""Group: batches that one transaction commits, with their idempotency keys and the caps of their users."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, update
+
+from evercount._arrays import IntArray
+from evercount.errors import EvercountError
+from evercount.queries.user_cap import cap_per_user
+from evercount.store import schema
+from evercount.store.open_stream import Accepted, Batch, Conflict, LiveStream
+from evercount.store.sealing import Sealer
+
+
+class Group:
+    """Batches that are committed together: what they add, kept beside the live streams until the commit."""
+
+    def __init__(self, streams: dict[str, LiveStream], sealer: Sealer, connection: Connection, now: float) -> None:
+        self.streams, self.sealer, self.connection, self.now = streams, sealer, connection, now
+        self.totals: dict[str, IntArray] = {}
+        self.events: dict[str, list[Any]] = {}
+        self.users: dict[tuple[int, bytes], int] = {}
+        self.stored_users: set[tuple[int, bytes]] = set()
+        self.changed_users: set[tuple[int, bytes]] = set()
+        self.keys: dict[tuple[int, bytes], tuple[bytes, int]] = {}
+
+    def add(self, batch: Batch) -> Accepted | EvercountError:
+        """Take one batch in, or say why not; a refused batch leaves nothing behind."""
+        try:
+            live = self.streams[batch.stream]
+            seen = self._seen(live, batch)
+            if seen is not None:
+                return seen
+            live.check_open(self.now)
+            self._count(live, batch)
+        except EvercountError as error:
+            return error
+        if batch.key is not None:
+            key, digest = keyed(live, batch)
+            self.keys[live.id, key] = (digest, live.open_tick)
+        return Accepted(batch.size, live.open_tick)
+
+    def _seen(self, live: LiveStream, batch: Batch) -> Accepted | None:
+        if batch.key is None:
+            return None
+        key, digest = keyed(live, batch)
+        found = self.keys.get((live.id, key))
+        if found is None:
+            table = schema.batches
+            where = (table.c.stream == live.id) & (table.c.key == key)
+            row = self.connection.execute(select(table.c.digest, table.c.tick).where(where)).first()
+            found = (bytes(row.digest), row.tick) if row else None
+        if found is None:
+            return None
+        if found[0] != digest:
+            raise Conflict("this Idempotency-Key was used for another batch: take a new key for new events")
+        return Accepted(batch.size, found[1])
+
+    def _count(self, live: LiveStream, batch: Batch) -> None:
+        kept: list[Any] = batch.payloads
+        users = batch.users
+        changes: dict[str, int] = {}
+        if batch.times is not None:
+            counted = live.on_time(batch.times)
+            kept = [item for item, good in zip(kept, counted, strict=True) if good]
+            users = users and [user for user, good in zip(users, counted, strict=True) if good]
+        if users is not None:
+            limit = live.declaration.budget.max_events
+            before = self._events_of(live, users)
+            kept, changes = cap_per_user(zip(users, kept, strict=True), limit, before)
+        if live.declaration.remembers:
+            events = [*self.events.get(live.name, []), *kept]
+            live.try_events([*live.events, *events])
+            self.events[live.name] = events
+        else:
+            row = batch.row if len(kept) == batch.size and batch.row is not None else live.encode(kept)
+            totals = self.totals.get(live.name, live.totals) + row
+            live.check_totals(totals)
+            self.totals[live.name] = totals
+        for user, events_so_far in changes.items():
+            place = (live.id, user_hash(live, user))
+            self.users[place] = events_so_far
+            self.changed_users.add(place)
+
+    def _events_of(self, live: LiveStream, users: list[str]) -> dict[str, int]:
+        """How many events each of these users has had."""
+        hashes = {user: user_hash(live, user) for user in set(users)}
+        unread = [h for h in hashes.values() if (live.id, h) not in self.users]
+        table = schema.users
+        for start in range(0, len(unread), 500):
+            part = unread[start : start + 500]
+            query = select(table.c.user, table.c.sealed).where((table.c.stream == live.id) & table.c.user.in_(part))
+            for row in self.connection.execute(query):
+                user = bytes(row.user)
+                number = int.from_bytes(self.sealer.open(row.sealed, "user", live.id, 0, user), "big")
+                self.users[live.id, user] = number
+                self.stored_users.add((live.id, user))
+        return {user: self.users.get((live.id, h), 0) for user, h in hashes.items()}
+
+    def write(self) -> None:
+        """Everything into the open transaction."""
+        now = time.time()
+        if self.keys:
+            self.connection.execute(
+                insert(schema.batches),
+                [
+                    {"stream": stream, "key": key, "digest": digest, "tick": tick, "accepted": now}
+                    for (stream, key), (digest, tick) in self.keys.items()
+                ],
+            )
+        for name, totals in self.totals.items():
+            live = self.streams[name]
+            sealed = live.pack_totals(self.sealer, totals, live.open_tick)
+            where = schema.accumulators.c.stream == live.id
+            self.connection.execute(update(schema.accumulators).where(where).values(sealed=sealed))
+        for name, events in self.events.items():
+            live = self.streams[name]
+            sealed = self.sealer.seal(json.dumps(events).encode(), "events", live.id, live.open_tick)
+            row = {"stream": live.id, "tick": live.open_tick, "number": live.groups, "sealed": sealed}
+            self.connection.execute(insert(schema.open_events), [row])
+        self._write_users()
+
+    def _write_users(self) -> None:
+        table, fresh = schema.users, []
+        for stream, user in self.changed_users:
+            number = self.users[stream, user].to_bytes(8, "big")
+            sealed = self.sealer.seal(number, "user", stream, 0, user)
+            if (stream, user) in self.stored_users:
+                where = (table.c.stream == stream) & (table.c.user == user)
+                self.connection.execute(update(table).where(where).values(sealed=sealed))
+            else:
+                fresh.append({"stream": stream, "user": user, "sealed": sealed})
+        if fresh:
+            self.connection.execute(insert(table), fresh)
+
+    def settle(self) -> None:
+        """After the commit: the live streams hold what the database holds."""
+        for name, totals in self.totals.items():
+            self.streams[name].totals = totals
+        for name, events in self.events.items():
+            live = self.streams[name]
+            live.events.extend(events)
+            live.groups += 1
+
+
+def keyed(live: LiveStream, batch: Batch) -> tuple[bytes, bytes]:
+    """Keyed hashes of a batch's idempotency key and body: they tell a retry from a change and nothing else."""
+    secret = bytes.fromhex(live.secret.derive("evercount/store/batches").hex())
+    assert batch.key is not None
+    key = hashlib.blake2b(batch.key.encode(), digest_size=32, key=secret, person=b"evercount.key").digest()
+    return key, hashlib.blake2b(batch.body, digest_size=32, key=secret, person=b"evercount.body").digest()
+
+
+def user_hash(live: LiveStream, user: str) -> bytes:
+    """A keyed hash of a user's id: the id itself is never stored."""
+    secret = bytes.fromhex(live.secret.derive("evercount/store/users").hex())
+    return hashlib.blake2b(user.encode(), digest_size=32, key=secret, person=b"evercount.user").digest()

@@ -1,0 +1,93 @@
+"""Quantiles of sums of Laplace numbers: against simulation, against the closed form for two, and the common factor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from evercount import Budget, Stream, Window
+from evercount.bounds import interval_quantile
+from evercount.bounds.laplace_tails import continuous_std, laplace_factor, laplace_quantile, laplace_tail
+from evercount.errors import ParameterError
+
+
+def test_tails_in_closed_form() -> None:
+    for x in (0.1, 1.0, 5.0):
+        assert laplace_tail(1, x) == pytest.approx(math.exp(-x))
+        assert laplace_tail(2, x) == pytest.approx((1 + x / 2) * math.exp(-x))
+    assert laplace_tail(40, 0.0) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("weight", [1, 2, 5, 17])
+def test_quantiles_against_simulation(weight: int) -> None:
+    """400,000 sums: the share outside is β within 5 standard errors; with the normal quantile it is not."""
+    sums = np.random.default_rng(weight).laplace(size=(400_000, weight)).sum(axis=1) / math.sqrt(2 * weight)
+    for beta in (0.1, 0.01):
+        share = (np.abs(sums) > laplace_quantile(weight, beta)).mean()
+        assert abs(share - beta) < 5 * math.sqrt(beta / 400_000)
+    normal = (np.abs(sums) > interval_quantile(0.01)).mean()
+    assert weight > 5 or normal > 0.013
+
+
+def test_one_factor_is_enough_for_all_sums() -> None:
+    for beta in (0.2, 0.05, 1e-3, 1e-9):
+        factor = laplace_factor(beta)
+        assert all(laplace_quantile(weight, beta) <= factor * (1 + 1e-9) for weight in (1, 2, 3, 5, 9, 30, 100, 1000))
+    rng = np.random.default_rng(1)
+    scales = rng.random((8, 12)) ** 3
+    for row in scales:
+        sums = (rng.laplace(size=(200_000, 12)) * row).sum(axis=1) / math.sqrt(2 * (row**2).sum())
+        for beta in (0.1, 0.01):
+            assert (np.abs(sums) > laplace_factor(beta)).mean() < beta + 5 * math.sqrt(beta / 200_000)
+
+
+def sums_of_discrete_numbers(rate: float, weights: tuple[int, ...]) -> Iterator[tuple[int, np.ndarray]]:
+    """(weight, P(|S| > h) for h = 0, 1, …) for sums S of discrete Laplace numbers, by convolution."""
+    reach = int(80 / rate + 60)
+    one = np.exp(-rate * np.abs(np.arange(-reach, reach + 1)))
+    one /= one.sum()
+    made = one
+    for weight in range(1, max(weights) + 1):
+        if weight in weights:
+            middle = len(made) // 2
+            upper = np.cumsum(made[:middle])[::-1]  # P(S < −h)
+            yield weight, 2 * upper
+        made = np.convolve(made, one)
+        spare = max(0, len(made) // 2 - int(reach + 14 * math.sqrt(2 * (weight + 1)) / rate))
+        made = made[spare : len(made) - spare]
+
+
+def test_intervals_hold_sums_of_discrete_numbers() -> None:
+    """Half widths a·√W·continuous std + ½ are wide enough; with the discrete std and without ½ they are not."""
+    weights = (1, 2, 3, 5, 9, 17, 40)
+    narrow = 0
+    for rate in np.geomspace(0.05, 12, 14):
+        std = math.sqrt(2 * math.exp(-rate)) / -math.expm1(-rate)
+        assert continuous_std(std) == pytest.approx(math.sqrt(2) / rate)
+        for weight, above in sums_of_discrete_numbers(float(rate), weights):
+            for beta in (0.5, 0.2, 0.1, 0.05, 0.01, 1e-3, 1e-5, 1e-7):
+                half = laplace_factor(beta) * math.sqrt(weight) * continuous_std(std) + 0.5
+                assert above[int(half)] <= beta * (1 + 1e-9), (rate, weight, beta)
+                narrow += above[int(laplace_factor(beta) * math.sqrt(weight) * std)] > beta
+    assert narrow > 100
+
+
+def test_the_stated_intervals_of_a_narrow_pure_stream_hold() -> None:
+    """Window(3) at epsilon=3.4 has a std of half a unit: intervals of ±factor·std would hold in 82 % of cases only."""
+    budget, hits, narrow, runs = Budget(3.4, 0.0), 0, 0, 300
+    for seed in range(runs):
+        releases = Stream(Window(3), budget, 12, noise="insecure-float", seed=seed).run([2] * 12)
+        truth = np.minimum(np.arange(1, 13), 3) * 2
+        low, high = releases.interval(0.95)
+        hits += int(np.sum((low <= truth) & (truth <= high)))
+        narrow += int(np.sum(np.abs(releases.values - truth) <= laplace_factor(0.05) * releases.std))
+    assert hits / (12 * runs) > 0.95
+    assert narrow / (12 * runs) < 0.92
+
+
+def test_bad_beta_is_refused() -> None:
+    with pytest.raises(ParameterError):
+        laplace_quantile(3, 0.0)

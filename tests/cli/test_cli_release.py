@@ -1,0 +1,470 @@
+"""`evercount release` from end to end: real files in, release files out, in pieces, with faults and wrong flags."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from evercount import Budget, Histogram, Secret, Stream
+from evercount.cli.release_command import release
+from evercount.examples import flu
+from evercount.files.run_state import State
+
+pytest.importorskip("duckdb")
+pq = pytest.importorskip("pyarrow.parquet")
+
+APP = typer.Typer()
+APP.command()(release)
+HOURS = 30
+BASE = {
+    "time": "ts",
+    "every": "1h",
+    "start": flu.START.isoformat(),
+    "key": "region",
+    "keys": "regions.txt",
+    "epsilon": "1",
+    "delta": "1e-6",
+    "horizon": "64",
+    "out": "out.csv",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    flu.write_csv("events.csv", HOURS)
+    Path("regions.txt").write_text("\n".join(flu.REGIONS) + "\n")
+    return tmp_path
+
+
+def at(hour: float) -> str:
+    return (flu.START + (flu.START.resolution * int(hour * 3.6e9))).isoformat()
+
+
+def arguments_of(**options: Any) -> list[str]:
+    given = {**BASE, **{name.replace("_", "-"): value for name, value in options.items()}}
+    return [text for name, value in given.items() if value is not None for text in (f"--{name}", str(value))]
+
+
+def run(file: str = "events.csv", *flags: str, stdin: bytes | None = None, **options: Any) -> Any:
+    return CliRunner().invoke(APP, [file, *flags, *arguments_of(**options)], input=stdin)
+
+
+def rows(name: str = "out.csv") -> list[dict[str, Any]]:
+    path = Path(name)
+    if path.suffix == ".parquet":
+        return list(pq.read_table(path).to_pylist())
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    types = {"tick": int, "start": str, "cell": str}
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{k: types.get(k, float)(v) for k, v in row.items()} for row in csv.DictReader(file)]
+
+
+def same_noise(name: str = "out.csv.state") -> Stream:
+    """A new stream with the secret of a state: what the engine says about the same counts."""
+    made = Stream.restore(State.load(Path(name).read_bytes()).stream)
+    secret = Secret.from_hex(made._noise.dump()["state"]["secret"])
+    return Stream(made.query, made.budget, made.horizon, secret=secret)
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_releases_are_the_engine_s_with_exact_noise(folder: Path, form: str) -> None:
+    """Bit for bit: counts by the generator, noise by the secret in the state, all columns."""
+    done = run(out=f"out.{form}", end=at(HOURS))
+    assert done.exit_code == 0, done.stderr
+    assert "protect any one event" in done.stderr
+    assert "simulation" not in done.stderr
+    stream = same_noise(f"out.{form}.state")
+    assert stream.noise == "exact"
+    found = rows(f"out.{form}")
+    assert len(found) == HOURS * 8
+    expected = iter(found)
+    for tick, counts in enumerate(flu.generate(HOURS), 1):
+        made = stream.step_totals(counts)
+        low, high = made.interval(0.95)
+        for cell, name in enumerate(flu.REGIONS):
+            assert next(expected) == {
+                "tick": tick,
+                "start": at(tick - 1),
+                "cell": name,
+                "value": made.values[cell],
+                "std": made.std_all[cell],
+                "low": low[cell],
+                "high": high[cell],
+            }
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("late", ["drop", "next"])
+def test_runs_in_pieces_are_one_run(folder: Path, form: str, late: str) -> None:
+    out = f"out.{form}"
+    options = {"out": out, "late": late, "user": "user", "max_events": 2}
+    assert run(end=at(7), **options).exit_code == 0
+    Path("whole").mkdir()
+    for name in ("events.csv", "regions.txt", out, out + ".state"):
+        shutil.copy(name, "whole")
+    for hour in (7.5, 8, 15.99, 29, 30):
+        before = rows(out)
+        assert run(end=at(hour), **options).exit_code == 0
+        assert rows(out)[: len(before)] == before
+    pieces, state = rows(out), State.load(Path(out + ".state").read_bytes())
+    os.chdir("whole")
+    assert run(end=at(30), **options).exit_code == 0
+    assert rows(out) == pieces
+    again = State.load(Path(out + ".state").read_bytes())
+    assert (again.users, again.consumed) == (state.users, state.consumed)
+    assert Stream.restore(again.stream).snapshot() == Stream.restore(state.stream).snapshot()
+    if form != "parquet":
+        assert Path(out).read_bytes() == Path("..", out).read_bytes()
+
+
+def totals(name: str = "out.csv.state") -> list[int]:
+    """The raw running sums of a state, which only tests look at."""
+    return Stream.restore(State.load(Path(name).read_bytes()).stream)._totals.tolist()
+
+
+@pytest.mark.parametrize("late", ["drop", "next"])
+def test_a_file_that_grows_out_of_order(folder: Path, late: str) -> None:
+    """Rows appended in any order and at any time: `next` counts each exactly once, `drop` those in time."""
+    lines = Path("events.csv").read_text().splitlines()
+    header, body = lines[0], lines[1:]
+    order = np.random.default_rng(5).permutation(len(body))
+    Path("live.csv").write_text(header + "\n")
+    in_time, closed = 0, 0
+    for number, part in enumerate(np.array_split(order, 8)):
+        with Path("live.csv").open("a") as file:
+            file.writelines(body[i] + "\n" for i in part)
+        times = [(np.datetime64(body[i][:19]) - np.datetime64(at(0)[:19])) / np.timedelta64(1, "h") for i in part]
+        in_time += sum(t >= closed for t in times)
+        for _ in range(2):  # the second has no tick to release, and must not use up the late rows
+            assert run("live.csv", late=late, end=at(max(4 * (number // 2), 0.5))).exit_code == 0
+        closed = 4 * (number // 2)
+    assert run("live.csv", late=late, end=at(40)).exit_code == 0
+    assert sum(totals()) == (len(body) if late == "next" else in_time)
+    assert in_time < len(body)
+
+
+def test_late_next_needs_a_file_that_only_grows(folder: Path) -> None:
+    assert run(late="next", end=at(5)).exit_code == 0
+    state = Path("out.csv.state").read_bytes()
+    text = Path("events.csv").read_text()
+    Path("events.csv").write_text(text.replace("east", "west", 1))
+    refused = run(late="next", end=at(6))
+    assert refused.exit_code == 1
+    assert "only grows" in refused.stderr
+    assert Path("out.csv.state").read_bytes() == state
+    refused = run("-", late="next", end=at(6), stdin=text.encode())
+    assert "--late drop" in refused.stderr
+
+
+def test_how_many_ticks_does_not_depend_on_the_rows(folder: Path) -> None:
+    """No rows, all rows, rows of the far future: the clock alone decides, or the length would tell of the rows."""
+    header, *body = Path("events.csv").read_text().splitlines()
+    lengths = set()
+    files = {"none.csv": [], "all.csv": body, "one.csv": body[:1], "far.csv": ["2099-01-01T00:00:00Z,east,u,1"]}
+    for name, lines in files.items():
+        Path(name).write_text("\n".join([header, *lines]) + "\n")
+        assert run(name, out="of-" + name, now=at(12.5)).exit_code == 0
+        found = rows("of-" + name)
+        lengths.add(len(found))
+        assert [row["cell"] for row in found[:8]] == list(flu.REGIONS)
+    assert lengths == {12 * 8}
+
+
+def test_standard_input_and_output(folder: Path) -> None:
+    data = gzip.compress(Path("events.csv").read_bytes())
+    refused = run("-", out="-", end=at(4), stdin=data)
+    assert refused.exit_code == 1
+    assert "--state" in refused.stderr
+    done = run("-", out="-", state="s", end=at(4), stdin=data)
+    assert done.exit_code == 0, done.stderr
+    first = done.stdout.splitlines()
+    assert first[0] == "tick,start,cell,value,std,low,high"
+    assert len(first) == 1 + 4 * 8
+    assert "Released ticks 1 to 4" in done.stderr
+    more = run("-", out="-", state="s", end=at(6), stdin=data).stdout.splitlines()
+    assert [int(line.split(",")[0]) for line in more] == [5] * 8 + [6] * 8
+    assert run("-", "--quiet", out="-", state="s", end=at(6), stdin=data).output == ""
+
+
+def test_days_of_a_time_zone(folder: Path) -> None:
+    Path("v.csv").write_text("ts\n2026-03-28T23:30:00\n2026-03-29T03:30:00\n2026-03-30T00:30:00+02:00\n")
+    options = {"key": None, "keys": None, "tz": "Europe/Vienna", "every": "1d", "start": "2026-03-28"}
+    assert run("v.csv", end="2026-03-31", **options).exit_code == 0
+    assert [row["start"] for row in rows()] == [
+        "2026-03-28T00:00:00+01:00",
+        "2026-03-29T00:00:00+01:00",
+        "2026-03-30T00:00:00+02:00",
+    ]
+    assert totals() == [3]
+
+
+def test_sums(folder: Path) -> None:
+    options = {"key": None, "keys": None, "value": "score", "lo": 0, "hi": 10, "end": at(HOURS)}
+    assert run(**options).exit_code == 0
+    with Path("events.csv").open(newline="") as file:
+        assert totals() == [sum(int(row["score"]) for row in csv.DictReader(file))]
+    assert {row["cell"] for row in rows()} == {"sum"}
+
+
+# -- bad rows -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line", ["not a row", "soon,east,u,1", "2025-10-06T01:00:00Z,atlantis,u,1", "2024-01-01,east,u,1"]
+)
+def test_one_bad_line(folder: Path, line: str) -> None:
+    lines = Path("events.csv").read_text().splitlines()
+    lines.insert(41, line)
+    Path("events.csv").write_text("\n".join(lines) + "\n")
+    refused = run(end=at(5), rejects="bad.csv")
+    assert refused.exit_code == 1
+    assert "1 bad row" in refused.stderr
+    assert "line 42" in refused.stderr
+    assert not Path("out.csv").exists()
+    assert not Path("out.csv.state").exists()
+    with Path("bad.csv").open(newline="") as file:
+        (found,) = csv.DictReader(file)
+    assert (found["line"], found["row"]) == ("42", line)
+    assert stat.S_IMODE(Path("bad.csv").stat().st_mode) == 0o600
+    done = run("events.csv", "--skip-bad", end=at(HOURS))
+    assert done.exit_code == 0
+    assert "line 42" in done.stderr
+    assert sum(totals()) == len(lines) - 2
+    published = Path("out.csv").read_bytes()
+    assert run(end=at(40)).exit_code == 1
+    assert Path("out.csv").read_bytes() == published
+
+
+def test_start_after_all_rows(folder: Path) -> None:
+    refused = run(start="2030-01-01", end="2030-01-02")
+    assert refused.exit_code == 1
+    assert "before --start" in refused.stderr
+    assert not Path("out.csv").exists()
+
+
+def test_ctrl_c_while_the_file_is_read(folder: Path) -> None:
+    """A real signal to a real process while DuckDB counts."""
+    header, *body = Path("events.csv").read_text().splitlines()
+    with Path("long.csv").open("w") as file:
+        file.write(header + "\n" + ("\n".join(body) + "\n") * 1500)
+    before = {path.name for path in folder.iterdir()}
+    program = """
+        import os, signal, sys, threading, typer
+        from evercount.cli.release_command import release
+        from evercount.files import publish
+
+        real = publish.count
+
+        def count(*args, **options):
+            threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            return real(*args, **options)
+
+        publish.count = count
+        app = typer.Typer()
+        app.command()(release)
+        app()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), "long.csv", *arguments_of(end=at(3))]
+    stopped = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert stopped.returncode == 130
+    assert "Traceback" not in stopped.stderr
+    assert {path.name for path in folder.iterdir()} == before | {".out.csv.state.lock"}
+
+
+def test_ctrl_c_leaves_things_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(end=at(3)).exit_code == 0
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    real, calls = Stream.step_totals, []
+
+    def interrupted(self: Stream, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return real(self, *args)
+
+    monkeypatch.setattr(Stream, "step_totals", interrupted)
+    stopped = run(end=at(9))
+    assert stopped.exit_code == 130
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    monkeypatch.undo()
+    os.chdir(folder)
+    assert run(end=at(9)).exit_code == 0
+    assert len(rows()) == 9 * 8
+
+
+# -- one stream, one state ------------------------------------------------------------------------------------------
+
+
+def test_a_finished_horizon_says_so(folder: Path) -> None:
+    done = run(horizon=5, end=at(HOURS))
+    assert done.exit_code == 0
+    assert "horizon of 5 ticks is complete" in done.stderr
+    assert len(rows()) == 5 * 8
+    refused = run(horizon=5, end=at(HOURS))
+    assert refused.exit_code == 1
+    assert "all 5 ticks" in refused.stderr
+    assert len(rows()) == 5 * 8
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"epsilon": "2"}, "epsilon was 1.0 and is now 2.0"),
+        ({"every": "2h"}, "every was '3600 s' and is now '7200 s'"),
+        ({"start": "2025-10-06T01:00+00:00"}, "start was"),
+        ({"horizon": "none"}, "horizon was 64 and is now None"),
+        ({"tz": "Europe/Vienna"}, "tz was 'UTC'"),
+        ({"unknown": "other"}, "unknown was 'refuse'"),
+        ({"late": "next"}, "late was 'drop'"),
+        ({"keys": "others.txt"}, "--keys holds other keys"),
+        ({"user": "user", "max_events": 3}, "max_events was 1"),
+    ],
+)
+def test_other_parameters_are_refused(folder: Path, changed: dict[str, str], named: str) -> None:
+    Path("others.txt").write_text("\n".join(reversed(flu.REGIONS)))
+    assert run(end=at(3)).exit_code == 0
+    before = Path("out.csv").read_bytes(), Path("out.csv.state").read_bytes()
+    refused = run(end=at(5), **changed)
+    assert refused.exit_code == 1
+    assert named in refused.stderr
+    assert (Path("out.csv").read_bytes(), Path("out.csv.state").read_bytes()) == before
+
+
+def test_a_second_noise_stream_has_to_be_asked_for(folder: Path) -> None:
+    assert run(end=at(5)).exit_code == 0
+    first = Path("out.csv").read_bytes(), Path("out.csv.state").read_bytes()
+    done = run("events.csv", "--new-noise-stream", end=at(5))
+    assert done.exit_code == 0
+    assert "Together with 1 earlier noise stream over the same data: epsilon=1.45468" in done.stderr
+    assert (Path("out.1.csv").read_bytes(), Path("out.csv.state.1").read_bytes()) == first
+    assert rows() != rows("out.1.csv")
+    again = run("events.csv", "--new-noise-stream", end=at(5), epsilon="0.5")
+    assert "Together with 2 earlier" in again.stderr
+    assert Path("out.2.csv").exists()
+    continued = run(end=at(6), epsilon="0.5")
+    assert "Together with 2 earlier" in continued.stderr
+    # the first stream goes on under its new name
+    assert run(out="out.1.csv", state="out.csv.state.1", end=at(6)).exit_code == 0
+    other = run("events.csv", "--new-noise-stream", end=at(6), adjacency="replace")
+    assert other.exit_code == 1
+    assert "adjacency" in other.stderr
+
+
+def test_the_chart_shows_all_runs(folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for form in ("jsonl", "parquet"):
+        assert run(end=at(3), out=f"out.{form}").exit_code == 0
+        assert run(end=at(6), out=f"out.{form}", plot="chart.png").exit_code == 0
+        assert Path("chart.png").read_bytes().startswith(b"\x89PNG")
+        Path("chart.png").unlink()
+
+
+# -- wrong flags ----------------------------------------------------------------------------------------------------
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"every": "1y"}, "tick length"),
+    ({"start": "tomorrow"}, "ISO 8601"),
+    ({"start": "2026-03-29T02:30", "tz": "Europe/Vienna"}, "does not exist"),
+    ({"start": "2026-10-25T02:30", "tz": "Europe/Vienna"}, "happens twice"),
+    ({"tz": "Mars/Olympus"}, "time zone"),
+    ({"end": "2025-01-01"}, "not after --start"),
+    ({"time": "when"}, "no column 'when'; its columns: 'ts', 'region'"),
+    ({"key": "colour"}, "no column 'colour'"),
+    ({"key": None}, "--keys"),
+    ({"keys": None}, "--keys"),
+    ({"keys": "absent.txt"}, "cannot be read"),
+    ({"keys": "empty.txt"}, "holds no key"),
+    ({"keys": "twice.txt"}, "lines 1 and 3"),
+    ({"horizon": "-3"}, "horizon"),
+    ({"horizon": "0"}, "horizon"),
+    ({"horizon": str(2**60)}, "horizon"),
+    ({"horizon": "many"}, "whole number"),
+    ({"epsilon": "-1"}, "epsilon"),
+    ({"delta": "2"}, "delta"),
+    ({"adjacency": "near"}, "adjacency"),
+    ({"late": "maybe"}, "late"),
+    ({"unknown": "guess"}, "unknown"),
+    ({"query": "sum"}, "--key"),
+    ({"value": "score"}, "--lo"),
+    ({"lo": 1.0}, "--value"),
+    ({"user": "user"}, "--max-events"),
+    ({"max_events": 3}, "--user"),
+    ({"user": "user", "max_events": 0}, "max_events"),
+    ({"out": "out.xlsx"}, ".parquet"),
+    ({"out": "nowhere/out.csv"}, "no folder"),
+    ({"out": "events.csv"}, "same file"),
+    ({"rejects": "out.csv"}, "same file"),
+    ({"plot": "chart.gif"}, ".png"),
+    ({"factorization": "magic"}, "unknown factorization"),
+    ({"delimiter": "::"}, "--delimiter"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=[str(w[0]) for w in WRONG])
+def test_wrong_flags(folder: Path, options: dict[str, Any], message: str) -> None:
+    Path("empty.txt").write_text("\n \n")
+    Path("twice.txt").write_text("east\nwest\neast\n")
+    before = {path.name for path in folder.iterdir()}
+    refused = run(**{"end": at(5), **options})
+    assert refused.exit_code == 1, refused.output
+    assert message in refused.stderr
+    assert refused.stdout == ""
+    left = {path.name for path in folder.iterdir()} - before
+    assert left <= {".out.csv.state.lock"}
+
+
+def test_the_example_is_reproducible(folder: Path) -> None:
+    counts = flu.generate(HOURS)
+    assert counts.shape == (HOURS, len(flu.REGIONS))
+    np.testing.assert_array_equal(counts, flu.generate(HOURS))
+    np.testing.assert_array_equal(counts[:5], flu.generate(5))
+    assert (flu.generate(HOURS, seed=1) != counts).any()
+    season = flu.rates(np.arange(flu.HOURS)).reshape(-1, 168, 8).sum(axis=1)
+    np.testing.assert_array_less(4 * season[0], season.max(axis=0))
+
+
+def test_budget_of_the_stream(folder: Path) -> None:
+    """What the options say is what the noise is calibrated to."""
+    assert run(end=at(2), user="user", max_events=3, adjacency="replace").exit_code == 0
+    made = Stream.restore(State.load(Path("out.csv.state").read_bytes()).stream)
+    budget = Budget(1.0, 1e-6, adjacency="replace", unit="user", max_events=3)
+    assert made.budget == budget
+    assert made.sigma == Stream(Histogram(flu.REGIONS), budget, 64).sigma
+
+
+def test_the_documented_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of docs/release.md, one after the other."""
+    text = Path(__file__).parents[2].joinpath("docs", "release.md").read_text("utf-8")
+    monkeypatch.chdir(tmp_path)
+    ran = 0
+    for kind, block in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL):
+        if kind == "python":
+            exec(block, {})
+            continue
+        for line in block.strip().splitlines():
+            program, command, *arguments = shlex.split(line)
+            assert (program, command) == ("evercount", "release")
+            done = CliRunner().invoke(APP, arguments)
+            assert done.exit_code == 0, done.stderr
+            ran += 1
+    assert ran == 3
+    assert [len(rows(name)) for name in ("hourly.csv", "daily.parquet")] == [48 * 8, 2]

@@ -1,0 +1,493 @@
+"""What must not go wrong at the edges: refusals that would reveal, copies, interrupts, caps, stated errors."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+from evercount import Average, Budget, Count, Edges, Histogram, Secret, SparseCount, Stream, Sum, Window
+from evercount.engine.retry import fingerprint
+from evercount.engine.snapshot_format import pack, unpack
+from evercount.errors import AlreadyReleased, EvercountError, InputError, ParameterError, SnapshotError
+from evercount.factorizations import BinaryTree, Honaker
+from evercount.local import LocalClient
+
+BUDGET = Budget(1.0, 1e-9)
+USERS = Budget(1.0, 1e-9, unit="user", max_events=1)
+SECRET = Secret.from_hex("7" * 64)
+
+
+def test_one_user_cannot_add_more_than_the_cap_to_a_count():
+    for query in (Count(), Window(3)):
+        stream = Stream(query, USERS, 8)
+        for events in ([1000], [2], [0.5], ["x"]):
+            with pytest.raises(InputError, match="is 1"):
+                stream.step(events, users=["alice"])
+        with pytest.raises(InputError, match="sequence of events"):
+            stream.step(5, users=["alice"])
+        assert stream.step([1, 0], users=["alice", "bob"]).tick == 1
+
+
+def test_users_are_named_always_or_never():
+    stream = Stream(Count(), USERS, 8)
+    stream.step(None, users=["a"])
+    for attempt in (lambda: stream.step(3), lambda: stream.run([3]), lambda: stream.step_totals([3])):
+        with pytest.raises(ParameterError, match="every tick must do the same"):
+            attempt()
+    assert Stream.restore(stream.snapshot()).step(None, users=["b"]).tick == 2
+    plain = Stream(Count(), USERS, 8)
+    plain.step(3)
+    with pytest.raises(ParameterError, match="every tick must do the same"):
+        plain.step(None, users=["a"])
+
+
+def test_no_refusal_depends_on_how_large_a_running_sum_is():
+    """A refusal at some total would tell it apart from its neighbour for certain."""
+    stream = Stream(Histogram(2), BUDGET, 10)
+    for _ in range(4):
+        release = stream.step_totals(np.asarray([2**53, 0]))
+    assert release.values[0] == pytest.approx(4 * 2**53)
+    with pytest.raises(ParameterError, match="too fine"):
+        Sum(0, 1, 2.0**-40)
+
+
+def test_errors_do_not_show_counts():
+    stream = Stream(Count(max_per_tick=10), BUDGET, 5)
+    for attempt in (lambda: stream.step(1234567), lambda: stream.run([1, 1234567])):
+        with pytest.raises(InputError) as caught:
+            attempt()
+        assert "1234567" not in str(caught.value)
+
+
+def test_streams_are_not_copied_or_pickled():
+    for noise in ("exact", "insecure-float"):
+        stream = Stream(Count(), BUDGET, 5, noise=noise)
+        for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(ParameterError):
+                attempt(stream)
+
+
+def test_an_interrupted_tick_stops_the_stream(monkeypatch):
+    stream = Stream(Count(), BUDGET, 50)
+    stream.step(1)
+    blob = stream.snapshot()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "_running", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stream.step(1)
+    with pytest.raises(EvercountError, match="newest snapshot"):
+        stream.step(1)
+    assert Stream.restore(blob).step(1).tick == 2
+
+
+def test_an_interrupted_encoder_is_rolled_back(monkeypatch):
+    stream = Stream(Edges(5), BUDGET, 50)
+    stream.step([(0, 1)])
+    original = Edges.encode
+
+    def late(self, state, events):
+        if events == [(2, 3)]:
+            raise KeyboardInterrupt
+        return original(self, state, events)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Edges, "encode", late)
+        with pytest.raises(KeyboardInterrupt):
+            stream.run([[(1, 2)], [(2, 3)]])
+    assert stream.step([(1, 2)]).tick == 2, "the edge is not there twice"
+
+
+def test_snapshots_that_lack_something_are_refused():
+    data, arrays = unpack(Stream(Count(), BUDGET, 5).snapshot())
+    for missing in data:
+        damaged = {key: value for key, value in data.items() if key != missing}
+        with pytest.raises(SnapshotError):
+            Stream.restore(pack(damaged, arrays))
+
+
+def test_fingerprints_see_every_event():
+    long = np.arange(2000)
+    changed = long.copy()
+    changed[1000] = -1
+    assert fingerprint([long]) != fingerprint([changed])
+    assert fingerprint([{"a", "b"}]) == fingerprint([{"b", "a"}])
+    assert fingerprint([{np.int64(0): 1}]) == fingerprint([{0: 1}])
+    assert fingerprint(np.asarray(["a", None], dtype=object)) == fingerprint(np.asarray(["a", None], dtype=object))
+    assert fingerprint(3) != fingerprint("3")
+
+
+def test_a_tick_may_be_an_iterator():
+    """It is read once: the fingerprint must not use up the events."""
+    listed = Stream(Histogram(["a", "b"]), BUDGET, 5, secret=SECRET)
+    lazy = Stream(Histogram(["a", "b"]), BUDGET, 5, secret=SECRET)
+    assert lazy.step(iter(["a"] * 1000)).values.tolist() == listed.step(["a"] * 1000).values.tolist()
+    assert lazy.step(iter(["a"] * 1000), tick=1).tick == 1, "a retry with the same events"
+    named, plain = (Stream(Histogram(["a", "b"]), USERS, 5, secret=SECRET) for _ in range(2))
+    released = named.step(iter(["a", "b"]), users=iter("xy"))
+    assert released.values.tolist() == plain.step(["a", "b"], users=["x", "y"]).values.tolist()
+
+
+def test_a_retry_is_told_by_the_numbers_of_its_time():
+    """An array that its owner changes afterwards is not what was released."""
+    stream = Stream(Histogram(4), BUDGET, 5)
+    events = np.asarray([0, 1, 2])
+    first = stream.step(events, tick=1)
+    events[0] = 3
+    with pytest.raises(AlreadyReleased):
+        stream.step(events, tick=1)
+    events[0] = 0
+    assert stream.step(events, tick=1).values.tolist() == first.values.tolist()
+    again = Stream.restore(stream.snapshot())
+    assert again.step(np.asarray([0, 1, 2]), tick=1).values.tolist() == first.values.tolist()
+
+
+def test_narrow_integer_keys_find_their_cell():
+    query = Histogram(300, unknown="other")
+    increments, _ = query.encode(None, np.array([-1, 5], np.int8))
+    assert np.flatnonzero(increments).tolist() == [5, 300]
+    increments, _ = query.encode(None, np.array([2**63 + 5, 7], np.uint64))
+    assert np.flatnonzero(increments).tolist() == [7, 300]
+    increments, _ = Histogram(200, unknown="other").encode(None, np.array([-1, 100], np.int8))
+    assert np.flatnonzero(increments).tolist() == [100, 200]
+
+
+@pytest.mark.parametrize("query", [Window(700, "periods"), Window(700, "difference"), Window(700, "inputs")])
+def test_stated_errors_of_windows_agree_one_by_one_and_in_bulk(query):
+    stream = Stream(query, BUDGET, 3000, noise="insecure-float")
+    bulk = stream.run([0] * 3000).std
+    some = [1, 2, 5, 699, 700, 701, 702, 710, 900, 1399, 1400, 1401, 1402, 1450, 2100, 2101, 2999, 3000]
+    for tick in some:
+        assert bulk[tick - 1] == pytest.approx(stream.std([tick])[0, 0], rel=2e-3)
+
+
+@pytest.mark.parametrize("kind", [BinaryTree, Honaker])
+def test_worst_row_of_trees_is_exact(kind):
+    for horizon in (1, 2, 3, 4, 5, 6, 7, 100, 1000, 1023, 1024, 1025, 99_999):
+        f = kind(horizon)
+        norms = f.row_norms(np.arange(1, horizon + 1))
+        tick, worst = f.worst_row()
+        assert worst == pytest.approx(norms.max())
+        assert norms[tick - 1] == pytest.approx(worst)
+
+
+def test_monotone_releases_have_valid_intervals():
+    runs = [
+        Stream(Count(), BUDGET, 300, noise="insecure-float", seed=s, postprocess=["monotone"]).run([0] * 300)
+        for s in range(200)
+    ]
+    low, high = (np.stack(side)[:, -1] for side in zip(*(r.interval(0.9) for r in runs), strict=True))
+    assert np.mean((low <= 0) & (high >= 0)) >= 0.9
+    last = runs[0][-1]
+    assert last.interval(0.9) == pytest.approx((low[0], high[0]))
+    assert np.mean([np.all(np.abs(r.values) <= r.bound(0.1)) for r in runs]) >= 0.9
+    naive = 1.645 * runs[0].std[-1]
+    assert np.mean([abs(r.values[-1]) <= naive for r in runs]) < 0.6, "a one-number interval would be wrong here"
+    for query in (Window(3), Average(), Sum(-1, 1), Histogram(2, removals=True)):
+        with pytest.raises(ParameterError, match="truly fall"):
+            Stream(query, BUDGET, 10, postprocess=["monotone"])
+
+
+@pytest.mark.parametrize("epsilon", [8.0, 14.0, 30.0])
+def test_intervals_hold_when_noise_is_narrower_than_the_grid(epsilon):
+    budget = Budget(epsilon, 1e-3)
+    release = Stream(Histogram(4000), budget, 1, secret=Secret.from_hex("1f" * 32)).step([])
+    low, high = release.interval(0.9)
+    assert np.mean((low <= 0) & (high >= 0)) >= 0.9 - 4 * np.sqrt(0.09 / 4000)
+
+
+def test_ratios_offer_no_bound_for_all_ticks():
+    releases = Stream(Average(0, 1, 0.5, per="event"), BUDGET, 10).run([[0.5], [1.0]])
+    with pytest.raises(ParameterError, match="first-order"):
+        releases.bound()
+
+
+def test_users_under_replace_are_not_offered_for_graphs():
+    budget = Budget(1.0, 1e-9, adjacency="replace", unit="user", max_events=2)
+    with pytest.raises(ParameterError, match="add-remove"):
+        Stream(Edges(4), budget, 10)
+
+
+def test_one_stream_per_thread_is_independent():
+    results: dict[int, list[float]] = {}
+
+    def work(number: int) -> None:
+        stream = Stream(Count(), BUDGET, 64, secret=Secret.from_hex(f"{number:02x}" * 32))
+        results[number] = [stream.step(1).value for _ in range(64)]
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, values in results.items():
+        again = Stream(Count(), BUDGET, 64, secret=Secret.from_hex(f"{number:02x}" * 32)).run([1] * 64)
+        assert values == again.values.tolist()
+
+
+@pytest.mark.parametrize("place", ["_publish", "_running", "_tidy", "_as_releases"])
+def test_a_snapshot_of_an_interrupted_stream_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """try: step() finally: save(snapshot()) must not bring back a tick that was added but not released."""
+    for query, events in ((Count(), 1000), (Edges(4), [(1, 2)])):
+        stream = Stream(query, BUDGET, 8)
+        stream.step(0 if isinstance(query, Count) else [])
+        good = stream.snapshot()
+
+        def stop(*given: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Stream, place, stop)
+            with pytest.raises(KeyboardInterrupt):
+                stream.step(events)
+        retries = [
+            lambda tick=tick, stream=stream, events=events: stream.step(events, tick=tick) for tick in (1, 2, None)
+        ]
+        for attempt in (stream.snapshot, *retries):
+            with pytest.raises(EvercountError, match="interrupted"):
+                attempt()
+        assert Stream.restore(good).step(events).tick == 2
+
+
+def test_an_interrupt_at_any_line_never_leaves_a_half_advanced_stream() -> None:
+    """Ctrl-C is raised before every line of a step in turn: the stream is then as before, or it refuses."""
+    import sys
+    from types import FrameType
+    from typing import Any
+
+    def fresh() -> Stream:
+        stream = Stream(Edges(5), Budget(1.0, 1e-9, unit="user", max_events=2), 8, noise="insecure-float", seed=1)
+        stream.step([(0, 1)], users=["a"])
+        return stream
+
+    def state(stream: Stream) -> tuple[Any, ...]:
+        encoder = stream.query.dump_state(stream._encoder)
+        return stream.tick, stream._totals.tolist(), dict(stream._users), stream._noise.stream.tick, repr(encoder)
+
+    twin = fresh()
+    before = state(twin)
+    twin.step([(1, 2), (2, 3)], users=["a", "b"])
+    after = state(twin)
+    line, finished, refused = 0, False, 0
+    while not finished:
+        stream, seen = fresh(), 0
+
+        def trace(frame: FrameType, event: str, argument: object, limit: int = line) -> Any:
+            nonlocal seen
+            if "evercount" not in frame.f_code.co_filename:
+                return None
+            if event == "line":
+                seen += 1
+                if seen > limit:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            stream.step([(1, 2), (2, 3)], users=["a", "b"])
+            finished = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        try:
+            stream.snapshot()
+        except EvercountError:
+            refused += 1
+        else:
+            assert state(stream) in (before, after), f"after line {line}"
+        line += 1
+    assert line > 100
+    assert refused > 50
+
+
+def test_empty_runs_change_nothing() -> None:
+    for query, postprocess in (
+        (Count(), ["monotone"]),
+        (Window(5), []),
+        (Window(5, "periods"), []),
+        (Histogram(3), []),
+    ):
+        for noise in ("exact", "insecure-float"):
+            stream = Stream(query, BUDGET, 100, noise=noise, postprocess=postprocess)
+            assert len(stream.run([])) == 0
+            assert len(stream.run([[0] if isinstance(query, Histogram) else 1])) == 1
+
+
+def test_one_text_is_not_a_list_of_users() -> None:
+    with pytest.raises(InputError, match="not one text"):
+        Stream(Histogram(["a", "b"]), USERS, 4).step(["a"] * 5, users="alice")
+
+
+def test_what_is_published_cannot_be_changed() -> None:
+    for noise in ("exact", "insecure-float"):
+        stream = Stream(Histogram(3), BUDGET, 5, noise=noise)
+        release = stream.step([0, 1], tick=1)
+        with pytest.raises(ValueError, match="read-only"):
+            release.values[0] = 999
+        if noise == "exact":
+            assert release.values.base is None or release.values.base.size <= 3, "no noise of later ticks behind it"
+
+
+def test_errors_are_the_same_from_several_threads() -> None:
+    """Exact errors are built up when they are asked for, by the service's readers and writer alike."""
+    expected = Stream(Count(), BUDGET, 10**6).std([999_999])[0, 0]
+    for _ in range(5):
+        stream = Stream(Count(), BUDGET, 10**6)
+        stream.factorization._covariance = None  # type: ignore[attr-defined]
+        found: list[float] = []
+        barrier = threading.Barrier(4)
+
+        def ask(stream: Stream = stream, found: list[float] = found, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            found.append(float(stream.std([999_999])[0, 0]))
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [expected] * 4
+
+
+def test_monotone_intervals_do_not_depend_on_how_ticks_were_called() -> None:
+    releases = Stream(Count(), BUDGET, 300, postprocess=["monotone"], secret=SECRET).run([1] * 300)
+    low, high = releases.interval(0.9)
+    for i in (0, 1, 7, 100, 299):
+        assert releases[i].interval(0.9) == (low[i], high[i])
+    steps = Stream(Count(), BUDGET, 300, postprocess=["monotone"], secret=SECRET)
+    for i in range(3):
+        assert steps.step(1).interval(0.9) == pytest.approx((low[i], high[i]))
+
+
+def test_exports_say_what_they_are(tmp_path) -> None:
+    import csv
+
+    releases = Stream(Count(), BUDGET, 5, noise="insecure-float", postprocess=["integer"]).run([1, 2])
+    releases.to_csv(tmp_path / "a.csv")
+    with (tmp_path / "a.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["noise"] == "insecure-float"
+    assert rows[0]["postprocessed"] == "integer"
+    releases.to_numpy(tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as loaded:
+        assert str(loaded["noise"]) == "insecure-float"
+    plain = Stream(Count(), BUDGET, 5).run([1, 2])
+    assert list(plain.table()) == ["tick", "cell", "value", "std", "low", "high"]
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda s: s.run(5),
+        lambda s: s.run(None),
+        lambda s: s.run({1: 2}),
+        lambda s: s.run_totals(5),
+        lambda s: s.step(np.timedelta64(3, "s")),
+        lambda s: s.step(3, tick="a"),
+        lambda s: s.step(3, tick=0),
+        lambda s: s.step_totals([3], tick="a"),
+        lambda s: s.step(3, tick=2.0),
+        lambda s: s.std("a"),
+        lambda s: s.std([1.5]),
+        lambda s: s.std([0]),
+        lambda s: s.std([101]),
+        lambda s: s.run([1, 2]).between(1.5, 2),
+        lambda s: s.run([1, 2]).between("a", 2),
+        lambda s: s.run([1, 2]).bound("a"),
+    ],
+)
+def test_bad_arguments_are_typed(attempt) -> None:
+    with pytest.raises(EvercountError):
+        attempt(Stream(Count(), BUDGET, 100))
+
+
+def test_half_precision_counts_are_counts() -> None:
+    assert Stream(Count(), BUDGET, 100).step(np.float16(3)).tick == 1
+
+
+def test_snapshots_with_other_contents_are_refused() -> None:
+    data, arrays = unpack(Stream(Count(), BUDGET, 5).snapshot())
+    for change in ({"tick": -3}, {"tick": "x"}, {"tick": 1}, {"postprocess": ["zz"]}, {"horizon": -1}, {"query": 3}):
+        with pytest.raises(SnapshotError):
+            Stream.restore(pack({**data, **change}, arrays))
+    with pytest.raises(SnapshotError):
+        Stream.restore(pack(data, {**arrays, "totals": np.zeros(5, np.int64)}))
+    with pytest.raises(SnapshotError):
+        Stream.restore(pack({**data, "noise": {**data["noise"], "name": "zz"}}, arrays))
+
+
+def test_an_interrupted_sparse_counter_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = SparseCount(1.0, 100, max_ones=50)
+    counter.run([1, 2])
+    good = counter.snapshot()
+
+    def stop(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SparseCount, "_release", stop)
+        with pytest.raises(KeyboardInterrupt):
+            counter.step(7)
+    for attempt in (counter.snapshot, lambda: counter.step(7)):
+        with pytest.raises(EvercountError, match="interrupted"):
+            attempt()
+    assert SparseCount.restore(good).step(7).tick == 3
+
+
+def test_a_local_client_is_neither_copied_nor_pickled() -> None:
+    client = LocalClient(0.5, 1e-6, 1000)
+    for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(ParameterError, match="client is not"):
+            attempt(client)
+
+
+def test_a_local_client_answers_one_of_two_threads() -> None:
+    for _ in range(20):
+        client = LocalClient(0.5, 1e-6, 1000)
+        answers: list[object] = []
+        barrier = threading.Barrier(2)
+
+        def ask(value: float, client: LocalClient = client, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            try:
+                answers.append(client.message(value))  # noqa: B023 - joined below
+            except AlreadyReleased as error:
+                answers.append(error)  # noqa: B023
+
+        threads = [threading.Thread(target=ask, args=(value,)) for value in (0.1, 0.9)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(isinstance(answer, bytes) for answer in answers) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("events", "change"),
+    [
+        (["a", "b"], lambda e: e.append("a")),
+        ([["a"], ["b"]], lambda e: e[0].append("b")),
+        ((["a"], ["b"]), lambda e: e[0].append("b")),
+        ([("a",), ("b",)], lambda e: e.append(("a",))),
+        ([{"a"}, {"b"}], lambda e: e[0].add("b")),
+        (np.asarray(["a", "b"], dtype=object), lambda e: e.__setitem__(0, "b")),
+    ],
+)
+def test_events_that_their_owner_changes_are_another_tick(events, change) -> None:
+    stream = Stream(Histogram(["a", "b"], max_keys_per_event=2), BUDGET, 5)
+    same = copy.deepcopy(events)
+    first = stream.step(events, tick=1)
+    change(events)
+    with pytest.raises(AlreadyReleased):
+        stream.step(events, tick=1)
+    assert stream.step(same, tick=1).values.tolist() == first.values.tolist()
+    assert Stream.restore(stream.snapshot()).step(same, tick=1).values.tolist() == first.values.tolist()

@@ -1,0 +1,435 @@
+"""Counting files: every format against plain Python, bad rows with their lines, users, late rows."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+
+from evercount.declare.schedule import Clock, microseconds
+from evercount.errors import InputError, ParameterError
+from evercount.files.bad_rows import find_rejects, write_rejects
+from evercount.files.count_rows import Counts, Spec, count
+from evercount.files.source import Prefix, freeze, open_source
+from evercount.queries import Sum
+
+pytest.importorskip("duckdb")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+KEYS = ("north", "south", "süd, 'west'", "never seen")
+CLOCK = Clock.of("1h", "2026-01-01T00:00")
+HISTOGRAM = Spec(CLOCK, "ts", "histogram", "region", KEYS)
+FORMATS = ["csv", "csv.gz", "jsonl", "jsonl.gz", "parquet"]
+
+
+def rows_of(number: int = 400, seed: int = 3) -> list[dict[str, Any]]:
+    generator = np.random.default_rng(seed)
+    seconds = generator.integers(0, 10 * 3600, number)
+    return [
+        {
+            "ts": f"2026-01-01T{s // 3600:02d}:{s // 60 % 60:02d}:{s % 60:02d}",
+            "region": KEYS[int(generator.integers(0, 3))],
+            "user": f"u{int(generator.integers(0, 40))}",
+            "score": float(generator.integers(-8, 9)) / 8,
+            "note": 'a "quoted", text',
+        }
+        for s in seconds.tolist()
+    ]
+
+
+def write(folder: Path, rows: list[dict[str, Any]], form: str, delimiter: str = ",") -> str:
+    path = folder / f"events.{form}"
+    if form == "parquet":
+        typed = [{**row, "ts": datetime.fromisoformat(row["ts"])} for row in rows]
+        pq.write_table(pa.Table.from_pylist(typed), path)
+        return str(path)
+    text = io.StringIO(newline="")
+    if form.startswith("csv"):
+        writer = csv.DictWriter(text, list(rows[0]), delimiter=delimiter, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    else:
+        text.write("".join(json.dumps(row) + "\n" for row in rows))
+    data = text.getvalue().encode()
+    path.write_bytes(gzip.compress(data) if form.endswith(".gz") else data)
+    return str(path)
+
+
+def counted(path: str, spec: Spec, scratch: Path, first: int = 0, last: int = 10, **more: Any) -> Counts:
+    scratch.mkdir(exist_ok=True)
+    (scratch / "input").unlink(missing_ok=True)
+    return count(open_source(path, scratch), spec, first, last, scratch, **more)
+
+
+def dense(counts: Counts, ticks: int, cells: int) -> np.ndarray:
+    return np.stack([counts.row(tick, cells) for tick in range(ticks)])
+
+
+def text_file(folder: Path, text: str, name: str = "events.csv") -> str:
+    path = folder / name
+    path.write_text(text, "utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_histogram_of_every_format(tmp_path: Path, form: str) -> None:
+    rows = rows_of()
+    expected = np.zeros((10, 4), np.int64)
+    for row in rows:
+        expected[int(row["ts"][11:13]), KEYS.index(row["region"])] += 1
+    got = counted(write(tmp_path, rows, form), HISTOGRAM, tmp_path / "scratch")
+    assert got.bad == 0
+    np.testing.assert_array_equal(dense(got, 10, 4), expected)
+    assert expected[:, 3].sum() == 0  # a key of the public list that no row has is a cell all the same
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_sum_rounds_as_the_query_does(tmp_path: Path, form: str) -> None:
+    rows = rows_of()
+    spec = Spec(CLOCK, "ts", "sum", value="score", lo=-1.0, hi=1.0, grid=0.25)
+    query = Sum(-1.0, 1.0, 0.25)  # scores are eighths, so that halves of a grid unit are rounded
+    expected = np.zeros(10, np.int64)
+    for row in rows:
+        expected[int(row["ts"][11:13])] += query.units([row["score"]])[0]
+    got = counted(write(tmp_path, rows, form), spec, tmp_path / "scratch")
+    np.testing.assert_array_equal(dense(got, 10, 1)[:, 0], expected)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_users_keep_their_first_events(tmp_path: Path, form: str) -> None:
+    rows = rows_of()
+    spec = Spec(CLOCK, "ts", "histogram", "region", KEYS, user="user", max_events=3)
+    order = sorted(range(len(rows)), key=lambda i: (rows[i]["ts"], i))
+    seen: Counter[str] = Counter()
+    expected = np.zeros((10, 4), np.int64)
+    for i in order:
+        row = rows[i]
+        if seen[row["user"]] < 3:
+            seen[row["user"]] += 1
+            expected[int(row["ts"][11:13]), KEYS.index(row["region"])] += 1
+    path = write(tmp_path, rows, form)
+    got = counted(path, spec, tmp_path / "scratch")
+    np.testing.assert_array_equal(dense(got, 10, 4), expected)
+    assert dict(got.users) == dict(seen)
+    # in two runs, with what the first one has seen
+    one = counted(path, spec, tmp_path / "scratch", 0, 4)
+    two = counted(path, spec, tmp_path / "scratch", 4, 10, users=one.users)
+    np.testing.assert_array_equal(dense(one, 10, 4) + dense(two, 10, 4), expected)
+    assert {**one.users, **two.users} == dict(seen)
+
+
+def test_neighbouring_files(tmp_path: Path) -> None:
+    """Without one row: one cell of one tick differs by one. Without one user: at most max_events units differ."""
+    rows = rows_of(120)
+    whole = dense(counted(write(tmp_path, rows, "csv"), HISTOGRAM, tmp_path / "s"), 10, 4)
+    for i in range(0, 120, 17):
+        less = dense(counted(write(tmp_path, rows[:i] + rows[i + 1 :], "csv"), HISTOGRAM, tmp_path / "s"), 10, 4)
+        assert sorted((whole - less).ravel().tolist())[-2:] == [0, 1]
+        assert (whole - less).min() == 0
+    spec = Spec(CLOCK, "ts", "histogram", "region", KEYS, user="user", max_events=2)
+    whole = dense(counted(write(tmp_path, rows, "csv"), spec, tmp_path / "s"), 10, 4)
+    busiest = Counter(row["user"] for row in rows).most_common(4)
+    assert busiest[-1][1] > 2
+    for user, _ in busiest:
+        others = [row for row in rows if row["user"] != user]
+        less = dense(counted(write(tmp_path, others, "csv"), spec, tmp_path / "s"), 10, 4)
+        assert (whole - less).min() >= 0
+        assert (whole - less).sum() == 2
+
+
+def test_ties_of_a_user_go_by_the_order_of_rows(tmp_path: Path) -> None:
+    rows = "".join(f"2026-01-01T00:00:00,{KEYS[i % 2]},u{i // 2}\n" for i in range(4000))
+    path = text_file(tmp_path, "ts,region,user\n" + rows)
+    spec = Spec(CLOCK, "ts", "histogram", "region", KEYS, user="user", max_events=1)
+    np.testing.assert_array_equal(counted(path, spec, tmp_path / "s").row(0, 4), [2000, 0, 0, 0])
+
+
+def test_row_numbers_follow_the_file_when_it_is_read_in_parallel(tmp_path: Path) -> None:
+    """A file of many buffers: the bad rows are found on their lines."""
+    wanted = {7, 150_001, 300_000, 450_123, 599_999}
+    lines = [f"2026-01-01T00:00:00,{'stranger' if n in wanted else 'north'},{'x' * 60}" for n in range(2, 600_002)]
+    path = text_file(tmp_path, "ts,region,note\n" + "\n".join(lines))
+    scratch = tmp_path / "s"
+    assert counted(path, HISTOGRAM, scratch).bad == len(wanted)
+    source = open_source(path, _fresh(tmp_path))
+    found = list(find_rejects(source, HISTOGRAM, scratch))
+    assert {reject.line for reject in found} == wanted
+    assert all(reject.exact for reject in found)
+
+
+def _fresh(folder: Path) -> Path:
+    path = folder / f"fresh{len(list(folder.iterdir()))}"
+    path.mkdir()
+    return path
+
+
+TIMES = [
+    ("2026-01-01T01:30:00", 1),
+    ("2026-01-01 01:30:00", 1),
+    ("2026-01-01T01:30", 1),
+    ("2026-01-01", 0),
+    ("2026-01-01T01:30:00.250", 1),
+    ("2026-01-01T01:30:00Z", 1),
+    ("2026-01-01T01:30:00+01:00", 0),
+    ("2026-01-01T01:30-02:00", 3),
+    ("2026-01-01T01:30+01", 0),  # as long as a time with seconds
+    ("2026-01-01T01:30:00.999999-0330", 5),
+    ("2026-01-01T23:30:00", None),  # after the last tick of the run: an event, but not now
+    ("9999-12-31T00:00:00", None),
+    ("2025-12-31T23:59:59", 4),
+    ("", 1),
+    ("soon", 2),
+    ("infinity", 2),
+    ("epoch", 2),
+    ("2026-02-30T00:00:00", 2),
+    ("1767225600", 2),
+    ("12/31/2026", 2),
+    ("2026-01-01T01:30:00 Europe/Vienna", 2),
+    ("2026-01-01T25:00:00", 2),
+]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+@pytest.mark.parametrize(("text", "expected"), TIMES)
+def test_forms_of_time(tmp_path: Path, form: str, text: str, expected: int | None) -> None:
+    """Legal ones by their tick; the last nine (and one before the start) are bad, with the number of the reason."""
+    bad = TIMES.index((text, expected)) >= 12
+    if form == "csv":
+        path = text_file(tmp_path, "ts\n" + (text or '""') + "\n")
+    else:
+        path = text_file(tmp_path, json.dumps({"ts": text or None}) + "\n", "events.jsonl")
+    got = counted(path, Spec(CLOCK, "ts"), tmp_path / "s")
+    assert got.bad == int(bad)
+    assert got.ticks.tolist() == ([] if bad or expected is None else [expected])
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_wall_times_of_a_zone(tmp_path: Path, form: str) -> None:
+    """Vienna, the day of each change: wall times, and the same instants with their offsets."""
+    zone = ZoneInfo("Europe/Vienna")
+    clock = Clock.of("1h", "2026-03-29", "Europe/Vienna")
+    walls = ["2026-03-29T01:59:59", "2026-03-29T03:00:00", "2026-10-25T02:30:00", "2026-10-25T03:30:00"]
+    ticks = [clock.tick_of(microseconds(datetime.fromisoformat(w).replace(tzinfo=zone))) for w in walls]
+    assert ticks[:2] == [1, 2]
+    spec = Spec(clock, "ts")
+    path = write(tmp_path, [{"ts": wall} for wall in walls], form)
+    got = counted(path, spec, tmp_path / "s", 0, 10_000)
+    assert got.ticks.tolist() == ticks
+    missing = write(tmp_path, [{"ts": "2026-03-29T02:30:00"}], form)
+    assert counted(missing, spec, tmp_path / "s", 0, 10_000).bad == 1
+    if form != "parquet":
+        aware = write(tmp_path, [{"ts": "2026-10-25T02:30:00+01:00"}], form)
+        assert counted(aware, spec, tmp_path / "s", 0, 10_000).ticks.tolist() == [ticks[2] + 1]
+
+
+def test_aware_parquet_and_types_that_are_no_time(tmp_path: Path) -> None:
+    zone = ZoneInfo("America/New_York")
+    moment = datetime(2025, 12, 31, 20, 30, tzinfo=zone)
+    pq.write_table(pa.table({"ts": pa.array([moment], pa.timestamp("ns", "America/New_York"))}), tmp_path / "a.parquet")
+    spec = Spec(Clock.of("1h", "2026-01-01", "UTC"), "ts")
+    assert counted(str(tmp_path / "a.parquet"), spec, tmp_path / "s").ticks.tolist() == [1]
+    pq.write_table(pa.table({"ts": [1767225600]}), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match="BIGINT"):
+        counted(str(tmp_path / "b.parquet"), spec, tmp_path / "s")
+
+
+def test_columns_named_like_the_program_s_own(tmp_path: Path) -> None:
+    names = ["t", "k", "n", "us", "cell", "place", "TS", "ts", "who", "line", "f"]
+    header, row = ",".join(names), ",".join("2026-01-01T00:00:00" if n == "ts" else "north" for n in names)
+    spec = Spec(CLOCK, "ts", "histogram", "k", KEYS, user="n", max_events=2)
+    got = counted(text_file(tmp_path, f"{header}\n{row}\n"), spec, tmp_path / "s")
+    assert (got.bad, got.totals.tolist()) == (0, [1])
+    table = {n: ["2026-01-01T00:00:00" if n == "ts" else "north"] for n in names if n != "TS"}
+    pq.write_table(pa.table(table), tmp_path / "x.parquet")
+    assert counted(str(tmp_path / "x.parquet"), spec, tmp_path / "s").totals.tolist() == [1]
+
+
+def test_bad_rows_of_a_csv(tmp_path: Path) -> None:
+    text = (
+        "ts,region\n"
+        "2026-01-01T00:00:00,north\n"
+        "never,north\n"
+        "2026-01-01T00:00:00,north,more\n"
+        "2026-01-01T00:00:00,stranger\n"
+        "2026-01-01T00:00:00\n"
+        "2025-01-01T00:00:00,north\n"
+        ",north\n"
+        "2026-01-01T00:00:00,\n"
+        "2026-01-01T00:00:00,\"süd, 'west'\"\n"
+    )
+    path, scratch = text_file(tmp_path, text), tmp_path / "s"
+    got = counted(path, HISTOGRAM, scratch)
+    assert (got.bad, got.totals.tolist()) == (7, [1, 1])
+    source = open_source(path, _fresh(tmp_path))
+    found = {reject.line: reject for reject in find_rejects(source, HISTOGRAM, scratch)}
+    assert sorted(found) == [3, 4, 5, 6, 7, 8, 9]
+    assert "ISO 8601" in found[3].reason
+    assert "Columns" in found[4].reason
+    assert "--keys" in found[5].reason
+    assert "--start" in found[7].reason
+    assert found[8].reason == "no time"
+    assert found[5].text == "2026-01-01T00:00:00,stranger"
+    few = write_rejects(tmp_path / "rejects.csv", find_rejects(source, HISTOGRAM, scratch))
+    assert len(few) == 5
+    assert (tmp_path / "rejects.csv").stat().st_mode & 0o777 == 0o600
+    with (tmp_path / "rejects.csv").open(newline="") as file:
+        assert {int(row["line"]) for row in csv.DictReader(file)} == set(found)
+
+
+def test_bad_rows_of_a_jsonl(tmp_path: Path) -> None:
+    good = '{"ts": "2026-01-01T00:00:00", "region": "north"}'
+    lines = [
+        good,
+        "",
+        '{"ts": "2026-01-',
+        f"{good} x",
+        "[1, 2]",
+        '{"region": "north"}',
+        good.replace("north", "x"),
+        good,
+    ]
+    path, scratch = text_file(tmp_path, "\n".join(lines), "e.jsonl"), tmp_path / "s"
+    got = counted(path, HISTOGRAM, scratch)
+    assert (got.bad, got.totals.tolist()) == (5, [2])
+    found = list(find_rejects(open_source(path, _fresh(tmp_path)), HISTOGRAM, scratch))
+    assert [reject.line for reject in found] == [3, 4, 5, 6, 7]
+    assert found[0].text == lines[2]
+
+
+def test_values_out_of_range_are_bad(tmp_path: Path) -> None:
+    values = ["0", "1", "1.0001", "-0.1", "nan", "inf", "", "x", "0.5"]
+    text = "ts,v\n" + "".join(f"2026-01-01T00:00:00,{value}\n" for value in values)
+    spec = Spec(CLOCK, "ts", "sum", value="v", lo=0.0, hi=1.0, grid=0.5)
+    got = counted(text_file(tmp_path, text), spec, tmp_path / "s")
+    assert (got.bad, got.totals.tolist()) == (6, [3])
+
+
+def test_unknown_keys_have_a_cell_of_their_own(tmp_path: Path) -> None:
+    spec = Spec(CLOCK, "ts", "histogram", "region", KEYS, unknown="other")
+    text = "ts,region\n2026-01-01T00:00:00,stranger\n2026-01-01T00:00:00,\n2026-01-01T00:00:00,south\n"
+    got = counted(text_file(tmp_path, text), spec, tmp_path / "s")
+    np.testing.assert_array_equal(got.row(0, 5), [0, 1, 0, 0, 2])
+    assert got.bad == 0
+
+
+def test_a_quote_that_is_never_closed_cannot_be_skipped(tmp_path: Path) -> None:
+    text = 'ts,region\n2026-01-01T00:00:00,"north\n' + "2026-01-01T00:00:00,north\n" * 5
+    with pytest.raises(InputError, match="never closed"):
+        counted(text_file(tmp_path, text), HISTOGRAM, tmp_path / "s")
+
+
+def test_line_ends_inside_quotes(tmp_path: Path) -> None:
+    text = 'ts,note,region\n2026-01-01T00:00:00,"two\nlines",north\n2026-01-01T00:00:00,,stranger\n'
+    path = text_file(tmp_path, text)
+    assert counted(path, HISTOGRAM, tmp_path / "s").totals.tolist() == [1]
+    (found,) = find_rejects(open_source(path, _fresh(tmp_path)), HISTOGRAM, tmp_path / "s")
+    assert not found.exact
+    assert str(found).startswith("about line")
+
+
+def test_other_delimiters_byte_order_marks_and_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "weird [1]*.csv"
+    path.write_bytes("\ufeffts;region\r\n2026-01-01T00:00:00;north\r\n".encode())
+    source = open_source(str(path), _fresh(tmp_path), ";")
+    assert source.columns == ("ts", "region")
+    assert count(source, HISTOGRAM, 0, 1, tmp_path).totals.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (b"\n\n", "header"),
+        (b"when,region\n2026-01-01,a\n", r"no column 'ts'; its columns: 'when', 'region'"),
+        (b"ts,ts,region\n", "more than one column 'ts'"),
+        (b'{"when": 1}\n', "no column 'ts'"),
+        (b"PAR1 and nothing else", "Parquet"),
+        (b"\x1f\x8b and nothing else", "gzip"),
+        (b"\x28\xb5\x2f\xfd zstandard", "gzip"),
+        (b"\xff\xfet\x00s\x00\n", "UTF-8"),
+    ],
+)
+def test_files_that_are_none(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "bad"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        counted(str(path), HISTOGRAM, tmp_path / "s")
+
+
+def test_places_that_are_no_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="directory"):
+        open_source(str(tmp_path), _fresh(tmp_path))
+    with pytest.raises(InputError, match="no file"):
+        open_source(str(tmp_path / "absent.csv"), _fresh(tmp_path))
+    with pytest.raises(ParameterError, match="delimiter"):
+        open_source(str(tmp_path), _fresh(tmp_path), "ab")
+
+
+def test_bytes_that_are_no_text_are_bad_rows(tmp_path: Path) -> None:
+    path = tmp_path / "latin.csv"
+    path.write_bytes("ts,region\n2026-01-01T00:00:00,süd\n2026-01-01T00:00:00,north\n".encode("latin-1"))
+    got = counted(str(path), HISTOGRAM, tmp_path / "s")
+    assert (got.bad, got.totals.tolist()) == (1, [1])
+
+
+def test_frozen_files(tmp_path: Path) -> None:
+    """What is new, whole lines only, and a file that was changed is refused."""
+    head, one, two = "ts,region\n", "2026-01-01T00:00:00,north\n", "2026-01-01T00:00:00,south\n"
+    path = Path(text_file(tmp_path, head + one + two[:10]))
+    whole, tail, prefix = freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), None)
+    assert whole.path.read_text() == head + one
+    assert tail is None
+    path.write_text(head + one + two)
+    whole, tail, longer = freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), prefix)
+    assert whole.path.read_text() == head + one + two
+    assert tail is not None
+    assert tail.path.read_text() == head + two
+    assert longer.length == len(head + one + two)
+    path.write_text(head + two + two)
+    with pytest.raises(InputError, match="only grows"):
+        freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), prefix)
+    path.write_text(head)
+    with pytest.raises(InputError, match="only grows"):
+        freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), Prefix(longer.length, longer.digest))
+
+
+def test_late_rows_go_to_the_first_open_tick(tmp_path: Path) -> None:
+    before = "ts,region,user\n2026-01-01T00:00:00,north,a\n2026-01-01T03:00:00,north,a\n"
+    after = "2026-01-01T00:30:00,south,a\n2026-01-01T02:30:00,south,b\n2026-01-01T08:00:00,south,b\n"
+    path = Path(text_file(tmp_path, before))
+    _, _, prefix = freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), None)
+    path.write_text(before + after)
+    whole, tail, _ = freeze(open_source(str(path), _fresh(tmp_path)), _fresh(tmp_path), prefix)
+    got = count(whole, HISTOGRAM, 2, 4, tmp_path, late=tail)
+    np.testing.assert_array_equal(dense(got, 5, 4)[2:4], [[0, 2, 0, 0], [1, 0, 0, 0]])
+    # the late row counts as the event of its user, after those that were counted before
+    spec = Spec(CLOCK, "ts", "histogram", "region", KEYS, user="user", max_events=2, late="next")
+    got = count(whole, spec, 2, 4, tmp_path, late=tail, users={"a": 1})
+    np.testing.assert_array_equal(dense(got, 5, 4)[2:4], [[0, 2, 0, 0], [0, 0, 0, 0]])
+    assert dict(got.users) == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"query": "histogram"}, "--key"),
+        ({"query": "sum"}, "--value"),
+        ({"query": "median"}, "unknown query"),
+        ({"late": "never"}, "late"),
+        ({"query": "sum", "value": "v", "lo": 0.0, "hi": 1e300, "grid": 1e-3}, "2\\^53|multiples"),
+        ({"query": "histogram", "key": "k", "keys": ("a", "a")}, "distinct"),
+    ],
+)
+def test_specs_that_are_none(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        Spec(CLOCK, "ts", **changes)

@@ -1,0 +1,249 @@
+"""The commit of a run: killed at every step, nothing is lost and nothing is released twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from evercount import Budget, Count, Stream
+from evercount.cli.release_command import release
+from evercount.errors import SnapshotError, StoreError
+from evercount.files.run_state import Places, Spent, State, locked, read_state
+from evercount.files.source import Prefix
+
+pytest.importorskip("duckdb")
+
+UNPUBLISHED = (".out.csv.new", ".out.csv.state.new")
+OPTIONS = "--time ts --every 1h --start 2026-01-01 --epsilon 1 --delta 1e-6 --horizon 64 --out out.csv --quiet"
+
+
+@dataclass(frozen=True)
+class Ended:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Runner:
+    """Runs the command in real processes that really die, without the start-up of an interpreter for each.
+
+    They are forked by one helper process that has everything loaded and has never run DuckDB, because DuckDB's threads
+    do not survive a fork. The helper is this file, run as a program.
+    """
+
+    def __init__(self) -> None:
+        self._helper = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __call__(self, folder: Path, end: int, steps: int = 0, more: str = "") -> Ended:
+        """One run up to `end` o'clock that is killed before the `steps`-th change on disk (0: never)."""
+        arguments = ["events.csv", *OPTIONS.split(), *more.split(), "--end", f"2026-01-01T{end:02d}:00"]
+        streams = [folder / ".stdout", folder / ".stderr"]
+        assert self._helper.stdin is not None
+        assert self._helper.stdout is not None
+        self._helper.stdin.write(json.dumps([str(folder), steps, arguments, list(map(str, streams))]) + "\n")
+        self._helper.stdin.flush()
+        code = int(self._helper.stdout.readline())
+        return Ended(code, *(stream.read_text() for stream in streams))
+
+    def close(self) -> None:
+        self._helper.communicate()
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Runner]:
+    runner = Runner()
+    yield runner
+    runner.close()
+
+
+def serve() -> None:
+    """The helper: one line per run in, its exit status out."""
+    import_module("evercount.files.release_run")
+    Stream(Count(), Budget(1.0, 1e-6), horizon=64).step_totals([0])
+    for line in sys.stdin:
+        folder, steps, arguments, streams = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            try:
+                _be_the_child(Path(folder), steps, arguments, list(map(Path, streams)))
+            finally:
+                os._exit(99)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _be_the_child(folder: Path, steps: int, arguments: list[str], streams: list[Path]) -> None:
+    os.chdir(folder)
+    for number, stream in enumerate(streams, 1):
+        os.dup2(os.open(stream, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+    left = [steps]
+
+    def die_at(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **options)
+
+        return wrapped
+
+    # every call of a run that changes what is on disk
+    for owner, name in ((Path, "replace"), (Path, "chmod"), (Path, "unlink"), (os, "fsync")):
+        setattr(owner, name, die_at(getattr(owner, name)))
+    app = typer.Typer()
+    app.command()(release)
+    code = 0
+    try:
+        app(arguments)
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def write_events(path: Path, hours: int, per_hour: int = 3) -> None:
+    rows = [f"2026-01-01T{hour:02d}:{minute:02d}:00" for hour in range(hours) for minute in range(per_hour)]
+    path.write_text("\n".join(["ts", *rows]) + "\n")
+
+
+def test_killed_at_every_step(tmp_path: Path, run: Runner) -> None:
+    """After every kill: the old output or the new one; then rows come late, and the next run must not show them."""
+    first = tmp_path / "first"
+    first.mkdir()
+    write_events(first / "events.csv", 6)
+    assert run(first, 3).returncode == 0
+    start, state = (first / "out.csv").read_bytes(), (first / "out.csv.state").read_bytes()
+    assert run(first, 6).returncode == 0
+    whole = (first / "out.csv").read_text()
+    outcomes = set()
+    for step in range(1, 40):
+        folder = tmp_path / f"step{step}"
+        folder.mkdir()
+        write_events(folder / "events.csv", 6)
+        (folder / "out.csv").write_bytes(start)
+        (folder / "out.csv.state").write_bytes(state)
+        died = run(folder, 6, step)
+        if died.returncode == 0:
+            assert step > 5
+            break
+        assert died.returncode == -signal.SIGKILL
+        seen = (folder / "out.csv").read_text()
+        assert seen in (start.decode(), whole)
+        committed = (folder / "out.csv.state").read_bytes() != state
+        outcomes.add((seen == whole, committed))
+        assert committed or seen != whole  # never a visible tick that the state does not know
+        write_events(folder / "events.csv", 6, per_hour=50)  # more rows for ticks that may be closed
+        again = run(folder, 6)
+        assert again.returncode == 0, again.stderr
+        if committed:
+            assert (folder / "out.csv").read_text() == whole
+        assert len((folder / "out.csv").read_text().splitlines()) == 7
+        left = {path.name for path in folder.iterdir()} - {".stdout", ".stderr"}
+        assert left <= {"events.csv", "out.csv", "out.csv.state", ".out.csv.state.lock", *UNPUBLISHED}
+        assert committed is False or not left & set(UNPUBLISHED)
+    else:
+        pytest.fail("the run has more steps than this test kills at")
+    assert {(False, False), (False, True), (True, True)} <= outcomes
+
+
+def test_killed_in_the_first_run(tmp_path: Path, run: Runner) -> None:
+    for step in range(1, 40):
+        folder = tmp_path / f"step{step}"
+        folder.mkdir()
+        write_events(folder / "events.csv", 3)
+        if run(folder, 3, step).returncode == 0:
+            break
+        committed = (folder / "out.csv.state").exists()
+        assert committed or not (folder / "out.csv").exists()
+        assert run(folder, 3).returncode == 0
+        assert len((folder / "out.csv").read_text().splitlines()) == 4
+    assert step > 5
+
+
+def test_rows_for_standard_output_are_written_until_they_arrive(tmp_path: Path, run: Runner) -> None:
+    write_events(tmp_path / "events.csv", 3)
+    options = "--out - --state s"
+    for step in range(1, 40):
+        for name in ("s", ".s.stdout"):
+            (tmp_path / name).unlink(missing_ok=True)
+        died = run(tmp_path, 3, step, options)
+        if died.returncode == 0:
+            assert len(died.stdout.splitlines()) == 4
+            break
+        again = run(tmp_path, 3, 0, options)
+        assert again.returncode == 0, again.stderr
+        rows = again.stdout or died.stdout
+        assert len(rows.splitlines()) == 4
+        if died.stdout and again.stdout:
+            assert died.stdout == again.stdout
+    assert step > 3
+    assert run(tmp_path, 3, 0, options).stdout == ""
+
+
+def test_a_state_survives_and_damage_is_noticed() -> None:
+    state = State({"a": 1}, b"\x00stream", "digest", (Spent({"epsilon": 1.0}, 0.0),), {"u": 2}, Prefix(7, "d"))
+    blob = state.dump()
+    assert State.load(blob) == state
+    for broken in (blob[:-1], blob[:40] + b"?" + blob[41:], b"", b"other"):
+        with pytest.raises(SnapshotError):
+            State.load(broken)
+
+
+def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
+    places = Places.of(str(tmp_path / "out.csv"), None)
+    with locked(places), pytest.raises(StoreError, match="another run"), locked(places):
+        pass
+    with locked(places):
+        assert read_state(places) is None
+
+
+def test_an_output_without_its_state_and_a_changed_output(tmp_path: Path, run: Runner) -> None:
+    write_events(tmp_path / "events.csv", 3)
+    assert run(tmp_path, 3).returncode == 0
+    state, out = tmp_path / "out.csv.state", tmp_path / "out.csv"
+    assert state.stat().st_mode & 0o777 == 0o600
+    kept = state.read_bytes()
+    state.unlink()
+    refused = run(tmp_path, 3)
+    assert refused.returncode == 1
+    assert "Restore the state" in refused.stderr
+    state.write_bytes(kept)
+    published = out.read_bytes()
+    out.write_bytes(published + b"9,more,count,0,0,0,0\n")
+    refused = run(tmp_path, 6)
+    assert refused.returncode == 1
+    assert "is not what the last run has written" in refused.stderr
+    out.unlink()
+    assert "is missing" in run(tmp_path, 6).stderr
+    out.write_bytes(published)
+    assert run(tmp_path, 6).returncode == 0
+    assert out.read_bytes().startswith(published)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written(tmp_path: Path, run: Runner) -> None:
+    write_events(tmp_path / "events.csv", 3)
+    locked_up = tmp_path / "locked"
+    locked_up.mkdir(mode=0o500)
+    refused = run(tmp_path, 3, 0, "--out locked/out.csv")
+    assert refused.returncode == 1
+    assert "cannot be written" in refused.stderr
+
+
+if __name__ == "__main__":
+    serve()

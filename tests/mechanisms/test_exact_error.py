@@ -1,0 +1,195 @@
+"""The proved error of exact noise: measured errors stay below it, lost bits are caught, and its price in δ is tiny."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+from functools import lru_cache
+from itertools import pairwise
+from operator import mul
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from test_mechanisms_exact import exact_left
+
+from evercount.errors import ParameterError
+from evercount.factorizations import (
+    Balanced,
+    BinaryTree,
+    Factorization,
+    Honaker,
+    Identity,
+    Normalized,
+    Optimal,
+    SquareRoot,
+    Unbounded,
+)
+from evercount.mechanisms.exact.exact_noise import kernel, make_kernel, numeric_delta, numeric_horizon
+from evercount.mechanisms.exact.filter_kernel import SIZE, FilterKernel
+from evercount.mechanisms.exact.limbs import WIDTH, to_ints
+from evercount.mechanisms.exact.tree_kernels import HonakerKernel
+from evercount.noise import ExactNoise, Secret
+
+SECRET = Secret.from_hex("77" * 32)
+TICKS = 70
+ROUNDED = [Balanced(TICKS), Normalized(TICKS), Unbounded(), SquareRoot(TICKS), Honaker(TICKS)]
+EXACT = [Identity(TICKS), BinaryTree(TICKS), Optimal(TICKS)]
+
+
+def name(f: Any) -> str:
+    return f"{f.name}-{f.horizon}"
+
+
+def measured(f: Factorization, made: Any) -> Fraction:
+    """The largest |Ỹ − (L z)·2^bits| over TICKS ticks of one cell, exactly."""
+    state = np.zeros((made.rows, 1), dtype=object)
+    rows = []
+    for block in range(-(-TICKS // SIZE)):
+        z = ExactNoise(SECRET).normals(*made.window(block), 1).to_ints()
+        y, state = made.step(state, block, z)
+        rows += y[:, 0].tolist()
+    unit = Fraction(2) ** (made.bits - 128)
+    return max(abs(a - b * unit) for a, b in zip(rows[:TICKS], wanted(f), strict=True))
+
+
+@lru_cache
+def wanted(f: Factorization) -> list[Fraction]:
+    """(L z)·2^128 in exact rationals."""
+    z = ExactNoise(SECRET).normals(0, f.draws(0, TICKS), 1).to_ints()[:, 0].tolist()
+    left, below = exact_left(f, TICKS)
+    return [Fraction(sum(map(mul, row, z)), below) for row in left]
+
+
+@pytest.mark.parametrize("f", ROUNDED, ids=name)
+def test_error_is_below_its_bound(f: Factorization) -> None:
+    made = make_kernel(f, 154)
+    found = measured(f, made)
+    assert 0 < found <= made.error(TICKS)
+
+
+@pytest.mark.parametrize("f", EXACT, ids=name)
+def test_no_error_where_nothing_is_rounded(f: Factorization) -> None:
+    made = make_kernel(f, 154)
+    assert measured(f, made) == 0 == made.error(TICKS)
+
+
+@pytest.mark.parametrize("f", ROUNDED, ids=name)
+@pytest.mark.parametrize("where", ["response", "readout", "feed", "decay", "state"])
+def test_planted_loss_of_40_bits_is_caught(f: Factorization, where: str) -> None:
+    made: Any = make_kernel(f, 154)
+
+    def cut(value: int) -> int:
+        return value >> 40 << 40
+
+    if isinstance(made, HonakerKernel):
+        made.weights = [(cut(v), rest) for v, rest in made.weights]
+    elif where == "state":
+        step = made._column
+        made._column = lambda state, *rest: step([cut(value) for value in state], *rest)
+    else:
+        assert isinstance(made, FilterKernel)
+        old = getattr(made.constants, where)
+        nested = isinstance(old[0], tuple)
+        new = tuple(tuple(map(cut, row)) for row in old) if nested else tuple(map(cut, old))
+        made.constants = replace(made.constants, **{where: new})
+        made._backwards = made.constants.response[::-1]
+    assert measured(f, made) > made.error(TICKS)
+
+
+@pytest.mark.parametrize("f", [Balanced(2**14), Unbounded(), SquareRoot(2**14)], ids=name)
+def test_error_over_many_ticks(f: Factorization) -> None:
+    # against the same recurrence with 66 bits more, whose own error is then nothing
+    blocks = range(2**14 // SIZE)
+    z = ExactNoise(SECRET).normals(0, 2**14, 1).limbs(WIDTH).reshape(-1, len(blocks), SIZE)
+    z = np.ascontiguousarray(z.transpose(0, 2, 1))
+    rows = []
+    for bits in (132, 198):
+        made = make_kernel(f, bits)
+        assert isinstance(made, FilterKernel)
+        y, _ = made.many(np.zeros((made.rows, 1), dtype=object), blocks, z)
+        rows.append((to_ints(y), made))
+    (coarse, made), (fine, _) = rows
+    found = np.abs((coarse << 66) - fine).max()
+    assert 2**66 < found <= made.error(2**14) * 2.0**66
+    assert found * 2**20 > made.error(2**14) * 2.0**66  # and the bound is not absurdly wide
+
+
+@pytest.mark.parametrize("f", [*ROUNDED, *EXACT], ids=name)
+def test_norm_is_an_upper_bound(f: Factorization) -> None:
+    made = kernel(f)
+    for ticks in (1, 2, 33, 70):
+        assert np.linalg.norm(f.dense(ticks)[0], axis=1).max() <= made.norm(ticks) * (1 + 1e-9)
+
+
+def test_norm_over_long_horizons() -> None:
+    for f in (Balanced(2**16), Balanced(10**8), Unbounded(), Normalized(10**6)):
+        last = f.horizon or 2**40
+        ticks = np.unique(np.geomspace(1, last, 60).astype(np.int64))
+        made = kernel(f)
+        for t, size in zip(ticks.tolist(), f.row_norms(ticks), strict=True):
+            assert size <= made.norm(t)
+
+
+def test_chance_of_a_rounding_boundary() -> None:
+    # lemma 8: at most 4h for every deviation
+    for sigma in np.geomspace(0.01, 100, 200):
+        for h in (1e-3, 1e-6):
+            k = np.arange(0, int(8 * sigma) + 2) + 0.5
+            chance = 2 * float(np.sum(norm.cdf((k + h) / sigma) - norm.cdf((k - h) / sigma)))
+            assert chance <= 4 * h
+    assert 2 * (norm.cdf(0.501 / 0.5) - norm.cdf(0.499 / 0.5)) > 1.9e-3  # most of 2h comes from one boundary
+
+
+# -- the price in δ ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("horizon", "cells"), [(2**16, 1), (2**16, 1000), (10**8, 1)])
+@pytest.mark.parametrize("kind", [Balanced, Normalized, SquareRoot, Identity, BinaryTree, Honaker])
+@pytest.mark.parametrize("scale", [0.01, 1.0, 6.0, 40.0])
+def test_price_is_below_2_to_minus_60(kind: type[Any], horizon: int, cells: int, scale: float) -> None:
+    assert 0 < numeric_delta(kind(horizon), scale, cells, 1.0) <= 2.0**-60
+
+
+def test_price_grows_with_everything_it_should() -> None:
+    for f in (Balanced(2**16), Unbounded(), SquareRoot(2**16), Honaker(2**16), Identity()):
+        base = numeric_delta(f, 6.0, 10, 1.0, 1000)
+        assert base < numeric_delta(f, 6.0, 11, 1.0, 1000)
+        assert base < numeric_delta(f, 6.0, 10, 1.1, 1000)
+        assert base < numeric_delta(f, 6.0, 10, 1.0, 1001)
+        prices = [numeric_delta(f, 6.0, 1, 1.0, 2**k) for k in range(16)]
+        assert prices == sorted(prices)
+    assert numeric_delta(Balanced(100), 1.0, 1, 800.0) == 1.0
+
+
+def test_price_is_the_formula_of_the_proof() -> None:
+    f, scale, cells, epsilon = Balanced(1000), 6.0, 7, 0.5
+    made = kernel(f)
+    off = scale * (made.error(1000) * 2.0**-made.bits + 64 * 2.0**-128 * made.norm(1000))
+    want = (1 + math.exp(epsilon)) * 7 * 1000 * 4 * off
+    assert want <= numeric_delta(f, scale, cells, epsilon) <= want * 1.001
+
+
+def test_bits_depend_on_the_factorisation_alone() -> None:
+    assert kernel(Balanced(2**16)).bits == kernel(Balanced(2**16)).bits
+    assert kernel(Balanced(100)).bits < kernel(Balanced(10**8)).bits
+    assert all(kernel(f).bits % WIDTH == 0 for f in ROUNDED)
+    for f in (Balanced(2**16), Unbounded(), Honaker(2**16)):
+        prices = [numeric_delta(f, 1.05**k, 10, 1.0, 1000) for k in range(-200, 200)]
+        assert all(a < b for a, b in pairwise(prices))  # a price for a larger scale covers a smaller one
+
+
+def test_horizon_of_an_endless_stream() -> None:
+    for f in (Unbounded(), Identity()):
+        for cells, least in [(1, 2**32), (1000, 2**26)]:
+            ticks = numeric_horizon(f, 6.0, cells, 1.0)
+            assert ticks >= least
+            assert ticks & (ticks - 1) == 0
+            assert numeric_delta(f, 6.0, cells, 1.0, ticks) <= 2.0**-60 < numeric_delta(f, 6.0, cells, 1.0, 2 * ticks)
+            assert numeric_delta(f, 6.0, cells, 1.0) == numeric_delta(f, 6.0, cells, 1.0, ticks)
+    assert numeric_horizon(Balanced(1000), 6.0, 1, 1.0) == 1000
+    assert numeric_horizon(Unbounded(), 6.0, 1, 1.0, cap=1e-12) > numeric_horizon(Unbounded(), 6.0, 1, 1.0)
+    with pytest.raises(ParameterError, match="coarser grid"):
+        numeric_horizon(Unbounded(), 2.0**46, 2**30, 10.0)

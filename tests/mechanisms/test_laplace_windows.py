@@ -1,0 +1,182 @@
+"""Windows under pure privacy: trees without end against dense matrices, exact stds, noise in any pieces, the choice."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from evercount import Budget, Stream, Window
+from evercount.bounds.laplace_tails import continuous_std, laplace_factor
+from evercount.errors import HorizonReached, ParameterError
+from evercount.factorizations.laplace_trees import DigitTree, WindowTree, window_tree
+from evercount.mechanisms import laplace_noise
+from evercount.mechanisms.laplace_noise import PureStream, build_pure_for
+from evercount.noise import Secret
+from evercount.noise.laplace_sampler import variance
+from evercount.planning.compare import plan
+
+SECRET = Secret.from_hex("5" * 64)
+SHAPES = [(3, 1), (3, 2), (3, 3), (5, 2), (5, 3), (7, 2), (9, 2)]
+
+
+@pytest.mark.parametrize(("base", "levels"), SHAPES)
+def test_every_tick_lies_in_at_most_levels_nodes(base: int, levels: int) -> None:
+    """All nodes that any of 200 prefixes uses: L·R is the running sum, and a column of R has at most `levels` ones."""
+    tree = WindowTree(10, None, base, levels)
+    left, right = tree.dense(200)
+    assert np.array_equal(left @ right, np.tril(np.ones((200, 200))))
+    assert right.sum(axis=0).max() == levels
+
+
+@pytest.mark.parametrize(("base", "levels"), SHAPES)
+@pytest.mark.parametrize("width", [1, 4, 10, 37, 150, 500])
+def test_window_norms_against_dense_matrices(base: int, levels: int, width: int) -> None:
+    tree = WindowTree(width, 200, base, levels)
+    left, _ = tree.dense(200)
+    rows = np.vstack([np.zeros(left.shape[1]), left])
+    want = [np.linalg.norm(rows[t] - rows[max(t - width, 0)]) for t in range(1, 201)]
+    assert tree.row_norms(np.arange(1, 201)) == pytest.approx(np.asarray(want))
+    assert tree.worst_row()[1] == pytest.approx(max(want))
+
+
+@pytest.mark.parametrize("tree", [DigitTree(90), DigitTree(90, 3, True), DigitTree(90, 7, True), DigitTree(90, 4)])
+def test_nodes_of_a_difference_by_walking(tree: DigitTree) -> None:
+    """The closed form against the walks themselves, for all pairs."""
+    walks = [set(tree.walk(t)) for t in range(91)]
+    for earlier in range(91):
+        later = np.arange(earlier, 91)
+        want = [len(walks[earlier] ^ walks[t]) for t in later]
+        assert tree.apart(np.full(len(later), earlier), later).tolist() == want
+
+
+def stream(tree: WindowTree, cells: int = 2) -> PureStream:
+    return PureStream(tree, 1.0, 1.0, 1.0, cells, SECRET)
+
+
+@pytest.mark.parametrize(("base", "levels"), SHAPES)
+def test_noise_is_that_of_the_walks_in_any_pieces(base: int, levels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = WindowTree(10, None, base, levels)
+    whole = stream(tree).take(300)
+    source = stream(tree)._laplace
+    for tick in (1, 2, 17, 120, 299, 300):
+        nodes = tree.walk(tick)
+        drawn = source.draw(np.asarray(list(nodes)), 2)
+        assert (np.asarray(list(nodes.values())) @ drawn == whole[tick - 1]).all()
+    monkeypatch.setattr(laplace_noise, "_STRIDE", 7)  # a restore adds up from the start, in strides
+    single, mixed, paused = stream(tree), stream(tree), stream(tree)
+    assert (np.concatenate([single.take(1) for _ in range(300)]) == whole).all()
+    assert (np.concatenate([mixed.take(k) for k in (0, 7, 130, 1, 162)]) == whole).all()
+    paused.take(111)
+    again = stream(tree).resume(json.loads(json.dumps(paused.dump())))
+    assert (again.take(189) == whole[111:]).all()
+
+
+def test_the_horizon_and_the_largest_noise_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stream(WindowTree(3, 10, 3, 2))
+    made.take(9)
+    with pytest.raises(HorizonReached):
+        made.take(2)
+    monkeypatch.setattr(laplace_noise, "LARGEST_NOISE", 3)
+    with pytest.raises(ParameterError, match="coarser grid"):
+        stream(WindowTree(3, None, 3, 1)).take(100)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [window_tree(5, 60), window_tree(100, 60), WindowTree(24, None, 5, 2), WindowTree(40, 60, 3, 3)],
+    ids=lambda tree: tree.name,
+)
+def test_published_windows_have_the_stated_std_and_coverage(tree: WindowTree) -> None:
+    """6,000 cells as independent streams of 60 ticks, epsilon 0.7.
+
+    Variances of what is published lie within 5 standard errors (kurtosis ≤ 6: the variance of a sample variance is
+    below 5·var²/cells), 90 % intervals cover 90 % less 5 standard errors, and noise that forgets a level is caught.
+    """
+    cells, epsilon, width = 6000, 0.7, tree.width
+    query = Window(width).resolved(tree.horizon, pure=True)
+    made = PureStream(tree, epsilon, 1.0, 1.0, cells, SECRET)
+    assert made.rate * tree.levels <= epsilon
+    noisy = np.concatenate([np.zeros((width, cells)), made.take(60)])
+    published = query.decode_run(1, noisy)
+    std = math.sqrt(variance(made.rate)) * tree.row_norms(np.arange(1, 61))
+    ratio = published.var(axis=1) / std**2
+    assert (np.abs(ratio - 1) < 5 * math.sqrt(5 / cells)).all()
+    inside = (np.abs(published) <= laplace_factor(0.1) * std[:, np.newaxis]).mean(axis=1)
+    assert (inside > 0.9 - 5 * math.sqrt(0.09 / cells)).all()
+    planted = std * (tree.levels - 1) / tree.levels
+    assert not (np.abs(published.var(axis=1) / np.maximum(planted, 1e-9) ** 2 - 1) < 5 * math.sqrt(5 / cells)).any()
+
+
+def test_the_choice_has_the_least_exact_error() -> None:
+    """Against every base and number of levels for small windows; noise on every tick is best only for short ones."""
+    for width, horizon in ((1, None), (10, None), (24, 1000), (100, None), (100, 50), (300, 2000)):
+        chosen = window_tree(width, horizon)
+        every = [(3, 1)] + [(b, m) for m in (2, 3, 4) for b in range(3, 60, 2) if b ** (m - 1) <= 4 * width]
+        best = min(m * WindowTree(width, horizon, b, m).worst_row()[1] for b, m in every)
+        assert chosen.levels * chosen.worst_row()[1] <= best * 1.03
+    assert window_tree(10, None).levels == 1
+    assert window_tree(1000, None).levels > 1
+
+
+def test_errors_do_not_grow_with_the_stream_and_beat_the_running_count() -> None:
+    tree = window_tree(168, None)
+    assert tree.row_norms(np.arange(10**6, 10**6 + tree.size)).max() <= tree.worst_row()[1]
+    running = DigitTree(2**20, 19, True)
+    ticks = np.arange(10**6, 10**6 + 1000)
+    plain = running.levels * math.sqrt(running.apart(ticks - 168, ticks).max())
+    assert tree.levels * tree.worst_row()[1] < 0.6 * plain
+
+
+def test_methods_belong_to_their_kind_of_noise() -> None:
+    assert Window(5).resolved(100, pure=True) == Window(5, "nodes")
+    assert Window(5, "nodes").resolved(None, pure=True).method == "nodes"
+    for method in ("difference", "periods", "inputs"):
+        with pytest.raises(ParameterError, match="'auto' or 'nodes'"):
+            Window(5, method).resolved(100, pure=True)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="delta=0"):
+        Window(5, "nodes").resolved(100)
+    with pytest.raises(ParameterError, match="delta=0"):
+        Window(5, "nodes").engine(100)
+    with pytest.raises(ParameterError, match="2\\^40"):
+        WindowTree(5, 2**41, 3, 2)
+
+
+def test_noise_for_a_window_and_a_budget() -> None:
+    query = Window(24).resolved(500, pure=True)
+    tree = window_tree(24, 500)
+    made = build_pure_for(query, Budget(1.0, 0.0, unit="user", max_events=3), tree, secret=SECRET)
+    assert isinstance(made.stream, PureStream)
+    assert made.stream.rate == pytest.approx(1 / (3 * tree.levels))
+    assert made.numeric_delta == 0.0
+    assert made.limit == 500
+
+
+@pytest.mark.parametrize("horizon", [1500, None])
+def test_a_stream_of_windows(horizon: int | None) -> None:
+    """Restored in the middle it goes on identically; stds are exact at every tick; intervals have Laplace tails."""
+    counts = [(7 * t) % 5 for t in range(1500)]
+    budget = Budget(1.0, 0.0)
+    whole = Stream(Window(100), budget, horizon, secret=SECRET).run(counts)
+    steps = Stream(Window(100), budget, horizon, secret=SECRET)
+    for number in range(300):
+        if number == 170:
+            steps = Stream.restore(steps.snapshot())
+        assert steps.step(counts[number]).value == whole.values[number]
+    assert steps.query.method == "nodes"  # type: ignore[attr-defined]
+    tree = window_tree(100, horizon)
+    assert whole.std == pytest.approx(steps.sigma * tree.row_norms(np.arange(1, 1501)))
+    truth = np.convolve(counts, np.ones(100))[:1500]
+    low, high = whole.interval(0.9)
+    assert np.mean((low <= truth) & (truth <= high)) > 0.8
+    wider = continuous_std(steps.sigma) / steps.sigma
+    assert (high - low) / 2 == pytest.approx(laplace_factor(0.1) * wider * whole.std + 0.5)
+    assert "delta=0" in whole.guarantee
+
+
+def test_plan_of_a_pure_window() -> None:
+    found = plan(Budget(1.0, 0.0), 1000, Window(24))
+    assert [row.name for row in found.rows] == ["window: nodes"]
+    assert found.rows[0].worst_std == pytest.approx(max(Stream(Window(24), Budget(1.0, 0.0), 1000).std(range(1, 1001))))

@@ -1,0 +1,174 @@
+"""`plan`: its numbers are those of the stream that it is about, at the worst of all ticks and outputs; its chart."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from evercount import Average, Budget, Count, DegreeHistogram, Stream, Sum, Window
+from evercount.cli.plan_command import _finite
+from evercount.engine.error_model import interval_factor
+from evercount.errors import ParameterError
+from evercount.planning.compare import Row, plan
+from evercount.plotting import error_plot
+from evercount.queries import Query
+
+GAUSSIAN, PURE = Budget(0.5, 1e-10), Budget(1.0, 0.0)
+CASES: list[tuple[Budget, int | None, Query, str | None]] = [
+    (GAUSSIAN, 700, Count(), "balanced"),
+    (GAUSSIAN, 700, Count(), "normalized"),
+    (GAUSSIAN, 700, Count(), "honaker"),
+    (GAUSSIAN, 700, Count(), "binary-tree"),
+    (GAUSSIAN, 700, Average(), "balanced"),
+    (GAUSSIAN, 700, Average(), "binary-tree"),
+    (GAUSSIAN, 700, Average(0, 8, 0.25), "unbounded"),
+    (GAUSSIAN, None, Average(), "identity"),
+    (GAUSSIAN, None, Sum(-2, 1), "unbounded"),
+    (GAUSSIAN, 256, DegreeHistogram(6, max_degree=4), "balanced"),
+    (GAUSSIAN, 500, Window(60, "difference"), None),
+    (GAUSSIAN, 500, Window(60, "periods"), None),
+    (GAUSSIAN, 300, Window(200, "periods"), None),
+    (GAUSSIAN, 700, Window(60, "inputs"), None),
+    (Budget(40.0, 1e-2), 700, Count(), "balanced"),  # noise below the grid: rounding is what is left
+    (PURE, 700, Count(), "pure-tree"),
+    (PURE, 700, Count(), "pure-binary"),
+    (PURE, 700, Average(), "pure-tree"),
+    (PURE, 700, Window(60), None),
+    (PURE, None, Count(), "pure-hybrid"),
+    (PURE, None, Count(), "pure-hybrid-binary"),
+    (PURE, None, Window(60), None),
+    (Budget(12.0, 0.0), 700, Count(), "pure-tree"),
+]
+
+
+def one_row(budget: Budget, horizon: int | None, query: Query, name: str | None) -> tuple[Row, Stream]:
+    """The row and the stream, over 700 ticks where there is no horizon."""
+    found = plan(budget, horizon, query, names=None if name is None else (name,), ticks=None if horizon else 700)
+    rows = {row.name: row for row in found.rows if row.calibration == "tight"}
+    made = Stream(query, budget, horizon, factorization=name)
+    return rows[name or f"window: {made.query.method}"], made  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("budget", "horizon", "query", "name"), CASES, ids=str)
+def test_a_row_states_what_the_stream_states(
+    budget: Budget, horizon: int | None, query: Query, name: str | None
+) -> None:
+    """The worst over every tick and output, by the stream's own stds; intervals as the stream gives them."""
+    row, made = one_row(budget, horizon, query, name)
+    last = horizon or 700
+    std = np.asarray(made.std(np.arange(1, last + 1))).reshape(last, -1)
+    assert row.worst_std == pytest.approx(std.max(), rel=2e-5)
+    assert row.worst_std == pytest.approx(std[row.worst_tick - 1].max(), rel=1e-9)
+    assert row.worst_std >= max(row.std)
+    assert row.std == pytest.approx(std.max(axis=1)[np.asarray(row.ticks) - 1].tolist(), rel=1e-6)
+    assert row.last_std == pytest.approx(std[-1].max())
+    assert row.ticks[-1] == last
+    _, spread, slack = row.model.errors([row.worst_tick])
+    assert row.interval95 == pytest.approx((interval_factor(0.95, (), 1, budget.pure) * spread + slack).max())
+    factor = interval_factor(0.95, ("monotone",), last * query.outputs, budget.pure)
+    _, spread, slack = row.model.errors(np.arange(1, last + 1))
+    assert row.simultaneous == pytest.approx((factor * spread + slack).max(), rel=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("budget", "name"), [(GAUSSIAN, "balanced"), (Budget(40.0, 1e-2), "balanced"), (PURE, "pure-tree")], ids=str
+)
+def test_half_width_is_that_of_a_release(budget: Budget, name: str) -> None:
+    row, made = one_row(budget, 60, Count(), name)
+    low, high = made.run([0] * row.worst_tick).interval(0.95)
+    assert row.interval95 == pytest.approx((high[-1] - low[-1]) / 2)
+
+
+def test_average_is_ordered_by_its_own_error_and_has_no_lower_bound() -> None:
+    found = plan(GAUSSIAN, 2**16, Average())
+    rows = {row.name: row for row in found.rows}
+    assert rows["balanced"].worst_std == pytest.approx(26.99, abs=0.01)
+    assert rows["balanced"].worst_tick == 1
+    assert math.isnan(found.lower_bound)
+    assert all(math.isnan(row.ratio_to_lower_bound) for row in found.rows)
+    assert [row.worst_std for row in found.rows] == sorted(row.worst_std for row in found.rows)
+    with pytest.raises(ParameterError, match="ratio"):
+        plan(GAUSSIAN, 2**16, Average(per="event"))
+
+
+def test_several_outputs_have_the_largest_error_and_a_lower_bound_of_the_same_unit() -> None:
+    found = plan(GAUSSIAN, 256, DegreeHistogram(6, max_degree=4), names=("balanced", "optimal"))
+    rows = {row.name: row for row in found.rows}
+    assert rows["balanced"].worst_std == pytest.approx(218.14, abs=0.01)
+    plain = plan(GAUSSIAN, 256, names=("balanced", "optimal"))
+    for row in plain.rows:
+        assert rows[row.name].ratio_to_lower_bound == pytest.approx(row.ratio_to_lower_bound, rel=1e-3)
+    assert rows["optimal"].state_bytes == 8 * 256
+
+
+def test_ticks_and_names_are_used_or_refused() -> None:
+    assert plan(GAUSSIAN, None, ticks=500).ticks == 500
+    for wrong in (0, -5, 2.5, True):
+        with pytest.raises(ParameterError, match="ticks must be"):
+            plan(GAUSSIAN, None, ticks=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="without a horizon"):
+        plan(GAUSSIAN, 100, ticks=50)
+    with pytest.raises(ParameterError, match="choose its method"):
+        plan(GAUSSIAN, 100, Window(5), names=("balanced",))
+
+
+def test_json_has_no_number_that_json_lacks() -> None:
+    assert _finite({"a": [math.nan, 1.5], "b": (math.inf, -math.inf, 2)}) == {"a": [None, 1.5], "b": [None, None, 2]}
+    found = plan(PURE, 64).to_dict()
+    assert "model" not in found["mechanisms"][0]
+    json.dumps(_finite(found), allow_nan=False)
+
+
+@pytest.mark.parametrize(("budget", "name"), [(GAUSSIAN, "binary-tree"), (GAUSSIAN, "honaker"), (PURE, "pure-tree")])
+def test_a_band_holds_every_tick_and_touches_it(budget: Budget, name: str) -> None:
+    """All ticks of 5,000; of a longer stream the dyadic extremes, which a plain sample of the grid misses."""
+    (row,) = plan(budget, 5000, names=(name,)).rows
+    assert row.jumps
+    edges, least, most = row.band(100)
+    std = row.model.std(np.arange(1, 5001))[:, 0]
+    for a, b, low, high in zip(edges[:-1], edges[1:], least, most, strict=True):
+        assert (low, high) == (std[a - 1 : b - 1].min(), std[a - 1 : b - 1].max())
+    assert (edges[0], edges[-1]) == (1, 5001)
+    assert max(most) == row.worst_std
+    assert max(row.std) <= row.worst_std
+
+
+def test_a_band_of_periods_is_close_to_every_tick() -> None:
+    """A window of 60 ticks by periods jumps when a period is full; lines between samples would hide it."""
+    (row,) = plan(GAUSSIAN, 500, Window(60, "periods")).rows
+    edges, least, most = row.band(50)
+    std = row.model.std(np.arange(1, 501))[:, 0]
+    inside = [std[a - 1 : b - 1] for a, b in pairwise(edges)]
+    assert least == pytest.approx([part.min() for part in inside], rel=1e-3)
+    assert most == pytest.approx([part.max() for part in inside], rel=1e-3)
+    assert row.worst_tick <= 120
+    assert min(least[10:]) < 0.8 * max(most)
+    (row,) = plan(GAUSSIAN, 10**6, Window(60, "periods")).rows
+    edges, least, most = row.band()
+    assert least[1:] == pytest.approx([float(row.model.std([600])[0, 0])] * (len(edges) - 2))
+    assert most == pytest.approx([row.worst_std] * (len(edges) - 1), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["binary-tree", "honaker"])
+def test_a_band_of_a_long_stream_is_exact_for_dyadic_trees(name: str) -> None:
+    (row,) = plan(GAUSSIAN, 1_000_000, names=(name,)).rows
+    edges, least, most = row.band()
+    std = row.model.std(np.arange(1, 1_000_001))[:, 0]
+    inside = [std[a - 1 : b - 1] for a, b in pairwise(edges)]
+    assert least == pytest.approx([part.min() for part in inside])
+    assert most == pytest.approx([part.max() for part in inside])
+
+
+def test_the_chart_draws_jumps_as_bands_and_the_rest_as_lines() -> None:
+    rows = plan(GAUSSIAN, 1000, names=("balanced", "binary-tree")).rows
+    curves = {row.name: (row.ticks, row.std) for row in rows}
+    bands = {row.name: row.band() for row in rows if row.jumps}
+    assert list(bands) == ["binary-tree"]
+    axes = error_plot(curves, "a title", None, 20.0, bands)
+    lines = [line.get_label() for line in axes.get_lines()]
+    assert lines == ["balanced", "lower bound, worst tick"]
+    assert [patch.get_label() for patch in axes.patches if patch.get_label()] == ["binary-tree (least to largest)"]

@@ -1,0 +1,145 @@
+"""`plan --query sparse-count`: its numbers are those of the mechanism, the chart and errors work, the docs show it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from evercount import Budget, SparseCount
+from evercount.cli import app
+from evercount.errors import ParameterError, UnknownName
+from evercount.planning.compare import plan
+from evercount.planning.compare_sparse import ONES, SparseComparison, plan_sparse_count
+from evercount.queries import build_query
+from evercount.sparse.budget_split import plain_bound, plan_sparse
+from evercount.store import Declaration
+
+DOCS = Path(__file__).parents[2] / "docs" / "pure-and-sparse.md"
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, ["plan", "--query", "sparse-count", *words])
+
+
+def test_numbers_are_those_of_the_counter() -> None:
+    """The same object that counts states the same bound, split and segments."""
+    found = plan_sparse_count(Budget(1.0, 0.0), 2**12, 400)
+    own = SparseCount(1.0, 2**12, max_ones=400).plan
+    assert (found.bound, found.segments, found.threshold, found.spread) == (
+        own.bound(),
+        own.segments,
+        own.threshold,
+        own.spread,
+    )
+    assert found.threshold_epsilon + found.tick_epsilon + found.counter_epsilon <= 1.0
+    assert found.bounds[ONES.index(100)] == plan_sparse(1.0, 2**12, 0.0, 100).bound()
+    assert min(found.plain.values()) <= plain_bound(1.0, 2**12)
+    assert list(found.plain.values()) == sorted(found.plain.values())
+
+
+def test_plain_counters_with_delta_are_those_of_plan() -> None:
+    budget = Budget(1.0, 1e-9)
+    found = plan_sparse_count(budget, 2**10, 20, names=("balanced", "binary-tree"))
+    rows = {row.name: row.simultaneous for row in plan(budget, 2**10, names=("balanced", "binary-tree")).rows}
+    assert found.plain == pytest.approx(rows)
+    assert found.best_plain == min(rows.values())
+
+
+def beats(found: SparseComparison, ones: int) -> bool:
+    sparse = plan_sparse(found.epsilon, found.horizon, found.delta, ones, found.beta).bound()
+    return sparse < min(found.best_plain, ones / 2)
+
+
+def test_where_it_wins() -> None:
+    """Inside the stated range it wins and well outside it does not; a shifted range would be caught."""
+    found = plan_sparse_count(Budget(1.0, 0.0), 2**20, 1000)
+    assert found.wins is not None
+    low, high = found.wins
+    assert all(beats(found, s) for s in (low, int(np.sqrt(low * high)), high))
+    assert not beats(found, int(low * 0.85))
+    assert not beats(found, int(high * 1.15))
+    assert plan_sparse_count(Budget(1.0, 0.0), 2**6, 10).wins is None
+
+
+def test_unknown_max_ones_is_a_function_of_the_events_so_far() -> None:
+    found = plan_sparse_count(Budget(1.0, 0.0), 2**16)
+    own = plan_sparse(1.0, 2**16)
+    assert found.bound is None
+    assert found.bounds == [own.bound(s) for s in ONES]
+    assert found.bounds == sorted(found.bounds)
+    assert found.constant(10) is None
+    result = run("-e", "1", "-d", "0", "-t", "2^16")
+    assert result.exit_code == 0
+    assert "events so far" in result.output
+    assert f"{own.bound(1000):,.1f}" in result.output
+
+
+def test_json_and_chart(tmp_path: Path) -> None:
+    chart = tmp_path / "sparse.svg"
+    result = run("-p", "max_ones=400", "-e", "1", "-d", "0", "-t", "4096", "--json", "--plot", str(chart))
+    assert result.exit_code == 0
+    data = json.loads(result.output)
+    assert data["query"] == "sparse-count"
+    assert data["bound"] == pytest.approx(plan_sparse(1.0, 4096, 0.0, 400).bound())
+    assert [row["ones"] for row in data["curve"]] == list(ONES)
+    assert data["curve"][2]["constant"] == 5.0
+    assert "<svg" in chart.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-p", "max_ones=0"), "max_ones must be a whole number"),
+        (("-p", "max_ones=2.5"), "max_ones must be a whole number"),
+        (("-p", "max_ones=true"), "max_ones must be a whole number"),
+        (("-p", "max_ones=many"), "max_ones must be a whole number"),
+        (("-p", "max_ones=2000000000000"), "2^40"),
+        (("-p", "maxones=3"), "maxones"),
+        (("-t", "none"), "known horizon"),
+        (("--ticks", "5"), "--ticks"),
+        (("--adjacency", "replace"), "add-remove"),
+        (("--user-events", "2"), "unit event"),
+        (("--calibration", "paper"), "calibration"),
+        (("--epsilon", "17"), "between 2^-30 and 16"),
+        (("--beta", "1"), "beta"),
+        (("-d", "0", "-m", "balanced"), "balanced"),
+        (("-d", "0", "-m", "pure-hybrid"), "pure-hybrid"),
+    ],
+)
+def test_parameters_that_make_no_sense(words: tuple[str, ...], message: str) -> None:
+    result = run(*words)
+    assert isinstance(result.exception, ParameterError)
+    assert message in str(result.exception)
+
+
+def test_release_and_serve_say_where_it_is() -> None:
+    for build in (
+        lambda: build_query("sparse-count", {"max_ones": 3}),
+        lambda: Declaration.from_dict(
+            {"name": "s", "query": {"name": "sparse-count"}, "budget": {"epsilon": 1.0, "delta": 0.0}, "horizon": 9}
+        ),
+    ):
+        with pytest.raises(ParameterError, match=r"evercount\.SparseCount"):
+            build()
+    with pytest.raises(UnknownName, match="Did you mean 'sparse-count'"):
+        build_query("sparse-cuont", {})
+    words = ["release", "-", "--time", "t", "--every", "1h", "--start", "2024-01-01", "--epsilon", "1", "--delta", "0"]
+    result = CliRunner().invoke(app, [*words, "--out", "-", "--query", "sparse-count"])
+    assert result.exit_code == 1
+    assert "evercount.SparseCount" in result.output
+
+
+def test_the_docs_show_what_the_command_prints() -> None:
+    found = re.search(r"```\n\$ evercount (plan --query sparse-count.*)\n((?:.*\n)+?)```", DOCS.read_text())
+    assert found is not None
+    result = CliRunner().invoke(app, found[1].split())
+    assert [line.rstrip() for line in result.output.splitlines()] == found[2].splitlines()
+    example = re.search(r"Rare events: evercount (.*)", CliRunner().invoke(app, ["plan", "--help"]).output)
+    assert example is not None
+    assert "sparse-count" in example[1]

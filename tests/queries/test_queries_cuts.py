@@ -1,0 +1,285 @@
+"""Cuts: sensitivity, illegal updates, exact errors, bounds over all cuts, and extreme cuts against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from evercount.audit.sensitivity import Universe, audit_sensitivity
+from evercount.bounds.normal_tails import simultaneous_quantile
+from evercount.errors import InputError, ParameterError, TooLarge, UnknownName
+from evercount.queries.base import Adjacency
+from evercount.queries.cuts.cut_graph import ENUMERATED, CutGraph
+from evercount.queries.cuts.cut_query import Cuts
+
+
+def random_graph(n: int, seed: int, low: float = -0.3) -> CutGraph:
+    return CutGraph(n, np.random.default_rng(seed).uniform(low, 1.0, n * (n - 1) // 2), 0.5)
+
+
+def sides(n: int) -> list[tuple[int, ...]]:
+    """One side of every cut into two."""
+    return [side for size in range(1, n) for side in itertools.combinations(range(n - 1), size)]
+
+
+# -- the query -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("weights", "adjacency", "S"),
+    [("unit", "add-remove", 1), ("unit", "replace", 2), ("signed", "add-remove", 1), ("signed", "replace", 4)],
+)
+def test_sensitivity_is_the_exact_maximum(weights: Any, adjacency: Adjacency, S: int) -> None:
+    query = Cuts(3, weights, grid=0.5)
+    levels = (0.0, 0.5, 1.0) if weights == "unit" else (-1.0, -0.5, 0.0, 0.5, 1.0)
+    world = Universe(tuple((u, v, w) for u, v in itertools.combinations(range(3), 2) for w in levels))
+    report = audit_sensitivity(query, np.eye(2), adjacency, 2, world)
+    assert report.exhaustive
+    assert query.squared_sensitivity(adjacency) == S == report.norm
+    assert report.holds
+
+
+@pytest.mark.parametrize(("weights", "S"), [("unit", 1), ("signed", 4)])
+def test_same_edge_replacement(weights: Any, S: int) -> None:
+    query = Cuts(3, weights, swap="same edge")
+    assert query.squared_sensitivity("replace") == S
+    assert Cuts(2, weights).squared_sensitivity("replace") == S  # one edge only: any edge is the same edge
+    ends = (0.0, 1.0) if weights == "unit" else (-1.0, 1.0)
+    same = audit_sensitivity(query, np.eye(2), "replace", 2, Universe(tuple((0, 1, w) for w in ends)))
+    assert same.norm == S
+    assert same.holds
+
+
+def test_the_same_edge_claim_fails_for_any_edge() -> None:
+    query = Cuts(3, swap="same edge")
+    assert not audit_sensitivity(query, np.eye(2), "replace", 2).holds
+
+
+def test_running_sums_are_the_weights() -> None:
+    query = Cuts(4, "signed", grid=2**-4)
+    ticks = [[(0, 1, 1.0), (1, 0, -0.5)], [], [(3, 2, 0.25), (0, 1, 0.03)], [(1, 3, -1)]]
+    rows, _ = query.encode_run(query.initial_state(), ticks)
+    assert rows.dtype == np.int64
+    graph = query.graph(rows.sum(axis=0) * query.grid, 0.0)
+    expected = np.zeros((4, 4))
+    for u, v, w in ((0, 1, 0.5), (2, 3, 0.25), (1, 3, -1.0)):  # 0.03 is rounded to 0
+        expected[u, v] = expected[v, u] = w
+    np.testing.assert_array_equal(graph.weights, expected)
+    assert [query.labels[cell] for cell in np.flatnonzero(rows.sum(axis=0))] == ["0-1", "1-3", "2-3"]
+
+
+def test_rounding_stays_within_half_the_grid_and_the_range() -> None:
+    query = Cuts(2, "signed", grid=2**-10)
+    for weight in np.random.default_rng(1).uniform(-1, 1, 200):
+        rounded = query.encode(None, [(0, 1, weight)])[0][0] * query.grid
+        assert abs(rounded - weight) <= query.grid / 2
+        assert abs(rounded) <= 1
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        ([(0, 1, 0.5), (0, 4, 1.0)], r"update 1 .*\(0, 4, 1\.0\).*0\.\.3"),
+        ([(0.5, 1, 1)], r"0\.\.3"),
+        ([(0, float("nan"), 1)], r"0\.\.3"),
+        ([(2, 2, 1.0)], "update 0 .*self-loop"),
+        ([(0, 1, 1.5)], r"outside \[0, 1\]"),
+        ([(0, 1, -0.5)], r"outside \[0, 1\]"),
+        ([(0, 1, float("nan"))], r"outside \[0, 1\]"),
+        ([(0, 1)], "three numbers"),
+        ([(0, 1, 1), (0, 1, "x")], "update 1 .*three numbers"),
+        ([5], "three numbers"),
+        ([(0, 1, 1), (0, 1, 10**400)], "update 1 .*three numbers"),
+        ([(10**400, 1, 1)], "three numbers"),
+        ([(0, 1, 1), ("0", "1", "0.5")], "update 1 .*three numbers"),
+        ([(0, 1, "0.5")], "three numbers"),
+        ([(0, 1, 1), (True, 2, 1)], "update 1 .*three numbers"),
+        ([(0, 1, True)], "three numbers"),
+        ([(0, 1, np.bool_(True))], "three numbers"),
+        ([(0, 1, None)], "three numbers"),
+        ([([0], 1, 1)], "three numbers"),
+        ([(np.int64(0), 1, np.float32(0.5)), (0, 1, 1j)], "update 1 .*three numbers"),
+        ("abc", "sequence of updates"),
+        (5, "sequence of updates"),
+    ],
+)
+def test_illegal_updates_are_refused(events: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Cuts(4).encode(None, events)
+
+
+def test_parameters() -> None:
+    query = Cuts(5, "signed", 0.25, "same edge")
+    assert Cuts(**json.loads(json.dumps(query.parameters()))) == query
+    assert query.cells == len(query.labels) == 10
+    with pytest.raises(TooLarge, match="GiB"):
+        Cuts(10**6)
+    with pytest.raises(TooLarge, match="vertices"):
+        Cuts(10**400)
+    for wrong in (0.3, 0.0, -1.0, 2.0):
+        with pytest.raises(ParameterError, match="grid"):
+            Cuts(4, grid=wrong)
+    with pytest.raises(ParameterError, match="vertices"):
+        Cuts(1)
+    with pytest.raises(UnknownName, match="unit"):
+        Cuts(4, "units")  # type: ignore[arg-type]
+
+
+# -- the released graph --------------------------------------------------------------------------------------------
+
+
+def test_cut_value_and_std() -> None:
+    graph = random_graph(6, 1)
+    S, P = [0, 4], [1, 2, 5]
+    found = graph.cut(S, P)
+    assert found.value == pytest.approx(sum(graph.weights[s, p] for s in S for p in P))
+    assert found.std == pytest.approx(0.5 * np.sqrt(6))
+    assert graph.cut(S).value == pytest.approx(graph.cut(S, [1, 2, 3, 5]).value)
+    assert graph.cut(np.asarray(S), {np.int64(p) for p in P}) == found
+    for wrong in ([], [0, 0], [0, 6], [-1], {"a"}, 5, {1.5}, {1.0}, [True], None, "12", [[1]], [0, "a"], [10**400]):
+        with pytest.raises(ParameterError, match="distinct vertices"):
+            graph.cut(wrong)  # type: ignore[arg-type]
+        if wrong is not None:
+            with pytest.raises(ParameterError, match="distinct vertices"):
+                graph.cut([3], wrong)  # type: ignore[arg-type]
+    for sizes in (5, (1, 1, 1), (1,), None, "ab", (1, 1.0), (0, 1), (True, 1), (1, "1")):
+        with pytest.raises(ParameterError, match="side"):
+            graph.bound(sizes)  # type: ignore[arg-type]
+        with pytest.raises(ParameterError, match="side"):
+            graph.paper_bound(sizes, 10, 1.0)  # type: ignore[arg-type]
+    for beta in ("a", None, 10**400, 0.0, 1.0):
+        with pytest.raises(ParameterError, match="beta"):
+            graph.bound((1, 1), beta=beta)  # type: ignore[arg-type]
+    for edges in ("a", None, [[1], [1, 2]], 10**400):
+        with pytest.raises(ParameterError, match="pairs"):
+            CutGraph(4, edges, 1.0)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="disjoint"):
+        graph.cut([0, 1], [1, 2])
+    with pytest.raises(ParameterError, match="pairs"):
+        CutGraph(4, np.zeros(5), 1.0)
+    with pytest.raises(ValueError, match="read-only"):
+        graph.edges[0] = 1.0
+
+
+def test_std_of_a_cut_is_that_of_the_noise() -> None:
+    """4,000 graphs of pure noise: the sample std of one cut is within 5 of its standard errors (1/√8000)."""
+    noise = np.random.default_rng(5).normal(0, 2.0, (4_000, 15))
+    values = [CutGraph(6, row, 2.0).cut([0, 1], [2, 3, 4]).value for row in noise]
+    stated = CutGraph(6, noise[0], 2.0).cut([0, 1], [2, 3, 4]).std
+    assert abs(np.std(values) / stated - 1) < 5 / np.sqrt(8_000)
+    assert abs(np.std(values) / (stated * np.sqrt(6 / 5)) - 1) > 5 / np.sqrt(8_000)  # and not that of 5 edges
+
+
+def all_pairs(n: int, a: int, b: int) -> np.ndarray[Any, Any]:
+    """Rows over the edges, one for every cut of sizes a and b."""
+    place = {pair: k for k, pair in enumerate(itertools.combinations(range(n), 2))}
+    rows = set()
+    for S in itertools.combinations(range(n), a):
+        for P in itertools.combinations(sorted(set(range(n)) - set(S)), b):
+            row = [0] * len(place)
+            for s, p in itertools.product(S, P):
+                row[place[min(s, p), max(s, p)]] = 1
+            rows.add(tuple(row))
+    return np.array(sorted(rows), float)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 3), (2, 2), (2, 4), (3, 3)])
+def test_bound_covers_all_cuts_of_real_noise(sizes: tuple[int, int]) -> None:
+    """It holds in ≥ 1 − beta of 4,000 draws, up to 4 standard errors; a bound for one cut does not."""
+    n, beta, draws = 6, 0.1, 4_000
+    cuts = all_pairs(n, *sizes)
+    noise = np.random.default_rng(11).normal(0, 3.0, (draws, n * (n - 1) // 2))
+    worst = np.abs(noise @ cuts.T).max(axis=1)
+    graph = CutGraph(n, noise[0], 3.0)
+    allowed = beta + 4 * np.sqrt(beta * (1 - beta) / draws)
+    assert (worst > graph.bound(sizes, beta=beta)).mean() <= allowed
+    one_cut = 3.0 * np.sqrt(sizes[0] * sizes[1]) * norm.isf(beta / 2)
+    assert (worst > one_cut).mean() > allowed
+
+
+def test_bound_counts_the_cuts() -> None:
+    graph = random_graph(6, 1)
+    for a, b in ((1, 1), (1, 3), (2, 2), (2, 4), (3, 3)):
+        number = len(all_pairs(6, a, b))
+        expected = 0.5 * np.sqrt(a * b) * simultaneous_quantile(7 * number, 0.05)
+        assert graph.bound((a, b), 7, 0.05) == pytest.approx(expected)
+        classes = sum(1 for s in range(1, 6) for p in range(s, 6) if s + p <= 6)
+        expected = 0.5 * np.sqrt(a * b) * simultaneous_quantile(7 * number * classes, 0.05)
+        assert graph.bound((a, b), 7, 0.05, every_size=True) == pytest.approx(expected)
+    with pytest.raises(ParameterError, match="do not fit"):
+        graph.bound((3, 4))
+
+
+def test_bound_for_a_number_of_cuts_beyond_the_doubles() -> None:
+    n = 900
+    graph = CutGraph(n, np.zeros(n * (n - 1) // 2), 1.0)
+    z = graph.bound((450, 450), 2**20, 1e-6, every_size=True) / 450
+    assert 30 < z < 40  # √(2 ln 2^900) = 35.3
+
+
+def test_our_bound_is_below_the_papers() -> None:
+    """With the paper's noise at T = 1024 (std C·c_T², one z) our bound for the same probability 2/3."""
+    multiplier, T = 19.285, 1024
+    std = multiplier * (np.log(T - 0.25) + 0.5772156649 + np.log(16)) / np.pi
+    graph = CutGraph(20, np.zeros(190), std)
+    for sizes in ((1, 1), (1, 19), (5, 15), (10, 10)):
+        assert graph.bound(sizes, T, 1 / 3, every_size=True) < graph.paper_bound(sizes, T, multiplier)
+    assert graph.paper_bound((19, 1), T, multiplier) == graph.paper_bound((1, 19), T, multiplier)
+
+
+# -- extreme cuts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 7])
+def test_extreme_cuts_of_small_graphs_are_exact(n: int) -> None:
+    for seed in range(5):
+        graph = random_graph(n, seed)
+        values = {side: graph.cut(side).value for side in sides(n)}
+        sparse = {side: value / (len(side) * (n - len(side))) for side, value in values.items()}
+        least, most, sparsest = graph.min_cut(), graph.max_cut(), graph.sparsest_cut()
+        assert least.value == pytest.approx(min(values.values()))
+        assert most.value == pytest.approx(max(values.values()))
+        assert sparsest.value == pytest.approx(min(sparse.values()))
+        assert least.exact
+        assert least.method == "enumeration"
+        assert graph.cut(least.side).value == pytest.approx(least.value)
+        pairs = len(sparsest.side) * (n - len(sparsest.side))
+        assert sparsest.std == pytest.approx(0.5 / np.sqrt(pairs))
+
+
+def two_clusters(n: int, low: float) -> CutGraph:
+    """Weights about 1 within the halves, about 0.05 between them."""
+    rng = np.random.default_rng(3)
+    half = n // 2
+    weights = [
+        (1.0 if (u < half) == (v < half) else 0.05) + rng.uniform(low, 0.02)
+        for u, v in itertools.combinations(range(n), 2)
+    ]
+    return CutGraph(n, np.array(weights), 0.1)
+
+
+def test_larger_graphs_name_their_method() -> None:
+    n = ENUMERATED + 4
+    graph = two_clusters(n, 0.0)
+    least = graph.min_cut()
+    assert (least.method, least.exact) == ("Stoer-Wagner", True)  # no weight is negative
+    reference = nx.Graph()
+    reference.add_weighted_edges_from((u, v, graph.weights[u, v]) for u in range(n) for v in range(u))
+    assert least.value == pytest.approx(nx.stoer_wagner(reference)[0])
+    sparsest = graph.sparsest_cut()
+    assert not sparsest.exact
+    assert "spectral" in sparsest.method
+    assert set(sparsest.side) in ({*range(n // 2)}, {*range(n // 2, n)})
+    most = graph.max_cut()
+    assert not most.exact
+    assert most.value == pytest.approx(graph.cut(most.side).value)
+    assert most.value >= graph.edges.sum() / 2  # what a local optimum always reaches
+    noisy = two_clusters(n, -0.2).min_cut()
+    assert not noisy.exact
+    assert "clipped" in noisy.method

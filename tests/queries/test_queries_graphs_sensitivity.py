@@ -1,0 +1,287 @@
+"""The declared S of every graph query: never beaten by enumeration, and reached, so that none can be lowered."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount._arrays import IntArray
+from evercount.audit.neighbours import change_norm
+from evercount.audit.sensitivity import audit_sensitivity
+from evercount.queries.base import Adjacency, Query
+from evercount.queries.graphs import (
+    Components,
+    DegreeHistogram,
+    Edges,
+    GraphQuery,
+    HighDegree,
+    KStars,
+    Matching,
+    SpanningForest,
+    Triangles,
+)
+from evercount.queries.graphs.graph_query import Reach
+
+K4 = list(itertools.combinations(range(4), 2))
+TRIANGLE = [(0, 1, 1), (0, 2, 2), (1, 2, 2)]
+ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace")
+KINDS = ("insert", "delete", "ignore-duplicates")
+
+
+def small_queries(kind: Any) -> list[GraphQuery]:
+    start = {"initial_edges": K4} if kind == "delete" else {}
+    bound = start or {"max_degree": 3}
+    weighted = {"initial_edges": TRIANGLE} if kind == "delete" else {}
+    return [
+        Edges(4, kind, **start),
+        Components(4, kind, **start),
+        Matching(4, kind, **start),
+        HighDegree(4, kind, tau=1, **start),
+        HighDegree(4, kind, tau=2, **start),
+        HighDegree(4, kind, tau=3, **start),
+        Triangles(4, kind, **bound),
+        KStars(4, kind, k=2, **bound),
+        DegreeHistogram(4, kind, **bound),
+        SpanningForest(3, kind, max_weight=2, **weighted),
+        SpanningForest(3, kind, max_weight=1, initial_edges=[(0, 1), (0, 2), (1, 2)] if start else ()),
+    ]
+
+
+def projected_queries(kind: Any) -> list[GraphQuery]:
+    found: list[GraphQuery] = []
+    for degree in (1, 2):
+        enforced = {"max_degree": degree, "enforce_degree": True}
+        found += [Edges(4, kind, **enforced), Components(4, kind, **enforced), Matching(4, kind, **enforced)]
+        found += [DegreeHistogram(4, kind, **enforced), HighDegree(4, kind, tau=degree, **enforced)]
+        found += [SpanningForest(3, kind, max_weight=2, **enforced)]
+    return [*found, Triangles(4, kind, **enforced), KStars(4, kind, k=2, **enforced)]
+
+
+EVERY = [query for kind in KINDS for query in small_queries(kind)]
+EVERY += [query for kind in ("insert", "ignore-duplicates") for query in projected_queries(kind)]
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("query", EVERY, ids=repr)
+def test_no_neighbours_beat_the_claim(query: GraphQuery, adjacency: Adjacency) -> None:
+    """All streams of up to 4 updates on 4 vertices (3 where edges have weights), in 3 ticks."""
+    report = audit_sensitivity(query, np.eye(3), adjacency, 3, steps=4, budget=50_000)
+    assert report.exhaustive
+    assert report.pairs > 30
+    assert report.holds, report.summary()
+
+
+@pytest.mark.parametrize(
+    "query", [Triangles(4, max_degree=3), Matching(4), Triangles(4, max_degree=2, enforce_degree=True)], ids=repr
+)
+def test_no_longer_neighbours_beat_the_claim(query: GraphQuery) -> None:
+    """All streams of up to 6 updates: every order in which the edges of 4 vertices can come."""
+    report = audit_sensitivity(query, np.eye(1), "add-remove", 1, steps=6, budget=50_000)
+    assert report.exhaustive
+    assert report.holds, report.summary()
+
+
+# -- the streams that reach the claims ---------------------------------------------------------------------------
+
+Updates = list[tuple[int, ...]]
+
+
+def shifted(updates: Updates) -> Updates:
+    """The same updates on six other vertices."""
+    return [(u + 6, v + 6, *rest) for u, v, *rest in updates]
+
+
+def norm(query: GraphQuery, one: Sequence[Any], other: Sequence[Any]) -> float:
+    """Σ(P²+N²) between two streams of one update or none (None) per tick."""
+    rows = []
+    for stream in (one, other):
+        ticks = [[] if update is None else [update] for update in stream]
+        rows.append(query.encode_run(query.initial_state(), ticks)[0])
+    return change_norm(rows[0], rows[1])
+
+
+STAR_PAIR: Updates = [(0, 2), (0, 3), (1, 4), (1, 5)]  # takes both ends of 0-1 from degree 0 to 2
+TWO_TRIANGLES: Updates = [(0, 2), (1, 2), (0, 3), (1, 3)]  # both over the edge 0-1
+HEAVY_THEN_LIGHT: Updates = [(0, 2, 2), (1, 2, 2), (0, 3, 1), (1, 3, 1)]  # paths beside 0-1 of weight 2, then 1
+
+# query type, its own arguments, stream kind, the edge that changes, what follows it, S for add-remove and replace
+INSERT, DELETE, IGNORE = KINDS
+REACHED: list[tuple[type[GraphQuery], dict[str, Any], str, tuple[int, ...], Updates, int, int]] = [
+    (Triangles, {"max_degree": 3}, INSERT, (0, 1), TWO_TRIANGLES, 4, 8),
+    (Triangles, {}, DELETE, (0, 1), TWO_TRIANGLES, 8, 8),
+    (Triangles, {"max_degree": 3}, IGNORE, (0, 1), TWO_TRIANGLES, 8, 32),
+    (KStars, {"k": 2, "max_degree": 3}, INSERT, (0, 1), STAR_PAIR, 16, 32),
+    (KStars, {"k": 2}, DELETE, (0, 1), STAR_PAIR, 32, 32),
+    (KStars, {"k": 2, "max_degree": 3}, IGNORE, (0, 1), STAR_PAIR, 32, 128),
+    (HighDegree, {"tau": 1}, INSERT, (0, 1), STAR_PAIR, 8, 8),
+    (HighDegree, {"tau": 2}, INSERT, (0, 1), STAR_PAIR, 8, 32),
+    (HighDegree, {"tau": 3, "max_degree": 3}, INSERT, (0, 1), STAR_PAIR, 4, 8),
+    (HighDegree, {"tau": 1}, DELETE, (0, 1), STAR_PAIR, 4, 8),
+    (HighDegree, {"tau": 2}, DELETE, (0, 1), STAR_PAIR, 8, 32),
+    (HighDegree, {"tau": 3}, DELETE, (0, 1), STAR_PAIR, 8, 8),
+    (HighDegree, {"tau": 1}, IGNORE, (0, 1), STAR_PAIR, 8, 8),
+    (HighDegree, {"tau": 2}, IGNORE, (0, 1), STAR_PAIR, 8, 32),
+    (HighDegree, {"tau": 3, "max_degree": 3}, IGNORE, (0, 1), STAR_PAIR, 8, 32),
+    (DegreeHistogram, {"max_degree": 3}, INSERT, (0, 1), STAR_PAIR, 20, 48),
+    (DegreeHistogram, {}, DELETE, (0, 1), STAR_PAIR, 20, 48),
+    (DegreeHistogram, {"max_degree": 3}, IGNORE, (0, 1), STAR_PAIR, 24, 72),
+    (SpanningForest, {"max_weight": 2}, INSERT, (0, 1, 1), HEAVY_THEN_LIGHT, 8, 18),
+    (SpanningForest, {"max_weight": 2}, DELETE, (0, 1, 1), HEAVY_THEN_LIGHT, 5, 18),
+    (SpanningForest, {"max_weight": 2}, IGNORE, (0, 1, 1), HEAVY_THEN_LIGHT, 8, 18),
+    (Components, {}, INSERT, (0, 1), [(0, 2), (1, 2)], 2, 2),
+    (Components, {}, DELETE, (0, 1), [(0, 2), (1, 2)], 1, 2),
+    (Components, {}, IGNORE, (0, 1), [(0, 2), (1, 2)], 2, 2),
+    (Edges, {}, INSERT, (0, 1), [(0, 2)], 1, 1),
+    (Edges, {}, DELETE, (0, 1), [(0, 2)], 1, 1),
+    (Edges, {}, IGNORE, (0, 1), [(0, 2)], 2, 2),
+]
+
+
+@pytest.mark.parametrize(("maker", "arguments", "kind", "edge", "rest", "away", "swap"), REACHED)
+def test_claims_are_reached(
+    maker: Any, arguments: Any, kind: str, edge: tuple[int, ...], rest: Updates, away: int, swap: int
+) -> None:
+    """Remove the edge, or replace it by its image in a second copy of the same streams, on six other vertices."""
+    twin, both = shifted([edge])[0], [*rest, *shifted(rest)]
+    if kind == "delete":
+        arguments = arguments | {"initial_edges": [edge, twin, *both]}
+        # deletions run backwards; the heavy path must go last
+        edge, twin, both = edge[:2], twin[:2], [update[:2] for update in reversed(both)]
+    query = maker(12, kind, **arguments)
+    again = [edge, twin] if kind == "ignore-duplicates" else []
+    one = [edge, *both, *again]
+    assert query.squared_sensitivity("add-remove") == away
+    assert norm(query, one, [None, *both, *again]) == away
+    assert query.squared_sensitivity("replace") == swap
+    changed = norm(query, one, [twin, *both, *again])
+    assert max(changed, away) == swap
+
+
+@pytest.mark.parametrize(
+    ("query", "stream", "expected"),
+    [
+        (Matching(4), [(0, 1), (1, 2), (2, 3), (0, 3)], 8),
+        (Matching(4, "ignore-duplicates"), [(0, 1), (1, 2), (2, 3), (0, 3)], 8),
+        (Matching(4, "delete", initial_edges=[(0, 1), (1, 2), (2, 3), (0, 3)]), [(0, 1), (0, 3), (2, 3), (1, 2)], 5),
+    ],
+)
+def test_matching_claims_are_reached(query: Matching, stream: Updates, expected: int) -> None:
+    """The share of one edge alternates: P and N count half of the changes each, so their squares are needed."""
+    assert norm(query, stream, [None, *stream[1:]]) == expected
+    assert query.squared_sensitivity("add-remove") == query.squared_sensitivity("replace") == expected
+
+
+def test_general_formulas() -> None:
+    """The table of S, written out once more for other parameters."""
+    D, W, n = 7, 5, 30
+    K = 2 * 15  # C(6, 2) at each end
+    start = [(0, v) for v in range(1, D + 1)]
+    bound = {"max_degree": D}
+    away: dict[str, list[float]] = {
+        "triangles": [(D - 1) ** 2, 2 * (D - 1) ** 2, 2 * (D - 1) ** 2],
+        "stars": [K**2, 2 * K**2, 2 * K**2],
+        "degrees": [8 * D - 4, 8 * D - 4, 8 * D],
+        "forest": [2 * W**2, W**2 + (W - 1) ** 2, 2 * W**2],
+        "matching": [2 * (n // 2) ** 2, 1, 2 * (n // 2) ** 2],
+    }
+    for number, kind in enumerate(KINDS):
+        more: dict[str, Any] = {"initial_edges": start} if kind == "delete" else bound
+        weighted = {"initial_edges": [(*e, 1) for e in start]} if kind == "delete" else {}
+        made = {
+            "triangles": Triangles(n, kind, **more),  # type: ignore[arg-type]
+            "stars": KStars(n, kind, k=3, **more),  # type: ignore[arg-type]
+            "degrees": DegreeHistogram(n, kind, **more),  # type: ignore[arg-type]
+            "forest": SpanningForest(n, kind, max_weight=W, **weighted),  # type: ignore[arg-type]
+            "matching": Matching(n, kind, **({"initial_edges": start} if kind == "delete" else {})),  # type: ignore
+        }
+        for name, query in made.items():
+            assert query.squared_sensitivity("add-remove") == away[name][number], (name, kind)
+            first = query.squared_sensitivity("add-remove")
+            assert first <= query.squared_sensitivity("replace") <= 4 * first
+
+
+def test_projection_factors() -> None:
+    """Five times S for counts that only rise, nine times S where rises and falls are equal."""
+    enforced = {"max_degree": 4, "enforce_degree": True}
+    assert Triangles(9, **enforced).squared_sensitivity("add-remove") == 5 * 3**2
+    assert Components(9, **enforced).squared_sensitivity("add-remove") == 9 * 2
+    assert SpanningForest(9, max_weight=3, **enforced).squared_sensitivity("add-remove") == 9 * 18
+    assert Edges(9, "ignore-duplicates", **enforced).squared_sensitivity("add-remove") == 1**2 + 3**2
+    star = [(0, 1), (0, 2)]
+    public = HighDegree(4, "delete", 1, True, star, tau=1)  # the start is public: no factor
+    assert public.squared_sensitivity("add-remove") == HighDegree(
+        4, "delete", initial_edges=star[:1], tau=1
+    ).squared_sensitivity("add-remove")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        Edges(4, max_degree=1, enforce_degree=True),
+        Edges(4, "ignore-duplicates", max_degree=2, enforce_degree=True),
+        KStars(4, k=2, max_degree=2, enforce_degree=True),
+        HighDegree(4, tau=2, max_degree=2, enforce_degree=True),
+    ],
+    ids=repr,
+)
+def test_projected_claims_are_reached(query: GraphQuery) -> None:
+    """The factor of the projection cannot be lowered either."""
+    steps = 4 if query.stream == "ignore-duplicates" else 5
+    assert audit_sensitivity(query, np.eye(1), "add-remove", 1, steps=steps).reached
+
+
+def test_first_weight_wins_would_cost_more() -> None:
+    """Why the lighter copy counts: with the first one kept, P = N = 2W − 1, beyond the claim 2W² for W = 2."""
+    lightest = SpanningForest(4, "ignore-duplicates", max_weight=2)
+    stream: list[Any] = [(0, 1, 2), (0, 2, 2), (1, 2, 2), (0, 1, 1), (0, 3, 1), (1, 3, 1)]
+    assert norm(lightest, stream, [None, *stream[1:]]) <= lightest.squared_sensitivity("add-remove") == 8
+    first_wins = SpanningForest(4, max_weight=2)
+    with_it = [*stream[:3], None, *stream[4:]]
+    without = [None, *stream[1:]]
+    assert norm(first_wins, with_it, without) == 18
+
+
+# -- planted mistakes ----------------------------------------------------------------------------------------------
+
+
+class KeptDegreeEdges(Edges):
+    """Planted mistake: keeps an edge while the *kept* degrees allow it."""
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        state = state if isinstance(state, dict) else {}
+        kept = 0
+        for u, v in events:
+            if state.get(u, 0) < 1 and state.get(v, 0) < 1:
+                state[u] = state[v] = 1
+                kept += 1
+        return np.array([kept]), state
+
+
+class ForgetfulHighDegree(HighDegree):
+    """Planted mistake: believes the paper's l2-sensitivity of the differences."""
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        return 6.0
+
+
+class MonotoneMatching(Matching):
+    """Planted mistake: believes that the share of an edge changes once."""
+
+    def reach(self, stream: Any) -> list[Reach]:
+        return [Reach(1, 1)]
+
+
+def test_unstable_projection_is_caught() -> None:
+    query: Query = KeptDegreeEdges(5, max_degree=1, enforce_degree=True)
+    report = audit_sensitivity(query, np.eye(4), "add-remove", 4, budget=50_000)
+    assert not report.holds
+    assert report.norm > query.squared_sensitivity("add-remove") == 5
+
+
+@pytest.mark.parametrize("query", [ForgetfulHighDegree(4, tau=1), MonotoneMatching(4)], ids=repr)
+def test_planted_sensitivities_are_caught(query: GraphQuery) -> None:
+    assert not audit_sensitivity(query, np.eye(3), "add-remove", 3, steps=4).holds

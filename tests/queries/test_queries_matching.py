@@ -1,0 +1,199 @@
+"""Matchings: changes that take turns cost less where the Gram matrix falls away from its diagonal."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount import Budget, Count, Matching, Stream
+from evercount._arrays import FloatArray
+from evercount.audit.sensitivity import audit_sensitivity, gram_falls
+from evercount.engine.build import sensitivity_on
+from evercount.factorizations import FACTORIZATIONS, HonakerOffline, factorization
+from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
+from evercount.factorizations.row_weighted import Weighted, Weights, bounded_columns, rows_fall
+from evercount.factorizations.square_root_filter import design
+from evercount.queries.base import Adjacency
+from evercount.queries.graphs.graph_query import StreamKind
+
+NAMES = tuple(FACTORIZATIONS)
+SQUARE = [(0, 1), (1, 2), (2, 3), (0, 3)]
+ALL_EDGES = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+KINDS: tuple[StreamKind, ...] = ("insert", "delete", "ignore-duplicates")
+
+
+def claim(sums: FloatArray) -> FloatArray:
+    """What the proof allows, in units of c², for each row of running sums."""
+    d = np.diff(sums, axis=1, prepend=0.0)
+    one_sided = (sums.min(axis=1) >= 0) | (sums.max(axis=1) <= 0)
+    most = np.maximum(np.maximum(d, 0).sum(axis=1), np.maximum(-d, 0).sum(axis=1))
+    return np.asarray(np.where(one_sided, np.abs(d).sum(axis=1), 4 * most - 2))
+
+
+def excess(R: FloatArray, sums: FloatArray) -> float:
+    """The largest ‖R d‖²/c² − claim."""
+    d = np.diff(sums, axis=1, prepend=0.0)
+    return float((np.square(d @ R.T).sum(axis=1) / np.square(R).sum(axis=0).max() - claim(sums)).max())
+
+
+def all_sums(ticks: int) -> FloatArray:
+    """Every sequence of running sums in {−1, 0, 1}, but the one that stays at 0."""
+    sums = np.array(list(product((-1.0, 0.0, 1.0), repeat=ticks)))
+    return np.asarray(sums[np.abs(sums).sum(axis=1) > 0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_short_sequence_of_turns(name: str) -> None:
+    """All 3^9 sequences in 9 ticks, also at the end and spread over a longer horizon."""
+    sums = all_sums(9)
+    for horizon, ticks in [(9, range(9)), (60, range(51, 60)), (60, (0, 1, 3, 7, 15, 30, 45, 55, 59))]:
+        R = factorization(name, horizon).dense(horizon)[1][:, list(ticks)]
+        assert excess(R, sums) <= 1e-9
+
+
+def test_turns_cost_more_where_the_gram_matrix_does_not_fall() -> None:
+    R = np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+    assert not gram_falls(R)
+    assert excess(R, np.array([[1.0, 0.0, 1.0]])) == pytest.approx(2.0)
+    assert excess(np.eye(4), all_sums(4)) == pytest.approx(0.0), "the claim is not too large"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gram_matrices_fall(name: str) -> None:
+    for T in (1, 2, 3, 5, 8, 17, 64, 200, 700):
+        kind = factorization(name, T)
+        assert kind.falling_gram, T
+        assert gram_falls(kind.dense(T)[1]), T
+
+
+@pytest.mark.parametrize("T", [4096, 10**6, 2**31, 10**12, 2**50])
+def test_long_horizons_are_certified(T: int) -> None:
+    assert all(factorization(name, T).falling_gram for name in NAMES if name != "optimal")
+
+
+def test_every_horizon_to_400_is_certified() -> None:
+    assert all(factorization("balanced", T).falling_gram for T in range(1, 401))
+
+
+def no_term_grows(weights: Weights, T: int) -> bool:
+    """The condition of `rows_fall`, tick by tick."""
+    psi = weights.filter.forward().values(T) / weights.eta.at(0, T) ** 2
+    n = weights.n.at(0, T)
+    growth = np.maximum.accumulate((psi[1:] / psi[:-1])[::-1])[::-1]
+    return bool(np.all(growth <= n[1:] / n[:-1]))
+
+
+def test_certificate_is_never_wrong() -> None:
+    """Random weights, smooth and rough: some Gram matrices fall and some do not; none of these is certified."""
+    rng = np.random.default_rng(5)
+    seen, same = set(), 0
+    for roughness in (0.0, 0.01, 0.1, 1.0) * 100:
+        T = int(rng.integers(3, 80))
+        knots = dyadic_knots(T - 1, mirrored=True)
+        rise, fall = rng.uniform(-1.5, 1.5, 2)
+        smooth = (knots + 1 + rng.uniform(0, T / 4)) ** rise * (T - knots + 1.0) ** fall
+        eta = PiecewiseLinear(knots, smooth * np.exp(roughness * rng.standard_normal(len(knots))))
+        weights = Weights(design(T), eta, bounded_columns(design(T), eta, endless=False))
+        kind = Weighted(weights, T)
+        seen.add((kind.falling_gram, gram_falls(kind.dense(T)[1])))
+        same += rows_fall(weights) == no_term_grows(weights, T)  # every tick is a knot here
+    assert (True, False) not in seen
+    assert {(True, True), (False, False)} <= seen
+    assert same == 400
+
+
+def test_certificate_covers_the_ticks_between_knots() -> None:
+    seen = set()
+    rng = np.random.default_rng(6)
+    for _ in range(100):
+        T = int(rng.integers(2000, 6000))
+        knots = dyadic_knots(T - 1, mirrored=True)
+        rise, fall = rng.uniform(0, 0.6, 2)
+        eta = PiecewiseLinear(knots, (knots + 1 + T / 18) ** -rise * (T - knots + 1.0) ** -fall)
+        weights = Weights(design(T), eta, bounded_columns(design(T), eta, endless=False))
+        seen.add((rows_fall(weights), no_term_grows(weights, T)))
+    assert (True, False) not in seen
+    assert {(True, True), (False, False)} <= seen
+
+
+def test_nothing_is_promised_by_default() -> None:
+    assert not HonakerOffline(8).falling_gram
+
+
+# -- the query -----------------------------------------------------------------------------------------------------
+
+
+def matching(kind: StreamKind, edges: list[tuple[int, int]] = ALL_EDGES) -> Matching:
+    return Matching(4, kind, initial_edges=edges if kind == "delete" else ())
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_neighbours_beat_the_smaller_claim(kind: StreamKind, adjacency: Adjacency) -> None:
+    """All streams of up to 4 updates of 4 vertices in 5 ticks, for every factorisation."""
+    query = matching(kind)
+    S = query.falling_sensitivity(adjacency)
+    assert S is not None
+    assert query.squared_sensitivity(adjacency) > S
+    matrices = {name: factorization(name, 5).dense(5)[1] for name in NAMES}
+    report = audit_sensitivity(query, matrices, adjacency, 5, steps=4, budget=100_000)
+    assert report.exhaustive
+    assert report.holds
+    for finding in report.findings:
+        assert finding.claimed == pytest.approx(np.square(matrices[finding.factorization]).sum(axis=0).max() * S)
+
+
+REACHED: list[tuple[Any, Any, Adjacency, int]] = [
+    (matching("insert"), SQUARE, "add-remove", 4),
+    (matching("ignore-duplicates"), SQUARE, "add-remove", 4),
+    (matching("delete", SQUARE), [(0, 1), (0, 3), (2, 3), (1, 2)], "add-remove", 3),
+]
+
+
+@pytest.mark.parametrize(("query", "stream", "adjacency", "expected"), REACHED, ids=str)
+def test_smaller_claims_are_reached(query: Matching, stream: Any, adjacency: Adjacency, expected: int) -> None:
+    assert query.falling_sensitivity(adjacency) == expected
+    rows = []
+    for ticks in ([[edge] for edge in stream], [[], *([edge] for edge in stream[1:])]):
+        rows.append(query.encode_run(query.initial_state(), ticks)[0])
+    assert float(np.square(rows[0] - rows[1]).sum()) == expected
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_larger_matchings_that_a_search_finds_beat_the_smaller_claim(kind: StreamKind, adjacency: Adjacency) -> None:
+    edges = [(u, v) for u in range(6) for v in range(u)]
+    query = Matching(6, kind, initial_edges=edges if kind == "delete" else ())
+    S = query.falling_sensitivity(adjacency)
+    assert S is not None
+    matrices = {name: factorization(name, 12).dense(12)[1] for name in ("balanced", "unbounded", "identity")}
+    assert audit_sensitivity(query, matrices, adjacency, 12, steps=8, budget=2000, seed=1).holds
+
+
+def test_the_audit_tests_the_claim_that_streams_use() -> None:
+    identity = {"identity": np.eye(5)}
+    assert audit_sensitivity(matching("insert"), identity, "add-remove", 5, steps=4, claimed=4).holds
+    assert not audit_sensitivity(matching("insert"), identity, "add-remove", 5, steps=4, claimed=3).holds
+    rising = np.array([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]])
+    assert audit_sensitivity(matching("insert"), rising, "add-remove", 4, steps=4).findings[0].claimed == 8
+
+
+def test_smaller_claim_is_used_only_where_it_is_proved() -> None:
+    query = Matching(40)
+    assert sensitivity_on(factorization("balanced", 8), query, "add-remove") == 40
+    assert sensitivity_on(factorization("balanced", 8), query, "replace") == 78
+    assert sensitivity_on(HonakerOffline(8), query, "add-remove") == query.squared_sensitivity("add-remove") == 800
+    projected = Matching(40, max_degree=3, enforce_degree=True)
+    assert sensitivity_on(factorization("balanced", 8), projected, "add-remove") == 800
+    assert sensitivity_on(factorization("balanced", 8), Count(), "replace") == 1
+
+
+@pytest.mark.parametrize("budget", [Budget(1.0, 1e-6), Budget(1.0, 1e-6, unit="user", max_events=3)], ids=str)
+def test_streams_are_calibrated_to_the_smaller_claim(budget: Budget) -> None:
+    for horizon in (64, None):
+        stream = Stream(Matching(40), budget, horizon, noise="insecure-float", seed=1)
+        expected = budget.noise_multiplier() * budget.max_events * np.sqrt(40) * stream.factorization.column_norm
+        assert stream.sigma == pytest.approx(expected, rel=1e-9)

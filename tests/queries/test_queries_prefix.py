@@ -1,0 +1,267 @@
+"""PrefixQuery, the generators of neighbours, and the check that refutes a sensitivity that is too small."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount.audit.check_query import check
+from evercount.audit.neighbours import (
+    all_neighbours,
+    all_streams,
+    change_norm,
+    count_pairs,
+    factored_norm,
+    neighbours_of,
+    random_neighbours,
+    worst_pair,
+)
+from evercount.errors import InputError, ParameterError, TooLarge
+from evercount.queries.histogram import Histogram
+from evercount.queries.prefix import PrefixQuery
+from evercount.queries.substrings import Substrings
+
+
+def parity(events: Any) -> list[int]:
+    """Even and odd events."""
+    return [sum(e % 2 == 0 for e in events), sum(e % 2 for e in events)]
+
+
+def ups_and_downs(state: dict[str, int], events: Any) -> tuple[list[int], dict[str, int]]:
+    """Ticks at which the value rose: one event can change two of them, in opposite directions."""
+    rises = 0
+    for event in events:
+        if not isinstance(event, int):
+            raise InputError("not a number")
+        rises += event > state["last"]
+        state["last"] = event  # in place, on purpose: the query must protect the old state
+    return [rises], state
+
+
+class Holder:
+    @staticmethod
+    def encode(events: Any) -> list[int]:
+        return [len(events)]
+
+
+EVENS = PrefixQuery(parity, 2, {"add-remove": 1, "replace": 2})
+RISES = PrefixQuery(ups_and_downs, 1, {"replace": 4}, state={"last": 0})
+
+
+# -- the query -------------------------------------------------------------------------------------------------
+
+
+def test_encoder_without_state() -> None:
+    row, state = EVENS.encode(None, [1, 2, 4])
+    assert row.tolist() == [2, 1]
+    assert row.dtype == np.int64
+    assert state is None
+    assert EVENS.labels == ("0", "1")
+    assert PrefixQuery(parity, 2, {"replace": 2}, labels=["even", "odd"]).labels == ("even", "odd")
+
+
+def test_encoder_with_state_cannot_spoil_the_old_state() -> None:
+    old = RISES.initial_state()
+    row, new = RISES.encode(old, [3, 1, 2])
+    assert row.tolist() == [2]
+    assert (old, new) == ({"last": 0}, {"last": 2})
+    with pytest.raises(InputError):
+        RISES.encode(new, [9, "x"])
+    assert new == {"last": 2}
+    assert RISES.initial_state() == {"last": 0}
+
+
+@pytest.mark.parametrize("wrong", [[1], [[1, 2]], [0.5, 1], [float("nan"), 0], ["a", "b"], [2**60, 0], [1j, 0]])
+def test_what_the_encoder_returns_is_checked(wrong: Any) -> None:
+    with pytest.raises(InputError, match="the encoder returned"):
+        PrefixQuery(lambda events: wrong, 2, {"replace": 1}).encode(None, [])
+
+
+def test_whole_floats_and_booleans_are_taken() -> None:
+    for vector in ([1.0, -2.0], np.array([True, False])):
+        assert PrefixQuery(lambda events, v=vector: v, 2, {"replace": 1}).encode(None, [])[0].dtype == np.int64
+    with pytest.raises(InputError, match="next state"):
+        PrefixQuery(lambda state, events: [1], 1, {"replace": 1}, state=0).encode(0, [])
+
+
+def test_bad_parameters() -> None:
+    bad: list[dict[str, Any]] = [
+        {"encode": 3},
+        {"cells": 0},
+        {"sensitivity": {}},
+        {"sensitivity": 2},
+        {"sensitivity": {"swap": 1}},
+        {"sensitivity": {"replace": 0}},
+        {"sensitivity": {"replace": float("inf")}},
+        {"grid": 0},
+        {"state": {1, 2}},
+        {"labels": ["one"]},
+        {"labels": "ab"},
+    ]
+    for arguments in bad:
+        with pytest.raises(ParameterError):
+            PrefixQuery(**{"encode": parity, "cells": 2, "sensitivity": {"replace": 2}, **arguments})
+    with pytest.raises(TooLarge):
+        PrefixQuery(parity, 10**13, {"replace": 2})
+    with pytest.raises(ParameterError, match="no sensitivity for 'add-remove'"):
+        RISES.squared_sensitivity("add-remove")
+
+
+def test_identity_by_module_and_name() -> None:
+    for query in (EVENS, RISES, PrefixQuery(Holder.encode, 1, {"add-remove": 1}, grid=0.5)):
+        assert PrefixQuery(**json.loads(json.dumps(query.parameters()))) == query
+    local = PrefixQuery(lambda events: [1], 1, {"replace": 1})
+    same_name = PrefixQuery(lambda events: [2], 1, {"replace": 1})
+    assert local.parameters() == same_name.parameters()
+    assert local != same_name
+    with pytest.raises(ParameterError, match="import its module first"):
+        PrefixQuery(**local.parameters())
+
+
+def test_restoring_imports_nothing_and_takes_no_foreign_attribute() -> None:
+    assert "this" not in sys.modules
+    for path in ("this:s", "os:system.__call__", "nowhere:f", "nocolon", "json:decoder"):
+        with pytest.raises(ParameterError):
+            PrefixQuery(path, 1, {"replace": 1})
+    assert "this" not in sys.modules
+
+
+# -- neighbours and norms --------------------------------------------------------------------------------------
+
+
+def test_all_neighbours_are_all() -> None:
+    for adjacency, ways in (("add-remove", 1), ("replace", 2)):
+        pairs = list(all_neighbours("abc", 3, adjacency))
+        assert len(pairs) == len(set(pairs)) == count_pairs("abc", 3, adjacency) == 3**3 * 3 * ways
+        crowded = list(all_neighbours("abc", 2, adjacency, per_tick=2))
+        assert len(crowded) == count_pairs("abc", 2, adjacency, per_tick=2) == 3**4 * 4 * ways
+    assert len(list(all_streams("ab", 3))) == 8
+    assert set(neighbours_of((("a",), ("b",)), "ab", "replace")) == {(("b",), ("b",)), (("a",), ("a",))}
+    assert set(neighbours_of((("a",), ("b",)), "ab", "add-remove")) == {((), ("b",)), (("a",), ())}
+    assert set(neighbours_of((("a",),), "ab", "add-remove", noop=None)) == {((None,),)}
+    assert set(neighbours_of((("a", "b"),), "ab", "add-remove", changed=2)) == {((),)}
+
+
+def test_random_neighbours_are_neighbours() -> None:
+    for adjacency in ("add-remove", "replace"):
+        pairs = list(random_neighbours("abc", 5, adjacency, 200, per_tick=2, seed=1))
+        assert len(pairs) == 200
+        for one, other in pairs:
+            assert other in set(neighbours_of(one, "abc", adjacency))
+        assert pairs == list(random_neighbours("abc", 5, adjacency, 200, per_tick=2, seed=1))
+
+
+def test_change_norm() -> None:
+    one, other = np.array([[0, 1], [0, 1], [0, 0]]), np.array([[2, 0], [-1, 0], [1, 0]])
+    assert change_norm(one, other) == 3**2 + 1**2 + 2**2
+    assert change_norm(other, one) == change_norm(one, other)
+    assert change_norm(one, other, grid=0.5) == 14 / 4
+    R = np.tril(np.ones((3, 3)))
+    assert factored_norm(R, one, other) == 4 + 1 + 4 + 1 + 4 + 4
+    with pytest.raises(ParameterError):
+        change_norm(one, other[:2])
+
+
+def test_change_norm_bounds_the_factored_norm() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        R = np.abs(rng.normal(size=(6, 6)))
+        X, Y = rng.integers(-2, 3, (2, 6, 4))
+        c2 = (R**2).sum(axis=0).max()
+        assert factored_norm(R, X, Y) <= c2 * change_norm(X, Y) * (1 + 1e-12)
+
+
+def test_illegal_streams_are_no_neighbours() -> None:
+    pairs = iter([(((0,),), ((7,),)), (((0,),), ((1,),))])
+    worst = worst_pair(Histogram(2), pairs)
+    assert (worst.value, worst.pair, worst.tried) == (2.0, (((0,),), ((1,),)), 2)
+
+
+# -- the check -------------------------------------------------------------------------------------------------
+
+
+def test_check_accepts_what_is_true_and_is_exhaustive() -> None:
+    for adjacency in ("add-remove", "replace"):
+        verdict = check(EVENS, [1, 2, 3], 3, adjacency)
+        assert verdict.exhaustive
+        assert not verdict.refuted
+        assert verdict.found == verdict.claimed == EVENS.squared_sensitivity(adjacency)
+        assert verdict.tried == count_pairs([1, 2, 3], 3, adjacency)
+    assert not check(RISES, [1, 2, 3], 4, "replace").refuted
+
+
+def test_check_catches_a_sensitivity_that_is_too_small() -> None:
+    small = PrefixQuery(parity, 2, {"replace": 1})
+    verdict = check(small, [1, 2], 2, "replace")
+    assert verdict.refuted
+    assert verdict.found == 2
+    assert verdict.pair is not None
+    one, other = (small.encode_run(None, stream)[0] for stream in verdict.pair)
+    assert change_norm(one, other) == verdict.found
+    assert "REFUTED" in str(verdict)
+    stateful = PrefixQuery(ups_and_downs, 1, {"replace": 1.9}, state={"last": 0})
+    assert check(stateful, [1, 2, 3], 4, "replace").refuted
+
+
+def test_random_search_finds_the_papers_mistake() -> None:
+    """ℓ² for substrings of length 3, on streams that are too many to enumerate."""
+    text = Substrings("abcd", 3)
+
+    class Paper(Substrings):
+        def squared_sensitivity(self, adjacency: Any) -> float:
+            return 9.0
+
+    verdict = check(Paper("abcd", 3), "abcd", 12, "replace", samples=500)
+    assert not verdict.exhaustive
+    assert verdict.refuted
+    assert verdict.found == text.squared_sensitivity("replace")
+    assert not check(text, "abcd", 12, "replace", samples=500).refuted
+
+
+def test_check_with_a_factorisation() -> None:
+    f = np.cumprod([1.0] + [(2 * k - 1) / (2 * k) for k in range(1, 6)])
+    R = np.array([[f[i - j] if i >= j else 0.0 for j in range(6)] for i in range(6)])
+    norm = float(np.linalg.norm(R[:, 0]))
+    factorization = SimpleNamespace(column_norm=norm, dense=lambda ticks=None: (R[:ticks, :ticks], R[:ticks, :ticks]))
+    verdict = check(EVENS, [1, 2], 6, "replace", factorization)
+    assert verdict.found == pytest.approx(verdict.claimed) == pytest.approx(2 * norm**2)
+    wrong = PrefixQuery(parity, 2, {"replace": 1.9})
+    assert check(wrong, [1, 2], 6, "replace", factorization).refuted
+
+
+def test_check_refuses_nonsense_and_reports_progress() -> None:
+    with pytest.raises(ParameterError):
+        check(EVENS, [], 3, "replace")
+    with pytest.raises(ParameterError):
+        check(EVENS, [1], 0, "replace")
+    with pytest.raises(ParameterError):
+        check(EVENS, [1], 3, "swap")  # type: ignore[arg-type]
+    seen: list[int] = []
+    check(EVENS, [1, 2], 2, "replace", progress=seen.append)
+    assert seen == list(range(1, 9))
+
+
+def test_events_that_look_alike_are_told_apart() -> None:
+    """Long arrays, and objects with a coarse repr, print the same: the check must not take one for the other."""
+    query = PrefixQuery(lambda events: [int(sum(event.sum() for event in events))], 1, {"replace": 1.0})
+    spike = np.zeros(5000, int)
+    spike[2500] = 50
+    verdict = check(query, [np.zeros(5000, int), spike], 2, "replace")
+    assert verdict.refuted
+    assert verdict.found == 2500
+
+
+@pytest.mark.parametrize(
+    "state", [{1: 2}, {"a": (1, 2)}, {"a": float("nan")}, {"a": np.int64(1)}, {"a": {3}}, object()]
+)
+def test_a_state_that_a_snapshot_would_change_is_refused(state: Any) -> None:
+    query = PrefixQuery(lambda old, events: ([0], state), 1, {"add-remove": 1.0}, state={"a": 1})
+    with pytest.raises(InputError, match="JSON"):
+        query.encode(query.initial_state(), [])
+    fine = PrefixQuery(lambda old, events: ([0], {"a": [1, 2.5, None, True]}), 1, {"add-remove": 1.0}, state={"a": 1})
+    assert fine.encode(fine.initial_state(), [])[1] == {"a": [1, 2.5, None, True]}

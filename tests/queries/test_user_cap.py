@@ -1,0 +1,125 @@
+"""The cap per user, and the sensitivity of users: k²·S for every query, attained."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount.audit.neighbours import all_neighbours, change_norm, random_neighbours, worst_pair
+from evercount.errors import InputError, ParameterError
+from evercount.privacy import Budget
+from evercount.queries.base import Adjacency, Query
+from evercount.queries.episodes import Episodes
+from evercount.queries.histogram import Histogram
+from evercount.queries.substrings import Substrings
+from evercount.queries.user_cap import cap_per_user, initial_users
+
+
+def user_sensitivity(query: Query, adjacency: Adjacency, most: int) -> float:
+    """What a stream takes for S when users are protected."""
+    budget = Budget(1.0, 1e-9, adjacency, unit="user", max_events=most)
+    return budget.scale_sensitivity(query.squared_sensitivity(adjacency))
+
+
+def capped(ticks: list[list[tuple[str, Any]]], most: int) -> list[list[Any]]:
+    state, out = initial_users(), []
+    for events in ticks:
+        kept, changes = cap_per_user(events, most, state)
+        state.update(changes)
+        state = json.loads(json.dumps(state))
+        out.append(kept)
+    return out
+
+
+def test_first_events_of_each_user_are_kept_over_the_whole_stream() -> None:
+    ticks = [[("u", 1), ("v", 2), ("u", 3)], [("u", 4), ("v", 5)], [("v", 6), ("w", 7)]]
+    assert capped(ticks, 2) == [[1, 2, 3], [5], [7]]
+    assert capped(ticks, 1) == [[1, 2], [], [7]]
+    assert capped(ticks, 9) == [[1, 2, 3], [4, 5], [6, 7]]
+
+
+def test_state_is_read_only_and_stays_small() -> None:
+    state = {"u": 1}
+    kept, changes = cap_per_user([("u", "a"), ("u", "b"), ("v", "c")], 2, state)
+    assert (kept, changes, state) == (["a", "c"], {"u": 2, "v": 1}, {"u": 1})
+    assert cap_per_user([("u", "a")] * 50, 2, {"u": 2}) == ([], {})
+
+
+def test_bad_pairs_are_named() -> None:
+    for bad in ([("u", 1), "ab c"], [("u", 1), ("v",)], [("u", 1), (7, 1)], [("u", 1), (None, 1)]):
+        with pytest.raises(InputError, match="event 1"):
+            cap_per_user(bad, 2, {})  # type: ignore[arg-type]
+    for most in (0, -1, 1.5, True):
+        with pytest.raises(ParameterError):
+            cap_per_user([], most, {})  # type: ignore[arg-type]
+
+
+def test_capped_user_neighbours_differ_in_at_most_k_events() -> None:
+    draw = random.Random(2)
+    for _ in range(300):
+        most = draw.randint(1, 3)
+        ticks = [
+            [(draw.choice("uvw"), (t, i, draw.randint(0, 4))) for i in range(draw.randint(0, 4))] for t in range(5)
+        ]
+        without = [[(user, event) for user, event in events if user != "u"] for events in ticks]
+        replaced = [[(user, (*e[:2], draw.randint(0, 4)) if user == "u" else e) for user, e in ev] for ev in ticks]
+        full = [event for events in capped(ticks, most) for event in events]
+        fewer = [event for events in capped(without, most) for event in events]
+        other = [event for events in capped(replaced, most) for event in events]
+        assert [event for event in full if event in fewer] == fewer  # the rest stands, in its order
+        assert len(full) - len(fewer) <= most
+        assert len(other) == len(full)
+        assert sum(a != b for a, b in zip(full, other, strict=True)) <= most
+        assert all(a[:2] == b[:2] for a, b in zip(full, other, strict=True))  # each at its own place
+
+
+def test_a_cap_over_all_users_would_not_be_stable() -> None:
+    """Negative control: dropping by the total makes one user's events push out another's."""
+    ticks = [("u", 1), ("v", 2), ("w", 3)]
+    first_two = [event for _, event in ticks[:2]]
+    without = [event for _, event in [pair for pair in ticks if pair[0] != "u"][:2]]
+    assert set(first_two) ^ set(without) == {1, 3}
+
+
+@pytest.mark.parametrize("query", [Histogram(2), Histogram(2, 2), Substrings(2, 2), Episodes(2, 2)], ids=repr)
+def test_k_changes_stay_below_k_squared_times_s(query: Query) -> None:
+    universe: list[Any] = [(0,), (1,), (0, 1)] if query == Histogram(2, 2) else [0, 1]
+    for adjacency in ("add-remove", "replace"):
+        for most in (2, 3):
+            ticks = 5 if len(universe) == 3 else 7
+            pairs = all_neighbours(universe, ticks, adjacency, changed=most)
+            if len(universe) == 3:
+                pairs = random_neighbours(universe, ticks, adjacency, 2000, changed=most, seed=1)
+            found = worst_pair(query, pairs).value
+            assert found <= user_sensitivity(query, adjacency, most)
+            # k·S would be too small: what events do in one cell adds up before it is squared
+            assert found > most * query.squared_sensitivity(adjacency)
+
+
+def test_k_squared_times_s_is_attained() -> None:
+    for most in (1, 2, 3):
+        histogram = Histogram(4, 2)
+        empty, full = [[]] * 6, [[(0, 1)]] * most + [[]] * (6 - most)
+        rows = [histogram.encode_run(None, ticks)[0] for ticks in (empty, full)]
+        assert change_norm(*rows) == user_sensitivity(histogram, "add-remove", most) == 2 * most**2
+        rows = [histogram.encode_run(None, [[event]] * most)[0] for event in ((0, 1), (2, 3))]
+        assert change_norm(*rows) == user_sensitivity(histogram, "replace", most)
+        text = Substrings("ab", 3)
+        plain = "a" * 5 * most
+        for letter, adjacency in ((None, "add-remove"), ("b", "replace")):
+            changed = [letter if i % 5 == 2 else "a" for i in range(len(plain))]
+            rows = [text.encode_run([], [[a] for a in s])[0] for s in (plain, changed)]
+            assert change_norm(*rows) == user_sensitivity(text, adjacency, most)
+
+
+def test_root_of_the_norm_obeys_the_triangle_inequality() -> None:
+    rng = np.random.default_rng(4)
+    zero = np.zeros((5, 3))
+    for _ in range(500):
+        A, B = rng.integers(-3, 4, (2, 5, 3))
+        sides = [change_norm(zero, D) ** 0.5 for D in (A + B, A, B)]
+        assert sides[0] <= sides[1] + sides[2] + 1e-12

@@ -1,0 +1,169 @@
+"""The quick reproduction, all items: exact numbers asserted tightly, simulated ones by their standard error."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount import bounds
+from evercount.privacy import Budget
+from evercount.privacy.gaussian import paper_multiplier
+from evercount.reproduce.attack_items import OURS, fresh_noise
+from evercount.reproduce.registry import ITEMS
+from evercount.reproduce.runner import Options, run_items
+
+SIGMAS = 4.5
+"""Seeds are fixed; a correct simulation leaves this range once in 1.5·10^5 looks."""
+
+Record = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    out = tmp_path_factory.mktemp("reproduction")
+    return {record["item"]: record for record in run_items([], Options(out, quick=True))}
+
+
+def rows(records: dict[str, Record], item: str, table: str, key: str = "") -> Any:
+    found = records[item]["tables"][table]
+    return {row[key]: row for row in found} if key else found
+
+
+def test_every_item_ran_and_says_what_it_found(records: dict[str, Record]) -> None:
+    assert set(records) == set(ITEMS)
+    for record in records.values():
+        assert record["verdict"]
+        assert record["findings"]
+        assert record["paper"]
+        assert any(name.endswith(".png") for name in record["figures"])
+
+
+def test_figure_1_is_exact_and_simulation_agrees(records: dict[str, Record]) -> None:
+    summary = rows(records, "figure-1", "summary", "mechanism")
+    C = paper_multiplier(0.8, 1e-10)
+    assert summary["binary-tree"]["worst std, exact"] == pytest.approx(C * float(bounds.binary_norm(2**16)), rel=1e-6)
+    assert summary["square-root"]["worst std, exact"] == pytest.approx(C * float(bounds.landau(2**16)), rel=1e-5)
+    assert summary["balanced"]["worst std, exact"] < 0.94 * summary["square-root"]["worst std, exact"]
+    for row in summary.values():
+        assert abs(row["agreement in standard errors"]) < SIGMAS
+    apart = summary["binary-tree"]["l-infinity error, mean"] - summary["square-root"]["l-infinity error, mean"]
+    assert apart > 10 * summary["binary-tree"]["l-infinity error, standard error"]
+    jump = "jumps: largest std change between ticks"
+    assert summary["binary-tree"][jump] > 100 > 20 > summary["square-root"][jump]
+    for row in rows(records, "figure-1", "curve"):
+        error = row["square-root: std"] * math.sqrt((1 - 2 / math.pi) / 64)
+        exact = row["square-root: std"] * math.sqrt(2 / math.pi)
+        assert abs(row["square-root: mean |error|"] - exact) < 5.5 * error  # some 400 looks
+
+
+def test_figure_2_psi_is_no_upper_bound_and_the_true_gap_is_above_a_half(records: dict[str, Record]) -> None:
+    for row in rows(records, "figure-2", "gaps"):
+        assert row["paper's Ψ (no upper bound) − Mathias"] < 0.5
+        assert row["paper's Ψ (no upper bound)"] < row["square root, true norm"] <= row["Ψ′ (proved)"]
+        assert 0.5 < row["square root, true norm − Mathias"] < 0.586
+        assert row["nuclear-norm lower bound"] < row["balanced"] < row["normalized"] < row["square root, true norm"]
+        assert row["nuclear-norm lower bound"] > row["Mathias' lower bound"]
+
+
+def test_figure_3_signal_to_noise(records: dict[str, Record]) -> None:
+    table = rows(records, "figure-3", "snr")
+    first = {row["mechanism"]: row["expected, paper's C"] for row in table if row["p"] == "2^-4"}
+    assert first["binary-tree"] == pytest.approx(9.03, rel=2e-3)
+    assert first["square-root"] == pytest.approx(23.5, rel=2e-3)
+    for row in table:
+        apart = row["this stream, paper's C"] - row["expected, paper's C"]
+        assert abs(apart) < SIGMAS * row["stream's standard error"]
+    crossing = rows(records, "figure-3", "crossings", "mechanism")
+    assert 2.5 < crossing["square-root"]["ours, paper's C"] / crossing["binary-tree"]["ours, paper's C"] < 2.7
+    assert crossing["balanced"]["ours, tight"] > 1.6 * crossing["balanced"]["ours, paper's C"]
+
+
+def test_figure_4_top_one(records: dict[str, Record]) -> None:
+    table = rows(records, "figure-4", "snr", "mechanism")
+    assert 2.2 < table["square-root"]["SNR, paper's C"] / table["binary-tree"]["SNR, paper's C"] < 2.7
+    assert table["balanced"]["SNR, paper's C"] > table["square-root"]["SNR, paper's C"]
+    assert table["square-root"]["published maximum: mean error, last quarter"] > 0  # the maximum is biased upwards
+
+
+def test_binary_suboptimality(records: dict[str, Record]) -> None:
+    table = rows(records, "binary-suboptimality", "norms", "T")
+    ratios = [row["ratio"] for row in table.values()]
+    assert ratios == sorted(ratios)
+    assert ratios[-1] < math.pi * math.log2(math.e)
+    assert table["2^16"]["ratio"] == pytest.approx(3.588, abs=1e-3)
+    for row in rows(records, "binary-suboptimality", "error at t = 2^i − 1"):
+        assert abs(row["ratio, simulated"] - row["ratio, exact"]) < SIGMAS * row["standard error"]
+
+
+def test_honaker_is_better_than_binary_in_both_norms(records: dict[str, Record]) -> None:
+    table = rows(records, "honaker", "errors")
+    for size in {row["T"] for row in table}:
+        here = {row["mechanism"]: row for row in table if row["T"] == size}
+        for column in ("worst std", "root mean square"):
+            order = [here[name][column] for name in ("square-root", "honaker-offline", "honaker", "binary-tree")]
+            assert order == sorted(order)
+    drawn = rows(records, "honaker", "simulated", "mechanism")
+    apart = drawn["binary-tree"]["mean l-infinity error"] - drawn["honaker"]["mean l-infinity error"]
+    assert apart > SIGMAS * math.hypot(drawn["binary-tree"]["standard error"], drawn["honaker"]["standard error"])
+
+
+def test_table_1_corrected_bounds_hold(records: dict[str, Record]) -> None:
+    table = rows(records, "table-1", "rows", "row")
+    assert table["substrings"]["S, paper"] == 9 < table["substrings"]["S, true"] == 20
+    assert table["histogram"]["S, paper"] == 1 < table["histogram"]["S, true"] == 2
+    assert table["graph function"]["S, paper"] == 6 < table["graph function"]["S, true"] == 8
+    for row in [*table.values(), *rows(records, "table-1", "other rows")]:
+        # the bound is for probability 2/3 at least; fewer by 4.5 standard errors would refute it
+        assert row["share within corrected bound"] > 2 / 3 - SIGMAS * math.sqrt(2 / 9 / row["runs"])
+    # what the paper prints for histograms is no bound at probability 2/3
+    short = table["histogram"]["paper's noise: share within paper's bound"]
+    assert short < 2 / 3 - SIGMAS * math.sqrt(2 / 9 / table["histogram"]["runs"])
+
+
+def test_attacks_break_the_paper_and_not_us(records: dict[str, Record]) -> None:
+    for row in rows(records, "privacy-failures", "attacks"):
+        apart = row["delta reached"] - row["delta, exact for this pair"]
+        assert abs(apart) < SIGMAS * row["standard error"]
+        if row["what"] == OURS:
+            assert row["delta, exact for this pair"] <= row["delta promised"]
+            assert not row["broken"]
+        else:
+            assert row["delta, exact for this pair"] > 1.2 * row["delta promised"]
+            assert row["broken"]
+
+
+def test_fresh_noise_attack_has_the_overspend_of_the_bounds() -> None:
+    budget = Budget(0.5, 0.01)
+    attack = fresh_noise(1024, budget)[0]
+    from evercount.bounds.counting_error import fresh_noise_overspend
+
+    assert attack.mu == pytest.approx(budget.mu * fresh_noise_overspend(1024), rel=1e-9)
+
+
+def test_constants(records: dict[str, Record]) -> None:
+    table = rows(records, "constants", "constants", "T")
+    expected = {"2^8": (1.0660, 0.8799, 0.7839), "2^10": (1.0662, 0.8744, 0.7708), "2^12": (1.0663, 0.8704, 0.7624)}
+    for size, numbers in expected.items():
+        found = [table[size][name] for name in ("square-root", "normalized", "balanced")]
+        np.testing.assert_allclose(found, numbers, atol=2e-4)
+    for row in table.values():
+        assert row["lower bound (Mathias)"] < row["lower bound (nuclear)"] < row["balanced"] < row["normalized"]
+        if row["optimal"] is not None:
+            assert row["lower bound (nuclear)"] < row["optimal"] < row["balanced"]
+    ratios = [row["ratio"] for row in rows(records, "constants", "unbounded")]
+    np.testing.assert_allclose(ratios, [1.142, 1.135, 1.131, 1.128, 1.126, 1.124], atol=1.5e-3)
+
+
+def test_the_index_names_every_item_and_its_pictures(records: dict[str, Record], tmp_path: Path) -> None:
+    from evercount.reproduce.runner import index
+
+    text = index(list(records.values()))
+    for record in records.values():
+        assert f"## {record['item']}" in text
+        assert record["verdict"] in text
+        for name in record["figures"]:
+            assert (f"{record['item']}/{name}" in text) == name.endswith(".png")

@@ -1,0 +1,131 @@
+"""The runner: files, resuming, determinism, refusals; and the command."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from evercount.cli.reproduce_command import reproduce
+from evercount.errors import ParameterError, UnknownName
+from evercount.reproduce.item import Context, Item, Result
+from evercount.reproduce.registry import ITEMS
+from evercount.reproduce.runner import Options, choose, run_items, slug
+from evercount.reproduce.simulate import simulate
+
+ITEM = "figure-4"
+
+
+def ran(out: Path, **options: Any) -> list[tuple[str, bool]]:
+    seen: list[tuple[str, bool]] = []
+
+    def finished(item: Item, record: Mapping[str, Any], skipped: bool) -> None:
+        seen.append((item.name, skipped))
+
+    run_items([ITEM], Options(out, quick=True, repetitions=options.pop("repetitions", 4), **options), None, finished)
+    return seen
+
+
+def test_files_of_an_item(tmp_path: Path) -> None:
+    ran(tmp_path)
+    folder = tmp_path / ITEM
+    record = json.loads((folder / "result.json").read_text())
+    for name in [*record["files"], *record["figures"]]:
+        assert (folder / name).stat().st_size > 100
+    with (folder / "snr.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [float(row["SNR, paper's C"]) for row in table] == [row["SNR, paper's C"] for row in record["tables"]["snr"]]
+    assert not (folder / "checkpoints").exists()
+    assert ITEM in (tmp_path / "README.md").read_text()
+
+
+def test_a_finished_item_is_skipped_for_the_same_parameters_only(tmp_path: Path) -> None:
+    assert ran(tmp_path) == [(ITEM, False)]
+    assert ran(tmp_path) == [(ITEM, True)]
+    assert ran(tmp_path, seed=1) == [(ITEM, False)]
+    assert ran(tmp_path, seed=1, repetitions=5) == [(ITEM, False)]
+    assert ran(tmp_path, seed=1, repetitions=5, again=True) == [(ITEM, False)]
+
+
+def test_an_unfinished_or_broken_result_is_run_again(tmp_path: Path) -> None:
+    ran(tmp_path)
+    path = tmp_path / ITEM / "result.json"
+    path.write_text(path.read_text()[:100])
+    assert ran(tmp_path) == [(ITEM, False)]
+
+
+def test_the_seed_decides_the_numbers(tmp_path: Path) -> None:
+    tables = []
+    for folder, seed in (("a", 3), ("b", 3), ("c", 4)):
+        ran(tmp_path / folder, seed=seed)
+        tables.append((tmp_path / folder / ITEM / "snr.csv").read_bytes())
+    assert tables[0] == tables[1] != tables[2]
+
+
+def test_a_run_that_breaks_keeps_its_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner hands out a folder for checkpoints, leaves it when an item breaks and clears it at the end."""
+    breaks = True
+
+    def run(parameters: Mapping[str, Any], context: Context) -> Result:
+        def progress(done: int, total: int) -> None:
+            if breaks and done >= total // 2:
+                raise KeyboardInterrupt
+
+        found = simulate(["square-root"], 64, 1024, checkpoint=context.checkpoints, progress=progress)
+        return Result({"t": [{"mean": found["square-root"].mean_normalised[0]}]}, ["found"], "fine")
+
+    monkeypatch.setitem(ITEMS, "breaking", Item("breaking", "a test", "nothing", run))
+    with pytest.raises(KeyboardInterrupt):
+        run_items(["breaking"], Options(tmp_path))
+    assert list((tmp_path / "breaking" / "checkpoints").iterdir())
+    assert not (tmp_path / "breaking" / "result.json").exists()
+    breaks = False
+    record = run_items(["breaking"], Options(tmp_path))[0]
+    assert not (tmp_path / "breaking" / "checkpoints").exists()
+    whole = simulate(["square-root"], 64, 1024)["square-root"].mean_normalised[0]
+    assert record["tables"]["t"][0]["mean"] == pytest.approx(whole, rel=1e-12)
+
+
+def test_without_matplotlib_there_are_numbers_and_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    ran(tmp_path)
+    record = json.loads((tmp_path / ITEM / "result.json").read_text())
+    assert record["figures"] == []
+    assert "evercount[plot]" in record["findings"][-1]
+
+
+def test_refusals(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="figure-1"):
+        choose(["figure1"])
+    with pytest.raises(UnknownName):
+        run_items([], Options(tmp_path / "x", backend="jax"))
+    with pytest.raises(ParameterError):
+        run_items([], Options(tmp_path / "x", repetitions=1))
+    assert not (tmp_path / "x").exists()
+
+
+def test_names() -> None:
+    assert [item.name for item in choose(["all"])] == list(ITEMS) == [item.name for item in choose([])]
+    assert slug("error at t = 2^i − 1") == "error-at-t-2-i-1"
+
+
+def test_the_command(tmp_path: Path) -> None:
+    app = typer.Typer()
+    app.command()(reproduce)
+    runner = CliRunner()
+    listed = runner.invoke(app, ["--list"])
+    assert listed.exit_code == 0
+    assert all(name in listed.output for name in ITEMS)
+    arguments = [ITEM, "--out", str(tmp_path), "--quick", "--repetitions", "4", "--seed", "2"]
+    first = runner.invoke(app, arguments)
+    assert first.exit_code == 0, first.output
+    assert (tmp_path / ITEM / "result.json").exists()
+    second = runner.invoke(app, arguments)
+    assert "was finished already" in second.output

@@ -1,0 +1,229 @@
+"""SparseCount: exact privacy of the partition, the split of the budget, errors against the bound, snapshots."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from evercount.errors import HorizonReached, InputError, ParameterError, SnapshotError
+from evercount.noise import Secret
+from evercount.noise.laplace_sampler import ExactLaplace
+from evercount.sparse.budget_split import (
+    laplace_sum_radius,
+    plain_bound,
+    plan_sparse,
+    sparse_against_plain,
+)
+from evercount.sparse.sparse_count import SparseCount
+
+
+def secret(seed: int) -> Secret:
+    return Secret.from_hex(f"{seed:064x}")
+
+
+def closing_probabilities(
+    counts: list[int], threshold: int, rates: tuple[float, float]
+) -> dict[tuple[bool, ...], float]:
+    """P(every pattern of closings) of the sparse vector over these ticks, summed over the threshold's noise exactly.
+
+    Noise beyond ±90 is left out (below 1e-11 here).
+    """
+    a, b = rates
+    rho = np.arange(-90, 91)
+    weight = np.exp(-a * np.abs(rho))
+    weight /= weight.sum()
+
+    def reach(gap: np.ndarray) -> np.ndarray:
+        """P(ν ≥ gap) for discrete Laplace ν of rate b."""
+        q = math.exp(-b)
+        up = np.exp(-b * np.maximum(gap, 0)) / (1 + q)
+        return np.where(gap > 0, up, 1 - np.exp(b * np.minimum(gap - 1, 0)) / (1 + q))
+
+    found: dict[tuple[bool, ...], float] = {}
+    for pattern in itertools.product((False, True), repeat=len(counts)):
+        density, total, held = weight.copy(), 1.0, 0
+        for tick, closed in enumerate(pattern):
+            held += counts[tick]
+            p = reach(threshold + rho - held)
+            density = density * (p if closed else 1 - p)
+            if closed:
+                held = 0
+                total, density = total * density.sum(), weight.copy()
+        found[pattern] = total * float(density.sum())
+    return found
+
+
+def worst_ratio(rates: tuple[float, float]) -> float:
+    worst = 0.0
+    for counts in ([0, 0, 0, 0], [1, 0, 2, 0], [2, 2, 2, 2], [0, 3, 0, 3], [5, 5, 5, 5]):
+        base = closing_probabilities(counts, 3, rates)
+        assert sum(base.values()) == pytest.approx(1, abs=1e-9)
+        for tick in range(len(counts)):
+            more = list(counts)
+            more[tick] += 1
+            other = closing_probabilities(more, 3, rates)
+            worst = max(worst, *(abs(math.log(base[p] / other[p])) for p in base))
+    return worst
+
+
+@pytest.mark.parametrize("rates", [(0.3, 0.7), (0.5, 0.5), (1.0, 0.25)])
+def test_partition_ratio_by_exact_enumeration(rates: tuple[float, float]) -> None:
+    """All patterns of closings over four ticks, all neighbours of five streams: never beyond e^(a+b)."""
+    worst = worst_ratio(rates)
+    assert worst <= sum(rates) + 1e-9
+    assert worst > 0.49 * sum(rates)  # the enumeration sees most of it
+
+
+def test_partition_with_too_little_tick_noise_is_caught() -> None:
+    """Negative control: the ratio of a planted rate of 1.0 for ticks exceeds a promise of 0.3 + 0.5."""
+    assert worst_ratio((0.3, 1.0)) > 0.8
+
+
+def test_the_simulated_partition_has_these_probabilities() -> None:
+    """The program's own draws against the enumeration: 20,000 partitions, 5 standard errors for each pattern."""
+    rates, counts, threshold = (0.5, 0.5), [1, 0, 2], 3
+    rho = ExactLaplace(secret(1), rates[0]).draw(np.arange(20000), 4)
+    nu = ExactLaplace(secret(2), rates[1]).draw(np.arange(20000), 3)
+    seen: dict[tuple[bool, ...], int] = {}
+    for levels, noise in zip(rho.tolist(), nu.tolist(), strict=True):
+        held, number, pattern = 0, 0, []
+        for tick in range(3):
+            held += counts[tick]
+            closed = held + noise[tick] >= threshold + levels[number]
+            if closed:
+                held, number = 0, number + 1
+            pattern.append(closed)
+        seen[tuple(pattern)] = seen.get(tuple(pattern), 0) + 1
+    for pattern, p in closing_probabilities(counts, threshold, rates).items():
+        assert abs(seen.get(pattern, 0) / 20000 - p) < 5 * math.sqrt(p * (1 - p) / 20000) + 1e-4
+
+
+@pytest.mark.parametrize(("delta", "ones"), [(0.0, 100), (0.0, None), (1e-8, 100), (1e-8, None)])
+def test_parts_of_epsilon_add_up(delta: float, ones: int | None) -> None:
+    for epsilon in (0.1, 1.0, 1 / 3):
+        plan = plan_sparse(epsilon, 2**16, delta, ones)
+        parts = (plan.threshold_epsilon, plan.tick_epsilon, plan.counter_epsilon)
+        assert sum(map(Fraction, parts)) <= Fraction(epsilon)
+        assert sum(parts) == pytest.approx(epsilon, rel=1e-6)
+        assert min(parts) > 0
+        assert plan.threshold > plan.spread > 0
+
+
+def sparse_stream(seed: int, T: int, ones: int, clustered: bool) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    counts = np.zeros(T, np.int64)
+    where = rng.integers(T // 3, T // 3 + 40, ones) if clustered else rng.integers(0, T, ones)
+    np.add.at(counts, where, 1)
+    return counts
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+@pytest.mark.parametrize("delta", [0.0, 1e-8])
+def test_errors_stay_within_the_bound(delta: float, clustered: bool) -> None:
+    """12 streams of 4,096 ticks with 1,500 events: the largest error within the 95 % bound in at least 10 of them.
+
+    A bound that holds with probability 0.95 fails this less than once in 500. A third of it is passed (negative
+    control).
+    """
+    T, ones = 4096, 1500
+    plan = plan_sparse(2.0, T, delta, ones)
+    inside = narrow = 0
+    for seed in range(12):
+        counts = sparse_stream(seed, T, ones, clustered)
+        releases = SparseCount(2.0, T, delta, ones, secret=secret(seed)).run(counts)
+        truth = np.cumsum(counts)
+        error = np.abs(np.asarray([r.value for r in releases]) - truth).max()
+        inside += error <= plan.bound()
+        narrow += error <= plan.bound() / 3
+        assert all(r.low <= x <= r.high for r, x in zip(releases, truth, strict=True)) or error > plan.bound()
+    assert inside >= 10
+    assert narrow < 10
+
+
+def test_unknown_number_of_ones() -> None:
+    T = 3000
+    counts = sparse_stream(3, T, 2000, False)
+    counter = SparseCount(2.0, T, secret=secret(3))
+    releases = counter.run(counts)
+    error = np.abs(np.asarray([r.value for r in releases]) - np.cumsum(counts)).max()
+    assert error <= counter.plan.bound(2000)
+    assert not any(r.full for r in releases)
+    assert releases[-1].segments >= 3
+    with pytest.raises(ParameterError, match="max_ones is unknown"):
+        counter.plan.bound()
+
+
+def test_more_ones_than_promised_is_private_and_said() -> None:
+    counter = SparseCount(2.0, 2000, max_ones=200, secret=secret(4))
+    releases = counter.run(np.full(2000, 3))
+    assert releases[-1].full
+    assert releases[-1].high == math.inf
+    first = next(i for i, r in enumerate(releases) if r.full)
+    assert len({r.value for r in releases[first:]}) == 1
+
+
+def test_step_run_and_restore_agree() -> None:
+    for delta, ones in ((0.0, 400), (0.0, None), (1e-8, 400), (1e-8, None)):
+        counts = sparse_stream(5, 600, 400, False).tolist()
+        whole = SparseCount(3.0, 600, delta, ones, secret=secret(6)).run(counts)
+        single = SparseCount(3.0, 600, delta, ones, secret=secret(6))
+        assert [single.step(c) for c in counts] == whole
+        paused = SparseCount(3.0, 600, delta, ones, secret=secret(6))
+        paused.run(counts[:333])
+        again = SparseCount.restore(paused.snapshot())
+        assert again.run(counts[333:]) == whole[333:]
+        assert any(r.closed for r in whole)
+
+
+def test_refusals() -> None:
+    counter = SparseCount(1.0, 10, max_ones=5, secret=secret(7))
+    for bad in (-1, 0.5, "3", None, [1]):
+        with pytest.raises(InputError):
+            counter.step(bad)  # type: ignore[arg-type]
+    assert counter.tick == 0
+    counter.run([0] * 10)
+    with pytest.raises(HorizonReached, match="give a larger horizon") as caught:
+        counter.step(0)
+    assert caught.value.horizon == 10
+    assert "10 ticks" in str(caught.value)
+    assert "None" not in str(caught.value)  # which a sparse counter refuses
+    for bad_run in (5, "12", b"12", [[1], [1, 2]], [[1]], [0.5]):
+        with pytest.raises(InputError):
+            SparseCount(1.0, 10).run(bad_run)  # type: ignore[arg-type]
+    with pytest.raises(SnapshotError):
+        SparseCount.restore(b"nonsense")
+    for arguments in ((0.0, 10), (1.0, 0), (1.0, 10, 1.5), (1.0, 10, 0.0, 0), (100.0, 10)):
+        with pytest.raises(ParameterError):
+            SparseCount(*arguments)  # type: ignore[arg-type]
+    for wrong in ("a", "1", [3], (3,), {}, True, float("nan"), 10**400, np.ones(2), 1j):
+        for name in ("epsilon", "horizon", "delta", "max_ones", "beta", "secret"):
+            with pytest.raises(ParameterError):
+                SparseCount(**{"epsilon": 1.0, "horizon": 10} | {name: wrong})  # type: ignore[arg-type]
+    plan = plan_sparse(1, 10, 0, np.int64(5))  # type: ignore[arg-type]
+    assert plan is plan_sparse(1.0, 10, 0.0, 5)
+    assert plan.bound(0) <= plan.bound(5) == plan.bound()
+    for ones in (-1, 1.5, "3", True, np.ones(2)):
+        with pytest.raises(ParameterError, match="ones"):
+            plan.bound(ones)  # type: ignore[arg-type]
+
+
+def test_laplace_sum_radius_is_a_bound() -> None:
+    """40,000 sums of 6: the 1 % radius is passed by less than 1 %, and by more than 0.05 % (it is not idle)."""
+    sums = ExactLaplace(secret(8), 0.2).draw(np.arange(40000), 6).sum(axis=1)
+    share = (np.abs(sums) >= laplace_sum_radius(0.2, 6, 0.01)).mean()
+    assert 0.0005 < share < 0.01
+    assert laplace_sum_radius(0.2, 0, 0.01) == 0
+
+
+def test_where_it_wins() -> None:
+    rows = sparse_against_plain(1.0, (2**10, 2**20), (10, 1000))
+    table = {(r["horizon"], r["ones"]): r for r in rows}
+    assert table[2**20, 1000]["wins"]
+    assert not table[2**10, 1000]["wins"]
+    assert not table[2**20, 10]["wins"]  # ten events: a constant is as good
+    assert plain_bound(1.0, 2**20) > plain_bound(1.0, 2**10)
+    assert plain_bound(1.0, 2**20, 1e-10) < plain_bound(1.0, 2**20)

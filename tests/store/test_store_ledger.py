@@ -1,0 +1,81 @@
+"""The ledger of a store: what streams spend together is stated honestly."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from evercount.errors import StoreError
+from evercount.privacy import Budget
+from evercount.privacy.gaussian import delta_of
+from evercount.store import Declaration, Store
+from evercount.store.reader import composed
+
+
+@pytest.mark.parametrize("epsilons", [(0.5, 0.5), (1.0, 0.1, 2.0), (0.01,) * 20, (5.0, 5.0)])
+@pytest.mark.parametrize("numeric", [0.0, 2.0**-60, 1e-11])
+def test_the_total_is_honest(epsilons: tuple[float, ...], numeric: float) -> None:
+    """δ of the composed Gaussian mechanism at the stated ε, plus the price of arithmetic, is within the stated δ."""
+    entries = [(Budget(epsilon, 1e-9), numeric) for epsilon in epsilons]
+    whole = composed(entries)
+    assert whole.delta == pytest.approx(1e-9 * len(epsilons))
+    assert whole.epsilon <= sum(epsilons) * (1 + 1e-12)
+    if whole.epsilon < sum(epsilons):
+        ideal = delta_of(math.hypot(*(budget.mu for budget, _ in entries)), whole.epsilon)
+        growth = sum(n * (1 + math.exp(whole.epsilon)) / (1 + math.exp(b.epsilon)) for b, n in entries)
+        assert ideal + growth <= whole.delta
+
+
+def test_one_stream_is_its_own_total_and_units_are_kept_apart(tmp_path: Path) -> None:
+    store = Store(tmp_path / "a.db")
+    budgets = [
+        {"epsilon": 1.0, "delta": 1e-9},
+        {"epsilon": 1.0, "delta": 1e-9},
+        {"epsilon": 2.0, "delta": 1e-8, "unit": "user", "max_events": 3},
+        {"epsilon": 0.5, "delta": 1e-9, "adjacency": "replace"},
+    ]
+    for number, budget in enumerate(budgets):
+        table = {"name": f"s{number}", "query": {"name": "count"}, "budget": budget, "horizon": 100}
+        store.declare(Declaration.from_dict(table), 0.0)
+    ledger = store.ledger()
+    assert [entry["stream"] for entry in ledger["entries"]] == ["s0", "s1", "s2", "s3"]
+    totals = {(t["unit"], t["adjacency"]): t for t in ledger["totals"]}
+    assert totals["user", "add-remove"]["epsilon"] == 2.0
+    assert totals["event", "replace"]["epsilon"] == 0.5
+    both = totals["event", "add-remove"]
+    assert both["streams"] == 2
+    assert 1.0 < both["epsilon"] < 2.0
+    store.close()
+
+
+def test_pure_streams_are_accepted_and_add_up(tmp_path: Path) -> None:
+    """Pure streams add ε; beside a Gaussian one the total lies between the pure sum and the plain sum."""
+    store = Store(tmp_path / "a.db")
+    for number, delta in enumerate((0.0, 0.0, 1e-9)):
+        budget = {"epsilon": 0.5, "delta": delta}
+        table = {"name": f"s{number}", "query": {"name": "count"}, "budget": budget, "horizon": 100}
+        store.declare(Declaration.from_dict(table), 0.0)
+        total = store.ledger()["totals"][0]
+        if delta == 0:
+            assert total["epsilon"] == pytest.approx(0.5 * (number + 1))
+            assert total["delta"] == 0
+    assert 1.0 < total["epsilon"] < 1.5
+    assert total["delta"] == pytest.approx(1e-9)
+    assert [entry["mu"] > 0 for entry in store.ledger()["entries"]] == [False, False, True]
+    store.close()
+    again = Store(tmp_path / "a.db")
+    assert again.ledger()["totals"][0]["epsilon"] == total["epsilon"]
+    again.close()
+
+
+def test_a_large_sum_of_deltas_is_stated_honestly() -> None:
+    """Two streams of (0.01, 0.4) are not (0.02, 0.5)-DP: their delta at 0.02 is 0.54."""
+    total = composed([(Budget(0.01, 0.4), 0.0)] * 2)
+    mu = math.sqrt(2) * Budget(0.01, 0.4).mu
+    assert delta_of(mu, total.epsilon) <= total.delta
+    many = composed([(Budget(0.01, 0.4), 0.0)] * 5)
+    assert delta_of(math.sqrt(5) * Budget(0.01, 0.4).mu, many.epsilon) <= many.delta <= 0.5
+    with pytest.raises(StoreError, match="promise nothing"):
+        composed([(Budget(1.0, 0.4), 0.3)] * 3)
