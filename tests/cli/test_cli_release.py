@@ -270,15 +270,15 @@ def test_ctrl_c_while_the_file_is_read(folder: Path) -> None:
     program = """
         import os, signal, sys, threading, typer
         from evercount.cli.release_command import release
-        from evercount.files import publish
+        from evercount.files import release_run
 
-        real = publish.count
+        real = release_run.count
 
         def count(*args, **options):
             threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
             return real(*args, **options)
 
-        publish.count = count
+        release_run.count = count
         app = typer.Typer()
         app.command()(release)
         app()
