@@ -1,0 +1,213 @@
+"""State that version 0.1.0 wrote goes on bit for bit: snapshots, golden vectors, release files and stores.
+
+The fixtures lie in `fixtures/v1` and were made by `fixtures/make_v1.py`. They are never made again. Where a later
+version refuses one of them on purpose, its name and a part of the error's text go to REFUSED. Where the numbers of a
+*new* stream with the same secret differ on purpose, its name and the reason go to CHANGED.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("duckdb")
+pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("sqlalchemy")
+
+sys.path.insert(0, str(Path(__file__).parent))
+from evercount import Budget, Ledger, SparseCount, Stream
+from evercount.errors import EvercountError
+from evercount.local import GenProtServer, LocalServer
+from evercount.store.tokens import read_tokens, token_digest
+from fixtures import replay
+from fixtures.replay import HERE, Json
+
+REFUSED: dict[str, str] = {}
+"""Fixture, such as "streams/prefix-memory" → text that the error of reading or continuing it must contain."""
+CHANGED: dict[str, str] = {}
+"""Fixture of a stream → why a new stream of the same description and secret releases other numbers today."""
+
+
+def named(kind: str, pattern: str = "*.json") -> list[str]:
+    """All fixtures of a kind, such as "streams/count-balanced"."""
+    return sorted(f"{kind}/{path.name.removesuffix('.json')}" for path in (HERE / kind).glob(pattern))
+
+
+@contextlib.contextmanager
+def refusal(name: str) -> Iterator[None]:
+    """The block goes through, or, for a fixture of REFUSED, is refused as said there."""
+    if name in REFUSED:
+        with pytest.raises(EvercountError, match=re.escape(REFUSED[name])):
+            yield
+        pytest.skip(f"refused on purpose: {REFUSED[name]}")
+    else:
+        yield
+
+
+def data_of(name: str) -> Json:
+    return replay.read(HERE / f"{name}.json")
+
+
+def test_the_fixtures_are_those_of_version_0_1_0() -> None:
+    index = data_of("index")
+    files = {path.relative_to(HERE).as_posix(): path for path in HERE.rglob("*") if path.is_file()}
+    assert sorted(index) == sorted(set(files) - {"index.json"})
+    assert [
+        name for name, digest in index.items() if hashlib.sha256(files[name].read_bytes()).hexdigest() != digest
+    ] == []
+    known = {name for kind in ("streams", "golden", "sparse", "local", "ledgers", "stores") for name in named(kind)}
+    assert {*REFUSED, *CHANGED} <= known | set(named("release", "*"))
+
+
+# -- streams --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", named("streams"))
+def test_a_snapshot_continues(name: str) -> None:
+    data = data_of(name)
+    spec, released, continues = data["spec"], data["released"], data["continues"]
+    with refusal(name):
+        stream = Stream.restore(base64.b64decode(data["snapshot"]))
+    assert stream.tick == len(released)
+    assert {
+        "sigma": stream.sigma,
+        "numeric_delta": stream.numeric_delta,
+        "factorization": stream.factorization.name,
+    } == (data["facts"])
+    if released and spec.get("by") != "run":  # a retry reads the last release back
+        assert replay.feed(stream, spec, spec["before"][-1:], len(released)) == released[-1:]
+    half = len(continues) // 2
+    assert replay.feed(stream, spec, spec["after"][:half]) == continues[:half]
+    stream = Stream.restore(stream.snapshot())
+    assert replay.feed(stream, spec, spec["after"][half:]) == continues[half:]
+
+
+@pytest.mark.parametrize("name", [name for name in named("streams") if name not in CHANGED])
+def test_a_new_stream_releases_the_same(name: str) -> None:
+    data = data_of(name)
+    stream = replay.build(data["spec"])
+    ticks = data["spec"]["before"] + data["spec"]["after"]
+    assert replay.feed(stream, data["spec"], ticks) == data["released"] + data["continues"]
+
+
+@pytest.mark.parametrize("name", [name for name in named("golden") if name not in CHANGED])
+def test_golden_vector(name: str) -> None:
+    data = data_of(name)
+    spec = data["spec"]
+    totals = replay.golden_counts(spec["parameters"]["keys"], spec["ticks"])
+    columns = replay.run_totals(replay.build(spec), totals)
+    assert replay.clear(columns) == data["clear"]
+    assert replay.digests(columns) == data["sha256"]
+
+
+@pytest.mark.parametrize("name", [name for name in named("golden") if "snapshot" in data_of(name)])
+def test_golden_vector_from_the_middle(name: str) -> None:
+    data = data_of(name)
+    spec = data["spec"]
+    totals = replay.golden_counts(spec["parameters"]["keys"], spec["ticks"])
+    with refusal(name):
+        stream = Stream.restore(base64.b64decode(data["snapshot"]))
+    assert replay.digests(replay.run_totals(stream, totals[spec["at"] :])) == data["rest_sha256"]
+
+
+# -- the sparse counter, the local model, ledgers -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", named("sparse"))
+def test_sparse_count(name: str) -> None:
+    data = data_of(name)
+    if name not in CHANGED:
+        counter = replay.build_sparse(data["spec"])
+        made = replay.feed_sparse(counter, data["before"] + data["after"])
+        assert made == data["released"] + data["continues"]
+    with refusal(name):
+        counter = SparseCount.restore(base64.b64decode(data["snapshot"]))
+    assert replay.feed_sparse(counter, data["after"]) == data["continues"]
+
+
+@pytest.mark.parametrize("name", named("local"))
+def test_local_model(name: str) -> None:
+    data = data_of(name)
+    spec = data["spec"]
+    if name not in CHANGED:
+        points = [tuple(point) if isinstance(point, list) else point for point in data["points"]]
+        assert [replay.client_message(spec, number, p) for number, p in enumerate(points)] == data["messages"]
+    kind: Any = GenProtServer if spec["protocol"] == "genprot" else LocalServer
+    with refusal(name):
+        server = kind.load(base64.b64decode(data["dump"]))
+    assert replay.show_server(server) == data["then"]
+    replay.add_messages(spec, server, data["messages"][12:], 12)
+    assert replay.show_server(server) == data["later"]
+
+
+@pytest.mark.parametrize("name", named("ledgers"))
+def test_ledger(name: str) -> None:
+    data = data_of(name)
+    with refusal(name):
+        ledger = Ledger.from_json(data["ledger"])
+    assert replay.show_ledger(ledger) == data["says"]
+    ledger.spend("later", Budget(**data["further"]))
+    assert replay.show_ledger(ledger) == data["later"]
+
+
+# -- stores ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", named("stores"))
+def test_a_store_continues(name: str, tmp_path: Path) -> None:
+    data = data_of(name)
+    place = tmp_path / "store.db"
+    replay.expand(HERE / f"{name}.db.gz", place)
+    shutil.copy(HERE / f"{name}.db.head", tmp_path / "store.db.head")
+    with refusal(name):
+        store = replay.open_store(data["spec"], place)
+    try:
+        assert store.verify(store.head) == []
+        assert replay.everything(store) == data["then"]
+        found = {token.id: (token.role, token.digest) for token in read_tokens(store)}
+        assert found == {number: (role, token_digest(token)) for number, token, role in data["tokens"]}
+        for step in data["script"]:
+            assert replay.perform(store, step["do"]) == step["answer"], step["do"]
+        assert store.verify(store.head) == []
+        assert replay.everything(store) == data["later"]
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("name", [name for name in named("stores") if name not in CHANGED])
+def test_a_new_store_releases_the_same(name: str, tmp_path: Path) -> None:
+    data = data_of(name)
+    store = replay.open_store(data["spec"], tmp_path / "store.db")
+    try:
+        for step in data["began"] + data["script"]:
+            assert replay.perform(store, step["do"]) == step["answer"], step["do"]
+    finally:
+        store.close()
+
+
+# -- `evercount release` --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", named("release", "*"))
+def test_a_release_file_continues(name: str, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(HERE / name, work)
+    case = replay.read(work / "case.json")
+    (work / case["grown"]).replace(work / case["input"])
+    with refusal(name):
+        printed = replay.run_release(work, case["second"])
+    if case["output"] == "-":
+        assert printed == (work / "expected.stdout").read_bytes()
+    else:
+        made = work / case["output"]
+        assert replay.read_rows(made) == replay.read_rows(work / f"expected{made.suffix}")
+        assert not (work / f".{made.name}.new").exists()
