@@ -23,7 +23,7 @@ pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("sqlalchemy")
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from evercount import Budget, Ledger, SparseCount, Stream
 from evercount.errors import EvercountError
 from evercount.local import GenProtServer, LocalServer
