@@ -19,20 +19,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from evercount import Budget, Histogram, Secret, Stream
-from evercount.cli.release_command import release
+from evercount.cli import app
 from evercount.examples import flu
 from evercount.files.run_state import State
 
 pytest.importorskip("duckdb")
 pq = pytest.importorskip("pyarrow.parquet")
 
-APP = typer.Typer()
-APP.command()(release)
 HOURS = 30
+REFUSED = (2, 3, 4, 5)
+"""Exit codes of wrong options, bad rows, a finished horizon and files that do not fit."""
 BASE = {
     "time": "ts",
     "every": "1h",
@@ -64,7 +63,7 @@ def arguments_of(**options: Any) -> list[str]:
 
 
 def run(file: str = "events.csv", *flags: str, stdin: bytes | None = None, **options: Any) -> Any:
-    return CliRunner().invoke(APP, [file, *flags, *arguments_of(**options)], input=stdin)
+    return CliRunner().invoke(app, ["release", file, *flags, *arguments_of(**options)], input=stdin)
 
 
 def rows(name: str = "out.csv") -> list[dict[str, Any]]:
@@ -168,7 +167,7 @@ def test_late_next_needs_a_file_that_only_grows(folder: Path) -> None:
     text = Path("events.csv").read_text()
     Path("events.csv").write_text(text.replace("east", "west", 1))
     refused = run(late="next", end=at(6))
-    assert refused.exit_code == 1
+    assert refused.exit_code in REFUSED
     assert "only grows" in refused.stderr
     assert Path("out.csv.state").read_bytes() == state
     refused = run("-", late="next", end=at(6), stdin=text.encode())
@@ -192,7 +191,7 @@ def test_how_many_ticks_does_not_depend_on_the_rows(folder: Path) -> None:
 def test_standard_input_and_output(folder: Path) -> None:
     data = gzip.compress(Path("events.csv").read_bytes())
     refused = run("-", out="-", end=at(4), stdin=data)
-    assert refused.exit_code == 1
+    assert refused.exit_code in REFUSED
     assert "--state" in refused.stderr
     done = run("-", out="-", state="s", end=at(4), stdin=data)
     assert done.exit_code == 0, done.stderr
@@ -236,7 +235,7 @@ def test_one_bad_line(folder: Path, line: str) -> None:
     lines.insert(41, line)
     Path("events.csv").write_text("\n".join(lines) + "\n")
     refused = run(end=at(5), rejects="bad.csv")
-    assert refused.exit_code == 1
+    assert refused.exit_code in REFUSED
     assert "1 bad row" in refused.stderr
     assert "line 42" in refused.stderr
     assert not Path("out.csv").exists()
@@ -250,14 +249,14 @@ def test_one_bad_line(folder: Path, line: str) -> None:
     assert "line 42" in done.stderr
     assert sum(totals()) == len(lines) - 2
     published = Path("out.csv").read_bytes()
-    assert run(end=at(40)).exit_code == 1
+    assert run(end=at(40)).exit_code in REFUSED
     assert Path("out.csv").read_bytes() == published
 
 
 def test_start_after_all_rows(folder: Path) -> None:
     refused = run(start="2030-01-01", end="2030-01-02")
-    assert refused.exit_code == 1
-    assert "before --start" in refused.stderr
+    assert refused.exit_code in REFUSED
+    assert "before the start" in refused.stderr
     assert not Path("out.csv").exists()
 
 
@@ -268,8 +267,8 @@ def test_ctrl_c_while_the_file_is_read(folder: Path) -> None:
         file.write(header + "\n" + ("\n".join(body) + "\n") * 1500)
     before = {path.name for path in folder.iterdir()}
     program = """
-        import os, signal, sys, threading, typer
-        from evercount.cli.release_command import release
+        import os, signal, sys, threading
+        from evercount.cli import app
         from evercount.files import release_run
 
         real = release_run.count
@@ -279,9 +278,7 @@ def test_ctrl_c_while_the_file_is_read(folder: Path) -> None:
             return real(*args, **options)
 
         release_run.count = count
-        app = typer.Typer()
-        app.command()(release)
-        app()
+        app(["release", *sys.argv[1:]])
     """
     command = [sys.executable, "-c", textwrap.dedent(program), "long.csv", *arguments_of(end=at(3))]
     stopped = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -293,15 +290,15 @@ def test_ctrl_c_while_the_file_is_read(folder: Path) -> None:
 def test_ctrl_c_leaves_things_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(end=at(3)).exit_code == 0
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    real, calls = Stream.step_totals, []
+    real, calls = Stream._publish, []
 
     def interrupted(self: Stream, *args: Any) -> Any:
         calls.append(1)
-        if len(calls) == 3:
+        if len(calls) == 1:
             signal.raise_signal(signal.SIGINT)
         return real(self, *args)
 
-    monkeypatch.setattr(Stream, "step_totals", interrupted)
+    monkeypatch.setattr(Stream, "_publish", interrupted)
     stopped = run(end=at(9))
     assert stopped.exit_code == 130
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
@@ -320,7 +317,7 @@ def test_a_finished_horizon_says_so(folder: Path) -> None:
     assert "horizon of 5 ticks is complete" in done.stderr
     assert len(rows()) == 5 * 8
     refused = run(horizon=5, end=at(HOURS))
-    assert refused.exit_code == 1
+    assert refused.exit_code in REFUSED
     assert "all 5 ticks" in refused.stderr
     assert len(rows()) == 5 * 8
 
@@ -329,13 +326,13 @@ def test_a_finished_horizon_says_so(folder: Path) -> None:
     ("changed", "named"),
     [
         ({"epsilon": "2"}, "epsilon was 1.0 and is now 2.0"),
-        ({"every": "2h"}, "every was '3600 s' and is now '7200 s'"),
+        ({"every": "2h"}, "tick was '1h' and is now '2h'"),
         ({"start": "2025-10-06T01:00+00:00"}, "start was"),
         ({"horizon": "none"}, "horizon was 64 and is now None"),
-        ({"tz": "Europe/Vienna"}, "tz was 'UTC'"),
+        ({"tz": "Europe/Vienna"}, "zone was 'UTC'"),
         ({"unknown": "other"}, "unknown was 'refuse'"),
         ({"late": "next"}, "late was 'drop'"),
-        ({"keys": "others.txt"}, "--keys holds other keys"),
+        ({"keys": "others.txt"}, "keys holds other keys"),
         ({"user": "user", "max_events": 3}, "max_events was 1"),
     ],
 )
@@ -344,7 +341,7 @@ def test_other_parameters_are_refused(folder: Path, changed: dict[str, str], nam
     assert run(end=at(3)).exit_code == 0
     before = Path("out.csv").read_bytes(), Path("out.csv.state").read_bytes()
     refused = run(end=at(5), **changed)
-    assert refused.exit_code == 1
+    assert refused.exit_code in REFUSED
     assert named in refused.stderr
     assert (Path("out.csv").read_bytes(), Path("out.csv.state").read_bytes()) == before
 
@@ -365,7 +362,7 @@ def test_a_second_noise_stream_has_to_be_asked_for(folder: Path) -> None:
     # the first stream goes on under its new name
     assert run(out="out.1.csv", state="out.csv.state.1", end=at(6)).exit_code == 0
     other = run("events.csv", "--new-noise-stream", end=at(6), adjacency="replace")
-    assert other.exit_code == 1
+    assert other.exit_code in REFUSED
     assert "adjacency" in other.stderr
 
 
@@ -397,7 +394,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"horizon": "-3"}, "horizon"),
     ({"horizon": "0"}, "horizon"),
     ({"horizon": str(2**60)}, "horizon"),
-    ({"horizon": "many"}, "whole number"),
+    ({"horizon": "many"}, "number of ticks"),
     ({"epsilon": "-1"}, "epsilon"),
     ({"delta": "2"}, "delta"),
     ({"adjacency": "near"}, "adjacency"),
@@ -425,7 +422,7 @@ def test_wrong_flags(folder: Path, options: dict[str, Any], message: str) -> Non
     Path("twice.txt").write_text("east\nwest\neast\n")
     before = {path.name for path in folder.iterdir()}
     refused = run(**{"end": at(5), **options})
-    assert refused.exit_code == 1, refused.output
+    assert refused.exit_code in REFUSED, refused.output
     assert message in refused.stderr
     assert refused.stdout == ""
     left = {path.name for path in folder.iterdir()} - before
@@ -463,7 +460,7 @@ def test_the_documented_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for line in block.strip().splitlines():
             program, command, *arguments = shlex.split(line)
             assert (program, command) == ("evercount", "release")
-            done = CliRunner().invoke(APP, arguments)
+            done = CliRunner().invoke(app, ["release", *arguments])
             assert done.exit_code == 0, done.stderr
             ran += 1
     assert ran == 3

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from evercount.declare.schedule import EPOCH, UNITS, Clock, microseconds, parse_every, parse_time
+from evercount.declare.schedule import EPOCH, UNITS, Schedule, microseconds, parse_tick, parse_time
 from evercount.errors import ParameterError
 
 HOUR, DAY = UNITS["h"], UNITS["d"]
@@ -21,16 +21,24 @@ def instant(text: str) -> int:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("15m", (900_000_000, False)), ("1h", (HOUR, False)), ("1d", (DAY, True)), ("2w", (14 * DAY, True))],
+    [
+        ("500ms", (500_000, False)),
+        ("15m", (900_000_000, False)),
+        ("1h", (HOUR, False)),
+        ("24h", (DAY, False)),
+        ("1d", (DAY, True)),
+        ("2w", (14 * DAY, True)),
+        ("manual", None),
+    ],
 )
-def test_durations(text: str, expected: tuple[int, bool]) -> None:
-    assert parse_every(text) == expected
+def test_durations(text: str, expected: tuple[int, bool] | None) -> None:
+    assert parse_tick(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "0h", "-1h", "1.5h", "1y", "h", "1", "999999999w", "1h30m"])
-def test_durations_that_are_none(text: str) -> None:
+@pytest.mark.parametrize("text", ["", "0h", "-1h", "1.5h", "1y", "h", "1", "999999999w", "1h30m", "5ms", None, 7])
+def test_durations_that_are_none(text: object) -> None:
     with pytest.raises(ParameterError, match="tick length"):
-        parse_every(text)
+        parse_tick(text)
 
 
 def test_times_that_are_not_one_instant_are_refused() -> None:
@@ -41,50 +49,50 @@ def test_times_that_are_not_one_instant_are_refused() -> None:
         parse_time("2026-10-25T02:30", vienna, "--start")
     assert parse_time("2026-10-25T02:30+01:00", vienna, "--start") == instant("2026-10-25T01:30+00:00")
     assert parse_time("2026-07-01", vienna, "--start") == instant("2026-06-30T22:00+00:00")
-    for text in ("yesterday", "2026-13-01", "1767225600", ""):
+    for text in ("yesterday", "2026-13-01", "2026", "1767225600000", "", 123, True, None, float("nan")):
         with pytest.raises(ParameterError, match="ISO 8601"):
             parse_time(text, vienna, "--end")
     with pytest.raises(ParameterError, match="time zone"):
-        Clock.of("1h", "2026-01-01", "Europe/Vienn")
+        Schedule.of("1h", "2026-01-01", "Europe/Vienn")
 
 
 @pytest.mark.parametrize("zone", ZONES)
 def test_days_follow_the_calendar(zone: str) -> None:
     """Every local midnight of four years begins a tick, and nothing else does."""
-    clock = Clock.of("1d", "2025-01-01T00:00", zone)
+    clock = Schedule.of("1d", "2025-01-01T00:00", zone)
     tz = ZoneInfo(zone)
     for day in range(4 * 365):
         date = (datetime(2025, 1, 1) + timedelta(days=day)).date()
-        start = clock.start_of(day)
+        start = clock.start_of(day + 1)
         shown = datetime.fromtimestamp(start / 1e6, tz)
         before = datetime.fromtimestamp(start / 1e6 - 1, tz)
         assert shown.date() == date
         assert before.date() < date
-        assert clock.tick_of(start) == day
-        assert clock.tick_of(start - 1) == day - 1
+        assert clock.tick_of(start) == day + 1
+        assert clock.tick_of(start - 1) == day
 
 
 def test_a_day_of_a_clock_change_has_23_or_25_hours() -> None:
-    clock = Clock.of("1d", "2026-03-28", "Europe/Vienna")
-    assert clock.start_of(2) - clock.start_of(1) == 23 * HOUR
-    clock = Clock.of("1d", "2026-10-24", "Europe/Vienna")
-    assert clock.start_of(2) - clock.start_of(1) == 25 * HOUR
-    hours = Clock.of("24h", "2026-10-24", "Europe/Vienna")
-    assert hours.start_of(2) - hours.start_of(1) == 24 * HOUR
-    assert clock.label(2) == "2026-10-26T00:00:00+01:00"
+    clock = Schedule.of("1d", "2026-03-28", "Europe/Vienna")
+    assert clock.start_of(3) - clock.start_of(2) == 23 * HOUR
+    clock = Schedule.of("1d", "2026-10-24", "Europe/Vienna")
+    assert clock.start_of(3) - clock.start_of(2) == 25 * HOUR
+    hours = Schedule.of("24h", "2026-10-24", "Europe/Vienna")
+    assert hours.start_of(3) - hours.start_of(2) == 24 * HOUR
+    assert clock.show(clock.start_of(3)) == "2026-10-26T00:00:00+01:00"
 
 
 @pytest.mark.parametrize("start", ["2026-03-28T02:30", "2026-10-24T02:30"])
 def test_a_boundary_inside_a_clock_change(start: str) -> None:
     """02:30 does not exist or happens twice on the second day: one boundary all the same, and time never goes back."""
-    clock = Clock.of("1d", start, "Europe/Vienna")
+    clock = Schedule.of("1d", start, "Europe/Vienna")
     instants = np.arange(clock.start, clock.start + 4 * DAY, UNITS["m"])
     ticks = np.asarray([clock.tick_of(int(t)) for t in instants])
     assert set(np.diff(ticks)) == {0, 1}
-    for tick in range(4):
+    for tick in range(1, 5):
         first = int(instants[np.argmax(ticks == tick)])
         assert clock.start_of(tick) == first
-    wall = datetime.fromtimestamp(clock.start_of(1) / 1e6, ZoneInfo("Europe/Vienna")).strftime("%H:%M %z")
+    wall = datetime.fromtimestamp(clock.start_of(2) / 1e6, ZoneInfo("Europe/Vienna")).strftime("%H:%M %z")
     assert wall == ("03:00 +0200" if "03-28" in start else "02:30 +0200")
 
 
@@ -92,7 +100,7 @@ def test_a_boundary_inside_a_clock_change(start: str) -> None:
 @pytest.mark.parametrize("every", ["15m", "1h", "1d", "1w"])
 def test_sql_is_the_same_clock(zone: str, every: str) -> None:
     duckdb = pytest.importorskip("duckdb")
-    clock = Clock.of(every, "2026-01-05T00:00", zone)
+    clock = Schedule.of(every, "2026-01-05T00:00", zone)
     generator = np.random.default_rng(7)
     near = [p.since + k for p in clock.pieces[1:8] for k in (-HOUR, -1, 0, 1, HOUR - 1, HOUR)]
     instants = np.concatenate([generator.integers(clock.start, clock.start + 900 * DAY, 500), near])
@@ -109,7 +117,7 @@ def test_sql_is_the_same_clock(zone: str, every: str) -> None:
 def test_wall_times_in_sql(zone: str) -> None:
     """Against zoneinfo: fold=0, and NULL exactly where a round trip shows another wall time."""
     duckdb = pytest.importorskip("duckdb")
-    clock = Clock.of("1h", "2026-01-05T00:00+00:00", zone)
+    clock = Schedule.of("1h", "2026-01-05T00:00+00:00", zone)
     tz = ZoneInfo(zone)
     changes = [p.since + p.offset + k * UNITS["m"] for p in clock.pieces[1:9] for k in range(-150, 151, 7)]
     walls = [*changes, *range(clock.start, clock.start + 700 * DAY, 5 * HOUR + 1)]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from mpmath import mp
 
-from evercount.factorizations import Balanced, Normalized, Optimal, SquareRoot, Unbounded
+from evercount.factorizations import Balanced, Normalized, Optimal, SquareRoot, Unbounded, factorization
 from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
-from evercount.factorizations.row_weighted import bounded_columns
+from evercount.factorizations.row_weighted import Weighted, bounded_columns
 from evercount.factorizations.square_root_filter import LOSS, design, landau, norm_product, zolotarev
 
 
@@ -171,3 +171,20 @@ def test_unbounded_never_ends_and_its_columns_never_exceed_one():
         noise, state = f.block(state, np.ones((1000, 1)), 1000)
     assert state.tick == 5000
     assert np.all(np.isfinite(noise))
+
+
+@pytest.mark.parametrize(
+    ("name", "horizon"), [("balanced", 2**16), ("balanced", 10**6), ("unbounded", None), ("normalized", 8760)]
+)
+def test_variances_between_knots_are_exact_enough(name: str, horizon: int | None) -> None:
+    """Each std is a function of its tick alone, and within 1e-7 of the exact recursion."""
+    engine = factorization(name, horizon)
+    assert isinstance(engine, Weighted)
+    last = min(horizon or 10**6, 10**6)
+    ticks = np.unique(np.random.default_rng(3).integers(1, last + 1, 200))
+    together = engine.row_norms(np.arange(1, min(last, 10**5) + 1))
+    alone = np.asarray([engine.row_norms(np.asarray([tick]))[0] for tick in ticks])
+    inside = ticks <= len(together)
+    assert (alone[inside] == together[ticks[inside] - 1]).all()
+    exact = np.sqrt([engine.covariance._after(int(tick)).P[-1, -1] for tick in ticks])
+    assert np.abs(alone / exact - 1).max() < 1e-7

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from evercount import Budget, Count, Stream
-from evercount.cli.release_command import release
+from evercount.cli import app
 from evercount.errors import SnapshotError, StoreError
 from evercount.files.run_state import Places, Spent, State, locked, read_state
 from evercount.files.source import Prefix
@@ -104,11 +103,9 @@ def _be_the_child(folder: Path, steps: int, arguments: list[str], streams: list[
     # every call of a run that changes what is on disk
     for owner, name in ((Path, "replace"), (Path, "chmod"), (Path, "unlink"), (os, "fsync")):
         setattr(owner, name, die_at(getattr(owner, name)))
-    app = typer.Typer()
-    app.command()(release)
     code = 0
     try:
-        app(arguments)
+        app(["release", *arguments])
     except SystemExit as ended:
         code = int(ended.code or 0)
     sys.stdout.flush()
@@ -196,7 +193,15 @@ def test_rows_for_standard_output_are_written_until_they_arrive(tmp_path: Path, 
 
 
 def test_a_state_survives_and_damage_is_noticed() -> None:
-    state = State({"a": 1}, b"\x00stream", "digest", (Spent({"epsilon": 1.0}, 0.0),), {"u": 2}, Prefix(7, "d"))
+    state = State(
+        {"a": 1},
+        {"out format": "csv"},
+        b"\x00stream",
+        "digest",
+        (Spent({"epsilon": 1.0}, 0.0),),
+        {"u": 2},
+        Prefix(7, "d"),
+    )
     blob = state.dump()
     assert State.load(blob) == state
     for broken in (blob[:-1], blob[:40] + b"?" + blob[41:], b"", b"other"):
@@ -220,13 +225,13 @@ def test_an_output_without_its_state_and_a_changed_output(tmp_path: Path, run: R
     kept = state.read_bytes()
     state.unlink()
     refused = run(tmp_path, 3)
-    assert refused.returncode == 1
+    assert refused.returncode == 5
     assert "Restore the state" in refused.stderr
     state.write_bytes(kept)
     published = out.read_bytes()
     out.write_bytes(published + b"9,more,count,0,0,0,0\n")
     refused = run(tmp_path, 6)
-    assert refused.returncode == 1
+    assert refused.returncode == 5
     assert "is not what the last run has written" in refused.stderr
     out.unlink()
     assert "is missing" in run(tmp_path, 6).stderr
@@ -241,7 +246,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, run: Runner) -> None:
     locked_up = tmp_path / "locked"
     locked_up.mkdir(mode=0o500)
     refused = run(tmp_path, 3, 0, "--out locked/out.csv")
-    assert refused.returncode == 1
+    assert refused.returncode == 5
     assert "cannot be written" in refused.stderr
 
 

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from evercount.cli.store_command import store as commands
+from evercount.declare.declaration import read_declarations
 from evercount.errors import EvercountError, ParameterError
-from evercount.service.run_server import read_declarations
 from evercount.store import Batch, Declaration, Store
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "streams.toml"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from evercount import __version__
 from evercount.cli.audit_command import audit
@@ -18,8 +20,22 @@ from evercount.cli.serve_command import serve
 from evercount.cli.store_command import store
 from evercount.errors import EvercountError
 
+
+class Commands(TyperGroup):
+    """Errors that are the user's to solve are one line on stderr, never a traceback, with one exit code per kind."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """See click."""
+        try:
+            return super().invoke(ctx)
+        except EvercountError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(error.exit_code) from None
+
+
 app = typer.Typer(
     name="evercount",
+    cls=Commands,
     help="Running statistics of a sensitive event stream under one differential-privacy guarantee.",
     no_args_is_help=True,
     add_completion=False,
@@ -53,12 +69,9 @@ app.command()(example)
 
 
 def main() -> None:
-    """Entry point: errors that are the user's to solve are one line on stderr, never a traceback."""
+    """Entry point of the command."""
     try:
         app()
-    except EvercountError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2)
     except KeyboardInterrupt:
         typer.echo("interrupted; nothing is half-written", err=True)
         sys.exit(130)

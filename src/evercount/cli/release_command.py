@@ -6,27 +6,44 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evercount.errors import EvercountError, ParameterError
+from evercount.cli.options import parse_horizon
+from evercount.errors import ParameterError
 
 if TYPE_CHECKING:
-    from evercount.files.count_rows import Spec
-    from evercount.files.release_run import Job, Outcome
+    from evercount.declare.declaration import StreamDeclaration
+    from evercount.files.release_run import Outcome
 
 INPUT, QUERY, PRIVACY, OUTPUT = "Input", "What is counted", "Privacy", "Output"
 
 
 def release(
     file: Annotated[str, typer.Argument(help="CSV, JSONL or Parquet file, plain or gzip, or '-' for standard input.")],
-    time: Annotated[str, typer.Option(help="Column with the time of an event.", rich_help_panel=INPUT)],
-    every: Annotated[str, typer.Option(help="Tick length: 15m, 1h, 1d, 1w …", rich_help_panel=INPUT)],
-    start: Annotated[str, typer.Option(help="Start of the first tick, ISO 8601.", rich_help_panel=INPUT)],
-    epsilon: Annotated[float, typer.Option(help="ε of all releases together.", rich_help_panel=PRIVACY)],
-    delta: Annotated[float, typer.Option(help="δ of all releases together.", rich_help_panel=PRIVACY)],
-    out: Annotated[str, typer.Option(help="Release file: .csv, .jsonl, .parquet, or '-'.", rich_help_panel=OUTPUT)],
+    out: Annotated[
+        str | None, typer.Option(help="Release file: .csv, .jsonl, .parquet, or '-'.", rich_help_panel=OUTPUT)
+    ] = None,
+    streams: Annotated[
+        Path | None,
+        typer.Option(help="TOML file that declares the stream, instead of the options below.", rich_help_panel=INPUT),
+    ] = None,
+    stream: Annotated[
+        str | None, typer.Option(help="Name of the stream in --streams, where it has several.", rich_help_panel=INPUT)
+    ] = None,
+    show_declaration: Annotated[
+        bool,
+        typer.Option("--show-declaration", help="Print the stream as TOML and stop.", rich_help_panel=OUTPUT),
+    ] = False,
+    time: Annotated[str | None, typer.Option(help="Column with the time of an event.", rich_help_panel=INPUT)] = None,
+    every: Annotated[
+        str | None,
+        typer.Option(help="Tick length: 15m, 1h; 1d and 1w by the calendar of --tz.", rich_help_panel=INPUT),
+    ] = None,
+    start: Annotated[str | None, typer.Option(help="Start of the first tick, ISO 8601.", rich_help_panel=INPUT)] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε of all releases together.", rich_help_panel=PRIVACY)] = None,
+    delta: Annotated[float | None, typer.Option(help="δ of all releases together.", rich_help_panel=PRIVACY)] = None,
     end: Annotated[
         str | None, typer.Option(help="Release no tick that ends after this.", rich_help_panel=INPUT)
     ] = None,
@@ -34,16 +51,20 @@ def release(
         str | None, typer.Option(help="Take this for the present time (default: the clock).", rich_help_panel=INPUT)
     ] = None,
     tz: Annotated[
-        str, typer.Option(help="Zone of days, weeks and times without offset.", rich_help_panel=INPUT)
-    ] = "UTC",
+        str | None,
+        typer.Option(
+            help="Zone of days, weeks and times without offset (UTC, but days and weeks need one).",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
     delimiter: Annotated[str, typer.Option(help="Between the columns of a CSV.", rich_help_panel=INPUT)] = ",",
     late: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Rows whose tick is closed: drop, or count in the next tick (a file that only grows).",
             rich_help_panel=INPUT,
         ),
-    ] = "drop",
+    ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows out.", rich_help_panel=INPUT)] = False,
     rejects: Annotated[str | None, typer.Option(help="Write all bad rows to this file.", rich_help_panel=INPUT)] = None,
     query: Annotated[
@@ -54,22 +75,28 @@ def release(
         Path | None, typer.Option(help="File with the public list of keys, one per line.", rich_help_panel=QUERY)
     ] = None,
     unknown: Annotated[
-        str, typer.Option(help="Keys not in the list: refuse, or count as 'other'.", rich_help_panel=QUERY)
-    ] = "refuse",
+        str | None,
+        typer.Option(help="Keys not in the list: refuse (default), or count as 'other'.", rich_help_panel=QUERY),
+    ] = None,
     value: Annotated[str | None, typer.Option(help="Column with the value to sum.", rich_help_panel=QUERY)] = None,
     lo: Annotated[float | None, typer.Option(help="Smallest legal value.", rich_help_panel=QUERY)] = None,
     hi: Annotated[float | None, typer.Option(help="Largest legal value.", rich_help_panel=QUERY)] = None,
-    grid: Annotated[float, typer.Option(help="Values are rounded to multiples of this.", rich_help_panel=QUERY)] = 1.0,
+    grid: Annotated[
+        float | None, typer.Option(help="Values are rounded to multiples of this (default: 1).", rich_help_panel=QUERY)
+    ] = None,
     user: Annotated[
         str | None, typer.Option(help="Column with the user: protect users, not events.", rich_help_panel=PRIVACY)
     ] = None,
     max_events: Annotated[
         int | None, typer.Option(help="Events counted per user, over all time.", rich_help_panel=PRIVACY)
     ] = None,
-    adjacency: Annotated[str, typer.Option(help="add-remove or replace.", rich_help_panel=PRIVACY)] = "add-remove",
+    adjacency: Annotated[
+        str | None, typer.Option(help="add-remove (default) or replace.", rich_help_panel=PRIVACY)
+    ] = None,
     horizon: Annotated[
-        str, typer.Option(help="Number of ticks, or none (without end).", rich_help_panel=PRIVACY)
-    ] = "none",
+        str | None,
+        typer.Option(help="Number of ticks such as 8760 or 2^16, or none (default).", rich_help_panel=PRIVACY),
+    ] = None,
     factorization: Annotated[
         str | None, typer.Option(help="How noise is correlated (default: the best).", rich_help_panel=PRIVACY)
     ] = None,
@@ -92,19 +119,61 @@ def release(
     """Publish running statistics of an events file under one (ε, δ) for all releases, past and future.
 
     Run it again with the same options to continue: ticks that have ended since are added to the output, with the same
-    noise stream. Without --key the events are counted; with --key per key; with --value their values are summed.
+    noise stream. Without --key the events are counted; with --key per key; with --value their values are summed. The
+    options are a way to write a declaration: --show-declaration prints it, --streams reads it.
     """
-    given = dict(locals())
-    try:
-        job = build_job(given)
-        with _progress(quiet) as tell:
-            from evercount.files.release_run import release_file
+    flags = {
+        "time": time,
+        "every": every,
+        "start": start,
+        "epsilon": epsilon,
+        "delta": delta,
+        "tz": tz,
+        "late": late,
+        "query": query,
+        "key": key,
+        "keys": keys,
+        "unknown": unknown,
+        "value": value,
+        "lo": lo,
+        "hi": hi,
+        "grid": grid,
+        "user": user,
+        "max-events": max_events,
+        "adjacency": adjacency,
+        "horizon": horizon,
+        "factorization": factorization,
+    }
+    declaration = declared(flags) if streams is None else chosen(streams, stream, flags)
+    if show_declaration:
+        typer.echo(declaration.to_toml(), nl=False)
+        return
+    if out is None:
+        raise ParameterError("--out is missing: name the release file (.csv, .jsonl or .parquet), or '-'")
+    from evercount.declare.schedule import parse_time, zone_named
+    from evercount.files.release_run import Job, release_file
 
+    zone = zone_named(declaration.schedule.zone)
+    job = Job(
+        file=file,
+        declaration=declaration,
+        out=out,
+        now=_now() if now is None else parse_time(now, zone, "--now"),
+        end=None if end is None else parse_time(end, zone, "--end"),
+        state=state,
+        rejects=rejects,
+        plot=plot,
+        skip_bad=skip_bad,
+        new_noise_stream=new_noise_stream,
+        delimiter=delimiter,
+        zone_given=tz is not None or streams is not None,
+    )
+    try:
+        with _progress(quiet) as tell:
             outcome = release_file(job, tell)
-    except EvercountError as error:
-        _fail(f"error: {error}", 1)
     except KeyboardInterrupt:
-        _fail("stopped: nothing was published by this run that is not whole; run it again to continue", 130)
+        typer.echo("stopped: nothing was published by this run that is not whole; run it again to continue", err=True)
+        raise typer.Exit(130) from None
     for reject in outcome.shown:
         typer.echo(f"skipped {reject}", err=True)
     if outcome.bad > len(outcome.shown):
@@ -113,62 +182,82 @@ def release(
         typer.echo(summary(outcome), err=True)
 
 
-def build_job(given: dict[str, Any]) -> Job:
-    """The job that the options describe, or ParameterError."""
+def _now() -> int:
     import time as system_time
 
-    from evercount.declare.schedule import Clock, parse_time, zone_named
-    from evercount.files.release_run import Job
+    return system_time.time_ns() // 1000
+
+
+Flags = dict[str, Any]
+"""What was given on the command line, by the name of the option; None where nothing was."""
+
+
+def chosen(path: Path, name: str | None, flags: Flags) -> StreamDeclaration:
+    """The stream of a TOML file; options that declare a stream do not go with it."""
+    from evercount.declare.declaration import read_declarations
+    from evercount.errors import UnknownName
+
+    given = [f"--{option}" for option, value in flags.items() if value is not None]
+    if given:
+        raise ParameterError(f"--streams declares the stream: omit {', '.join(given)}")
+    known = {declaration.name: declaration for declaration in read_declarations(path)}
+    if name is None and len(known) == 1:
+        return next(iter(known.values()))
+    if name not in known:
+        if name is None:
+            raise ParameterError(f"{path} declares {len(known)} streams: choose one of {', '.join(known)} by --stream")
+        raise UnknownName("stream", name, known)
+    return known[name]
+
+
+def declared(flags: Flags) -> StreamDeclaration:
+    """The declaration that the options write, or ParameterError in the words of the options."""
+    from evercount.declare.columns import Columns
+    from evercount.declare.declaration import StreamDeclaration
+    from evercount.declare.schedule import Schedule
     from evercount.privacy import Budget
 
-    clock = Clock.of(given["every"], given["start"], given["tz"])
-    zone = zone_named(given["tz"])
-    if (given["user"] is None) != (given["max_events"] is None):
-        raise ParameterError("--user and --max-events go together: a user's first so many events are counted")
-    unit = {} if given["user"] is None else {"unit": "user", "max_events": given["max_events"]}
-    budget = Budget(given["epsilon"], given["delta"], adjacency=given["adjacency"], **unit)
-    return Job(
-        file=given["file"],
-        spec=_spec(given, clock),
-        budget=budget,
-        out=given["out"],
-        now=system_time.time_ns() // 1000 if given["now"] is None else parse_time(given["now"], zone, "--now"),
-        end=None if given["end"] is None else parse_time(given["end"], zone, "--end"),
-        horizon=_horizon(given["horizon"]),
-        **{
-            name: given[name]
-            for name in ("factorization", "state", "rejects", "plot", "skip_bad", "new_noise_stream", "delimiter")
-        },
+    missing = [f"--{name}" for name in ("time", "every", "start", "epsilon", "delta") if flags[name] is None]
+    if missing:
+        raise ParameterError(f"missing: {', '.join(missing)} (or --streams FILE)")
+    if (flags["user"] is None) != (flags["max-events"] is None):
+        raise ParameterError("--user and --max-events go together: that many events of a user are counted")
+    unit = {} if flags["user"] is None else {"unit": "user", "max_events": flags["max-events"]}
+    name, parameters = _query(flags)
+    from evercount.queries import build_query
+
+    return StreamDeclaration(
+        name="release",
+        query=build_query(name, parameters),
+        budget=Budget(flags["epsilon"], flags["delta"], adjacency=flags["adjacency"] or "add-remove", **unit),
+        schedule=Schedule.of(flags["every"], flags["start"], flags["tz"] or "UTC"),
+        horizon=None if flags["horizon"] is None else parse_horizon(flags["horizon"]),
+        factorization=flags["factorization"],
+        columns=Columns(flags["time"], flags["key"], flags["value"], flags["user"]),
+        late=flags["late"] or "drop",
     )
 
 
-def _spec(given: dict[str, Any], clock: Any) -> Spec:
-    from evercount.files.count_rows import Spec
+def _query(flags: Flags) -> tuple[str, dict[str, Any]]:
+    """The name and the parameters of the query."""
     from evercount.queries import check_is_query
 
-    query = given["query"] or ("histogram" if given["key"] else "sum" if given["value"] else "count")
-    check_is_query(query)
-    if (given["key"] is None) != (given["keys"] is None):
+    name = flags["query"] or ("histogram" if flags["key"] else "sum" if flags["value"] else "count")
+    check_is_query(name)
+    if (flags["key"] is None) != (flags["keys"] is None):
         raise ParameterError("--key COLUMN and --keys FILE go together: the list of keys is public and declared")
-    if given["unknown"] != "refuse" and given["key"] is None:
+    if flags["unknown"] is not None and flags["key"] is None:
         raise ParameterError("--unknown goes with --key and --keys")
-    bounds = (given["lo"], given["hi"])
-    if (given["value"] is not None) != (None not in bounds) or (given["value"] is None and bounds != (None, None)):
+    ranged = {bound: flags[bound] for bound in ("lo", "hi", "grid") if flags[bound] is not None}
+    if (flags["value"] is not None) != ({"lo", "hi"} <= ranged.keys()) or (flags["value"] is None and ranged):
         raise ParameterError("--value COLUMN, --lo and --hi go together: the range of a value is public and declared")
-    ranged = {} if given["value"] is None else {"lo": given["lo"], "hi": given["hi"], "grid": given["grid"]}
-    return Spec(
-        clock,
-        given["time"],
-        query,
-        given["key"],
-        () if given["keys"] is None else read_keys(given["keys"]),
-        given["unknown"],
-        given["value"],
-        user=given["user"],
-        max_events=given["max_events"] if given["max_events"] is not None else 1,
-        late=given["late"],
-        **ranged,
-    )
+    if (name == "histogram") != (flags["key"] is not None):
+        raise ParameterError("--query histogram goes with --key and --keys, and they go with no other query")
+    if (name == "sum") != (flags["value"] is not None):
+        raise ParameterError("--query sum goes with --value, --lo and --hi, and they go with no other query")
+    if name == "histogram":
+        return name, {"keys": list(read_keys(flags["keys"])), "unknown": flags["unknown"] or "refuse"}
+    return name, ranged
 
 
 def read_keys(path: Path) -> tuple[str, ...]:
@@ -189,18 +278,6 @@ def read_keys(path: Path) -> tuple[str, ...]:
     if not found:
         raise ParameterError(f"--keys {path} holds no key: write one per line")
     return tuple(found)
-
-
-def _horizon(text: str) -> int | None:
-    if text.lower() == "none":
-        return None
-    from evercount.factorizations import check_horizon
-
-    try:
-        number = int(text)
-    except ValueError:
-        raise ParameterError(f"--horizon must be a whole number of ticks or none, got {text!r}") from None
-    return check_horizon(number)
 
 
 def summary(outcome: Outcome) -> str:
@@ -246,8 +323,3 @@ def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
             bar.update(tasks[what], completed=done)
 
         yield tell
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    typer.echo(message, err=True)
-    raise typer.Exit(code)

@@ -55,9 +55,10 @@ def _serve(
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise MissingExtra("The service", "service") from error
+    from evercount.declare.declaration import read_declarations
     from evercount.service.access import Limits
     from evercount.service.demo import Feeder, demo_clock, demo_declaration, demo_file
-    from evercount.service.run_server import read_declarations, run
+    from evercount.service.run_server import run
     from evercount.service.runtime import Service
     from evercount.store import Store, key_from_environment
 

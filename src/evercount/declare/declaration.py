@@ -1,15 +1,22 @@
-"""Declaration: what an operator says about one stream, once and for all, and how its clock divides time."""
+"""StreamDeclaration: all that an operator says about one stream, once and for all. Every door reads the same one.
+
+One TOML form (`streams.toml`, an array of tables named `stream`), one JSON form (the same fields), one validator.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, Literal, get_args
 
+from evercount.declare.columns import Columns
+from evercount.declare.schedule import MANUAL, Schedule, format_utc, zone_named
+from evercount.declare.schedule import parse_time as _parse_time
 from evercount.engine.build import check_postprocess
 from evercount.engine.stream import Stream
 from evercount.errors import ParameterError, TooLarge, UnknownName
@@ -19,87 +26,74 @@ from evercount.queries import Query, build_query
 
 Late = Literal["drop", "next"]
 
-MANUAL = "manual"
-MOST_CELLS = 100_000
+MOST_CELLS = 1_000_000
 """Cells of one declared stream; each is a row per tick."""
 LONGEST_DESCRIPTION = 2000
 LARGEST_HORIZON = 2**40
-SHORTEST_TICK = Fraction(1, 100)
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-TICK = re.compile(r"([1-9][0-9]{0,5})(ms|s|m|h|d)")
-FIELDS = ("name", "description", "query", "budget", "tick", "start", "horizon", "late", "public", "postprocess")
-
-
-def parse_tick(text: Any) -> Fraction | None:
-    """The length of a tick in seconds from "10s", "1h" and the like; None for "manual"."""
-    if text == MANUAL:
-        return None
-    found = TICK.fullmatch(text) if isinstance(text, str) else None
-    if not found:
-        raise ParameterError(f"tick must be 'manual' or a length such as '10s', '15m', '1h' or '1d', got {text!r:.80}")
-    number, unit = int(found[1]), found[2]
-    seconds = Fraction(number, 1000) if unit == "ms" else Fraction(number * UNITS[unit])
-    if seconds < SHORTEST_TICK:
-        raise ParameterError(f"a tick lasts at least {SHORTEST_TICK * 1000} ms, got {text!r}")
-    return seconds
-
-
-def parse_time(text: Any, what: str = "time") -> float:
-    """Seconds since 1970 from an ISO text or a number of seconds; a time without a zone is UTC."""
-    if isinstance(text, datetime):
-        moment = text
-    elif isinstance(text, int | float) and not isinstance(text, bool):
-        if not -1e11 < text < 1e11:
-            raise ParameterError(f"{what} must be seconds since 1970 or an ISO time, got {text!r:.80}")
-        return float(text)
-    else:
-        try:
-            moment = datetime.fromisoformat(text)
-        except (TypeError, ValueError):
-            raise ParameterError(
-                f"{what} must be an ISO time such as '2026-01-31T09:00:00Z', got {text!r:.80}"
-            ) from None
-    try:
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (OverflowError, ValueError):
-        raise ParameterError(f"{what} is outside the years that a clock has, got {text!r:.80}") from None
-
-
-def format_time(seconds: float) -> str:
-    """ISO text in UTC."""
-    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds" if seconds % 1 else "seconds")
-    return text.replace("+00:00", "Z")
+STREAM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+FIELDS = (
+    "name",
+    "description",
+    "query",
+    "budget",
+    "tick",
+    "start",
+    "zone",
+    "horizon",
+    "factorization",
+    "columns",
+    "late",
+    "public",
+    "postprocess",
+)
 
 
 @dataclass(frozen=True)
-class Declaration:
-    """A declared stream. Immutable: another budget, query or clock is another stream.
+class StreamDeclaration:
+    """A declared stream. Immutable: another budget, query or schedule is another stream.
 
-    `start` is None where the declaration leaves it open; the store then starts the stream when it is declared.
+    Args:
+        name: 1 to 64 letters, digits, dots, hyphens and underscores.
+        query: what is counted.
+        budget: what all releases together may reveal, about whom.
+        schedule: when ticks begin and end. Its start may be open; a store then starts the stream when it is declared.
+        description: shown to readers.
+        horizon: the number of ticks, or None for a stream without end.
+        factorization: how noise is correlated; None for the best known.
+        columns: which column of a row holds what; needed by the doors that read tables.
+        late: what happens to an event whose tick is closed: "drop" it, or count it in the "next" open tick.
+        public: whether releases can be read without a token.
+        postprocess: "nonnegative", "integer", "monotone".
+
+    Raises:
+        ParameterError: a field is outside its domain, or two fields do not fit together.
+
+    >>> daily = StreamDeclaration.from_dict({"name": "flu", "query": "count", "budget": {"epsilon": 1, "delta": 1e-9},
+    ...     "tick": "1d", "zone": "Europe/Vienna", "start": "2026-01-01"})
+    >>> daily.schedule.show(daily.schedule.start_of(90))
+    '2026-03-31T00:00:00+02:00'
     """
 
     name: str
     query: Query
     budget: Budget
-    tick: str = MANUAL
+    schedule: Schedule = field(default_factory=Schedule)
     description: str = ""
-    start: float | None = None
     horizon: int | None = None
+    factorization: str | None = None
+    columns: Columns | None = None
     late: Late = "drop"
     public: bool = False
     postprocess: tuple[str, ...] = ()
-    seconds: Fraction | None = field(init=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+        if not isinstance(self.name, str) or not STREAM_NAME.fullmatch(self.name):
             raise ParameterError(
                 "a stream's name is 1 to 64 letters, digits, dots, hyphens and underscores and starts with a letter or "
                 f"digit, got {self.name!r:.80}"
             )
         if not isinstance(self.description, str) or len(self.description) > LONGEST_DESCRIPTION:
             raise ParameterError(f"description must be a text of at most {LONGEST_DESCRIPTION} characters")
-        object.__setattr__(self, "seconds", parse_tick(self.tick))
         if self.horizon is not None and (
             isinstance(self.horizon, bool)
             or not isinstance(self.horizon, int)
@@ -114,105 +108,230 @@ class Declaration:
             raise ParameterError(f"public must be true or false, got {self.public!r:.80}")
         if max(self.query.cells, self.query.outputs) > MOST_CELLS:
             raise TooLarge(f"a declared stream has at most {MOST_CELLS} cells; this query has {self.query.cells}")
+        if self.columns is not None:
+            self._check_columns(self.columns)
+
+    def _check_columns(self, columns: Columns) -> None:
+        wanted = self.query.event_columns
+        if wanted is None:
+            raise ParameterError(f"{self.query.name!r} takes events with a memory of earlier ones, not rows of a table")
+        for name, column in (("key", columns.key), ("value", columns.value)):
+            if name in wanted and column is None:
+                raise ParameterError(f"the query {self.query.name!r} needs the column of the {name}")
+            if name not in wanted and column is not None:
+                raise ParameterError(f"the query {self.query.name!r} has no {name}: omit its column")
+        if (columns.user is not None) != (self.budget.unit == "user"):
+            raise ParameterError("a column of the user goes with a budget of unit 'user', and with no other")
+
+    # -- one JSON form, one TOML form ------------------------------------------------------------------------------
 
     @classmethod
-    def from_dict(cls, data: Any) -> Declaration:
-        """The declaration of a JSON or TOML table, with every field checked."""
+    def from_dict(cls, data: Any, *, stored: bool = False) -> StreamDeclaration:
+        """The declaration of a JSON or TOML table, with every field checked.
+
+        Args:
+            data: a table with the fields of `FIELDS`.
+            stored: whether an earlier version may have written it: calendar ticks were then always in UTC.
+
+        Raises:
+            ParameterError: a field is missing, unknown or outside its domain.
+        """
         table = _table("a stream's declaration", data, FIELDS, required=("name", "query", "budget"))
-        query = table["query"]
-        if isinstance(query, str):
-            query = {"name": query}
-        query = _table("query", query, ("name", "parameters"), required=("name",))
-        name, parameters = query["name"], query.get("parameters") or {}
-        if not isinstance(name, str) or not isinstance(parameters, dict):
-            raise ParameterError("query must be {name: text, parameters: table}")
-        built = _build(name, parameters)
-        budget = table["budget"]
-        if not isinstance(budget, dict):
-            raise ParameterError("budget must be a table with epsilon and delta")
+        tick, zone = table.get("tick", MANUAL), table.get("zone")
+        schedule = Schedule(tick, None, "UTC" if zone is None else zone)
+        if schedule.calendar and zone is None and not stored:
+            raise ParameterError(
+                f'tick = {tick!r} follows the calendar of a time zone: add zone = "Europe/Vienna" or zone = "UTC"; '
+                "for ticks of 86,400 seconds sharp write 24h"
+            )
         start = table.get("start")
+        if start is not None:
+            schedule = Schedule(tick, _parse_time(start, zone_named(schedule.zone), "start"), schedule.zone)
+        columns = table.get("columns")
         description = table.get("description")
-        postprocess = table.get("postprocess") or ()
-        if not isinstance(postprocess, list | tuple) or not all(isinstance(item, str) for item in postprocess):
-            raise ParameterError("postprocess must be a list of names")
-        try:
-            promised = Budget.from_dict(budget)
-        except TypeError as error:
-            raise ParameterError(f"budget: {error}") from None
         return cls(
             name=table["name"],
-            query=built,
-            budget=promised,
-            tick=table.get("tick", MANUAL),
+            query=_query(table["query"]),
+            budget=_budget(table["budget"]),
+            schedule=schedule,
             description="" if description is None else description,
-            start=None if start is None else parse_time(start, "start"),
             horizon=table.get("horizon"),
+            factorization=table.get("factorization"),
+            columns=None if columns is None else Columns.from_dict(columns),
             late=table.get("late", "drop"),
             public=table.get("public", False),
-            postprocess=check_postprocess(postprocess),
+            postprocess=_postprocess(table.get("postprocess") or ()),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """The inverse of `from_dict`, with every default written out."""
+        start = self.schedule.start
         return {
             "name": self.name,
             "description": self.description,
             "query": {"name": self.query.name, "parameters": self.query.parameters()},
             "budget": self.budget.to_dict(),
-            "tick": self.tick,
-            "start": None if self.start is None else format_time(self.start),
+            "tick": self.schedule.tick,
+            "start": None if start is None else format_utc(start),
+            "zone": self.schedule.zone,
             "horizon": self.horizon,
+            "factorization": self.factorization,
+            "columns": None if self.columns is None else self.columns.to_dict(),
             "late": self.late,
             "public": self.public,
             "postprocess": list(self.postprocess),
         }
 
+    def to_toml(self) -> str:
+        """The declaration as a `[[stream]]` table of `streams.toml`; `read_declarations` is the inverse."""
+        import tomli_w
+
+        return tomli_w.dumps({"stream": [_without_none(self.to_dict())]})
+
     def canonical(self) -> str:
         """One text for one declaration."""
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
 
-    def same_as(self, other: Declaration, start: float | None) -> bool:
-        """Whether `other` declares this stream again; it may leave the start open or name the actual one."""
-        mine, theirs = self.to_dict(), other.to_dict()
-        mine.pop("start"), theirs.pop("start")
-        return mine == theirs and (other.start is None or other.start == start)
+    def differences(self, other: StreamDeclaration) -> list[str]:
+        """What makes `other` another stream, in words; empty where it declares this stream again.
 
-    # -- the engine and the clock --------------------------------------------------------------------------------
+        A start may be left open by either. Names, descriptions and who may read do not matter here.
+        """
+        mine, theirs = self.to_dict(), other.to_dict()
+        found = []
+        for name in FIELDS:
+            if name in ("name", "description", "public", "start", "tick", "zone") or mine[name] == theirs[name]:
+                continue
+            if name == "query" and mine[name]["name"] == theirs[name]["name"]:
+                before, after = mine[name]["parameters"], theirs[name]["parameters"]
+                changed = [key for key in before if before[key] != after.get(key)]
+                found += [
+                    "keys holds other keys, or the same in another order"
+                    if key == "keys"
+                    else f"{key} was {before[key]!r} and is now {after.get(key)!r}"
+                    for key in changed
+                ]
+            elif name == "budget":
+                before, after = mine[name], theirs[name]
+                found += [
+                    f"{key} was {before[key]!r} and is now {after[key]!r}"
+                    for key in before
+                    if before[key] != after[key]
+                ]
+            else:
+                found.append(f"{name} was {mine[name]!r} and is now {theirs[name]!r}")
+        if not self.schedule.same_ticks(other.schedule):
+            for name in ("tick", "start", "zone"):
+                if mine[name] != theirs[name]:
+                    found.append(f"{name} was {mine[name]!r} and is now {theirs[name]!r}")
+        return found
+
+    # -- the engine ------------------------------------------------------------------------------------------------
 
     def build(self, noise: str = "exact", secret: Secret | None = None, seed: int | None = None) -> Stream:
-        """The engine of this stream before its first tick."""
+        """The stream before its first tick."""
         return Stream(
             self.query,
             self.budget,
             horizon=self.horizon,
+            factorization=self.factorization,
             noise=noise,
             secret=secret,
             seed=seed,
             postprocess=self.postprocess,
         )
 
+    # -- compat
+
+    @property
+    def tick(self) -> str:
+        """As declared."""
+        return self.schedule.tick
+
+    @property
+    def seconds(self) -> Fraction | None:
+        """Compat."""
+        return None if self.schedule.manual else Fraction(self.schedule.length, 10**6)
+
+    @property
+    def start(self) -> float | None:
+        """Compat."""
+        return None if self.schedule.start is None else self.schedule.start / 1e6
+
+    def same_as(self, other: StreamDeclaration, start: float | None) -> bool:
+        """Compat."""
+        mine, theirs = self.to_dict(), other.to_dict()
+        mine.pop("start"), theirs.pop("start")
+        return mine == theirs and (other.start is None or other.start == start)
+
+    def first_moment(self, now: float) -> float:
+        """Compat."""
+        return self.schedule.opened(round(now * 1e6)).begin / 1e6
+
+    def tick_at(self, moment: float, start: float) -> int:
+        """Compat."""
+        if self.seconds is None:
+            raise ParameterError("a manually clocked stream has no times")
+        return replace(self.schedule, start=round(start * 1e6)).tick_of(round(moment * 1e6))
+
+    def tick_start(self, tick: int, start: float) -> float | None:
+        """Compat."""
+        if self.schedule.manual:
+            return None
+        return replace(self.schedule, start=round(start * 1e6)).start_of(tick) / 1e6
+
     @property
     def remembers(self) -> bool:
         """Whether the encoder needs the events of a tick together (it has a memory)."""
         return self.query.initial_state() is not None
 
-    def first_moment(self, now: float) -> float:
-        """The start that is used where none was declared: now, back to a whole tick (whole second if manual)."""
-        if self.start is not None:
-            return self.start
-        if self.seconds is None:
-            return float(int(now))
-        return float(Fraction(now) // self.seconds * self.seconds)
 
-    def tick_at(self, moment: float, start: float) -> int:
-        """The 1-based tick that holds a moment; 0 or less before the start."""
-        if self.seconds is None:
-            raise ParameterError("a manually clocked stream has no times")
-        return int((Fraction(moment) - Fraction(start)) // self.seconds) + 1
+def read_declarations(path: Path) -> list[StreamDeclaration]:
+    """The streams of a TOML file: an array of tables named `stream`.
 
-    def tick_start(self, tick: int, start: float) -> float | None:
-        """When a tick begins; None for a manual clock."""
-        return None if self.seconds is None else float(Fraction(start) + (tick - 1) * self.seconds)
+    Raises:
+        ParameterError: the file cannot be read, is not TOML, or declares something illegal.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ParameterError(f"{path} is not TOML: {error}") from None
+    tables = data.pop("stream", [])
+    if data or not isinstance(tables, list):
+        raise ParameterError(f"{path} must hold [[stream]] tables only; it also has {', '.join(data) or 'a [stream]'}")
+    declarations = []
+    for number, table in enumerate(tables, 1):
+        try:
+            declarations.append(StreamDeclaration.from_dict(table))
+        except ParameterError as error:
+            raise ParameterError(f"{path}, stream {number}: {error}") from None
+    return declarations
+
+
+def _query(data: Any) -> Query:
+    table = {"name": data} if isinstance(data, str) else data
+    table = _table("query", table, ("name", "parameters"), required=("name",))
+    name, parameters = table["name"], table.get("parameters") or {}
+    if not isinstance(name, str) or not isinstance(parameters, dict):
+        raise ParameterError("query must be {name: text, parameters: table}")
+    return _build(name, parameters)
+
+
+def _budget(data: Any) -> Budget:
+    if not isinstance(data, dict):
+        raise ParameterError("budget must be a table with epsilon and delta")
+    try:
+        return Budget.from_dict(data)
+    except TypeError as error:
+        raise ParameterError(f"budget: {error}") from None
+
+
+def _postprocess(data: Any) -> tuple[str, ...]:
+    if not isinstance(data, list | tuple) or not all(isinstance(item, str) for item in data):
+        raise ParameterError("postprocess must be a list of names")
+    return check_postprocess(data)
 
 
 def _build(name: str, parameters: Mapping[str, Any]) -> Query:
@@ -235,3 +354,25 @@ def _table(what: str, data: Any, known: tuple[str, ...], required: tuple[str, ..
     if missing:
         raise ParameterError(f"{what} lacks {', '.join(missing)}")
     return data
+
+
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    """TOML has no null: a field that is not given is omitted."""
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in table.items()
+        if value is not None
+    }
+
+
+Declaration = StreamDeclaration
+
+
+def format_time(seconds: float) -> str:
+    """Compat."""
+    return format_utc(round(seconds * 1e6))
+
+
+def parse_time(value: Any, what: str = "time") -> float:
+    """Compat."""
+    return _parse_time(value, zone_named("UTC"), what) / 1e6

@@ -1,11 +1,17 @@
-"""Clocks: from the time of an event to the tick it belongs to, in any time zone, in Python and in SQL.
+"""The schedule of a stream: which tick an event belongs to, in any time zone, in Python and in SQL.
 
-All arithmetic is in whole microseconds. An instant is counted from 1970-01-01T00:00Z; a wall time is what a clock in
-the zone shows, written as the instant at which a clock in UTC shows the same.
+One grammar for all doors. A tick is
 
-Ticks of seconds, minutes and hours have a fixed length. Ticks of days and weeks follow the calendar of the zone: a tick
-begins at the first instant at which the wall clock shows its start or a later time. So a day of the spring change has
-23 hours and one of the autumn change 25, and the ticks cover all time without gap or overlap.
+- of a **fixed length**: `500ms`, `10s`, `15m`, `1h`, `24h`; or
+- a **calendar unit** of a time zone: `1d`, `1w` (and multiples). A day of the spring change has 23 hours, one of the
+  autumn change 25. A calendar unit needs a zone (`zone = "Europe/Vienna"`, or `"UTC"`); for 86,400 seconds sharp
+  write `24h`; or
+- **manual**: closed by hand.
+
+Ticks are numbered from 1. All arithmetic is in whole microseconds. An instant is counted from 1970-01-01T00:00Z; a
+wall time is what a clock in the zone shows, written as the instant at which a clock in UTC shows the same. A calendar
+tick begins at the first instant at which the wall clock shows its start or a later time, so that ticks cover all time
+without gap or overlap.
 """
 
 from __future__ import annotations
@@ -13,54 +19,86 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import cached_property
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from evercount.errors import ParameterError
 
+MANUAL = "manual"
+MILLISECOND = 1000
 SECOND = 1_000_000
-UNITS = {"s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND, "d": 86400 * SECOND, "w": 7 * 86400 * SECOND}
-LONGEST = 3660 * UNITS["d"]
-REACH = 100 * 366 * UNITS["d"]
-"""Changes of the zone's offset are looked up for so long after the start; the last one holds beyond."""
+UNITS = {
+    "ms": MILLISECOND,
+    "s": SECOND,
+    "m": 60 * SECOND,
+    "h": 3600 * SECOND,
+    "d": 86400 * SECOND,
+    "w": 7 * 86400 * SECOND,
+}
+SHORTEST_TICK = 10 * MILLISECOND
+LONGEST_TICK = 3660 * UNITS["d"]
+ZONE_CHANGES_AHEAD = 100 * 366 * UNITS["d"]
+"""Changes of the zone's offset are looked up this long after the start; the last one holds beyond."""
 EPOCH = datetime(1970, 1, 1)
+EARLIEST_NUMBER, LATEST_NUMBER = 10**8, 10**11
+"""A number between these is seconds since 1970 (years 1973 to 5138). Smaller ones are more likely a mistake (2026 is
+not a time), larger ones are milliseconds."""
+TICK_TEXT = re.compile(r"([0-9]{1,9})\s*(ms|s|m|h|d|w)")
+NUMBER_TEXT = re.compile(r"[0-9]{9,11}([.][0-9]{1,9})?")
 
 
 @dataclass(frozen=True)
 class Piece:
     """A stretch of constant offset: from the instant `since` on, wall = instant + `offset`.
 
-    `reached` is the latest wall time that was shown before: a wall clock that was set back does not begin ticks again.
+    `latest_wall` is the latest wall time that was shown before: a wall clock that was set back does not begin ticks
+    again.
     """
 
     since: int
     offset: int
-    reached: int
+    latest_wall: int
 
 
-def parse_every(text: str) -> tuple[int, bool]:
-    """(microseconds, calendar): the tick length of a text such as 15m, 1h, 1d or 1w."""
-    match = re.fullmatch(r"([0-9]{1,9})\s*([smhdw])", text.strip())
+def parse_tick(text: Any) -> tuple[int, bool] | None:
+    """The length of a tick.
+
+    Args:
+        text: "500ms", "10s", "15m", "1h", "1d", "1w" or "manual".
+
+    Returns:
+        (microseconds, whether it is a calendar unit), or None for "manual".
+
+    Raises:
+        ParameterError: the text is not a tick length between 10 ms and ten years.
+
+    >>> parse_tick("15m"), parse_tick("1d"), parse_tick("manual")
+    ((900000000, False), (86400000000, True), None)
+    """
+    if text == MANUAL:
+        return None
+    match = TICK_TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
     length = int(match[1]) * UNITS[match[2]] if match else 0
-    if match is None or not 0 < length <= LONGEST:
+    if match is None or not SHORTEST_TICK <= length <= LONGEST_TICK:
         raise ParameterError(
-            f"the tick length {text!r} is not one: write a whole number and s, m, h, d or w, such as 15m, 1h, 1d, 1w "
-            "(at most ten years)"
+            f"the tick length {text!r:.80} is not one: write a whole number and ms, s, m, h, d or w, such as 500ms, "
+            "15m, 1h, 1d, 1w (10 ms to ten years), or 'manual'"
         )
     return length, match[2] in "dw"
 
 
-def zone_named(name: str) -> tzinfo:
+def zone_named(name: Any) -> tzinfo:
     """The time zone of that name, or ParameterError."""
-    if name.upper() in ("UTC", "Z"):
+    if isinstance(name, str) and name.upper() in ("UTC", "Z"):
         return UTC
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+    except (ZoneInfoNotFoundError, ValueError, OSError, TypeError) as error:
         raise ParameterError(
-            f"unknown time zone {name!r}: write a name such as Europe/Vienna or UTC "
+            f"unknown time zone {name!r:.80}: write a name such as Europe/Vienna or UTC "
             "(if all names are unknown: pip install tzdata)"
         ) from error
 
@@ -71,55 +109,170 @@ def microseconds(moment: datetime) -> int:
     return (naive - EPOCH) // timedelta(microseconds=1)
 
 
-def parse_time(text: str, zone: tzinfo, what: str) -> int:
-    """The instant of an ISO 8601 text; without an offset it is a wall time of `zone`, which must be one instant."""
-    try:
-        moment = datetime.fromisoformat(text.strip())
-        if moment.tzinfo is not None:
-            return microseconds(moment)
-        early, late = moment.replace(tzinfo=zone, fold=0), moment.replace(tzinfo=zone, fold=1)
-        first, second = microseconds(early), microseconds(late)
-    except (ValueError, OverflowError) as error:
+def parse_instant(value: Any, zone: tzinfo, what: str) -> int:
+    """The instant of one time, as parameters and events write it. One rule for all doors.
+
+    A number from 10^8 to 10^11, or a text that is one, is seconds since 1970. Any other text is ISO 8601, with an
+    offset, `Z` or ` UTC` at its end. Without them it is a wall time of `zone`; where the zone's clock showed it twice,
+    the first time.
+
+    Args:
+        value: a number, a text, or a `datetime` or `date`.
+        zone: the zone of times without an offset.
+        what: the name of the value in error messages.
+
+    Raises:
+        ParameterError: it is not a time, or the zone's clock never showed it.
+    """
+    early, late = _both_instants(value, zone, what)
+    if late is None:
         raise ParameterError(
-            f"{what} {text!r} is not a time: write ISO 8601, such as 2026-01-31T08:00 or 2026-01-31T08:00+01:00"
-        ) from error
-    if first != second:
-        shown = early.astimezone(UTC).astimezone(zone).replace(tzinfo=None)
-        happens = "happens twice" if shown == moment else "does not exist"
-        raise ParameterError(
-            f"{what} {text!r} {happens} in {zone} (clock change): write it with its offset, such as {text}+01:00"
+            f"{what} {_shown(value)} does not exist in {zone} (clock change): write it with its offset, such as +01:00"
         )
-    return first
+    return early
+
+
+def parse_time(value: Any, zone: tzinfo, what: str) -> int:
+    """As `parse_instant`, for a parameter: a wall time that happens twice is refused, too."""
+    instant = parse_instant(value, zone, what)
+    if _both_instants(value, zone, what)[1] != instant:
+        raise ParameterError(
+            f"{what} {_shown(value)} happens twice in {zone} (clock change): write it with its offset, such as +01:00"
+        )
+    return instant
+
+
+def _both_instants(value: Any, zone: tzinfo, what: str) -> tuple[int, int | None]:
+    """The first and the last instant at which a clock of the zone shows the value; last is None if it never does."""
+    refusal = ParameterError(
+        f"{what} {_shown(value)} is not a time: write ISO 8601, such as 2026-01-31T08:00 or 2026-01-31T08:00+01:00, or "
+        "seconds since 1970"
+    )
+    if isinstance(value, str) and NUMBER_TEXT.fullmatch(value.strip()):
+        value = float(value)
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if not EARLIEST_NUMBER <= value < LATEST_NUMBER:
+                raise refusal
+            instant = round(value * SECOND)
+            return instant, instant
+        if isinstance(value, datetime):
+            moment = value
+        elif isinstance(value, date):
+            moment = datetime.combine(value, time())
+        else:
+            text = value.strip()
+            moment = datetime.fromisoformat(text[:-4] + "Z" if text.endswith(" UTC") else text)
+        if moment.tzinfo is not None:
+            instant = microseconds(moment)
+            return instant, instant
+        first, second = (microseconds(moment.replace(tzinfo=zone, fold=fold)) for fold in (0, 1))
+        shown = (EPOCH + timedelta(microseconds=first)).replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None)
+        return first, second if shown == moment else None
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        if error is refusal:
+            raise
+        raise refusal from None
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:80]
+
+
+def format_utc(instant: int) -> str:
+    """ISO text in UTC, such as 2026-01-31T09:00:00Z; milliseconds only where there are some."""
+    moment = (EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)
+    text = moment.isoformat(timespec="milliseconds" if instant % SECOND else "seconds")
+    return text.replace("+00:00", "Z")
 
 
 @dataclass(frozen=True)
-class Clock:
+class Schedule:
     """Public ticks of one length from a public start.
 
-    Guarantee. Which tick an event belongs to depends on its own time and on public parameters, never on other events.
-    For every instant t ≥ start: start_of(tick_of(t)) ≤ t < start_of(tick_of(t) + 1). `sql_tick` computes `tick_of`.
-    Tests: tests/declare/test_schedule.py.
+    Args:
+        tick: the length of a tick, see `parse_tick`.
+        start: the instant at which tick 1 begins; None while it is open (see `opened`).
+        zone: the zone of calendar ticks and of times without an offset.
+
+    **Guarantee.** Which tick an event belongs to depends on its own time and on public parameters, never on other
+    events. For every instant i ≥ start: start_of(tick_of(i)) ≤ i < start_of(tick_of(i) + 1). `sql_tick` computes
+    `tick_of`. Tests: tests/declare/test_schedule.py.
+
+    >>> hours = Schedule.of("1h", "2026-01-31T08:00", "UTC")
+    >>> hours.tick_of(hours.start_of(3)), hours.show(hours.start_of(3))
+    (3, '2026-01-31T10:00:00+00:00')
     """
 
-    start: int
-    length: int
-    calendar: bool
+    tick: str = MANUAL
+    start: int | None = None
     zone: str = "UTC"
 
+    def __post_init__(self) -> None:
+        zone_named(self.zone)
+        _ = self._length_and_kind
+
     @classmethod
-    def of(cls, every: str, start: str, zone: str = "UTC") -> Clock:
-        """The clock of `--every`, `--start` and `--tz`."""
-        length, calendar = parse_every(every)
-        return cls(parse_time(start, zone_named(zone), "--start"), length, calendar, zone)
+    def of(cls, tick: str, start: Any, zone: str = "UTC") -> Schedule:
+        """The schedule whose start is written as a time, or None."""
+        return cls(tick, None if start is None else parse_time(start, zone_named(zone), "start"), zone)
+
+    @cached_property
+    def _length_and_kind(self) -> tuple[int, bool] | None:
+        return parse_tick(self.tick)
+
+    @property
+    def manual(self) -> bool:
+        """Whether ticks are closed by hand."""
+        return self._length_and_kind is None
+
+    @property
+    def calendar(self) -> bool:
+        """Whether ticks follow the calendar of the zone."""
+        return self._length_and_kind is not None and self._length_and_kind[1]
+
+    @property
+    def length(self) -> int:
+        """Microseconds of a tick (of a calendar tick: without clock changes)."""
+        if self._length_and_kind is None:
+            raise ParameterError("a manually clocked stream has no tick length")
+        return self._length_and_kind[0]
+
+    @property
+    def begin(self) -> int:
+        """The start, which must be known."""
+        if self.start is None:
+            raise ParameterError("the schedule has no start yet")
+        return self.start
+
+    def opened(self, now: int) -> Schedule:
+        """The schedule with a start: where none was declared, now, back to a whole tick (whole second if manual)."""
+        if self.start is not None:
+            return self
+        if self.manual:
+            return replace(self, start=now // SECOND * SECOND)
+        if not self.calendar:
+            return replace(self, start=now // self.length * self.length)
+        zone = zone_named(self.zone)
+        today = (EPOCH + timedelta(microseconds=now)).replace(tzinfo=UTC).astimezone(zone).date()
+        if self.length % UNITS["w"] == 0:
+            today -= timedelta(days=today.weekday())
+        return replace(self, start=microseconds(datetime.combine(today, time(), zone)))
+
+    def same_ticks(self, other: Schedule) -> bool:
+        """Whether both divide time in the same way; an open start fits any."""
+        starts = {self.start, other.start} - {None}
+        kinds = self._length_and_kind == other._length_and_kind and self.zone == other.zone
+        return kinds and len(starts) < 2
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """Stretches of constant offset from two days before the start on."""
         zone = zone_named(self.zone)
         day = UNITS["d"]
-        low = self.start - 2 * day
+        low = self.begin - 2 * day
         # one year below datetime's last, so that no wall time of any zone overflows
-        high = min(self.start + REACH, microseconds(datetime(9998, 1, 1)))
+        high = min(self.begin + ZONE_CHANGES_AHEAD, microseconds(datetime(9998, 1, 1)))
         pieces = [Piece(low, _offset(zone, low), -(2**62))]
         at = low
         while at < high:
@@ -127,8 +280,8 @@ class Clock:
             if _offset(zone, ahead) != pieces[-1].offset:
                 since = _change(zone, at, ahead)
                 before = pieces[-1]
-                reached = max(before.reached, since + before.offset - 1)
-                pieces.append(Piece(since, _offset(zone, since), reached))
+                latest_wall = max(before.latest_wall, since + before.offset - 1)
+                pieces.append(Piece(since, _offset(zone, since), latest_wall))
                 at = since
             else:
                 at = ahead
@@ -136,7 +289,7 @@ class Clock:
 
     @property
     def _wall_start(self) -> int:
-        return self._progress(self.start)
+        return self._progress(self.begin)
 
     def _piece(self, instant: int) -> Piece:
         return self.pieces[max(0, bisect_right(self.pieces, instant, key=lambda piece: piece.since) - 1)]
@@ -144,30 +297,30 @@ class Clock:
     def _progress(self, instant: int) -> int:
         """The latest wall time shown up to an instant: it never goes back."""
         piece = self._piece(instant)
-        return max(instant + piece.offset, piece.reached)
+        return max(instant + piece.offset, piece.latest_wall)
 
     # -- ticks --------------------------------------------------------------------------------------------------------
 
     def tick_of(self, instant: int) -> int:
-        """How many ticks have ended by an instant: the 0-based tick that it belongs to; negative before the start."""
+        """The 1-based tick that holds an instant; 0 or less before the start."""
         if self.calendar:
-            return (self._progress(instant) - self._wall_start) // self.length
-        return (instant - self.start) // self.length
+            return (self._progress(instant) - self._wall_start) // self.length + 1
+        return (instant - self.begin) // self.length + 1
 
     def start_of(self, tick: int) -> int:
-        """The first instant of a 0-based tick."""
+        """The first instant of a 1-based tick."""
         if not self.calendar:
-            return self.start + tick * self.length
-        wall = self._wall_start + tick * self.length
+            return self.begin + (tick - 1) * self.length
+        wall = self._wall_start + (tick - 1) * self.length
         for piece, following in zip(self.pieces, (*self.pieces[1:], None), strict=True):
             instant = max(piece.since, wall - piece.offset)
             if following is None or instant < following.since:
-                return max(instant, self.start)
+                return max(instant, self.begin)
         raise AssertionError("the last piece has no end")
 
-    def label(self, tick: int) -> str:
-        """The start of a 0-based tick, as ISO 8601 with the zone's offset."""
-        return self.show(self.start_of(tick))
+    def starts_of(self, first: int, ticks: int) -> list[int | None]:
+        """The first instants of `ticks` ticks from `first` on; None for manual ones."""
+        return [None if self.manual else self.start_of(tick) for tick in range(first, first + ticks)]
 
     def show(self, instant: int) -> str:
         """An instant, as ISO 8601 with the zone's offset."""
@@ -192,12 +345,12 @@ class Clock:
         return _choose(wall, bounds, leaves)
 
     def sql_tick(self, instant: str) -> str:
-        """SQL: the 0-based tick of an instant at or after the start."""
+        """SQL: the 1-based tick of an instant at or after the start."""
         if not self.calendar:
-            return f"({instant} - ({self.start})) // {self.length}"
-        leaves = [f"greatest({instant} + ({piece.offset}), {piece.reached})" for piece in self.pieces]
+            return f"({instant} - ({self.begin})) // {self.length} + 1"
+        leaves = [f"greatest({instant} + ({piece.offset}), {piece.latest_wall})" for piece in self.pieces]
         progress = _choose(instant, [piece.since for piece in self.pieces[1:]], leaves)
-        return f"({progress} - ({self._wall_start})) // {self.length}"
+        return f"({progress} - ({self._wall_start})) // {self.length} + 1"
 
 
 def _offset(zone: tzinfo, instant: int) -> int:

@@ -5,7 +5,7 @@ Everything here is computed from public parameters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +14,12 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import continuous_std, laplace_factor
 from evercount.errors import ParameterError
-from evercount.factorizations import Factorization, tick_grid
+from evercount.factorizations import Factorization
 from evercount.factorizations.laplace_trees import DigitTree, PureFactorization
 from evercount.queries.base import Query
 
-EXACT_POINTS = 512
-"""Differences of running sums are computed exactly for up to so many ticks and interpolated beyond."""
+POINTS_PER_OCTAVE = 16
+"""Errors of windows are exact at this many ticks in each doubling of the distance from a jump, a cubic between."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +33,7 @@ class ErrorModel:
     factorization: Factorization
     sigma: float
     rounded: bool
+    _norm_at: dict[int, float] = field(default_factory=dict, init=False, repr=False)
 
     def norms(self, ticks: IntArray) -> FloatArray:
         """Std of one cell's published number over σ, at each 1-based tick."""
@@ -41,25 +42,39 @@ class ErrorModel:
             at, weights = terms[0]
             return np.asarray(np.abs(weights) * self.factorization.row_norms(at))
         key = ticks
-        jumps: tuple[int, ...] = (self.query.memory,)
+        horizon = self.factorization.horizon
+        jumps: tuple[int, ...] = (self.query.memory, *(() if horizon is None else (horizon,)))
         if self.query.restart is not None:  # after the first period only the place inside the period matters
             period = self.query.restart
             key = np.where(ticks <= period, ticks, period + 1 + (ticks - 1) % period)
             jumps = (period - 1, period, 2 * period - 1)
         distinct, where = np.unique(key, return_inverse=True)
-        pieces = np.split(distinct, np.searchsorted(distinct, np.asarray(jumps), side="right"))
-        return np.concatenate([self._piece(piece) for piece in pieces])[where]
+        return np.asarray([self._between_jumps(int(tick), jumps) for tick in distinct])[where]
 
-    def _piece(self, ticks: IntArray) -> FloatArray:
-        """Norms at ticks between which nothing jumps: exact at up to EXACT_POINTS of them, interpolated between."""
-        if not len(ticks):
-            return np.empty(0)
-        points = ticks
-        if len(ticks) > EXACT_POINTS:
-            low = int(ticks[0])
-            points = np.unique(tick_grid(int(ticks[-1]) - low + 1, EXACT_POINTS) + low - 1)
-        exact = np.asarray([self._combined(int(t)) for t in points])
-        return np.asarray(np.interp(ticks, points, exact), dtype=np.float64)
+    def _between_jumps(self, tick: int, jumps: tuple[int, ...]) -> float:
+        """The norm at one tick, a function of the tick alone: exact near a jump, else by a cubic through exact ones."""
+        low = max((jump + 1 for jump in jumps if jump < tick), default=1)
+        high = min((jump for jump in jumps if jump >= tick), default=None)
+        distance = tick - low if high is None else min(tick - low, high - tick)
+        spacing = 1 << max(0, (distance // POINTS_PER_OCTAVE).bit_length() - 1)
+        if spacing == 1:
+            return self._exact(tick)
+        first = max(low, low + (tick - low) // spacing * spacing - spacing)
+        if high is not None:
+            first = min(first, high - 3 * spacing)
+        nodes = [first + i * spacing for i in range(4)]
+        total = 0.0
+        for i, node in enumerate(nodes):  # Lagrange's form
+            weight = self._exact(node)
+            for j, other in enumerate(nodes):
+                weight *= (tick - other) / (node - other) if i != j else 1.0
+            total += weight
+        return total
+
+    def _exact(self, tick: int) -> float:
+        if tick not in self._norm_at:
+            self._norm_at[tick] = self._combined(tick)
+        return self._norm_at[tick]
 
     def _combined(self, tick: int) -> float:
         """√Var of Σ weight·noise over the terms of one tick, from row and difference norms."""

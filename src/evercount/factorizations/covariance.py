@@ -16,9 +16,6 @@ from evercount._arrays import FloatArray
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
 from evercount.factorizations.square_root_filter import Exponentials
 
-EXACT_TICKS = 4096
-"""Requests of up to so many distinct ticks are answered exactly; larger ones are interpolated between knots."""
-
 
 @dataclass(frozen=True, eq=False)
 class _Step:
@@ -46,19 +43,48 @@ class Covariance:
         self.eta = eta
         self.n = n
         self._steps: dict[int, _Step] = {}
+        self._cubics: dict[int, FloatArray] = {}
         self._lock = threading.RLock()
         self._at_knots: list[_Moments] = [_Moments(np.zeros((len(inverse.u) + 1,) * 2))]
 
     # -- queries -------------------------------------------------------------------------------------------------
 
     def variances(self, ticks: npt.NDArray[np.int64]) -> FloatArray:
-        """Var(noise_t) for 1-based ticks."""
-        distinct, where = np.unique(ticks, return_inverse=True)
-        if len(distinct) <= EXACT_TICKS:
-            values = np.asarray([self._after(int(t)).P[-1, -1] for t in distinct])
-        else:
-            values = self._interpolated(distinct)
-        return np.asarray(values[where].reshape(ticks.shape), dtype=np.float64)
+        """Var(noise_t) for 1-based ticks; each is a function of its tick alone, whatever else is asked for.
+
+        Between two knots the variance is a cubic through four exact values: at both knots and at the thirds between.
+        Up to three ticks apart every tick is such a point. The relative error is below 1e-7: tests/factorizations/
+        test_factorizations_numbers.py::test_variances_between_knots_are_exact_enough.
+        """
+        flat = ticks.ravel()
+        blocks = np.searchsorted(self.knots, flat, side="right") - 1
+        distinct, where = np.unique(blocks, return_inverse=True)
+        tables = np.stack([self._cubic(int(q)) for q in distinct])[where] if len(distinct) else np.empty((0, 3, 4))
+        x, exact, c = tables[:, 0], tables[:, 1], tables[:, 2]
+        at = flat.astype(np.float64)
+        values = c[:, 0] + (at - x[:, 0]) * (c[:, 1] + (at - x[:, 1]) * (c[:, 2] + (at - x[:, 2]) * c[:, 3]))
+        for i in range(4):  # at its points the cubic is right up to rounding, the table is right
+            values = np.where(at == x[:, i], exact[:, i], values)
+        for index in np.flatnonzero(blocks == len(self.knots) - 1):  # constant weights: no block to interpolate in
+            values[index] = self._after(int(flat[index])).P[-1, -1]
+        return np.asarray(values.reshape(ticks.shape), dtype=np.float64)
+
+    def _cubic(self, block: int) -> FloatArray:
+        """Rows: four points of a block between knots, the exact variances there, and Newton's divided differences."""
+        if block not in self._cubics:
+            table = np.zeros((3, 4))
+            if block < len(self.knots) - 1:
+                left, right = int(self.knots[block]), int(self.knots[block + 1])
+                points = sorted({left, left + (right - left) // 3, left + 2 * (right - left) // 3, right})
+                size = len(points)
+                differences = np.asarray([self._after(t).P[-1, -1] for t in points])
+                table[0, :size], table[1, :size] = points, differences
+                for order in range(1, size):
+                    apart = np.asarray(points[order:]) - np.asarray(points[:-order])
+                    differences[order:] = np.diff(differences[order - 1 :]) / apart
+                table[2, :size] = differences
+            self._cubics[block] = table
+        return self._cubics[block]
 
     def difference(self, earlier: int, later: int) -> float:
         """Var(noise_later − noise_earlier); tick 0 is before the first one."""
@@ -143,15 +169,3 @@ class Covariance:
         zero = step.zero * (1 + step.decay)
         one = step.one + (step.one + half * step.zero) * step.decay
         return _Step(decay, zero, one, (q0, q1, q2))
-
-    def _interpolated(self, ticks: npt.NDArray[np.int64]) -> FloatArray:
-        """Cubic interpolation over exact values at the knots (every tick near an end is one)."""
-        from scipy.interpolate import CubicSpline
-
-        last = int(ticks[-1])
-        nodes = self.knots[1 : int(np.searchsorted(self.knots, last, side="right"))]
-        nodes = np.unique(np.concatenate([[1], nodes, [last]]))
-        exact = np.asarray([self._after(int(t)).P[-1, -1] for t in nodes])
-        if len(nodes) < 4:
-            return np.asarray(np.interp(ticks, nodes, exact), dtype=np.float64)
-        return np.asarray(CubicSpline(nodes.astype(np.float64), exact)(ticks.astype(np.float64)))

@@ -131,7 +131,7 @@ class Weighted(Factorization):
         return self._covariance
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """See `Factorization`: exact up to rounding; arrays of over 4096 distinct ticks are interpolated to 1e-7."""
+        """See `Factorization`: exact at the knots of the weights, to 1e-7 between them."""
         return np.sqrt(self.covariance.variances(self._check_ticks(ticks)))
 
     def difference_norm(self, earlier: int, later: int) -> float:

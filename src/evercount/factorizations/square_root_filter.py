@@ -48,7 +48,8 @@ class Exponentials:
         pairs = np.add.outer(self.rates, self.rates).ravel()
         weights = np.multiply.outer(self.weights, self.weights).ravel()
         n = np.asarray(counts, dtype=np.float64)
-        sums = geometric(pairs, n[..., np.newaxis]) @ weights
+        # not a matrix product: its last digits would depend on how many ticks are asked for at once
+        sums = np.sum(geometric(pairs, n[..., np.newaxis]) * weights, axis=-1)
         return np.where(n > 0, sums + (self.head**2 - float(np.sum(self.weights)) ** 2), 0.0)
 
 

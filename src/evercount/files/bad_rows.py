@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evercount.files.count_rows import REASONS, Spec, placed, prepare, unreadable
+from evercount.declare.declaration import StreamDeclaration
+from evercount.files.count_rows import REASONS, placed, prepare, unreadable
 from evercount.files.source import CHUNK, LINE, Source, connect
 
 if TYPE_CHECKING:
@@ -42,16 +43,16 @@ class Reject:
         return f"{'line' if self.exact else 'about line'} {self.line}: {self.reason}: {self.text[:120]!r}"
 
 
-def find_rejects(source: Source, spec: Spec, scratch: Path) -> Iterator[Reject]:
+def find_rejects(source: Source, declaration: StreamDeclaration, scratch: Path) -> Iterator[Reject]:
     """All bad rows: first those that could not be taken apart, then those that are no events, each in file order."""
     with connect(scratch) as connection:
-        prepare(connection, spec)
+        prepare(connection, declaration)
         names = {"csv": [f"c{i}" for i in range(len(source.columns))], "jsonl": [LINE], "parquet": ["t", "k", "v"]}
         raw = ", ".join(names[source.kind])
         # A table, so that DuckDB's own list of rejects is complete before it is read.
         connection.execute(
             f"CREATE TEMP TABLE bad AS SELECT n, -place AS reason, {raw} FROM "
-            f"({placed(source, spec, 0, 0, number=True, extra=raw)}) WHERE place < 0"
+            f"({placed(source, declaration, 1, 1, number=True, extra=raw)}) WHERE place < 0"
         )
         unreadable(connection, source)
         broken = _broken(connection, source)

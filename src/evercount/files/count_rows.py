@@ -1,6 +1,6 @@
 """Counting: rows of an event file → what each tick adds to each cell, in one scan by DuckDB.
 
-The same SQL decides for counting and for the list of bad rows (`rejects.py`) whether a row is an event, so that a row
+The same SQL decides for counting and for the list of bad rows (`bad_rows.py`) whether a row is an event, so that a row
 is either counted or bad, never both.
 """
 
@@ -9,240 +9,231 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from evercount._arrays import IntArray
-from evercount._validate import check_count
-from evercount.declare.schedule import Clock
-from evercount.errors import InputError, ParameterError, UnknownName
+from evercount.declare.columns import Columns
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import EARLIEST_NUMBER, LATEST_NUMBER, SECOND
+from evercount.engine.tick_totals import TickTotals
+from evercount.errors import InputError, ParameterError
 from evercount.files.source import LINE, Source, connect
-from evercount.queries import Count, Histogram, Sum
-from evercount.queries.base import LARGEST_TOTAL, Query
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-QUERIES = ("count", "histogram", "sum")
-LATE_RULES = ("drop", "next")
 REASONS = {
     1: "no time",
-    2: "not a time in ISO 8601",
+    2: "not a time in ISO 8601, nor seconds since 1970",
     3: "a time that the zone's clock never showed (it was set forward)",
-    4: "before --start",
-    5: "a key that is not in --keys",
+    4: "before the start of the stream",
+    5: "a key that is not in the list of keys",
     6: "the value is not a number",
-    7: "a value outside --lo … --hi",
+    7: "a value outside its range",
     8: "no user",
     9: "not a JSON object",
 }
 NAIVE = r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.]\d{1,9})?)?)?"
-AWARE = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.]\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)"
+AWARE = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.]\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?| UTC)"
+NUMBER = r"[0-9]{9,11}([.][0-9]{1,9})?"
 NAIVE_TYPES = ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATE")
 AWARE_TYPES = ("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ", "TIMESTAMPTZ_NS")
+NUMBER_TYPES = ("INTEGER", "UINTEGER", "BIGINT", "UBIGINT", "HUGEINT", "FLOAT", "DOUBLE")
 FARTHEST = 2**61
 
 
-@dataclass(frozen=True)
-class Spec:
-    """What is counted: public, and the same for all runs of one stream."""
-
-    clock: Clock
-    time: str
-    query: str = "count"
-    key: str | None = None
-    keys: tuple[str, ...] = ()
-    unknown: Literal["refuse", "other"] = "refuse"
-    value: str | None = None
-    lo: float = 0.0
-    hi: float = 1.0
-    grid: float = 1.0
-    user: str | None = None
-    max_events: int = 1
-    late: Literal["drop", "next"] = "drop"
-
-    def __post_init__(self) -> None:
-        if self.query not in QUERIES:
-            raise UnknownName("query", self.query, QUERIES)
-        if self.late not in LATE_RULES:
-            raise UnknownName("rule for late rows", self.late, LATE_RULES)
-        if (self.query == "histogram") != (self.key is not None):
-            raise ParameterError("--query histogram goes with --key and --keys, and they go with no other query")
-        if (self.query == "sum") != (self.value is not None):
-            raise ParameterError("--query sum goes with --value, --lo and --hi, and they go with no other query")
-        check_count("max_events", self.max_events)
-        if max(abs(self.lo), abs(self.hi)) / self.grid >= LARGEST_TOTAL:
-            raise ParameterError(f"--lo and --hi must lie below 2^53 grids of {self.grid:g}: use a coarser --grid")
-        _ = self.built  # refuse now what the query refuses
-
-    @cached_property
-    def built(self) -> Query:
-        """The query of the engine."""
-        if self.query == "histogram":
-            return Histogram(self.keys, unknown=self.unknown)
-        return Count() if self.query == "count" else Sum(self.lo, self.hi, self.grid)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that the file must have."""
-        return tuple(name for name in (self.time, self.key, self.value, self.user) if name is not None)
-
-
 @dataclass(frozen=True, eq=False)
-class Counts:
-    """What the ticks of one run add up to: `totals[i]` for tick `ticks[i]` (0-based) and cell `cells[i]`. Secret."""
+class CountedRows:
+    """What the rows of one run add up to. Secret."""
 
-    ticks: IntArray
-    cells: IntArray
-    totals: IntArray
+    totals: TickTotals
     bad: int = 0
+    """The number of rows that are no events."""
     users: Mapping[str, int] = field(default_factory=dict)
     """Events so far of each user that had one in this run."""
 
-    def row(self, tick: int, cells: int) -> IntArray:
-        """The increments of one tick; `ticks` is in order."""
-        part = slice(np.searchsorted(self.ticks, tick), np.searchsorted(self.ticks, tick, side="right"))
-        increments = np.zeros(cells, np.int64)
-        np.add.at(increments, self.cells[part], self.totals[part])
-        return increments
+
+def columns_of(declaration: StreamDeclaration) -> Columns:
+    """The columns of a declaration, which the doors that read tables need."""
+    if declaration.columns is None:
+        raise ParameterError(
+            f"the declaration of {declaration.name!r} names no columns: add [stream.columns] with time and, where the "
+            "query needs them, key, value and user"
+        )
+    return declaration.columns
 
 
 def count(
     source: Source,
-    spec: Spec,
+    declaration: StreamDeclaration,
     first: int,
-    last: int,
+    stop: int,
     scratch: Path,
     *,
     late: Source | None = None,
     users: Mapping[str, int] | None = None,
-) -> Counts:
-    """Add up the events of ticks first … last−1 (0-based); rows of other ticks are checked and left alone.
+) -> CountedRows:
+    """Add up the events of ticks first … stop−1 (1-based); rows of other ticks are checked and left alone.
 
     `late` holds the rows that the run before has not seen: those in ticks before `first` are counted in `first`.
     `users` are the events that each user has had in earlier runs.
 
-    Guarantee. One event adds to one cell of one tick: 1 for counts and histograms, a value in [lo, hi] rounded to the
-    grid for sums; this is the promise that `Query.encode_totals` asks for. Where it is added depends on the event and
-    on public facts only (its own time, key and value; with `late`, the run in which its row was first there). With a
-    user column, the events of a user beyond the first `max_events` by (tick, time, row) are left out, which looks at
+    **Guarantee.** One event adds to one cell of one tick: 1 for counts and histograms, a value in [lo, hi] rounded to
+    the grid for sums; this is the promise that `Query.encode_totals` asks for. Where it is added depends on the event
+    and on public facts only (its own time, key and value; with `late`, the run in which its row was first there). With
+    a user column, the events of a user beyond the first `max_events` by (time, row) are left out, which looks at
     that user's events only: `queries/user_cap.proof.md`, Lemma 1. Tests: tests/files/test_count_rows.py, against plain
     Python.
     """
-    source.require(*spec.columns)
+    source.require(*columns_of(declaration).used)
     with connect(scratch) as connection:
-        prepare(connection, spec)
+        prepare(connection, declaration)
         try:
-            if spec.user is None:
-                return _plain(connection, source, spec, first, last, late)
-            return _capped(connection, source, spec, first, last, late, users or {})
+            if columns_of(declaration).user is None:
+                groups, bad = _groups(connection, source, declaration, first, stop, late)
+                known: Mapping[str, int] = {}
+            else:
+                groups, bad, known = _capped(connection, source, declaration, first, stop, late, users or {})
         except _database_error() as error:
             raise InputError(f"{source.name} cannot be read: {_first_line(error)}") from error
+    query = declaration.query
+    totals = TickTotals(first, stop - first, query.cells, *query.totals_of_rows(*groups))
+    return CountedRows(totals, bad, known)
 
 
-def _plain(
-    connection: DuckDBPyConnection, source: Source, spec: Spec, first: int, last: int, late: Source | None
-) -> Counts:
-    amount = "sum(units)::BIGINT" if spec.query == "sum" else "count(*)"
+SUMS = "count(*) AS events, coalesce(sum(units), 0)::BIGINT AS total"
+Groups = tuple[IntArray, IntArray, IntArray, IntArray]
+"""Tick, cell, number of events and sum of units of each group of rows, in the order of ticks."""
+
+
+def _groups(
+    connection: DuckDBPyConnection,
+    source: Source,
+    declaration: StreamDeclaration,
+    first: int,
+    stop: int,
+    late: Source | None,
+) -> tuple[Groups, int]:
     found = connection.execute(
-        f"SELECT place, cell, {amount} AS total, count(*) AS events FROM ({placed(source, spec, first, last)}) "
+        f"SELECT place, cell, {SUMS} FROM ({placed(source, declaration, first, stop)}) "
         "WHERE place IS NOT NULL GROUP BY place, cell ORDER BY place, cell"
     ).fetchnumpy()
     places = np.asarray(found["place"], np.int64)
     bad = int(np.asarray(found["events"])[places < 0].sum()) + unreadable(connection, source)
-    parts = [{name: np.asarray(found[name])[places >= 0] for name in ("place", "cell", "total")}]
-    if late is not None and first < last:
+    parts = [tuple(np.asarray(found[name])[places > 0] for name in ("place", "cell", "events", "total"))]
+    if late is not None and first < stop:
         more = connection.execute(
-            f"SELECT {first} AS place, cell, {amount} AS total FROM ({placed(late, spec, 0, first)}) "
-            "WHERE place >= 0 GROUP BY cell ORDER BY cell"
+            f"SELECT {first} AS place, cell, {SUMS} FROM ({placed(late, declaration, 1, first)}) "
+            "WHERE place > 0 GROUP BY cell ORDER BY cell"
         ).fetchnumpy()
-        parts.insert(0, {name: np.asarray(more[name]) for name in ("place", "cell", "total")})
-    ticks, cells, totals = (
-        np.concatenate([np.asarray(part[name], np.int64) for part in parts]) for name in ("place", "cell", "total")
-    )
-    return Counts(ticks, cells, totals, bad)
+        parts.insert(0, tuple(np.asarray(more[name]) for name in ("place", "cell", "events", "total")))
+    tick, cell, events, units = (np.concatenate(column).astype(np.int64) for column in zip(*parts, strict=True))
+    return (tick, cell, events, units), bad
 
 
 def _capped(
     connection: DuckDBPyConnection,
     source: Source,
-    spec: Spec,
+    declaration: StreamDeclaration,
     first: int,
-    last: int,
+    stop: int,
     late: Source | None,
     users: Mapping[str, int],
-) -> Counts:
-    """As `_plain`, for the first events of each user only. Events are kept in a table, which may spill to disk."""
+) -> tuple[Groups, int, dict[str, int]]:
+    """As `_groups`, for the first events of each user only. Events are kept in a table, which may spill to disk."""
     connection.execute(
-        "CREATE TEMP TABLE event AS SELECT place, cell, units, who, us, 1 AS part, n "
-        f"FROM ({placed(source, spec, first, last, number=True)}) WHERE place IS NOT NULL"
+        "CREATE TEMP TABLE event AS SELECT place, cell, units, who, us, n "
+        f"FROM ({placed(source, declaration, first, stop, number=True)}) WHERE place IS NOT NULL"
     )
     bad = _scalar(connection, "SELECT count(*) FROM event WHERE place < 0") + unreadable(connection, source)
-    if late is not None and first < last:
+    if late is not None and first < stop:  # the times of late rows lie before all others: (us, n) orders both
         connection.execute(
-            f"INSERT INTO event SELECT {first}, cell, units, who, us, 2, n "
-            f"FROM ({placed(late, spec, 0, first, number=True)}) WHERE place >= 0"
+            f"INSERT INTO event SELECT {first}, cell, units, who, us, n "
+            f"FROM ({placed(late, declaration, 1, first, number=True)}) WHERE place > 0"
         )
     connection.execute("CREATE TEMP TABLE past (who VARCHAR, seen BIGINT)")
     if users:
         names, seen = zip(*users.items(), strict=True)
         connection.execute("INSERT INTO past SELECT unnest(?), unnest(?)", [list(names), list(seen)])
-    amount = "sum(units)::BIGINT" if spec.query == "sum" else "count(*)"
+    most = declaration.budget.max_events
+    # Most users stay below the cap: only the events of the others have to be put in order.
     connection.execute(
-        "CREATE TEMP TABLE kept AS SELECT place, cell, units, who, coalesce(seen, 0) AS seen FROM "
-        "(SELECT *, row_number() OVER (PARTITION BY who ORDER BY place, us, part, n) AS turn FROM event "
-        f"WHERE place >= 0) LEFT JOIN past USING (who) WHERE turn + coalesce(seen, 0) <= {spec.max_events}"
+        "CREATE TEMP TABLE person AS SELECT who, count(*) AS events, coalesce(any_value(seen), 0) AS seen "
+        "FROM event LEFT JOIN past USING (who) WHERE place > 0 GROUP BY who"
+    )
+    connection.execute(
+        "CREATE TEMP TABLE last_event AS SELECT who, max(us) AS us, max_by(n, us) AS n FROM (SELECT who, us, n, "
+        "row_number() OVER (PARTITION BY who ORDER BY us, n) AS turn, seen FROM event JOIN person USING (who) "
+        f"WHERE place > 0 AND events + seen > {most} AND seen < {most}) WHERE turn + seen <= {most} GROUP BY who"
     )
     found = connection.execute(
-        f"SELECT place, cell, {amount} AS total FROM kept GROUP BY place, cell ORDER BY place, cell"
+        f"SELECT place, cell, {SUMS} FROM event JOIN person USING (who) LEFT JOIN last_event AS l USING (who) "
+        f"WHERE place > 0 AND (events + seen <= {most} OR event.us < l.us OR (event.us = l.us AND event.n <= l.n)) "
+        "GROUP BY place, cell ORDER BY place, cell"
     ).fetchnumpy()
-    changed = connection.execute("SELECT who, any_value(seen) + count(*) FROM kept GROUP BY who").fetchall()
-    ticks, cells, totals = (np.asarray(found[name], np.int64) for name in ("place", "cell", "total"))
-    return Counts(ticks, cells, totals, bad, dict(changed))
+    changed = connection.execute(f"SELECT who, least(events + seen, {most}) FROM person WHERE seen < {most}").fetchall()
+    tick, cell, events, units = (np.asarray(found[name], np.int64) for name in ("place", "cell", "events", "total"))
+    return (tick, cell, events, units), bad, dict(changed)
 
 
 # -- from a row to an event, in SQL -----------------------------------------------------------------------------------
 
 
-def prepare(connection: DuckDBPyConnection, spec: Spec) -> None:
+def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration) -> None:
     """The public keys as a type: casting a text to it is the look-up of its cell."""
-    if spec.query == "histogram":
-        connection.execute("CREATE TEMP TABLE cell_name AS SELECT unnest(?) AS name", [list(spec.keys)])
+    if _keyed(declaration):
+        keys, _ = declaration.query.row_keys
+        connection.execute("CREATE TEMP TABLE cell_name AS SELECT unnest(?) AS name", [list(keys)])
         connection.execute("CREATE TYPE cell_key AS ENUM (SELECT name FROM cell_name ORDER BY rowid)")
 
 
-def placed(source: Source, spec: Spec, first: int, last: int, *, number: bool = False, extra: str = "") -> str:
-    """SQL: one row per row of the file with `place`: its tick if in first … last−1, NULL if another, −reason if bad.
+def _keyed(declaration: StreamDeclaration) -> bool:
+    return "key" in (declaration.query.event_columns or ())
+
+
+def _valued(declaration: StreamDeclaration) -> bool:
+    return "value" in (declaration.query.event_columns or ())
+
+
+def placed(
+    source: Source, declaration: StreamDeclaration, first: int, stop: int, *, number: bool = False, extra: str = ""
+) -> str:
+    """SQL: one row per row of the file with `place`: its tick if in first … stop−1, NULL if another, −reason if bad.
 
     Columns: place, cell, units, who, us, with `number` also n (the row's number), and those of `extra`.
     """
-    low, high = spec.clock.start_of(first), spec.clock.start_of(last)
-    start = spec.clock.start
+    schedule = declaration.schedule
+    low, high = schedule.start_of(first), schedule.start_of(stop)
     wanted = "".join(f"{name}, " for name in (["n"] if number else []) + ([extra] if extra else []))
     return (
         f"SELECT {wanted}cell, units, who, us, CASE WHEN reason > 0 THEN -reason "
-        f"WHEN us < {low} OR us >= {high} THEN NULL ELSE {spec.clock.sql_tick('us')} END AS place FROM ("
-        f"SELECT *, {_reason(source, spec, start)} AS reason FROM ("
-        f"SELECT *, coalesce(exact, {spec.clock.sql_instant('wall')}) AS us, {_cell(spec)} AS cell, "
-        f"{_units(spec)} AS units FROM ({_times(source, spec, number)})))"
+        f"WHEN us < {low} OR us >= {high} THEN NULL ELSE {schedule.sql_tick('us')} END AS place FROM ("
+        f"SELECT *, {_reason(source, declaration)} AS reason FROM ("
+        f"SELECT *, coalesce(exact, {schedule.sql_instant('wall')}) AS us, {_cell(declaration)} AS cell, "
+        f"{_units(declaration)} AS units FROM ({_times(source, declaration, number)})))"
     )
 
 
-def _fields(source: Source, spec: Spec, number: bool) -> str:
+def _fields(source: Source, columns: Columns, number: bool) -> str:
     """SQL: the columns t, k, v and who, all rows in the order of the file."""
-    names = {"t": spec.time, "k": spec.key, "v": spec.value, "who": spec.user}
+    names = {"t": columns.time, "k": columns.key, "v": columns.value, "who": columns.user}
     if source.kind != "jsonl":
         parts = [f"{source.column(name)} AS {short}" if name else f"NULL AS {short}" for short, name in names.items()]
-        if spec.user and source.kind == "parquet":
-            parts[3] = f"{source.column(spec.user)}::VARCHAR AS who"
-        columns = ["row_number() OVER () AS n"] * number + ["*"] * (source.kind == "csv") + parts
-        return f"SELECT {', '.join(columns)} FROM {source.scan()}"
+        if columns.user and source.kind == "parquet":
+            parts[3] = f"{source.column(columns.user)}::VARCHAR AS who"
+        chosen = ["row_number() OVER () AS n"] * number + ["*"] * (source.kind == "csv") + parts
+        return f"SELECT {', '.join(chosen)} FROM {source.scan()}"
     used = {short: name for short, name in names.items() if name}
     paths = ", ".join("'" + ("$." + json.dumps(name)).replace("'", "''") + "'" for name in used.values())
     parts = [f"f[{list(used).index(short) + 1}] AS {short}" if short in used else f"NULL AS {short}" for short in names]
+    if columns.value:  # a text that looks like a number is not one, and neither is true
+        path = "'" + ("$." + json.dumps(columns.value)).replace("'", "''") + "'"
+        parts[2] = (
+            f"CASE WHEN json_type({LINE}, {path}) IN ('UBIGINT', 'BIGINT', 'DOUBLE') THEN {parts[2][:-5]} END AS v"
+        )
     count_rows = "row_number() OVER () AS n, " if number else ""
     return (
         f"SELECT *, {', '.join(parts)} FROM (SELECT *, CASE WHEN json_valid({LINE}) THEN "
@@ -251,9 +242,13 @@ def _fields(source: Source, spec: Spec, number: bool) -> str:
     )
 
 
-def _times(source: Source, spec: Spec, number: bool) -> str:
-    """SQL: `wall` for a time without an offset, `exact` for one with it, both NULL for what is not a time."""
-    kind = source.type_of(spec.time)
+def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
+    """SQL: `wall` for a time without an offset, `exact` for one with it, both NULL for what is not a time.
+
+    The rule of `declare.schedule.parse_instant`.
+    """
+    columns = columns_of(declaration)
+    kind = source.type_of(columns.time)
     if kind == "VARCHAR":
         # The first two are the usual forms, told by their length, because a regular expression costs more than the
         # rest. A cast to TIMESTAMP would drop an offset without a word, so it is used only where there can be none.
@@ -266,53 +261,68 @@ def _times(source: Source, spec: Spec, number: bool) -> str:
             "CASE WHEN strlen(t) = 19 AND substr(t, 17, 1) = ':' THEN NULL "
             "WHEN strlen(t) = 20 AND suffix(t, 'Z') AND substr(t, 17, 1) = ':' "
             "THEN epoch_us(TRY_CAST(t AS TIMESTAMPTZ)) "
-            f"WHEN regexp_full_match(t, '{AWARE}') THEN epoch_us(TRY_CAST(t AS TIMESTAMPTZ)) END"
+            f"WHEN regexp_full_match(t, '{AWARE}') THEN epoch_us(TRY_CAST(t AS TIMESTAMPTZ)) "
+            f"WHEN regexp_full_match(t, '{NUMBER}') THEN {_epoch('t')} END"
         )
     elif kind in AWARE_TYPES:
         wall, exact = "NULL::BIGINT", "epoch_us(TRY_CAST(t AS TIMESTAMPTZ))"
     elif kind in NAIVE_TYPES:
         wall, exact = "epoch_us(TRY_CAST(t AS TIMESTAMP))", "NULL::BIGINT"
+    elif kind in NUMBER_TYPES:
+        wall, exact = "NULL::BIGINT", _epoch("t")
     else:
         raise InputError(
-            f"the column {spec.time!r} of {source.name} is of type {kind}; a time is a TIMESTAMP, a DATE or a text in "
-            "ISO 8601"
+            f"the column {columns.time!r} of {source.name} is of type {kind}; a time is a TIMESTAMP, a DATE, a text in "
+            "ISO 8601 or a number of seconds since 1970"
         )
-    inner = f"SELECT *, {wall} AS wall_any, {exact} AS exact_any FROM ({_fields(source, spec, number)})"
+    inner = f"SELECT *, {wall} AS wall_any, {exact} AS exact_any FROM ({_fields(source, columns, number)})"
     keep = "CASE WHEN {0}_any BETWEEN " + f"{-FARTHEST} AND {FARTHEST}" + " THEN {0}_any END AS {0}"
     return f"SELECT *, {keep.format('wall')}, {keep.format('exact')} FROM ({inner})"
 
 
-def _cell(spec: Spec) -> str:
-    if spec.query != "histogram":
+def _epoch(column: str) -> str:
+    """SQL: the instant of seconds since 1970, NULL where the number is none."""
+    seconds = f"TRY_CAST({column} AS DOUBLE)"
+    return (
+        f"CASE WHEN {seconds} >= {EARLIEST_NUMBER} AND {seconds} < {LATEST_NUMBER} "
+        f"THEN round_even({seconds} * {SECOND}, 0)::BIGINT END"
+    )
+
+
+def _cell(declaration: StreamDeclaration) -> str:
+    if not _keyed(declaration):
         return "0"
+    keys, others = declaration.query.row_keys
     code = "enum_code(TRY_CAST(k::VARCHAR AS cell_key))::INTEGER"
-    return f"coalesce({code}, {len(spec.keys)})" if spec.unknown == "other" else code
+    return f"coalesce({code}, {len(keys)})" if others else code
 
 
-def _units(spec: Spec) -> str:
-    if spec.query != "sum":
-        return "1"
+def _units(declaration: StreamDeclaration) -> str:
+    if not _valued(declaration):
+        return "0"
     # half to even, as Sum.units rounds
-    return f"TRY_CAST(round_even(TRY_CAST(v AS DOUBLE) / CAST({spec.grid!r} AS DOUBLE), 0) AS BIGINT)"
+    grid = declaration.query.row_values[2]
+    return f"TRY_CAST(round_even(TRY_CAST(v AS DOUBLE) / CAST({grid!r} AS DOUBLE), 0) AS BIGINT)"
 
 
-def _reason(source: Source, spec: Spec, start: int) -> str:
+def _reason(source: Source, declaration: StreamDeclaration) -> str:
     """SQL: 0 for an event, else a key of REASONS."""
     rules = ["WHEN f IS NULL THEN 9"] if source.kind == "jsonl" else []
     rules += [
         "WHEN t IS NULL THEN 1",
         "WHEN wall IS NULL AND exact IS NULL THEN 2",
         "WHEN us IS NULL THEN 3",
-        f"WHEN us < {start} THEN 4",
+        f"WHEN us < {declaration.schedule.begin} THEN 4",
     ]
-    if spec.query == "histogram" and spec.unknown == "refuse":
+    if _keyed(declaration) and not declaration.query.row_keys[1]:
         rules.append("WHEN cell IS NULL THEN 5")
-    if spec.query == "sum":
+    if _valued(declaration):
         number = "TRY_CAST(v AS DOUBLE)"
-        low, high = (f"CAST({bound!r} AS DOUBLE)" for bound in (spec.lo, spec.hi))
+        lo, hi, _ = declaration.query.row_values
+        low, high = (f"CAST({bound!r} AS DOUBLE)" for bound in (lo, hi))
         rules.append(f"WHEN {number} IS NULL OR isnan({number}) THEN 6")
         rules.append(f"WHEN {number} < {low} OR {number} > {high} OR units IS NULL THEN 7")
-    if spec.user is not None:
+    if columns_of(declaration).user is not None:
         rules.append("WHEN who IS NULL THEN 8")
     return f"CASE {' '.join(rules)} ELSE 0 END"
 

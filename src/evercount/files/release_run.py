@@ -1,6 +1,6 @@
-"""One run of `evercount release`: events file → counts → stream → committed release file.
+"""One run of `evercount release`: events file → totals → released rows → committed release file.
 
-Which ticks a run releases is decided by the public clock alone: those that have ended by `now` (and by `end`), up to
+Which ticks a run releases is decided by the public schedule alone: those that have ended by `now` (and by `end`), up to
 the horizon. The rows have no say in it. If the last event decided, the length of the output would reveal it.
 """
 
@@ -9,25 +9,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from evercount._validate import stated
+from evercount.declare.declaration import StreamDeclaration
+from evercount.engine.close_ticks import close_ticks
+from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
-from evercount.errors import EvercountError, HorizonReached, InputError, ParameterError, StoreError
+from evercount.engine.tick_totals import TickTotals
+from evercount.errors import BadRows, EvercountError, HorizonReached, ParameterError, StoreError
 from evercount.files.bad_rows import FEW, Reject, find_rejects, write_rejects
-from evercount.files.count_rows import Counts, Spec, count
+from evercount.files.count_rows import CountedRows, columns_of, count
 from evercount.files.run_state import Places, Spent, State, archive, commit, discard, locked, read_state
-from evercount.files.sink import Block, output_kind, parquet_modules, write_releases
+from evercount.files.sink import output_kind, parquet_modules, write_releases
 from evercount.files.source import Prefix, Source, freeze, open_source
 from evercount.privacy import Budget
 from evercount.privacy.composition import check_same_unit, composed_epsilon
 
-NUMBERS = 1 << 17
-"""So many published numbers are written at a time."""
 CHARTS = (".png", ".svg", ".pdf")
 
 Progress = Callable[[str, int, int], None]
@@ -39,20 +41,19 @@ class Job:
     """What one run is asked to do."""
 
     file: str
-    spec: Spec
-    budget: Budget
+    declaration: StreamDeclaration
     out: str
     now: int
     end: int | None = None
-    horizon: int | None = None
-    factorization: str | None = None
     state: str | None = None
     rejects: str | None = None
     plot: str | None = None
     skip_bad: bool = False
     new_noise_stream: bool = False
     delimiter: str = ","
-    level: float = 0.95
+    level: float = LEVEL
+    zone_given: bool = True
+    """Whether the operator named the zone; if not, a run that continues takes the one of its state."""
 
 
 @dataclass(frozen=True)
@@ -73,24 +74,11 @@ class Outcome:
     """When the next tick ends."""
 
 
-class BadRows(InputError):
-    """Bad rows, and no leave to skip them; nothing was published. `bad` is their number, `shown` are the first."""
-
-    def __init__(self, name: str, bad: int, shown: tuple[Reject, ...]) -> None:
-        self.bad, self.shown = bad, shown
-        listed = "".join(f"\n  {reject}" for reject in shown)
-        more = f"\n  … and {bad - len(shown)} more" if bad > len(shown) else ""
-        super().__init__(
-            f"{name} has {bad} bad {'row' if bad == 1 else 'rows'}; nothing was published:{listed}{more}\nMend them, "
-            "or leave them out with --skip-bad; --rejects FILE writes all of them to a file."
-        )
-
-
 def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | None = None) -> Outcome:
     """Count the file, release the ticks that have ended, and publish them, or raise with nothing changed.
 
-    Guarantee. All runs with one state together are one `Stream`, so its guarantee holds for all that they publish: a
-    tick is released once (`journal.py`), from totals in which every event counts once (`counting.py`). Ticks are
+    **Guarantee.** All runs with one state together are one `Stream`, so its guarantee holds for all that they publish:
+    a tick is released once (`run_state.py`), from totals in which every event counts once (`count_rows.py`). Ticks are
     chosen by the clock, not by the data. What is not protected: that a run failed, and what it says about bad rows;
     these are for the operator. Tests: tests/cli/test_cli_release.py::test_runs_in_pieces_are_one_run.
     """
@@ -99,6 +87,7 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
     places = Places.of(job.out, job.state)
     _check_paths(job, places)
     _check_extras(job)
+    columns_of(job.declaration)
     with _interruptible(), locked(places) as scratch:
         state = read_state(places)
         kept: tuple[Path, ...] = ()
@@ -106,65 +95,85 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
         if job.new_noise_stream and state is not None:
             old = Stream.restore(state.stream)
             earlier = (*earlier, Spent(old.budget.to_dict(), old.numeric_delta))
-            fresh = True
-        else:
-            fresh = state is None
-        if state is not None and not fresh:
-            _check_same(state.parameters, parameters(job))
-            stream = Stream.restore(state.stream)
-        else:
-            stream = Stream(job.spec.built, job.budget, job.horizon, job.factorization)
+        before = None if job.new_noise_stream else state
+        job = _settled(job, before)
+        declaration = job.declaration
+        stream = declaration.build() if before is None else Stream.restore(before.stream)
         composed = compose_sentence(earlier, Spent(stream.budget.to_dict(), stream.numeric_delta)) if earlier else None
-        first, last = _due(job, stream)
-        before = None if fresh or state is None else state
-        next_end = job.spec.clock.show(job.spec.clock.start_of(last + 1))
+        first, stop = _due(job, stream)
+        next_end = declaration.schedule.show(declaration.schedule.start_of(stop + 1))
         source = open_source(job.file, scratch, job.delimiter, stdin)
         tell("counting", 0, 0)
-        counts, consumed, source = _counted(job, source, scratch, before, first, last)
-        shown = _report_bad(job, source, scratch, counts.bad)
-        if last > first:
+        counted, consumed, source = _counted(job, source, scratch, before, first, stop)
+        shown = _report_bad(job, source, scratch, counted.bad)
+        if stop > first:
             if job.new_noise_stream and state is not None:
                 kept = tuple(archive(places, state))
-            blocks = _blocks(stream, job, counts, first, last, tell)
+            tables = _closed(stream, declaration, counted.totals, job.level, tell)
             continued = None if before is None else places.output
             with _undone(places):
-                write_releases(kind, continued, places.pending, blocks, stream.guarantee, header=before is None)
-                users = {**(before.users if before else {}), **counts.users}
-                made = State(parameters(job), stream.snapshot(), "", earlier, users, consumed)
+                show = declaration.schedule.show
+                write_releases(kind, continued, places.pending, tables, show, stream.guarantee, header=before is None)
+                users = {**(before.users if before else {}), **counted.users}
+                after = State(declaration.to_dict(), output_facts(job), stream.snapshot(), "", earlier, users, consumed)
             try:
-                commit(places, made)
+                commit(places, after)
             except OSError as error:
                 raise StoreError(f"the run could not be published: {error.strerror or error}") from error
         if job.plot is not None and places.output is not None and places.output.exists():
             _plot(job, places.output, stream)
         return Outcome(
-            first + 1,
-            last,
-            job.horizon,
+            first,
+            stop - 1,
+            declaration.horizon,
             stream.guarantee,
             places,
             composed,
             kept,
-            counts.bad,
+            counted.bad,
             shown,
             next_end,
         )
 
 
-def parameters(job: Job) -> dict[str, Any]:
-    """The public parameters that all runs of one stream must share, in words a difference can be told in."""
-    spec = asdict(job.spec)
-    clock = spec.pop("clock")
-    shown = {
-        **spec,
-        "keys": list(job.spec.keys),
-        "start": job.spec.clock.show(job.spec.clock.start),
-        "tz": clock["zone"],
-    }
-    shown["every"] = f"{clock['length'] // 10**6} s" + (", by the calendar" if clock["calendar"] else "")
-    budget = {key: value for key, value in job.budget.to_dict().items() if key != "max_events"}
-    output = {"out format": output_kind(job.out), "to stdout": job.out == "-"}
-    return {**shown, **budget, **output, "horizon": job.horizon, "factorization": job.factorization}
+def output_facts(job: Job) -> dict[str, object]:
+    """What all runs of one output share beside the declaration."""
+    return {"out format": output_kind(job.out), "to stdout": job.out == "-"}
+
+
+def _settled(job: Job, state: State | None) -> Job:
+    """The job with a zone, checked against the state that it continues."""
+    declaration, schedule = job.declaration, job.declaration.schedule
+    if state is None:
+        if schedule.calendar and not job.zone_given:
+            raise ParameterError(
+                f"ticks of {schedule.tick} follow the calendar of a time zone: add --tz Europe/Vienna or --tz UTC; "
+                "for ticks of 86,400 seconds sharp write 24h"
+            )
+        return job
+    known = StreamDeclaration.from_dict(state.declaration, stored=True)
+    if not job.zone_given:
+        schedule = replace(schedule, zone=known.schedule.zone)
+        declaration = replace(declaration, schedule=schedule)
+    differences = known.differences(declaration)
+    for name, value in output_facts(job).items():
+        if state.output_facts.get(name) != value:
+            differences.append(f"{name} was {state.output_facts.get(name)!r} and is now {value!r}")
+    if differences:
+        raise ParameterError(
+            "this is another stream than the one in the state: " + "; ".join(differences) + ". Use the parameters of "
+            "before to continue it; --new-noise-stream starts again with these and adds to the spent budget"
+        )
+    return replace(job, declaration=replace(declaration, schedule=known.schedule))
+
+
+def _closed(
+    stream: Stream, declaration: StreamDeclaration, totals: TickTotals, level: float, tell: Progress
+) -> Iterator[ReleaseTable]:
+    """The released tables, with progress."""
+    for table in close_ticks(stream, totals, declaration.schedule.starts_of, level=level):
+        yield table
+        tell("releasing", table.ticks.stop - totals.first_tick, totals.ticks)
 
 
 def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
@@ -202,20 +211,21 @@ def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
 
 
 def _due(job: Job, stream: Stream) -> tuple[int, int]:
-    """0-based [first, last): the ticks to release now."""
-    if stream.horizon is not None and stream.tick >= stream.horizon:
-        raise HorizonReached(stream.horizon)
-    clock = job.spec.clock
+    """1-based [first, stop): the ticks to release now."""
+    horizon, schedule = stream.horizon, job.declaration.schedule
+    if horizon is not None and stream.tick >= horizon:
+        raise HorizonReached(horizon)
     until = job.now if job.end is None else min(job.now, job.end)
-    if job.end is not None and job.end <= clock.start:
-        raise ParameterError(f"--end {clock.show(job.end)} is not after --start {clock.show(clock.start)}")
-    last = max(clock.tick_of(until), stream.tick) if until > clock.start else stream.tick
-    return stream.tick, last if stream.horizon is None else min(last, stream.horizon)
+    if job.end is not None and job.end <= schedule.begin:
+        raise ParameterError(f"--end {schedule.show(job.end)} is not after --start {schedule.show(schedule.begin)}")
+    first = stream.tick + 1
+    stop = max(schedule.tick_of(until), first) if until > schedule.begin else first
+    return first, stop if horizon is None else min(stop, horizon + 1)
 
 
 def _counted(
-    job: Job, source: Source, scratch: Path, before: State | None, first: int, last: int
-) -> tuple[Counts, Prefix | None, Source]:
+    job: Job, source: Source, scratch: Path, before: State | None, first: int, stop: int
+) -> tuple[CountedRows, Prefix | None, Source]:
     """The counts of the due ticks; with late=next also how much of the file they come from; and what was read.
 
     Why every row counts once. late=drop: a row counts in the run that releases the tick of its time, and a tick is
@@ -225,20 +235,20 @@ def _counted(
     consumed and its tick closed, and leave it alone. The prefix is advanced only by a commit, together with the ticks.
     """
     users = before.users if before else {}
-    if job.spec.late == "drop":
-        return count(source, job.spec, first, last, scratch, users=users), None, source
+    if job.declaration.late == "drop":
+        return count(source, job.declaration, first, stop, scratch, users=users), None, source
     if source.kind == "parquet" or job.file == "-":
         raise ParameterError(
             "--late next needs a CSV or JSONL file that only grows, to tell late rows from rows that were counted; "
             "use --late drop for Parquet and standard input"
         )
-    whole, tail, consumed = freeze(source, scratch, before.consumed if before else None)
-    return count(whole, job.spec, first, last, scratch, late=tail, users=users), consumed, whole
+    frozen, tail, consumed = freeze(source, scratch, before.consumed if before else None)
+    return count(frozen, job.declaration, first, stop, scratch, late=tail, users=users), consumed, frozen
 
 
 def _report_bad(job: Job, source: Source, scratch: Path, bad: int) -> tuple[Reject, ...]:
     """The first bad rows, all of them into --rejects; BadRows without --skip-bad."""
-    found: Iterator[Reject] = find_rejects(source, job.spec, scratch) if bad else iter(())
+    found: Iterator[Reject] = find_rejects(source, job.declaration, scratch) if bad else iter(())
     if job.rejects is not None:
         try:
             shown = tuple(write_rejects(Path(job.rejects), found))
@@ -249,23 +259,6 @@ def _report_bad(job: Job, source: Source, scratch: Path, bad: int) -> tuple[Reje
     if bad and not job.skip_bad:
         raise BadRows(source.name, bad, shown)
     return shown
-
-
-def _blocks(stream: Stream, job: Job, counts: Counts, first: int, last: int, tell: Progress) -> Iterator[Block]:
-    cells = stream.query.cells
-    size = max(1, NUMBERS // cells)
-    labels = tuple(stream.query.labels)
-    for begin in range(first, last, size):
-        ticks = range(begin, min(begin + size, last))
-        values, std, half = [], [], []
-        for tick in ticks:
-            made = stream.step_totals(counts.row(tick, cells), tick + 1)
-            values.append(made.values)
-            std.append(made.std_all)
-            half.append(made.half_widths(job.level))
-            tell("releasing", tick + 1 - first, last - first)
-        starts = [job.spec.clock.label(tick) for tick in ticks]
-        yield Block([tick + 1 for tick in ticks], starts, labels, np.stack(values), np.stack(std), np.stack(half))
 
 
 @contextmanager
@@ -290,23 +283,6 @@ def _undone(places: Places) -> Iterator[None]:
     except BaseException:
         discard(places)
         raise
-
-
-def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
-    differences = []
-    for name in [*old, *(name for name in new if name not in old)]:
-        was, now = old.get(name), new.get(name)
-        if was == now:
-            continue
-        if name == "keys":
-            differences.append("--keys holds other keys, or the same in another order")
-        else:
-            differences.append(f"{name} was {was!r} and is now {now!r}")
-    if differences:
-        raise ParameterError(
-            "this is another stream than the one in the state: " + "; ".join(differences) + ". Use the parameters of "
-            "before to continue it; --new-noise-stream starts again with these and adds to the spent budget"
-        )
 
 
 def _check_paths(job: Job, places: Places) -> None:

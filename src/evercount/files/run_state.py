@@ -35,8 +35,7 @@ from evercount.errors import ParameterError, SnapshotError, StoreError
 from evercount.files.source import Prefix
 
 FORMAT = "evercount release state"
-VERSION = 1
-CHUNK = 1 << 20
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,9 @@ class Spent:
 class State:
     """All that a later run needs to continue. Secret."""
 
-    parameters: dict[str, Any]
+    declaration: dict[str, Any]
+    output_facts: dict[str, Any]
+    """Format and place of the output: every run must name the same."""
     stream: bytes
     output: str
     """Digest of the output that belongs to this state."""
@@ -64,7 +65,8 @@ class State:
         data = {
             "format": FORMAT,
             "version": VERSION,
-            "parameters": self.parameters,
+            "declaration": self.declaration,
+            "output facts": self.output_facts,
             "stream": base64.b85encode(self.stream).decode(),
             "output": self.output,
             "earlier": [[spent.budget, spent.numeric_delta] for spent in self.earlier],
@@ -79,16 +81,47 @@ class State:
         data, _ = unpack(blob)
         if data.get("format") != FORMAT:
             raise SnapshotError("this is not the state of a release")
-        if data.get("version") != VERSION:
+        if data.get("version") not in (1, VERSION):
             raise SnapshotError(f"the state has version {data.get('version')!r}, this program reads {VERSION}")
+        if data["version"] == 1:
+            data = {**data, **_from_version_1(data["parameters"])}
         return cls(
-            data["parameters"],
+            data["declaration"],
+            data["output facts"],
             base64.b85decode(data["stream"]),
             data["output"],
             tuple(Spent(budget, numeric) for budget, numeric in data["earlier"]),
             data["users"],
             None if data["consumed"] is None else Prefix(*data["consumed"]),
         )
+
+
+def _from_version_1(old: dict[str, Any]) -> dict[str, Any]:
+    """The declaration and the output facts from the parameters that version 1 recorded."""
+    query: dict[str, Any] = {"name": old["query"], "parameters": {}}
+    if old["query"] == "histogram":
+        query["parameters"] = {"keys": old["keys"], "unknown": old["unknown"]}
+    elif old["query"] == "sum":
+        query["parameters"] = {name: old[name] for name in ("lo", "hi", "grid")}
+    seconds, _, calendar = old["every"].partition(" s")
+    days = int(seconds) // 86400
+    columns = {name: old[name] for name in ("time", "key", "value", "user") if old[name] is not None}
+    budget = {name: old[name] for name in ("epsilon", "delta", "adjacency", "unit", "calibration") if name in old}
+    return {
+        "declaration": {
+            "name": "release",
+            "query": query,
+            "budget": {**budget, "max_events": old["max_events"]} if old["user"] is not None else budget,
+            "tick": f"{days}d" if calendar else f"{seconds}s",
+            "start": old["start"],
+            "zone": old["tz"],
+            "horizon": old["horizon"],
+            "factorization": old["factorization"],
+            "columns": columns,
+            "late": old["late"],
+        },
+        "output facts": {name: old[name] for name in ("out format", "to stdout")},
+    }
 
 
 @dataclass(frozen=True)

@@ -6,44 +6,15 @@ import csv
 import json
 import os
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
-import numpy as np
-
-from evercount._arrays import FloatArray
+from evercount.engine.release_table import COLUMNS, ReleaseTable
 from evercount.errors import MissingExtra, ParameterError, StoreError
 
 OutputKind = Literal["csv", "jsonl", "parquet"]
-FIELDS = ("tick", "start", "cell", "value", "std", "low", "high")
 SUFFIXES: dict[str, OutputKind] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Published numbers of some ticks: `values`, `std` and `half` (half of the interval) of shape (ticks, cells)."""
-
-    ticks: list[int]
-    starts: list[str]
-    cells: tuple[str, ...]
-    values: FloatArray
-    std: FloatArray
-    half: FloatArray
-
-    def columns(self) -> dict[str, list[Any]]:
-        """The columns of FIELDS."""
-        width = len(self.cells)
-        return {
-            "tick": [tick for tick in self.ticks for _ in range(width)],
-            "start": [start for start in self.starts for _ in range(width)],
-            "cell": list(self.cells) * len(self.ticks),
-            "value": self.values.ravel().tolist(),
-            "std": np.ascontiguousarray(self.std).ravel().tolist(),
-            "low": (self.values - self.half).ravel().tolist(),
-            "high": (self.values + self.half).ravel().tolist(),
-        }
 
 
 def output_kind(name: str) -> OutputKind:
@@ -56,38 +27,57 @@ def output_kind(name: str) -> OutputKind:
         raise ParameterError(f"--out {name!r}: the name must end in .csv, .jsonl or .parquet, or be '-'") from None
 
 
+Show = Callable[[int], str]
+"""From an instant to the text of a file."""
+
+
 def write_releases(
-    kind: OutputKind, old: Path | None, new: Path, blocks: Iterable[Block], guarantee: str, *, header: bool = True
+    kind: OutputKind,
+    old: Path | None,
+    new: Path,
+    tables: Iterable[ReleaseTable],
+    show: Show,
+    guarantee: str,
+    *,
+    header: bool = True,
 ) -> None:
-    """Write the rows of `old` unchanged and those of `blocks` after them into the private file `new`, down to disk.
+    """Write the rows of `old` unchanged and those of `tables` after them into the private file `new`, down to disk.
 
     Without `old` a CSV begins with its header, unless `header` says that an earlier run has written it elsewhere.
     """
     with os.fdopen(os.open(new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
         os.fchmod(file.fileno(), 0o600)
         if kind == "parquet":
-            _parquet(file, old, blocks, guarantee)
+            _parquet(file, old, _shown(tables, show), guarantee)
         else:
-            _lines(file, kind, old, blocks, header)
+            _lines(file, kind, old, _shown(tables, show), header)
         file.flush()
         os.fsync(file.fileno())
 
 
-def _lines(file: IO[bytes], kind: OutputKind, old: Path | None, blocks: Iterable[Block], header: bool) -> None:
+def _shown(tables: Iterable[ReleaseTable], show: Show) -> Iterator[dict[str, list[Any]]]:
+    """The columns of each table, with the starts of ticks as texts of the declared zone."""
+    for table in tables:
+        texts = ["" if start is None else show(start) for start in table.starts]
+        yield {**table.columns(), "start": [text for text in texts for _ in table.cells]}
+
+
+def _lines(
+    file: IO[bytes], kind: OutputKind, old: Path | None, blocks: Iterable[dict[str, list[Any]]], header: bool
+) -> None:
     if old is not None:
         with old.open("rb") as before:
             shutil.copyfileobj(before, file)
     elif kind == "csv" and header:
-        file.write((",".join(FIELDS) + "\n").encode())
-    for block in blocks:
-        columns = block.columns()
+        file.write((",".join(COLUMNS) + "\n").encode())
+    for columns in blocks:
         rows = zip(*columns.values(), strict=True)
         if kind == "csv":
             text = _Text()
             csv.writer(text, lineterminator="\n").writerows(rows)
             file.write("".join(text.parts).encode())
         else:
-            lines = (json.dumps(dict(zip(FIELDS, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
+            lines = (json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
             file.write("".join(lines).encode())
 
 
@@ -101,10 +91,10 @@ class _Text:
         self.parts.append(text)
 
 
-def _parquet(file: IO[bytes], old: Path | None, blocks: Iterable[Block], guarantee: str) -> None:
+def _parquet(file: IO[bytes], old: Path | None, blocks: Iterable[dict[str, list[Any]]], guarantee: str) -> None:
     pa, pq = parquet_modules()
     types = [pa.int64(), pa.string(), pa.string(), *[pa.float64()] * 4]
-    schema = pa.schema(list(zip(FIELDS, types, strict=True)), metadata={"evercount.guarantee": guarantee})
+    schema = pa.schema(list(zip(COLUMNS, types, strict=True)), metadata={"evercount.guarantee": guarantee})
     with pq.ParquetWriter(file, schema) as writer:
         if old is not None:
             try:
@@ -114,8 +104,8 @@ def _parquet(file: IO[bytes], old: Path | None, blocks: Iterable[Block], guarant
                 earlier.close()
             except (pa.ArrowException, OSError) as error:
                 raise StoreError(f"{old} cannot be read back: {error}") from error
-        for block in blocks:
-            writer.write_table(pa.table(block.columns(), schema=schema))
+        for columns in blocks:
+            writer.write_table(pa.table(columns, schema=schema))
 
 
 def parquet_modules() -> tuple[Any, Any]:

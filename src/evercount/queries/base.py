@@ -107,6 +107,49 @@ class Query(ABC):
             raise InputError("totals must fit 63 bits")
         return array.astype(np.int64), state
 
+    def encode_totals_run(self, state: Any, totals: npt.ArrayLike) -> IntArray:
+        """As `encode_totals`, for many ticks of shape (ticks, cells)."""
+        array = np.asarray(totals)
+        if array.ndim != 2 or array.shape[1] != self.cells or not np.issubdtype(array.dtype, np.integer):
+            raise InputError(
+                f"totals must be whole numbers of shape (ticks, {self.cells}), got shape {array.shape} of dtype "
+                f"{array.dtype}"
+            )
+        for extreme in (array.min(axis=0), array.max(axis=0)) if len(array) else ():
+            self.encode_totals(state, extreme)  # what is legal for the least and the largest is legal between
+        return array.astype(np.int64)
+
+    # -- rows of a table -----------------------------------------------------------------------------------------
+
+    event_columns: ClassVar[tuple[str, ...] | None] = None
+    """Which columns an event needs beside its time, where events are rows of a table: (), ("key",) or ("value",).
+
+    None for queries that take no rows.
+    """
+
+    @property
+    def row_keys(self) -> tuple[Sequence[str], bool]:
+        """For queries of rows with a key: the keys in the order of their cells, and whether others go to one more."""
+        raise ParameterError(f"the events of {type(self).__name__} have no key")
+
+    @property
+    def row_values(self) -> tuple[float, float, float]:
+        """For queries of rows with a value: lowest and highest legal value, and the grid that it is rounded to."""
+        raise ParameterError(f"the events of {type(self).__name__} have no value")
+
+    def totals_of_rows(
+        self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """(tick, cell, total) from rows that were counted elsewhere.
+
+        Args:
+            tick: the tick of each group of rows, in order.
+            cell: the cell of their key (0 without keys).
+            events: the number of rows.
+            units: the sum of their values in grid units (0 without values).
+        """
+        return tick, cell, events
+
     @property
     def monotone(self) -> bool:
         """Whether no published number can truly fall from one tick to the next."""

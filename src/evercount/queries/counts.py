@@ -51,6 +51,7 @@ class Count(Query):
     """
 
     name = "count"
+    event_columns = ()
 
     def __init__(self, max_per_tick: int | None = None) -> None:
         if max_per_tick is not None and (
@@ -112,6 +113,7 @@ class Sum(Query):
     """
 
     name = "sum"
+    event_columns = ("value",)
 
     def __init__(self, lo: float = 0.0, hi: float = 1.0, grid: float = 1.0) -> None:
         for label, value in (("lo", lo), ("hi", hi), ("grid", grid)):
@@ -162,10 +164,12 @@ class Sum(Query):
 
     def units(self, events: Any) -> IntArray:
         """The events' values in grid units, or an InputError that names the first illegal one."""
-        try:
-            values = np.atleast_1d(np.asarray(events, dtype=np.float64))
-        except (TypeError, ValueError) as error:
-            raise InputError("the events of a tick must be numbers") from error
+        if isinstance(events, list | tuple) and not {bool, str}.isdisjoint(map(type, events)):
+            raise InputError("the events of a tick must be numbers: no text, no true or false")
+        values = np.atleast_1d(np.asarray(events))
+        if values.dtype.kind not in "iuf" and values.size:
+            raise InputError(f"the events of a tick must be numbers, got {values.dtype} data")
+        values = values.astype(np.float64)
         if values.ndim != 1:
             raise InputError(f"a tick is a sequence of values, got an array of shape {values.shape}")
         with np.errstate(invalid="ignore"):
@@ -174,6 +178,17 @@ class Sum(Query):
             at = int(np.argmax(bad))
             raise InputError(f"event {at} (from 0) is outside the declared range [{self.lo:g}, {self.hi:g}]")
         return np.rint(values / self._grid).astype(np.int64)
+
+    @property
+    def row_values(self) -> tuple[float, float, float]:
+        """See `Query`."""
+        return self.lo, self.hi, self._grid
+
+    def totals_of_rows(
+        self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """See `Query`: the values of the rows."""
+        return tick, cell, units
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         """The values of the tick's events."""
@@ -245,6 +260,15 @@ class Average(Sum):
     def monotone(self) -> bool:
         """An average may fall."""
         return False
+
+    def totals_of_rows(
+        self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """See `Query`: per event also the number of rows, in grid units."""
+        if self.per == "tick":
+            return tick, cell, units
+        both = np.stack([units - self._mid * events, events * round(1 / self._grid)], axis=1)
+        return np.repeat(tick, 2), np.tile(np.asarray([0, 1]), len(tick)), both.ravel()
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         """The values of the tick's events."""

@@ -40,6 +40,7 @@ class Histogram(Query):
     """
 
     name: ClassVar[str] = "histogram"
+    event_columns: ClassVar[tuple[str, ...] | None] = ("key",)
 
     def __init__(
         self,
@@ -106,6 +107,11 @@ class Histogram(Query):
         }
 
     # -- from events to increments -----------------------------------------------------------------------------
+
+    @property
+    def row_keys(self) -> tuple[Sequence[str], bool]:
+        """See `Query`."""
+        return self.labels[: self._known], self._unknown == OTHER
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         """Increments of one tick; see the class for what a tick and an event may be."""

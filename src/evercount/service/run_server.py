@@ -6,40 +6,17 @@ import logging
 import signal
 import socket
 import threading
-import tomllib
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from evercount.errors import MissingExtra, ParameterError
-from evercount.store import Declaration
+from evercount.errors import MissingExtra
 
 if TYPE_CHECKING:
     from evercount.service.runtime import Service
 
 GRACE = 5
 """Seconds that open requests get when the service stops."""
-
-
-def read_declarations(path: Path) -> list[Declaration]:
-    """The streams of a TOML file: an array of tables named `stream`."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ParameterError(f"{path} is not TOML: {error}") from None
-    tables = data.pop("stream", [])
-    if data or not isinstance(tables, list):
-        raise ParameterError(f"{path} must hold [[stream]] tables only; it also has {', '.join(data) or 'a [stream]'}")
-    made = []
-    for number, table in enumerate(tables, 1):
-        try:
-            made.append(Declaration.from_dict(table))
-        except ParameterError as error:
-            raise ParameterError(f"{path}, stream {number}: {error}") from None
-    return made
 
 
 def run(service: Service, host: str, port: int, ready: Callable[[str], None] | None = None) -> None:

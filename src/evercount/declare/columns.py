@@ -1,0 +1,57 @@
+"""Which column of a row holds what: for doors whose events are rows of a table (files, Spark)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from evercount.errors import ParameterError, UnknownName
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of an event table.
+
+    Args:
+        time: when the event happened.
+        key: the key, for queries that count per key.
+        value: the number, for queries that add values up.
+        user: whose event it is, where the budget protects users.
+
+    >>> Columns("when", key="region").used
+    ('when', 'region')
+    """
+
+    time: str
+    key: str | None = None
+    value: str | None = None
+    user: str | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            name = getattr(self, field.name)  # a fixed list of our own fields
+            if (name is None and field.name == "time") or (name is not None and not (isinstance(name, str) and name)):
+                raise ParameterError(f"the column of the {field.name} must be a name, got {name!r:.80}")
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The columns that a table must have."""
+        return tuple(name for name in (self.time, self.key, self.value, self.user) if name is not None)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Columns:
+        """The inverse of `to_dict`; ParameterError names what is wrong."""
+        known = tuple(field.name for field in fields(cls))
+        if not isinstance(data, dict):
+            raise ParameterError('columns must be a table such as {time = "when", key = "region"}')
+        for name in data:
+            if name not in known:
+                raise UnknownName("column", name, known)
+        if "time" not in data:
+            raise ParameterError("columns lacks time: name the column that holds the time of an event")
+        return cls(**data)
+
+    def to_dict(self) -> dict[str, str]:
+        """The columns that are named."""
+        named = {"time": self.time, "key": self.key, "value": self.value, "user": self.user}
+        return {name: column for name, column in named.items() if column is not None}

@@ -1,0 +1,42 @@
+"""close_ticks: totals in, released rows out. Every door closes its ticks here; noise is drawn nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.engine.stream import Stream
+from evercount.engine.tick_totals import TickTotals
+from evercount.errors import InputError
+
+NUMBERS_AT_A_TIME = 1 << 17
+"""Published numbers of one table: memory stays bounded, and noise is drawn in long blocks."""
+
+Starts = Callable[[int, int], Sequence[int | None]]
+"""From (first tick, number of ticks) to the instants at which they begin."""
+
+
+def close_ticks(
+    stream: Stream, totals: TickTotals, starts: Starts, *, level: float = LEVEL, numbers: int = NUMBERS_AT_A_TIME
+) -> Iterator[ReleaseTable]:
+    """Release the ticks of `totals`, in order, as tables of a bounded size.
+
+    Args:
+        stream: the stream; it must stand just before the first tick of `totals`.
+        totals: what the events of each tick add to each cell, capped per user where the budget protects users.
+        starts: when each tick begins (`Schedule.starts_of`).
+        level: the level of the intervals.
+        numbers: how many published numbers a table may hold.
+
+    **Guarantee.** The published numbers are those of `Stream.step_totals` tick by tick: a function of the stream's
+    parameters, its secret and the totals, whatever the sizes of the tables. Test:
+    tests/contracts/test_same_table.py::test_every_door_publishes_the_same_table.
+
+    Raises:
+        InputError: the totals do not begin at the stream's next tick.
+    """
+    if totals.first_tick != stream.tick + 1:
+        raise InputError(f"the totals begin at tick {totals.first_tick}, and the stream's next is {stream.tick + 1}")
+    for first, rows in totals.blocks(numbers):
+        releases = stream.run_totals(rows)
+        yield ReleaseTable.of(releases, starts(first, len(rows)), level)

@@ -1,0 +1,67 @@
+"""ReleaseTable: the one shape in which released numbers leave the engine, for files, stores and readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evercount._arrays import FloatArray
+from evercount.engine.release import Releases
+
+LEVEL = 0.95
+"""The level of the intervals that doors publish."""
+NUMBERS = ("value", "std", "low", "high")
+COLUMNS = ("tick", "start", "cell", *NUMBERS)
+LARGEST = float(np.finfo(np.float64).max)
+
+
+@dataclass(frozen=True, eq=False)
+class ReleaseTable:
+    """Released numbers of consecutive ticks, one row per tick and cell.
+
+    Args:
+        first_tick: the 1-based tick of the first row.
+        starts: the instant (microseconds since 1970) at which each tick begins; None for ticks closed by hand.
+        cells: one label per published number.
+        numbers: value, std, low and high, shape (ticks, 4, cells). Finite, and no negative zero: files and databases
+            give back the same bits.
+    """
+
+    first_tick: int
+    starts: Sequence[int | None]
+    cells: Sequence[str]
+    numbers: FloatArray
+
+    @classmethod
+    def of(cls, releases: Releases, starts: Sequence[int | None], level: float = LEVEL) -> ReleaseTable:
+        """The table of what a stream released."""
+        half = releases.half_widths(level)
+        values = releases.rows
+        numbers = np.stack([values, releases.std_all, values - half, values + half], axis=1)
+        numbers = np.clip(numbers, -LARGEST, LARGEST) + 0.0  # no infinity, no negative zero
+        return cls(releases.first_tick, starts, releases.labels, numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def ticks(self) -> range:
+        """The 1-based ticks."""
+        return range(self.first_tick, self.first_tick + len(self))
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The columns of COLUMNS, one row per tick and cell."""
+        width = len(self.cells)
+        return {
+            "tick": [tick for tick in self.ticks for _ in range(width)],
+            "start": [start for start in self.starts for _ in range(width)],
+            "cell": list(self.cells) * len(self),
+            **{name: self.numbers[:, index].ravel().tolist() for index, name in enumerate(NUMBERS)},
+        }
+
+    def each_tick(self) -> Iterator[tuple[int, int | None, FloatArray]]:
+        """(tick, start, numbers of shape (4, cells)) of each tick."""
+        return zip(self.ticks, self.starts, self.numbers, strict=True)

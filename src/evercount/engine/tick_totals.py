@@ -1,0 +1,65 @@
+"""TickTotals: what the events of some ticks add to each cell. Every source of events ends in one of these. Secret."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evercount._arrays import IntArray
+from evercount.errors import ParameterError
+
+
+@dataclass(frozen=True, eq=False)
+class TickTotals:
+    """Sums per tick and cell of `ticks` consecutive ticks from `first_tick` on, in grid units; cells not listed are 0.
+
+    Args:
+        first_tick: the 1-based tick of the first row.
+        ticks: the number of ticks.
+        cells: the number of cells.
+        tick, cell, total: one entry for each sum that is not zero; `tick` is 1-based and in order. A cell may be
+            listed more than once: the entries add up.
+
+    >>> totals = TickTotals.dense(5, [[1, 0], [0, 7]])
+    >>> totals.rows(6, 7).tolist()
+    [[0, 7]]
+    """
+
+    first_tick: int
+    ticks: int
+    cells: int
+    tick: IntArray
+    cell: IntArray
+    total: IntArray
+
+    def __post_init__(self) -> None:
+        if self.first_tick < 1 or self.ticks < 0 or self.cells < 1:
+            raise ParameterError("totals need a first tick and cells of at least 1, and no negative number of ticks")
+        if not len(self.tick) == len(self.cell) == len(self.total):
+            raise ParameterError("the columns of totals differ in length")
+        if len(self.tick) and not (self.first_tick <= self.tick[0] and self.tick[-1] < self.first_tick + self.ticks):
+            raise ParameterError("totals hold a tick outside their range")
+
+    @classmethod
+    def dense(cls, first_tick: int, rows: Any) -> TickTotals:
+        """The totals of a whole array, shape (ticks, cells)."""
+        array = np.asarray(rows, dtype=np.int64)
+        tick, cell = np.nonzero(array)
+        return cls(first_tick, len(array), array.shape[1], tick + first_tick, cell, array[tick, cell])
+
+    def rows(self, first: int, stop: int) -> IntArray:
+        """The sums of ticks first … stop−1 as an array of shape (ticks, cells)."""
+        part = slice(np.searchsorted(self.tick, first), np.searchsorted(self.tick, stop))
+        out = np.zeros((stop - first, self.cells), np.int64)
+        np.add.at(out, (self.tick[part] - first, self.cell[part]), self.total[part])
+        return out
+
+    def blocks(self, numbers: int) -> Iterator[tuple[int, IntArray]]:
+        """(first tick, sums) of consecutive ticks, about `numbers` numbers at a time."""
+        size = max(1, numbers // self.cells)
+        last = self.first_tick + self.ticks
+        for first in range(self.first_tick, last, size):
+            yield first, self.rows(first, min(first + size, last))
