@@ -78,7 +78,7 @@ def same(got: Any, want: Any, exact: bool = True) -> bool:
     asked for at once.
     """
     if isinstance(want, dict):
-        if "sha256" in want or set(want) == {"values", "std", "low", "high"} and isinstance(want["std"], str):
+        if "sha256" in want or (set(want) == {"values", "std", "low", "high"} and isinstance(want["std"], str)):
             return bool(got["values"] == want["values"])
         return got.keys() == want.keys() and all(
             same(got[key], want[key], exact and key not in ("std", "low", "high")) for key in want

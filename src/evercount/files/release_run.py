@@ -27,6 +27,7 @@ from evercount.files.count_rows import CountedRows, columns_of, count
 from evercount.files.run_state import Places, Spent, State, archive, commit, discard, locked, read_state
 from evercount.files.sink import output_kind, parquet_modules, write_releases
 from evercount.files.source import Prefix, Source, freeze, open_source
+from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.privacy.composition import check_same_unit, composed_epsilon
 
@@ -52,6 +53,8 @@ class Job:
     new_noise_stream: bool = False
     delimiter: str = ","
     level: float = LEVEL
+    secret: Secret | None = None
+    """The secret of a new stream; None draws one. For audits and tests: one secret serves one stream only."""
     zone_given: bool = True
     """Whether the operator named the zone; if not, a run that continues takes the one of its state."""
 
@@ -98,7 +101,7 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
         before = None if job.new_noise_stream else state
         job = _settled(job, before)
         declaration = job.declaration
-        stream = declaration.build() if before is None else Stream.restore(before.stream)
+        stream = declaration.build(secret=job.secret) if before is None else Stream.restore(before.stream)
         composed = compose_sentence(earlier, Spent(stream.budget.to_dict(), stream.numeric_delta)) if earlier else None
         first, stop = _due(job, stream)
         next_end = declaration.schedule.show(declaration.schedule.start_of(stop + 1))

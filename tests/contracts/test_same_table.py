@@ -1,0 +1,209 @@
+"""One declaration, one secret, the same events: every door publishes the same table, bit for bit."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import EPOCH
+from evercount.engine.close_ticks import close_ticks
+from evercount.engine.release_table import COLUMNS
+from evercount.engine.tick_totals import TickTotals
+from evercount.files.release_run import Job, release_file
+from evercount.noise import Secret
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+Rows = list[tuple[Any, ...]]
+KEYS = ["north", "south", "süd, 'west'"]
+HISTOGRAM = {"name": "histogram", "parameters": {"keys": KEYS, "unknown": "other"}}
+GAUSSIAN = {"epsilon": 1.0, "delta": 1e-6}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A declaration and how many ticks of it are released."""
+
+    declaration: StreamDeclaration
+    ticks: int
+
+
+def case(
+    query: Any, columns: dict[str, str], ticks: int = 12, budget: dict[str, Any] | None = None, **rest: Any
+) -> Case:
+    fields = {"tick": "1h", "start": "2026-03-28T20:00:00Z", "zone": "UTC", "horizon": ticks, **rest}
+    table = {"name": "x", "query": query, "budget": budget or GAUSSIAN, "columns": {"time": "ts", **columns}, **fields}
+    return Case(StreamDeclaration.from_dict(table), ticks)
+
+
+CASES = {
+    "count": case("count", {}),
+    "histogram": case(HISTOGRAM, {"key": "region"}),
+    "top-k": case({"name": "top-k", "parameters": {"keys": KEYS, "k": 2, "unknown": "other"}}, {"key": "region"}),
+    "sum": case({"name": "sum", "parameters": {"lo": -1, "hi": 1, "grid": 0.25}}, {"value": "score"}),
+    "average per tick": case({"name": "average", "parameters": {"lo": -1, "hi": 1, "grid": 0.25}}, {"value": "score"}),
+    "average per event": case(
+        {"name": "average", "parameters": {"lo": -1, "hi": 1, "grid": 0.25, "per": "event"}}, {"value": "score"}
+    ),
+    "window": case({"name": "window", "parameters": {"width": 3}}, {}),
+    "pure": case("count", {}, budget={"epsilon": 1.0, "delta": 0}),
+    "endless": case("count", {}, horizon=None),
+    "users": case(HISTOGRAM, {"key": "region", "user": "who"}, budget={**GAUSSIAN, "unit": "user", "max_events": 3}),
+    "post-processed": case("count", {}, postprocess=["nonnegative", "integer", "monotone"]),
+    "days of a clock change": case(
+        HISTOGRAM, {"key": "region"}, ticks=4, tick="1d", zone="Europe/Vienna", start="2026-03-28"
+    ),
+    "weeks": case("count", {}, ticks=2, tick="1w", zone="America/New_York", start="2026-03-23"),
+    "half seconds": case("count", {}, ticks=40, tick="500ms", start="2026-03-29T00:59:50Z"),
+    "hours over a clock change": case("count", {}, zone="Europe/Vienna", start="2026-03-28T20:00"),
+}
+
+
+def events_of(one: Case, number: int = 600) -> list[dict[str, Any]]:
+    """Events inside the released ticks, as rows; times are wall times of the zone, offsets and seconds since 1970."""
+    generator = np.random.default_rng(7)
+    schedule = one.declaration.schedule
+    low, high = schedule.begin, schedule.start_of(one.ticks + 1)
+    instants = np.sort(generator.integers(low, high, number)) // 1000 * 1000
+    rows = []
+    for i, instant in enumerate(instants.tolist()):
+        moment = (EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)
+        text = [
+            moment.isoformat().replace("+00:00", "Z"),
+            schedule.show(instant),
+            f"{instant // 10**6}.{instant % 10**6:06d}",
+            moment.replace(tzinfo=None).isoformat(" ") + " UTC",
+        ][i % 4]
+        rows.append(
+            {
+                "ts": text,
+                "instant": instant,
+                "region": [*KEYS, "unlisted"][int(generator.integers(0, 4))],
+                "score": float(generator.integers(-8, 9)) / 8,
+                "who": f"u{int(generator.integers(0, 150))}",
+            }
+        )
+    return rows
+
+
+def secret_of(name: str) -> Secret:
+    return Secret.from_hex("5a" * 32).derive(f"{name}")
+
+
+# -- the doors --------------------------------------------------------------------------------------------------------
+
+
+def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Rows:
+    """Ticks by the schedule, increments by the query's own encoder, one tick at a time."""
+    declaration = one.declaration
+    query, schedule = declaration.query, declaration.schedule
+    columns = declaration.columns
+    assert columns is not None
+    ticks: list[list[Any]] = [[] for _ in range(one.ticks)]
+    seen: dict[str, int] = {}
+    for row in rows:
+        if columns.user is not None:
+            seen[row["who"]] = seen.get(row["who"], 0) + 1
+            if seen[row["who"]] > declaration.budget.max_events:
+                continue
+        payload = row["region"] if columns.key else row["score"] if columns.value else 1
+        ticks[schedule.tick_of(row["instant"]) - 1].append(payload)
+    counting = query.event_columns == ()
+    increments = [query.encode(None, len(tick) if counting else tick)[0] for tick in ticks]
+    stream = declaration.build(secret=secret)
+    found: Rows = []
+    for number, increment in enumerate(increments, 1):
+        for table in close_ticks(stream, TickTotals.dense(number, [increment]), schedule.starts_of):
+            found += zip(*table.columns().values(), strict=True)
+    return found
+
+
+def by_file(form: str, pieces: int = 3) -> Callable[[Case, list[dict[str, Any]], Secret, Path], Rows]:
+    """The file door, in several runs."""
+
+    def run(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Rows:
+        schedule = one.declaration.schedule
+        path, out = folder / f"events.{form}", folder / f"out.{form}"
+        write(path, form, rows)
+        for piece in range(1, pieces + 1):
+            now = schedule.start_of(1 + one.ticks * piece // pieces)
+            release_file(Job(str(path), one.declaration, str(out), now, secret=secret))
+        found = read(out, form)
+        instants = {schedule.show(schedule.start_of(tick)): schedule.start_of(tick) for tick in range(1, one.ticks + 1)}
+        return [(tick, instants[start], *rest) for tick, start, *rest in found]
+
+    return run
+
+
+def write(path: Path, form: str, rows: list[dict[str, Any]]) -> None:
+    if form == "csv":
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    elif form == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def read(path: Path, form: str) -> Rows:
+    if form == "parquet":
+        return [tuple(row[name] for name in COLUMNS) for row in pq.read_table(path).to_pylist()]
+    if form == "jsonl":
+        return [tuple(json.loads(line)[name] for name in COLUMNS) for line in path.read_text("utf-8").splitlines()]
+    with path.open(newline="", encoding="utf-8") as file:
+        return [
+            (int(row["tick"]), row["start"], row["cell"], *(float(row[name]) for name in COLUMNS[3:]))
+            for row in csv.DictReader(file)
+        ]
+
+
+DOORS = {
+    "csv": by_file("csv"),
+    "jsonl": by_file("jsonl"),
+    "parquet": by_file("parquet", pieces=1),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("name", CASES)
+def test_every_door_publishes_the_same_table(name: str, door: str, tmp_path: Path) -> None:
+    one = CASES[name]
+    rows = events_of(one)
+    secret = secret_of(name)
+    expected = by_library(one, rows, secret, tmp_path)
+    found = DOORS[door](one, rows, secret, tmp_path)
+    assert len(found) == one.ticks * one.declaration.query.outputs
+    assert found == expected
+
+
+def test_a_table_of_other_events_differs(tmp_path: Path) -> None:
+    """The comparison can fail: one event less, another secret, another declaration."""
+    one = CASES["histogram"]
+    rows, secret = events_of(one), secret_of("other")
+    expected = by_library(one, rows, secret, tmp_path)
+    assert by_library(one, rows[1:], secret, tmp_path) != expected
+    assert by_library(one, rows, secret_of("third"), tmp_path) != expected
+    smaller = Case(replace(one.declaration, budget=replace(one.declaration.budget, epsilon=0.5)), one.ticks)
+    assert by_library(smaller, rows, secret, tmp_path) != expected
+
+
+def test_declarations_survive_toml_and_json(tmp_path: Path) -> None:
+    from evercount.declare.declaration import read_declarations
+
+    path = tmp_path / "streams.toml"
+    for one in CASES.values():
+        path.write_text(one.declaration.to_toml(), "utf-8")
+        assert read_declarations(path) == [one.declaration]
+        assert StreamDeclaration.from_dict(json.loads(one.declaration.canonical())) == one.declaration
