@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from inspect import signature
 from typing import Any
 
 from evercount.errors import ParameterError, UnknownName
@@ -58,11 +60,51 @@ def check_is_query(name: str) -> None:
         raise ParameterError(NOT_QUERIES[name])
 
 
+EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
+    "window": {"width": 24},
+    "histogram": {"keys": ["north", "south"]},
+    "top-k": {"keys": ["north", "south", "east"], "k": 2},
+    "substrings": {"alphabet": "abc", "max_length": 3},
+    "episodes": {"alphabet": "abc", "max_length": 3},
+    "k-stars": {"vertices": 50, "k": 2, "max_degree": 5},
+    "high-degree": {"vertices": 50, "tau": 3},
+    "spanning-forest": {"vertices": 50, "max_weight": 10},
+    "prefix": {"encode": "a registered encoder", "cells": 2, "sensitivity": {"add-remove": 1}},
+    **{name: {"vertices": 50} for name in ("cuts", "edges", "components", "matching")},
+    **{name: {"vertices": 50, "max_degree": 5} for name in ("triangles", "degree-histogram")},
+}
+"""For error messages: parameters that a query without defaults could have."""
+
+
 def build_query(name: str, parameters: dict[str, Any]) -> Query:
-    """The query of that name; wrong parameters are a ParameterError that names them."""
+    """The query of that name.
+
+    Args:
+        name: a key of `QUERIES`.
+        parameters: the arguments of its class.
+
+    Raises:
+        ParameterError: the name is not known, a parameter is missing or unknown (the message has an example), or one
+            is outside its domain.
+
+    >>> build_query("histogram", {"keys": ["north", "south"]}).cells
+    2
+    """
     check_is_query(name)
     if name not in QUERIES:
         raise UnknownName("query", name, (*QUERIES, *NOT_QUERIES))
+    known = signature(QUERIES[name]).parameters
+    for given in parameters:
+        if given not in known:
+            raise UnknownName(f"parameter of {name!r}", given, known)
+    missing = [one.name for one in known.values() if one.default is one.empty and one.name not in parameters]
+    if missing:
+        example = EXAMPLE_PARAMETERS.get(name, {})
+        typed = " ".join(f"-p {key}='{json.dumps(value)}'" for key, value in example.items())
+        raise ParameterError(
+            f"the query {name!r} needs {' and '.join(missing)}; for example parameters = {json.dumps(example)}, "
+            f"on the command line {typed}"
+        )
     try:
         return QUERIES[name](**parameters)
     except TypeError as error:
