@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -16,6 +17,7 @@ from evercount.errors import ParameterError, TooLarge, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries import Query, build_query
+from evercount.text_rules import check_public_text, stored_texts
 
 Late = Literal["drop", "next"]
 
@@ -99,6 +101,8 @@ class Declaration:
             )
         if not isinstance(self.description, str) or len(self.description) > LONGEST_DESCRIPTION:
             raise ParameterError(f"description must be a text of at most {LONGEST_DESCRIPTION} characters")
+        for line in filter(None, map(str.strip, self.description.splitlines())):
+            check_public_text("description:", line)
         object.__setattr__(self, "seconds", parse_tick(self.tick))
         if self.horizon is not None and (
             isinstance(self.horizon, bool)
@@ -116,8 +120,13 @@ class Declaration:
             raise TooLarge(f"a declared stream has at most {MOST_CELLS} cells; this query has {self.query.cells}")
 
     @classmethod
-    def from_dict(cls, data: Any) -> Declaration:
-        """The declaration of a JSON or TOML table, with every field checked."""
+    def from_dict(cls, data: Any, *, stored: bool = False) -> Declaration:
+        """The declaration of a JSON or TOML table, with every field checked; `stored`: as `build_query` has it."""
+        with stored_texts() if stored else nullcontext():
+            return cls._from_table(data)
+
+    @classmethod
+    def _from_table(cls, data: Any) -> Declaration:
         table = _table("a stream's declaration", data, FIELDS, required=("name", "query", "budget"))
         query = table["query"]
         if isinstance(query, str):
@@ -179,8 +188,10 @@ class Declaration:
 
     # -- the engine and the clock --------------------------------------------------------------------------------
 
-    def build(self, noise: str = "exact", secret: Secret | None = None, seed: int | None = None) -> Stream:
-        """The engine of this stream before its first tick."""
+    def build(
+        self, noise: str = "exact", secret: Secret | None = None, seed: int | None = None, *, replay: bool = False
+    ) -> Stream:
+        """The engine of this stream before its first tick; `replay`: to recompute its noise, never to publish."""
         return Stream(
             self.query,
             self.budget,
@@ -189,6 +200,7 @@ class Declaration:
             secret=secret,
             seed=seed,
             postprocess=self.postprocess,
+            replay=replay,
         )
 
     @property

@@ -22,6 +22,7 @@ from evercount.errors import InputError, ParameterError, UnknownName
 from evercount.files.source import LINE, Source, connect
 from evercount.queries import Count, Histogram, Sum
 from evercount.queries.base import LARGEST_TOTAL, Query
+from evercount.text_rules import stored_texts
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -82,7 +83,8 @@ class Spec:
     def built(self) -> Query:
         """The query of the engine."""
         if self.query == "histogram":
-            return Histogram(self.keys, unknown=self.unknown)
+            with stored_texts():  # a run that starts a stream checks its keys: `release_run`
+                return Histogram(self.keys, unknown=self.unknown)
         return Count() if self.query == "count" else Sum(self.lo, self.hi, self.grid)
 
     @property

@@ -25,6 +25,7 @@ from evercount.files.sink import Block, output_kind, parquet_modules, write_rele
 from evercount.files.source import Prefix, Source, freeze, open_source
 from evercount.privacy import Budget
 from evercount.privacy.composition import check_same_unit, composed_epsilon
+from evercount.text_rules import check_public_text
 
 NUMBERS = 1 << 17
 """So many published numbers are written at a time."""
@@ -113,7 +114,11 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
             _check_same(state.parameters, parameters(job))
             stream = Stream.restore(state.stream)
         else:
+            for key in job.spec.keys:
+                check_public_text("--keys: the key", key)
             stream = Stream(job.spec.built, job.budget, job.horizon, job.factorization)
+            # of no ticks: the guarantee states the promise of the cap from the first row on
+            stream.run_totals([], capped=job.budget.unit == "user")
         composed = compose_sentence(earlier, Spent(stream.budget.to_dict(), stream.numeric_delta)) if earlier else None
         first, last = _due(job, stream)
         before = None if fresh or state is None else state
@@ -259,7 +264,7 @@ def _blocks(stream: Stream, job: Job, counts: Counts, first: int, last: int, tel
         ticks = range(begin, min(begin + size, last))
         values, std, half = [], [], []
         for tick in ticks:
-            made = stream.step_totals(counts.row(tick, cells), tick + 1)
+            made = stream.step_totals(counts.row(tick, cells), tick + 1, capped=job.budget.unit == "user")
             values.append(made.values)
             std.append(made.std_all)
             half.append(made.half_widths(job.level))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from evercount.errors import ParameterError, UnknownName
@@ -13,9 +14,10 @@ from evercount.queries.graphs.degrees import DegreeHistogram, HighDegree
 from evercount.queries.graphs.forests import Components, Matching, SpanningForest
 from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
 from evercount.queries.histogram import Histogram, TopK
-from evercount.queries.prefix import PrefixQuery
+from evercount.queries.prefix import PrefixQuery, register_encoder
 from evercount.queries.substrings import Substrings
 from evercount.queries.window import Window
+from evercount.text_rules import stored_texts
 
 QUERIES: dict[str, type[Query]] = {
     kind.name: kind
@@ -58,13 +60,17 @@ def check_is_query(name: str) -> None:
         raise ParameterError(NOT_QUERIES[name])
 
 
-def build_query(name: str, parameters: dict[str, Any]) -> Query:
-    """The query of that name; wrong parameters are a ParameterError that names them."""
+def build_query(name: str, parameters: dict[str, Any], *, stored: bool = False) -> Query:
+    """The query of that name; wrong parameters are a ParameterError that names them.
+
+    `stored`: the parameters come from a snapshot or a store, whose keys an earlier version may have taken.
+    """
     check_is_query(name)
     if name not in QUERIES:
         raise UnknownName("query", name, (*QUERIES, *NOT_QUERIES))
     try:
-        return QUERIES[name](**parameters)
+        with stored_texts() if stored else nullcontext():
+            return QUERIES[name](**parameters)
     except TypeError as error:
         raise ParameterError(f"parameters of {name!r}: {error}") from error
 
@@ -94,4 +100,5 @@ __all__ = [
     "Window",
     "build_query",
     "check_is_query",
+    "register_encoder",
 ]
