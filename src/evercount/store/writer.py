@@ -87,6 +87,8 @@ class Store(Reading):
     def close(self) -> None:
         """Give the lock back."""
         self._helper.shutdown(cancel_futures=True)
+        for live in self.streams.values():
+            live.stream.close()
         self.database.close()
 
     def _identity(self, connection: Connection) -> str:
