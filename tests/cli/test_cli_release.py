@@ -300,11 +300,11 @@ def test_ctrl_c_leaves_things_whole(folder: Path, monkeypatch: pytest.MonkeyPatc
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     real, calls = Stream.step_totals, []
 
-    def interrupted(self: Stream, *args: Any) -> Any:
+    def interrupted(self: Stream, *args: Any, **more: Any) -> Any:
         calls.append(1)
         if len(calls) == 3:
             signal.raise_signal(signal.SIGINT)
-        return real(self, *args)
+        return real(self, *args, **more)
 
     monkeypatch.setattr(Stream, "step_totals", interrupted)
     stopped = run(end=at(9))

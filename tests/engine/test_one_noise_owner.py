@@ -90,7 +90,7 @@ def test_counters_have_one_owner_too() -> None:
     with pytest.raises(ParameterError, match="another counter"):
         SparseCount(1.0, 50, secret=secret)
     for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(ParameterError, match="not copied|not pickled"):
+        with pytest.raises(ParameterError, match=r"not copied|not pickled"):
             attempt(first)
     assert SparseCount.restore(first.snapshot()).step(1).tick == 1
 
