@@ -103,7 +103,9 @@ def test_numbers_of_a_factorisation_are_part_of_its_fingerprint() -> None:
             first, *rest = super().public_parameters()
             return (first * (1 + 2**-40), *rest)
 
-    assert declaration_fingerprint({}, Nudged(64), 1.0) != declaration_fingerprint({}, SquareRoot(64), 1.0)
+    known = declaration_fingerprint({}, SquareRoot(64), 1.0)
+    assert declaration_fingerprint({}, Nudged(64), 1.0) != known
+    assert declaration_fingerprint({}, SquareRoot(64), 1.0 + 2**-52) != known, "nor may two scales share normals"
 
 
 def test_sparse_counters_and_clients_of_one_secret_differ() -> None:
