@@ -32,6 +32,7 @@ from evercount.queries import (
     TopK,
     Triangles,
     Window,
+    register_encoder,
 )
 from evercount.sparse.sparse_count import SparseCount
 
@@ -65,4 +66,5 @@ __all__ = [
     "Triangles",
     "Window",
     "__version__",
+    "register_encoder",
 ]

@@ -14,6 +14,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from evercount import Budget, Histogram, Secret, Stream
+from evercount import Budget, Histogram, Stream
 from evercount.cli import app
 from evercount.examples import flu
 from evercount.files.run_state import State
+from evercount.mechanisms.exact.exact_noise import ExactStream
 
 pytest.importorskip("duckdb")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -78,10 +80,13 @@ def rows(name: str = "out.csv") -> list[dict[str, Any]]:
 
 
 def same_noise(name: str = "out.csv.state") -> Stream:
-    """A new stream with the secret of a state: what the engine says about the same counts."""
+    """A new stream with the key of a state: what the engine says about the same counts."""
     made = Stream.restore(State.load(Path(name).read_bytes()).stream)
-    secret = Secret.from_hex(made._noise.dump()["state"]["secret"])
-    return Stream(made.query, made.budget, made.horizon, secret=secret)
+    assert made._noise.key is not None
+    noise = ExactStream(made.factorization, made.sigma / made.query.grid, made.query.cells, made._noise.key)
+    stream = Stream(made.query, made.budget, made.horizon, replay=True)
+    stream._noise = replace(made._noise, stream=noise)
+    return stream
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
@@ -292,11 +297,11 @@ def test_ctrl_c_leaves_things_whole(folder: Path, monkeypatch: pytest.MonkeyPatc
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     real, calls = Stream._publish, []
 
-    def interrupted(self: Stream, *args: Any) -> Any:
+    def interrupted(self: Stream, *args: Any, **more: Any) -> Any:
         calls.append(1)
         if len(calls) == 1:
             signal.raise_signal(signal.SIGINT)
-        return real(self, *args)
+        return real(self, *args, **more)
 
     monkeypatch.setattr(Stream, "_publish", interrupted)
     stopped = run(end=at(9))

@@ -120,7 +120,7 @@ def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
         ticks[schedule.tick_of(row["instant"]) - 1].append(payload)
     counting = query.event_columns == ()
     increments = [query.encode(None, len(tick) if counting else tick)[0] for tick in ticks]
-    stream = declaration.build(secret=secret)
+    stream = declaration.build(secret=secret, replay=True)
     found: Rows = []
     for number, increment in enumerate(increments, 1):
         for table in close_ticks(stream, TickTotals.dense(number, [increment]), schedule.starts_of):

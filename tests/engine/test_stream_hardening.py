@@ -40,7 +40,7 @@ def test_users_are_named_always_or_never():
             attempt()
     assert Stream.restore(stream.snapshot()).step(None, users=["b"]).tick == 2
     plain = Stream(Count(), USERS, 8)
-    plain.step(3)
+    plain.step(3, capped=True)
     with pytest.raises(ParameterError, match="every tick must do the same"):
         plain.step(None, users=["a"])
 
@@ -107,7 +107,7 @@ def test_an_interrupted_encoder_is_rolled_back(monkeypatch):
 
 def test_snapshots_that_lack_something_are_refused():
     data, arrays = unpack(Stream(Count(), BUDGET, 5).snapshot())
-    for missing in data:
+    for missing in data.keys() - {"counting"}:  # earlier versions did not write it
         damaged = {key: value for key, value in data.items() if key != missing}
         with pytest.raises(SnapshotError):
             Stream.restore(pack(damaged, arrays))
@@ -127,10 +127,10 @@ def test_fingerprints_see_every_event():
 def test_a_tick_may_be_an_iterator():
     """It is read once: the fingerprint must not use up the events."""
     listed = Stream(Histogram(["a", "b"]), BUDGET, 5, secret=SECRET)
-    lazy = Stream(Histogram(["a", "b"]), BUDGET, 5, secret=SECRET)
+    lazy = Stream(Histogram(["a", "b"]), BUDGET, 5, secret=SECRET, replay=True)
     assert lazy.step(iter(["a"] * 1000)).values.tolist() == listed.step(["a"] * 1000).values.tolist()
     assert lazy.step(iter(["a"] * 1000), tick=1).tick == 1, "a retry with the same events"
-    named, plain = (Stream(Histogram(["a", "b"]), USERS, 5, secret=SECRET) for _ in range(2))
+    named, plain = (Stream(Histogram(["a", "b"]), USERS, 5, secret=SECRET, replay=True) for _ in range(2))
     released = named.step(iter(["a", "b"]), users=iter("xy"))
     assert released.values.tolist() == plain.step(["a", "b"], users=["x", "y"]).values.tolist()
 

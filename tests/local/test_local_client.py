@@ -61,7 +61,7 @@ def test_message_is_the_rounding_of_the_exact_sum(form: str, buckets: int) -> No
         client = LocalClient(0.5, 1e-6, 2000, SECRET, form, buckets=buckets)  # type: ignore[arg-type]
         plan = client.plan
         got = unpack(plan, client.message(value)).astype(int)
-        noise = NormalSequence(SECRET, plan.entries)
+        noise = NormalSequence(client._secret, plan.entries)
         z = [noise.exact(number) for number in range(plan.entries)]
         j = max(1, int(np.ceil(value * plan.w)))
         assert got.tolist() == rounded(plan, j, z)

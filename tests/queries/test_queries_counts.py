@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from evercount import Average, Count, Sum, Window
+from evercount import Average, Budget, Count, Stream, Sum, Window
 from evercount.errors import ParameterError, UnknownName
+from evercount.mechanisms.laplace_noise import grid_units
+from evercount.privacy import gaussian
 from evercount.queries.window import window_errors
 
 
@@ -31,6 +35,63 @@ def test_sensitivity_by_enumeration(query):
     assert removed == pytest.approx(query.squared_sensitivity("add-remove"))
     swapped = max(change(query, [*rest, v], [*rest, w]) for v, w in itertools.product(values, values))
     assert max(swapped, removed if query.cells == 2 else 0) == pytest.approx(query.squared_sensitivity("replace"))
+
+
+def units_of(query, value):
+    """What the encoder makes of one event, in whole grid units of each cell."""
+    return query.encode(None, [value])[0].tolist()
+
+
+RANGES = [
+    (-8738.05, -8738.04, 0.01),
+    (-9472.81, -9472.80, 0.01),
+    (0.1, 0.3, 0.1),
+    (-0.3, 0.6, 0.1),
+    (-1.1, 2.2, 0.1),
+    (1e5 + 0.1, 1e5 + 0.2, 0.1),
+    (-104857.6, -104857.5, 0.1),
+    (-1 / 3, 2 / 3, 1 / 3),
+    (7e-5, 9e-5, 1e-5),
+    (1048575, 1048576, 1),
+]
+
+
+@pytest.mark.parametrize("limits", RANGES)
+@pytest.mark.parametrize("make", [Sum, Average])
+def test_sensitivity_is_what_the_encoder_can_do_on_any_grid(make, limits):
+    """In exact arithmetic: no pair of events may change the increments by more than S says, in real units."""
+    query = make(*limits)
+    lo, hi, grid = query.lo, query.hi, Fraction(query.grid)
+    near = [math.nextafter(end, other) for end, other in ((lo, hi), (hi, lo))]
+    values = [lo, hi, *near, *np.linspace(lo, hi, 9).tolist(), *(lo + np.arange(4) * (hi - lo) / 3).tolist()]
+    ends = [units_of(query, value)[0] for value in values if lo <= value <= hi]
+    for adjacency, units in (("add-remove", max(map(abs, ends))), ("replace", max(ends) - min(ends))):
+        stated, real = Fraction(query.squared_sensitivity(adjacency)), (units * grid) ** 2
+        assert abs(stated / real - 1) < Fraction(1, 10**15), "true, and no larger than needed"
+        assert grid_units(query.l1_sensitivity(adjacency), query.grid) == units, "pure noise is not doubled"
+
+
+@pytest.mark.parametrize("limits", [(-8738.05, -8738.0, 0.05), (0, 3, 0.1), (-2, 1, 1.0), (-0.3, 0.6, 0.1)])
+def test_averages_per_event_count_in_whole_units(limits):
+    query = Average(*limits, per="event")
+    ends = [units_of(query, value) for value in (query.lo, query.hi, (query.lo + query.hi) / 2)]
+    absent = max(a * a + b * b for a, b in ends)
+    swapped = max((a - c) ** 2 + (b - d) ** 2 for a, b in ends for c, d in ends)
+    exact = Fraction(query.grid) ** 2
+    for adjacency, units in (("add-remove", absent), ("replace", max(absent, swapped))):
+        assert abs(Fraction(query.squared_sensitivity(adjacency)) / (units * exact) - 1) < Fraction(1, 10**15)
+    l1 = max(abs(a) + abs(b) for a, b in ends)
+    assert grid_units(query.l1_sensitivity("add-remove"), query.grid) == l1
+
+
+def test_a_sum_far_from_zero_spends_no_more_than_its_delta():
+    """It spent 1.0000000053e-9 of 1e-9: the noise in grid units, against the change in grid units."""
+    query, budget = Sum(-8738.05, -8738.04, 0.01), Budget(1.0, 1e-9, adjacency="replace")
+    stream = Stream(query, budget, 40, "identity")
+    scale = stream.sigma / query.grid
+    assert gaussian.delta_upper(1 / scale, budget.epsilon) + stream.numeric_delta <= budget.delta
+    pure = Budget(1.0, 0.0, adjacency="replace")
+    assert Stream(Sum(-9472.81, -9472.80, 0.01), pure, 40).sigma == Stream(Sum(0, 0.01, 0.01), pure, 40).sigma
 
 
 def test_count_sensitivity_is_one():

@@ -298,3 +298,25 @@ def test_numpy_updates_are_read() -> None:
     row, state = Edges(4).encode(Edges(4).initial_state(), np.array([[0, 1], [3, 2]]))
     assert row.tolist() == [2]
     assert json.dumps(Edges(4).dump_state(state))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("enforced", [False, True])
+def test_which_streams_never_refuse_an_update_because_of_others(name: str, enforced: bool) -> None:
+    """ignore-duplicates takes every legal update in any order; insert refuses one that came before, enforced or not."""
+    if not enforced and MAKERS[name][0].needs_degree:
+        with pytest.raises(ParameterError, match="max_degree"):
+            MAKERS[name][0](6, stream="ignore-duplicates", **MAKERS[name][1])
+        return
+    degree = {"max_degree": 2, "enforce_degree": True} if enforced else {}
+    rng = random.Random(5)
+    pairs = list(itertools.combinations(range(6), 2))
+    ends = [(u, v, rng.randint(1, 4)) if name == "spanning-forest" else (u, v) for u, v in rng.choices(pairs, k=200)]
+    query = make(name, 6, "ignore-duplicates", **degree)
+    state = query.initial_state()
+    for update in ends:
+        _, state = query.encode(state, [update])
+    strict = make(name, 6, "insert", **degree)
+    _, state = strict.encode(strict.initial_state(), ends[:1])
+    with pytest.raises(InputError, match="second time"):
+        strict.encode(state, ends[:1])

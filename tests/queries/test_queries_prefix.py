@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from evercount import Budget, Stream, register_encoder
 from evercount.audit.check_query import check
 from evercount.audit.neighbours import (
     all_neighbours,
@@ -21,7 +22,10 @@ from evercount.audit.neighbours import (
     random_neighbours,
     worst_pair,
 )
-from evercount.errors import InputError, ParameterError, TooLarge
+from evercount.declare.declaration import Declaration
+from evercount.engine.snapshot_format import pack, unpack
+from evercount.errors import InputError, ParameterError, SnapshotError, TooLarge
+from evercount.queries import prefix
 from evercount.queries.histogram import Histogram
 from evercount.queries.prefix import PrefixQuery
 from evercount.queries.substrings import Substrings
@@ -112,23 +116,90 @@ def test_bad_parameters() -> None:
         RISES.squared_sensitivity("add-remove")
 
 
-def test_identity_by_module_and_name() -> None:
+@pytest.fixture
+def encoders(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The registry, empty; what a test registers is forgotten after it."""
+    empty: dict[str, Any] = {}
+    monkeypatch.setattr(prefix, "_ENCODERS", empty)
+    return empty
+
+
+def test_identity_by_registered_name(encoders: dict[str, Any]) -> None:
+    register_encoder("parity", parity)
+    register_encoder("rises")(ups_and_downs)
+    register_encoder("of a class", Holder.encode)
     for query in (EVENS, RISES, PrefixQuery(Holder.encode, 1, {"add-remove": 1}, grid=0.5)):
         assert PrefixQuery(**json.loads(json.dumps(query.parameters()))) == query
+    assert EVENS.parameters()["encode"] == "parity"
     local = PrefixQuery(lambda events: [1], 1, {"replace": 1})
     same_name = PrefixQuery(lambda events: [2], 1, {"replace": 1})
     assert local.parameters() == same_name.parameters()
     assert local != same_name
-    with pytest.raises(ParameterError, match="import its module first"):
+    with pytest.raises(ParameterError, match="no encoder is registered"):
         PrefixQuery(**local.parameters())
 
 
-def test_restoring_imports_nothing_and_takes_no_foreign_attribute() -> None:
-    assert "this" not in sys.modules
-    for path in ("this:s", "os:system.__call__", "nowhere:f", "nocolon", "json:decoder"):
+def test_a_name_stands_for_one_encoder(encoders: dict[str, Any]) -> None:
+    register_encoder("sums", parity)
+    assert register_encoder("sums", parity) is parity, "a module may be imported again"
+    with pytest.raises(ParameterError, match="is taken"):
+        register_encoder("sums", ups_and_downs)
+    register_encoder("lambda", lambda events: [1])
+    with pytest.raises(ParameterError, match="is taken"):
+        register_encoder("lambda", lambda events: [2])
+    for name in ("", "\u202eevil", 3):
         with pytest.raises(ParameterError):
-            PrefixQuery(path, 1, {"replace": 1})
+            register_encoder(name, parity)  # type: ignore[call-overload]
+    with pytest.raises(ParameterError, match="a function"):
+        register_encoder("number", 3)  # type: ignore[type-var]
+
+
+NAMES = [
+    "subprocess:getoutput",
+    "os:system",
+    "builtins:eval",
+    "this:s",
+    "os:system.__call__",
+    "nowhere:f",
+    "nocolon",
+    "json:decoder",
+    "test_queries_prefix:parity",
+    "test_queries_prefix:Holder.encode",
+    "",
+    ":",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_name_is_resolved_but_those_of_registered_encoders(encoders: dict[str, Any], name: str) -> None:
+    """By the constructor, by a declaration (HTTP, streams.toml), by a snapshot: loaded or not, the name is refused."""
     assert "this" not in sys.modules
+    parameters = {"encode": name, "cells": 1, "sensitivity": {"add-remove": 1}}
+    with pytest.raises(ParameterError, match="no encoder is registered"):
+        PrefixQuery(**parameters)  # type: ignore[arg-type]
+    table = {"name": "x", "query": {"name": "prefix", "parameters": parameters}}
+    with pytest.raises(ParameterError, match="no encoder is registered"):
+        Declaration.from_dict({**table, "budget": {"epsilon": 1, "delta": 1e-9}})
+    data, arrays = unpack(Stream(PrefixQuery(Holder.encode, 1, {"add-remove": 1}), Budget(1.0, 1e-9), 8).snapshot())
+    data["query"]["parameters"]["encode"] = name
+    with pytest.raises(SnapshotError, match="no encoder is registered"):
+        Stream.restore(pack(data, arrays))
+    assert "this" not in sys.modules
+
+
+def test_snapshots_that_name_a_path_are_restored_once_that_function_is_registered(encoders: dict[str, Any]) -> None:
+    """So are the snapshots of earlier versions, which always name the path."""
+    stream = Stream(EVENS, Budget(1.0, 1e-9), 8)
+    stream.step([1, 2])
+    blob = stream.snapshot()
+    assert unpack(blob)[0]["query"]["parameters"]["encode"] == "test_queries_prefix:parity"
+    with pytest.raises(SnapshotError, match="register_encoder"):
+        Stream.restore(blob)
+    register_encoder("any name", parity)
+    assert np.array_equal(Stream.restore(blob).step([3]).values, stream.step([3]).values)
+    encoders.clear()
+    register_encoder("test_queries_prefix:parity", parity)
+    assert Stream.restore(blob).tick == 1
 
 
 # -- neighbours and norms --------------------------------------------------------------------------------------

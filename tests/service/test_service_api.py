@@ -371,7 +371,7 @@ def test_a_stream_that_cannot_go_on_stops_alone(client: httpx.Client, service: S
     for name in ("flu", "other"):
         declare(client, name=name, tick="1h", start=START)
 
-    def refuse(_: Any) -> Any:
+    def refuse(_: Any, **more: Any) -> Any:
         raise InputError("this tick cannot be released")
 
     for number in range(3):

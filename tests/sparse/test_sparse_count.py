@@ -172,6 +172,7 @@ def test_step_run_and_restore_agree() -> None:
         whole = SparseCount(3.0, 600, delta, ones, secret=secret(6)).run(counts)
         single = SparseCount(3.0, 600, delta, ones, secret=secret(6))
         assert [single.step(c) for c in counts] == whole
+        single.close()
         paused = SparseCount(3.0, 600, delta, ones, secret=secret(6))
         paused.run(counts[:333])
         again = SparseCount.restore(paused.snapshot())

@@ -63,7 +63,7 @@ def test_a_full_disk_undoes_everything_and_goes_on_when_there_is_room(tmp_path: 
     assert live.totals.tolist() == before
     limit_pages(store, None)
     store.close_ticks(live, 5, 0.0)
-    plain = live.declaration.build(secret=secret)
+    plain = live.declaration.build(secret=secret, replay=True)
     for release in store.all_releases("wide"):
         totals = live.encode([1, 2, 2]) if release["tick"] == 1 else live.encode([])
         if release["tick"] == closed + 1:

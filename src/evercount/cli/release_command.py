@@ -228,7 +228,7 @@ def declared(flags: Flags) -> StreamDeclaration:
 
     return StreamDeclaration(
         name="release",
-        query=build_query(name, parameters),
+        query=build_query(name, parameters, stored=True),  # a run that starts a stream checks its keys
         budget=Budget(flags["epsilon"], flags["delta"], adjacency=flags["adjacency"] or "add-remove", **unit),
         schedule=Schedule.of(flags["every"], flags["start"], flags["tz"] or "UTC"),
         horizon=None if flags["horizon"] is None else parse_horizon(flags["horizon"]),

@@ -9,6 +9,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -23,6 +24,7 @@ from evercount.errors import ParameterError, TooLarge, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries import Query, build_query
+from evercount.text_rules import check_public_text, stored_texts
 
 Late = Literal["drop", "next"]
 
@@ -94,6 +96,8 @@ class StreamDeclaration:
             )
         if not isinstance(self.description, str) or len(self.description) > LONGEST_DESCRIPTION:
             raise ParameterError(f"description must be a text of at most {LONGEST_DESCRIPTION} characters")
+        for line in filter(None, map(str.strip, self.description.splitlines())):
+            check_public_text("description:", line)
         if self.horizon is not None and (
             isinstance(self.horizon, bool)
             or not isinstance(self.horizon, int)
@@ -131,11 +135,17 @@ class StreamDeclaration:
 
         Args:
             data: a table with the fields of `FIELDS`.
-            stored: whether an earlier version may have written it: calendar ticks were then always in UTC.
+            stored: whether it was stored by an earlier version: calendar ticks were then always in UTC, and texts of
+                keys had no rule.
 
         Raises:
             ParameterError: a field is missing, unknown or outside its domain.
         """
+        with stored_texts() if stored else nullcontext():
+            return cls._from_table(data, stored)
+
+    @classmethod
+    def _from_table(cls, data: Any, stored: bool) -> StreamDeclaration:
         table = _table("a stream's declaration", data, FIELDS, required=("name", "query", "budget"))
         tick, zone = table.get("tick", MANUAL), table.get("zone")
         schedule = Schedule(tick, None, "UTC" if zone is None else zone)
@@ -228,8 +238,10 @@ class StreamDeclaration:
 
     # -- the engine ------------------------------------------------------------------------------------------------
 
-    def build(self, noise: str = "exact", secret: Secret | None = None, seed: int | None = None) -> Stream:
-        """The stream before its first tick."""
+    def build(
+        self, noise: str = "exact", secret: Secret | None = None, seed: int | None = None, *, replay: bool = False
+    ) -> Stream:
+        """The stream before its first tick; `replay`: to recompute its noise, never to publish."""
         return Stream(
             self.query,
             self.budget,
@@ -239,6 +251,7 @@ class StreamDeclaration:
             secret=secret,
             seed=seed,
             postprocess=self.postprocess,
+            replay=replay,
         )
 
     # -- compat

@@ -41,11 +41,28 @@ def sensitivity_on(engine: Factorization, query: Query, adjacency: Adjacency) ->
 
 
 def make_noise(
-    name: str, query: Query, engine: Factorization, budget: Budget, horizon: int | None, **rest: Any
+    name: str,
+    query: Query,
+    engine: Factorization,
+    budget: Budget,
+    horizon: int | None,
+    postprocess: tuple[str, ...] = (),
+    **rest: Any,
 ) -> Noise:
-    """The noise of a stream: Laplace on a pure tree where δ = 0, else Gaussian through the factorisation."""
+    """The noise of a stream: Laplace on a pure tree where δ = 0, else Gaussian through the factorisation.
+
+    Its key belongs to the whole declaration (`mechanisms.declared_key`).
+    """
+    declaration = {
+        "query": [query.name, query.parameters()],
+        "budget": budget.to_dict(),
+        "horizon": horizon,
+        "noise": name,
+        "grid": float(query.grid).hex(),
+        "postprocess": postprocess,
+    }
     if budget.pure:
-        return build_pure_for(query, budget, engine, name, **rest)
+        return build_pure_for(query, budget, engine, name, declaration=declaration, **rest)
     return build_noise(
         name,
         engine,
@@ -55,6 +72,7 @@ def make_noise(
         budget=budget,
         horizon=horizon,
         restart=query.restart,
+        declaration=declaration,
         **rest,
     )
 

@@ -38,5 +38,5 @@ def close_ticks(
     if totals.first_tick != stream.tick + 1:
         raise InputError(f"the totals begin at tick {totals.first_tick}, and the stream's next is {stream.tick + 1}")
     for first, rows in totals.blocks(numbers):
-        releases = stream.run_totals(rows)
+        releases = stream.run_totals(rows, capped=stream.budget.unit == "user")
         yield ReleaseTable.of(releases, starts(first, len(rows)), level)

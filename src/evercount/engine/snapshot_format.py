@@ -21,6 +21,9 @@ MAGIC = b"evercount snapshot\n"
 VERSION = 1
 DIGEST = 32
 
+DTYPES = {text: np.dtype(text) for text in ("<i8", "<f8", ">i8", ">f8")}
+"""The kinds of numbers that a snapshot holds; no other is read."""
+
 Arrays = dict[str, npt.NDArray[Any] | None]
 
 
@@ -63,7 +66,7 @@ def unpack(blob: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays = {
             name: None
             if item is None
-            else np.frombuffer(base64.b85decode(item["bytes"]), dtype=item["dtype"]).reshape(item["shape"]).copy()
+            else np.frombuffer(base64.b85decode(item["bytes"]), DTYPES[item["dtype"]]).reshape(item["shape"]).copy()
             for name, item in content["arrays"].items()
         }
         return content["data"], arrays

@@ -6,8 +6,7 @@ events ──encode──► increments ──add──► running sums ──+ 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +16,14 @@ from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Release, Releases
 from evercount.engine.retry import Seen
 from evercount.engine.snapshot_format import pack, unpack
+from evercount.engine.user_counting import (
+    Counting,
+    cap_run,
+    cap_tick,
+    choose_counting,
+    guarantee_sentence,
+    stored_counting,
+)
 from evercount.errors import (
     AlreadyReleased,
     EvercountError,
@@ -29,18 +36,17 @@ from evercount.errors import (
 from evercount.factorizations import check_horizon
 from evercount.mechanisms import NOISES
 from evercount.mechanisms.exact.exact_noise import PrecisionReached
-from evercount.noise import Secret
+from evercount.noise import NoiseOwner, Secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
-from evercount.queries.counts import Count
-from evercount.queries.user_cap import UserState, cap_per_user, initial_users
+from evercount.queries.user_cap import UserState, initial_users
 from evercount.queries.window import Window
 
 CHUNK = 1 << 18
 """Numbers of a run that are processed at a time."""
 
 
-class Stream:
+class Stream(NoiseOwner):
     """Running sums of a query, released after every tick under one budget for all ticks together.
 
     Guarantee. The sequence of all releases of one stream is (ε, δ)-DP for the budget's adjacency and unit: noise is one
@@ -50,8 +56,13 @@ class Stream:
     for real-number arithmetic only. Tests: tests/engine/test_stream_privacy.py.
 
     `postprocess` may name "nonnegative", "integer" and "monotone": applied to what is published, never revising the
-    past. A stream is for one thread at a time.
+    past. A stream is for one thread at a time, and for the process that made it. One secret may serve several streams
+    if their declarations differ: each has a key of its own. A second live stream of the same secret and declaration is
+    refused; `replay=True` allows it for an audit: such a stream says that it must not be published, and gives no
+    snapshot, so that no store can take it.
     """
+
+    owner_noun: ClassVar[str] = "stream"
 
     def __init__(
         self,
@@ -64,6 +75,7 @@ class Stream:
         seed: int | None = None,
         secret: Secret | None = None,
         postprocess: Iterable[str] = (),
+        replay: bool = False,
     ) -> None:
         if not isinstance(query, Query):
             raise ParameterError(f"the first argument must be a query such as Count(), got {query!r}")
@@ -76,7 +88,11 @@ class Stream:
         self.budget = budget
         self.postprocess = check_postprocess(postprocess)
         check_fit(self.query, budget, self.postprocess)
-        self._noise = make_noise(noise, self.query, self.factorization, budget, self.horizon, seed=seed, secret=secret)
+        self._noise = make_noise(
+            noise, self.query, self.factorization, budget, self.horizon, self.postprocess, seed=seed, secret=secret
+        )
+        self.replay = replay
+        self._own(None if replay else self._noise.key)
         self._errors = ErrorModel(self.query, self.factorization, self.sigma, self._noise.stream.rounded)
         self._tick = 0
         self._totals = np.zeros(self.query.cells, np.int64)
@@ -85,7 +101,7 @@ class Stream:
         self._last: tuple[Seen, Release] | None = None
         self._highest: FloatArray | None = None
         self._users = initial_users()
-        self._named = False  # whether ticks name the users of their events
+        self._counting: Counting | None = None
         self._torn = False  # whether an interruption left it between two ticks
         self._last_scale: list[Any] | None = None
 
@@ -111,13 +127,10 @@ class Stream:
         """The kind of noise, as every release states it."""
         return self._noise.stream.name
 
-    @cached_property
+    @property
     def guarantee(self) -> str:
-        """The guarantee in one sentence."""
-        sentence = self.budget.sentence()
-        if self.noise != "exact":
-            sentence += f" Noise: {self.noise}; this holds for real-number arithmetic only: do not publish."
-        return sentence
+        """The guarantee in one sentence, with what the caller promised for it."""
+        return guarantee_sentence(self.budget, self._counting, self.replay, self.noise)
 
     def std(self, ticks: Any) -> FloatArray:
         """Exact std of what is published at 1-based ticks, past or future, shape (ticks, outputs or 1)."""
@@ -132,12 +145,16 @@ class Stream:
 
     # -- the flow ---------------------------------------------------------------------------------------------------
 
-    def step(self, events: Any, tick: int | None = None, users: Iterable[str] | None = None) -> Release:
+    def step(
+        self, events: Any, tick: int | None = None, users: Iterable[str] | None = None, *, capped: bool = False
+    ) -> Release:
         """Release the next tick. With `tick`, a retry of the last tick with the same events reads back its release.
 
         A tick that is already released with different events is refused (AlreadyReleased), as is a tick out of turn.
         `users` names the user of each event (for `Count`, events may then be None: one event per user named); events
         beyond a user's first `budget.max_events` of the whole stream are dropped (`queries/user_cap.proof.md`).
+        Where the budget protects users, every tick names them, or the caller promises with `capped` that all ticks
+        together hold at most `budget.max_events` events of each user; the guarantee then says so.
         """
         if hasattr(events, "__next__"):  # an iterator can be read once only, and the fingerprint reads it too
             events = list(events)
@@ -145,19 +162,20 @@ class Stream:
             raise InputError("users name the user of each event: a sequence of texts, not one text")
         named = None if users is None else list(users)
         seen = Seen(events if named is None else [named, events])
-        return self._step(seen, tick, named is not None, lambda: self._encoded(events, named))
+        way = self._account(named is not None, capped)
+        return self._step(seen, tick, way, lambda: self._encoded(events, named))
 
     def _step(
-        self, seen: Seen, tick: int | None, named: bool, encode: Callable[[], tuple[IntArray, Any, UserState]]
+        self, seen: Seen, tick: int | None, way: Counting, encode: Callable[[], tuple[IntArray, Any, UserState]]
     ) -> Release:
         """The next tick, or what a retry reads back. `encode` gives its increments and the states after it."""
+        self._check_owner()
         if tick is not None:
             if isinstance(tick, bool) or not isinstance(tick, int | np.integer) or tick < 1:
                 raise InputError(f"tick must be a whole number of at least 1, got {tick!r}")
             if tick != self._tick + 1:
                 return self._again(tick, seen)
         self._check_room(1)
-        self._check_users(named)
         self._torn = True  # from here to the end of the tick an interruption leaves the stream refusing
         try:
             row, encoder, changes = encode()
@@ -165,6 +183,7 @@ class Stream:
             # a refusal comes before anything is changed; other failures harm only encoders that work in place
             self._torn = self.query.in_place and not isinstance(error, EvercountError)
             raise
+        self._counting = way
         release = self._releases(row[np.newaxis])[0]
         self._encoder, self._last = encoder, (seen, release)
         self._users.update(changes)
@@ -174,79 +193,70 @@ class Stream:
     def _encoded(self, events: Any, users: Sequence[str] | None) -> tuple[IntArray, Any, UserState]:
         changes: UserState = {}
         if users is not None:
-            events, changes = self._capped(events, users)
+            events, changes = cap_tick(self.query, events, users, self.budget.max_events, self._users)
         return *self.query.encode(self._encoder, events), changes
 
-    def _capped(self, events: Any, users: Sequence[str]) -> tuple[Any, UserState]:
-        """The tick without events beyond their user's cap; for Count, how many events of value 1 are left."""
-        counting = isinstance(self.query, Count)
-        if events is None and counting:
-            listed: list[Any] = [1] * len(users)
-        elif isinstance(events, Iterable):
-            listed = list(events)
-        else:
-            raise InputError("with users, a tick is a sequence of events, one for each user named")
-        if len(listed) != len(users):
-            raise InputError(f"{len(listed)} events but {len(users)} users: there must be one user for each event")
-        if counting and any(isinstance(event, str) or event not in (0, 1) for event in listed):
-            raise InputError("with users, each event of a count is 1 (or 0); leave events out to count them all")
-        kept, changes = cap_per_user(zip(users, listed, strict=True), self.budget.max_events, self._users)
-        return (sum(int(event) for event in kept) if counting else kept), changes
-
-    def _check_users(self, named: bool) -> None:
-        """Refuse users where none are protected, and ticks without users once users were named."""
-        if named and self.budget.unit != "user":
-            raise ParameterError("users are given but the budget protects events; use Budget(..., unit='user')")
-        if self._tick and self.budget.unit == "user" and named != self._named:
-            raise ParameterError(
-                "this stream "
-                + ("names users" if self._named else "does not name users")
-                + " from its first tick on, so every tick must do the same: the cap counts events of the whole stream"
-            )
-        self._named = named
+    def _account(self, named: bool, capped: bool) -> Counting:
+        """How the next ticks account for users, as all ticks before did."""
+        return choose_counting(self.budget, self._counting if self._tick else None, named, capped)
 
     def prepare(self) -> None:
         """Make the noise of the next ticks now, so that the next `step` is fast; it changes no number."""
+        self._check_owner()
         self._noise.stream.prepare()
 
-    def step_totals(self, totals: Any, tick: int | None = None) -> Release:
+    def step_totals(self, totals: Any, tick: int | None = None, *, capped: bool = False) -> Release:
         """As `step`, for events that were already added up per cell (grid units): see `Query.encode_totals`."""
-        return self._step(Seen(totals), tick, False, lambda: (*self.query.encode_totals(self._encoder, totals), {}))
+        way = self._account(False, capped)
+        return self._step(Seen(totals), tick, way, lambda: (*self.query.encode_totals(self._encoder, totals), {}))
 
-    def run(self, ticks: Iterable[Any]) -> Releases:
-        """Release many ticks: the same numbers as one `step` for each."""
+    def run(
+        self, ticks: Iterable[Any], users: Iterable[Iterable[str]] | None = None, *, capped: bool = False
+    ) -> Releases:
+        """Release many ticks: the same numbers as one `step` for each. `users` names the users, tick by tick."""
         if not isinstance(ticks, Iterable) or isinstance(ticks, Mapping):
             raise InputError(f"a run is a sequence of ticks, not {type(ticks).__name__}; for one tick use step")
         if isinstance(ticks, Iterator):
             ticks = list(ticks)
+        self._check_owner()
+        way = self._account(users is not None, capped)
         self._check_room(0)
         before = self.query.dump_state(self._encoder) if self._encoder is not None else None
         self._torn = True
+        changes: UserState = {}
         try:
+            if users is not None:
+                ticks, changes = cap_run(self.query, ticks, users, self.budget.max_events, self._users)
             increments, encoder = self.query.encode_run(self._encoder, ticks)
             self._check_limit(len(increments))
-            self._check_users(False)
         except BaseException:
             if before is not None:  # an encoder may have advanced in place before a later tick was refused
                 self._encoder = self.query.load_state(before)
             self._torn = False
             raise
-        return self._close_run(increments, encoder)
+        return self._close_run(increments, encoder, way, changes)
 
-    def run_totals(self, totals: Any) -> Releases:
+    def run_totals(self, totals: Any, *, capped: bool = False) -> Releases:
         """As `run`, for ticks that were already added up, shape (ticks, cells): see `Query.encode_totals`."""
         if not isinstance(totals, Iterable):
             raise InputError(f"totals are a sequence of ticks, not {type(totals).__name__}")
-        rows = [self.query.encode_totals(self._encoder, row)[0] for row in totals]
-        increments = np.stack(rows) if rows else np.empty((0, self.query.cells), np.int64)
+        self._check_owner()
+        way = self._account(False, capped)
+        try:
+            rows = totals if isinstance(totals, np.ndarray) else np.asarray(list(totals))
+        except ValueError as error:
+            raise InputError("totals must be rows of one length, one row for each tick") from error
+        rows = rows if len(rows) else np.empty((0, self.query.cells), np.int64)
+        increments = self.query.encode_totals_run(self._encoder, rows)
         self._check_room(len(increments))
-        self._check_users(False)
-        return self._close_run(increments, self._encoder)
+        return self._close_run(increments, self._encoder, way, {})
 
-    def _close_run(self, increments: IntArray, encoder: Any) -> Releases:
+    def _close_run(self, increments: IntArray, encoder: Any, way: Counting, changes: UserState) -> Releases:
         self._torn = True
+        self._counting = way
         releases = self._releases(increments)
         self._encoder, self._last = encoder, None
+        self._users.update(changes)
         self._torn = False
         return releases
 
@@ -327,15 +337,6 @@ class Stream:
                 self._highest = published[-1].copy()
         return published
 
-    def __copy__(self) -> NoReturn:
-        raise ParameterError("a stream is not copied: two streams with one noise would reveal how their data differ")
-
-    def __deepcopy__(self, memo: Any) -> NoReturn:
-        self.__copy__()
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise ParameterError("a stream is not pickled: keep snapshot() where passwords are kept")
-
     # -- refusals -----------------------------------------------------------------------------------------------------
 
     def _check_room(self, ticks: int) -> None:
@@ -373,7 +374,10 @@ class Stream:
         one releases the same ticks again with the same noise, and if their data differ (late events, say), the
         difference of the two releases reveals it exactly. The store of `evercount serve` sees to both.
         """
+        self._check_owner()
         self._check_whole()
+        if self.replay:
+            raise ParameterError("a replay gives no snapshot: it repeats the noise of another stream, for audits only")
         last = None
         if self._last is not None:
             seen, release = self._last
@@ -390,7 +394,8 @@ class Stream:
                 "encoder": self.query.dump_state(self._encoder),
                 "last": last,
                 "users": self._users,
-                "named": self._named,
+                "named": self._counting == "named",
+                "counting": self._counting,
             },
             {"totals": self._totals, "memory": self._memory, "highest": self._highest},
         )
@@ -415,7 +420,7 @@ class Stream:
     def _restored(cls, data: dict[str, Any], arrays: dict[str, Any]) -> Stream:
         from evercount.queries import build_query
 
-        query = build_query(data["query"]["name"], data["query"]["parameters"])
+        query = build_query(data["query"]["name"], data["query"]["parameters"], stored=True)
         stream = cls.__new__(cls)
         stream.query = query
         stream.horizon = data["horizon"]
@@ -428,6 +433,8 @@ class Stream:
         stream._noise = make_noise(
             data["noise"]["name"], query, stream.factorization, stream.budget, stream.horizon, dumped=data["noise"]
         )
+        stream.replay = False
+        stream._own(stream._noise.key, restored=True)
         stream._errors = ErrorModel(query, stream.factorization, stream.sigma, stream._noise.stream.rounded)
         stream._tick = data["tick"]
         if stream._noise.stream.tick != stream._tick:
@@ -438,7 +445,7 @@ class Stream:
         stream._highest = arrays["highest"]
         stream._encoder = query.load_state(data["encoder"]) if data["encoder"] is not None else None
         stream._users = data["users"]
-        stream._named = data["named"]
+        stream._counting = stored_counting(data, stream.budget)
         stream._torn = False
         stream._last = None
         if data["last"] is not None:

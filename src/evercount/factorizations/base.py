@@ -70,6 +70,10 @@ class Factorization(ABC):
         """
         return False
 
+    def public_parameters(self) -> tuple[FloatArray, ...]:
+        """The numbers beside `name` and `horizon` that fix L, as arrays of doubles: for fingerprints of noise."""
+        return ()
+
     # -- norms -------------------------------------------------------------------------------------------------
 
     @abstractmethod

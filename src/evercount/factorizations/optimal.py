@@ -69,6 +69,10 @@ class Optimal(Factorization):
         size = self._check_dense(ticks)
         return self._left[:size, :size].copy(), self._right[:size, :size].copy()
 
+    def public_parameters(self) -> tuple[FloatArray, ...]:
+        """See `Factorization`: L itself."""
+        return (self._left,)
+
     def initial(self, cells: int = 1) -> State:
         """See `Factorization`: all normals so far, for no recurrence is known."""
         return State(0, (np.zeros((0, cells)),))

@@ -62,6 +62,10 @@ class SquareRoot(Factorization):
         """See `Factorization`: d buffers."""
         return State(0, (np.zeros((self.filter.order, cells)),))
 
+    def public_parameters(self) -> tuple[FloatArray, ...]:
+        """See `Factorization`: the filter."""
+        return self.filter.pole_lack, self.filter.zero_lack
+
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
         """See `Factorization`."""
         z = self._check_block(state, z, ticks)

@@ -30,6 +30,7 @@ from evercount.files.source import Prefix, Source, freeze, open_source
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.privacy.composition import check_same_unit, composed_epsilon
+from evercount.text_rules import check_public_text
 
 CHARTS = (".png", ".svg", ".pdf")
 
@@ -102,6 +103,8 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
         job = _settled(job, before)
         declaration = job.declaration
         stream = declaration.build(secret=job.secret) if before is None else Stream.restore(before.stream)
+        if before is None:  # of no ticks: the guarantee states the promise of the cap from the first row on
+            stream.run_totals([], capped=declaration.budget.unit == "user")
         composed = compose_sentence(earlier, Spent(stream.budget.to_dict(), stream.numeric_delta)) if earlier else None
         first, stop = _due(job, stream)
         next_end = declaration.schedule.show(declaration.schedule.start_of(stop + 1))
@@ -153,6 +156,9 @@ def _settled(job: Job, state: State | None) -> Job:
                 f"ticks of {schedule.tick} follow the calendar of a time zone: add --tz Europe/Vienna or --tz UTC; "
                 "for ticks of 86,400 seconds sharp write 24h"
             )
+        if columns_of(declaration).key is not None:
+            for key in declaration.query.row_keys[0]:
+                check_public_text("the key", key)
         return job
     known = StreamDeclaration.from_dict(state.declaration, stored=True)
     if not job.zone_given:

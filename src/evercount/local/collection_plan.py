@@ -216,10 +216,14 @@ class LocalPlan:
         return float(1 << self.shift) / UNIT
 
     @cached_property
+    def public_text(self) -> str:
+        """All that fixes the messages of this plan, in one text."""
+        return f"{VERSION}|{self.epsilon.hex()}|{self.delta.hex()}|{self.w}|{self.form}|{self.scale}|{self.shift}"
+
+    @cached_property
     def digest(self) -> bytes:
         """Four bytes by which client and server know that they mean the same plan."""
-        text = f"{VERSION}|{self.epsilon.hex()}|{self.delta.hex()}|{self.w}|{self.form}|{self.scale}|{self.shift}"
-        return hashlib.blake2b(text.encode(), digest_size=4, person=b"evercount.local").digest()
+        return hashlib.blake2b(self.public_text.encode(), digest_size=4, person=b"evercount.local").digest()
 
     @cached_property
     def header(self) -> bytes:

@@ -269,7 +269,7 @@ class GenProtClient(OneMessage[int]):
         whole = _whole(number, NUMBERS)
         if whole is None:
             raise ParameterError(f"a client's number must be a whole number from 0 to below 2^63, got {number!r}")
-        super().__init__(secret, loss)
+        super().__init__(secret, loss, f"{plan!r}/{whole}")
         self.plan, self.number = plan, whole
 
     def __repr__(self) -> str:

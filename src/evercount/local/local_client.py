@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from abc import ABC, abstractmethod
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,12 @@ from evercount.errors import AlreadyReleased, InputError, ParameterError
 from evercount.local.collection_plan import UNIT, Form, LocalPlan, shared_plan
 from evercount.local.losses import Absolute, Loss, check_point
 from evercount.local.messages import ENTRY, inside
-from evercount.noise import ExactNoise, Normals, Secret
+from evercount.noise import ExactNoise, NoiseOwner, Normals, Secret
 from evercount.noise.normal_sampler import NormalSequence
 from evercount.noise.prf import Prf, counter
 
+DERIVATION = 2
+"""How the key of a client is derived from its secret."""
 MARGIN = 2.0**-32
 """Doubles round an entry only where it is farther from a boundary; they are then right: `local.proof.md`, lemma 5."""
 
@@ -83,34 +85,32 @@ def same(first: Any, second: Any) -> bool:
         return False
 
 
-class OneMessage(ABC, Generic[Message]):
+class OneMessage(NoiseOwner, ABC, Generic[Message]):
     """A client that answers once: what `LocalClient` and `GenProtClient` share.
 
-    A second call with another value is refused, and so are copies: the same randomness on two values would reveal
-    their difference.
+    A second call with another value is refused, and so are copies, also by a fork: the same randomness on two values
+    would reveal their difference. The key is derived from the secret and `declared`, a text of the public plan: one
+    secret gives clients of different plans independent randomness. Two clients of one secret and one plan are not told
+    apart: give each person a secret.
     """
 
-    def __init__(self, secret: Secret | None, loss: Loss | None) -> None:
+    owner_noun: ClassVar[str] = "client"
+
+    def __init__(self, secret: Secret | None, loss: Loss | None, declared: str) -> None:
         self.loss = Absolute() if loss is None else loss
         if not isinstance(self.loss, Loss):
             raise ParameterError(f"loss must be a Loss such as Absolute(), got {loss!r}")
         if not (secret is None or isinstance(secret, Secret)):
             raise ParameterError(f"secret must be a Secret or None, got {type(secret).__name__}")
-        self._secret = Secret.generate() if secret is None else secret
+        root = Secret.generate() if secret is None else secret
+        self._secret = root.derive(f"evercount/local/{DERIVATION}/{type(self.loss).__name__}/{declared}")
+        self._own()
         self._sent: tuple[Any, Message] | None = None
         self._lock = threading.Lock()
 
-    def __copy__(self) -> NoReturn:
-        raise ParameterError("a client is not copied: the same noise on two values would reveal their difference")
-
-    def __deepcopy__(self, memo: Any) -> NoReturn:
-        self.__copy__()
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise ParameterError("a client is not pickled: the same noise on two values would reveal their difference")
-
     def message(self, value: Any) -> Message:
         """The one message of this client; the same value again gives the same message."""
+        self._check_owner()
         with self._lock:  # two threads must not both find that nothing was sent
             if self._sent is None:
                 self._sent = (value, self._make(self._point(value)))
@@ -155,7 +155,7 @@ class LocalClient(OneMessage[bytes]):
         loss: Loss | None = None,
     ) -> None:
         self.plan = shared_plan(epsilon, delta, n, form, buckets)
-        super().__init__(secret, loss)
+        super().__init__(secret, loss, self.plan.public_text)
         self._noise: NormalSequence | None = None
 
     def __repr__(self) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evercount.errors import ParameterError
+from evercount.errors import ParameterError, SnapshotError
 from evercount.factorizations import Factorization
+from evercount.mechanisms.declared_key import DERIVATION, declaration_fingerprint, declared_key, stored_fingerprint
 from evercount.mechanisms.exact.exact_noise import ExactStream, numeric_delta, numeric_horizon
 from evercount.mechanisms.float_noise import FloatStream
 from evercount.mechanisms.noise_stream import NoiseStream
@@ -31,10 +33,17 @@ class Noise:
     numeric_delta: float
     limit: int | None
     """The last tick that the guarantee covers; None for float noise without a horizon."""
+    key: Secret | None = None
+    """The key of the noise; None for float noise."""
+    fingerprint: str | None = None
+    """Of the declaration that the key was derived from; None where the key is the secret itself."""
 
     def dump(self) -> dict[str, Any]:
         """What `build_noise(dumped=...)` needs to continue identically. Secret."""
-        return {"name": self.stream.name, "sigma": self.sigma, "state": self.stream.dump()}
+        made = {"name": self.stream.name, "sigma": self.sigma, "state": self.stream.dump()}
+        if self.fingerprint is None:
+            return made
+        return {**made, "derivation": DERIVATION, "declaration": self.fingerprint}
 
 
 def build_noise(
@@ -50,8 +59,12 @@ def build_noise(
     seed: int | None = None,
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,
+    declaration: Mapping[str, Any] | None = None,
 ) -> Noise:
     """Noise that makes the whole stream (ε, δ)-DP.
+
+    With `declaration` the key is derived from the secret and the declaration (`declared_key`); without, the secret is
+    the key. Noise that was dumped goes on with its own key, and with its own σ where that is at least what is needed.
 
     Guarantee. σ = multiplier(ε, δ − numeric_delta)·√S·c with c ≥ ‖R‖_{1→2} and S = `squared_sensitivity`, both for
     the same neighbours. Then ‖R(X−X′)‖_F ≤ c√S (`factorizations/sensitivity.proof.md`), and R·X + z with z ~ N(0,
@@ -65,7 +78,7 @@ def build_noise(
     if name == "insecure-float":
         if secret is not None:
             raise ParameterError("insecure-float noise takes a seed, not a secret")
-        sigma = budget.noise_multiplier() * reach
+        sigma = _continued(budget.noise_multiplier() * reach, dumped)
         return Noise(_float(factorization, sigma / grid, cells, restart, seed, dumped), sigma, 0.0, horizon)
     if seed is not None:
         raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
@@ -78,23 +91,49 @@ def build_noise(
             f"delta={budget.delta:g} is too small for exact arithmetic here, which needs {reserved:.3g} of it; "
             "choose a larger delta, a smaller epsilon, a shorter horizon or fewer cells"
         )
-    sigma = budget.reserve(reserved).noise_multiplier() * reach
+    sigma = _continued(budget.reserve(reserved).noise_multiplier() * reach, dumped)
     if sigma / grid > most:
         raise ParameterError("the numerical error leaves too little of delta; choose a larger delta")
-    if dumped is not None and abs(dumped["sigma"] / sigma - 1) < MARGIN:
-        sigma = dumped["sigma"]  # another version of a special function may differ in the last digit
     scale = sigma / grid
     state = None if dumped is None else dumped["state"]
+    if dumped is not None:
+        key, fingerprint = Secret.from_hex(dumped["state"]["secret"]), stored_fingerprint(dumped)
+    else:
+        key, fingerprint = secret or Secret.generate(), None
+        if declaration is not None:
+            fingerprint = declaration_fingerprint(declaration, factorization, sigma)
+            key = declared_key(key, fingerprint)
     if restart is None:
         if state is not None:
-            stream: NoiseStream = ExactStream.load(factorization, scale, cells, state)
+            loaded = ExactStream.load(factorization, scale, cells, state)
+            stream: NoiseStream = loaded
+            limit = loaded.limit if limit is None else min(limit, loaded.limit)
         else:
-            stream = ExactStream(
-                factorization, scale, cells, secret or Secret.generate(), numeric_delta=reserved, limit=limit
-            )
+            stream = ExactStream(factorization, scale, cells, key, numeric_delta=reserved, limit=limit)
     else:
-        stream = _exact_periods(factorization, scale, cells, restart, secret, state)
-    return Noise(stream, sigma, reserved, limit)
+        stream = _exact_periods(factorization, scale, cells, restart, key, state)
+    return Noise(stream, sigma, reserved, limit, key, fingerprint)
+
+
+def _continued(sigma: float, dumped: Mapping[str, Any] | None) -> float:
+    """σ of a stream: what is needed, or what a dumped one has, where that is no less.
+
+    Within MARGIN, another version of a special function may differ in the last digits. Beyond it an earlier version
+    may have taken a larger sensitivity, which is safe, or a smaller one, which is not.
+
+    **Guarantee.** The result is at least `sigma`·(1 − MARGIN). Test:
+    tests/engine/test_old_streams.py::test_a_stream_with_too_little_noise_is_refused.
+    """
+    if dumped is None:
+        return sigma
+    own = float(dumped["sigma"])
+    if own < sigma * (1 - MARGIN):
+        raise SnapshotError(
+            f"the stream's noise has std {own!r} where its query and budget need {sigma!r}: an earlier version rounded "
+            "its sensitivity down, so that the stream spends a little more than it states. Its releases stand; to go "
+            "on, start a new stream, whose budget adds to this one's"
+        )
+    return own
 
 
 def _numeric_price(
@@ -142,11 +181,10 @@ def _exact_periods(
     scale: float,
     cells: int,
     restart: int,
-    secret: Secret | None,
+    root: Secret,
     state: dict[str, Any] | None,
 ) -> NoiseStream:
-    """Every period has noise of its own, from a key derived from the stream's secret and the period's number."""
-    root = Secret.from_hex(state["secret"]) if state is not None else (secret or Secret.generate())
+    """Every period has noise of its own, from a key derived from the stream's key and the period's number."""
 
     def make(number: int) -> NoiseStream:
         return ExactStream(factorization, scale, cells, root.derive(f"period {number}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -21,6 +22,7 @@ from evercount.factorizations.laplace_trees import (
     WindowTree,
 )
 from evercount.mechanisms.calibrate import Noise
+from evercount.mechanisms.declared_key import declaration_fingerprint, declared_key, stored_fingerprint
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import LARGEST_RATE, LEAST_RATE, ExactLaplace, variance
@@ -45,17 +47,21 @@ def node_rate(epsilon: float, l1: float, grid: float, share: int | Fraction) -> 
     **Guarantee.** The inequality holds in exact arithmetic. Test:
     tests/mechanisms/test_laplace_stream.py::test_rates_round_down.
     """
-    if not (l1 > 0 and math.isfinite(l1)):
-        raise ParameterError(f"the l1 sensitivity must be positive and finite, got {l1!r}")
-    ratio = Fraction(l1) / Fraction(grid)
-    units = round(ratio) if abs(ratio - round(ratio)) <= ratio / 10**12 else math.ceil(ratio)
-    exact = Fraction(epsilon) / (units * share)
+    exact = Fraction(epsilon) / (grid_units(l1, grid) * share)
     rate = float(exact)
     if Fraction(rate) > exact:
         rate = math.nextafter(rate, 0.0)
     if rate < LEAST_RATE:
         raise ParameterError(f"epsilon={epsilon:g} needs Laplace noise above 2^36 grid units; use a coarser grid")
     return min(rate, LARGEST_RATE)
+
+
+def grid_units(l1: float, grid: float) -> int:
+    """l1/grid as a whole number: the nearest one if that is within rounding, else the next one above."""
+    if not (l1 > 0 and math.isfinite(l1)):
+        raise ParameterError(f"the l1 sensitivity must be positive and finite, got {l1!r}")
+    ratio = Fraction(l1) / Fraction(grid)
+    return round(ratio) if abs(ratio - round(ratio)) <= ratio / 10**12 else math.ceil(ratio)
 
 
 class PureStream(NoiseStream):
@@ -209,17 +215,21 @@ def build_pure(
     seed: int | None = None,
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,
+    declaration: Mapping[str, Any] | None = None,
 ) -> Noise:
     """Noise that makes the whole stream ε-DP with δ = 0; what `build_noise` returns for a pure budget.
 
+    `declaration` and `dumped` are as there: dumped noise goes on with its own l1, where that is at least as large.
     The std of a node is √variance(rate) grid units. name="insecure-float" takes a seed and uses the same exact integers
     under a key that everybody can compute: for simulation, and named so.
     """
     if not isinstance(tree, PureFactorization):
         raise ParameterError(f"factorization {tree!r} is for Gaussian noise; with delta=0 use 'pure-tree'")
     state = None if dumped is None else dumped["state"]
-    if state is not None:
-        secret = Secret.from_hex(state["secret"])
+    fingerprint = None
+    if dumped is not None and state is not None:
+        secret, fingerprint = Secret.from_hex(state["secret"]), stored_fingerprint(dumped)
+        l1 = _continued_l1(l1, grid, state)
     elif name == "insecure-float":
         if secret is not None:
             raise ParameterError("insecure-float noise takes a seed, not a secret")
@@ -227,14 +237,28 @@ def build_pure(
             secret = Secret.from_hex("0" * 64).derive(f"insecure seed {seed}")
     elif seed is not None:
         raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
-    stream = PureStream(tree, epsilon, l1, grid, cells, secret or Secret.generate())
+    key = secret or Secret.generate()
+    if declaration is not None and dumped is None and name == "exact":
+        fingerprint = declaration_fingerprint(declaration, tree, l1 / epsilon)
+        key = declared_key(key, fingerprint)
+    stream = PureStream(tree, epsilon, l1, grid, cells, key)
     stream.name = name
     if state is not None:
         stream.resume(state)
     sigma = math.sqrt(variance(stream.rate)) * grid
     if isinstance(tree, HybridTree):
         sigma = math.sqrt(2.0) * l1 / epsilon
-    return Noise(stream, sigma, 0.0, stream.limit)
+    return Noise(stream, sigma, 0.0, stream.limit, key if name == "exact" else None, fingerprint)
+
+
+def _continued_l1(l1: float, grid: float, state: dict[str, Any]) -> float:
+    """The l1 sensitivity that a dumped stream was made for, where it covers the one that is needed."""
+    try:
+        own = float(state["pure"][3])
+        covered = grid_units(own, grid) >= grid_units(l1, grid)
+    except (KeyError, IndexError, TypeError, ValueError):
+        return l1  # `resume` says what is wrong
+    return own if covered else l1
 
 
 def build_pure_for(
@@ -246,6 +270,7 @@ def build_pure_for(
     seed: int | None = None,
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,
+    declaration: Mapping[str, Any] | None = None,
 ) -> Noise:
     """`build_pure` for a query and a budget with δ = 0: what a stream calls.
 
@@ -267,4 +292,5 @@ def build_pure_for(
         seed=seed,
         secret=secret,
         dumped=dumped,
+        declaration=declaration,
     )

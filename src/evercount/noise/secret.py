@@ -13,6 +13,16 @@ _BYTES = 32
 _PERSON = b"evercount.derive"
 
 
+def random_bytes(count: int) -> bytes:
+    """Fresh bytes of the operating system's generator: for nonces and identities."""
+    return secrets.token_bytes(count)
+
+
+def random_token() -> str:
+    """A fresh text of 256 random bits that fits a URL: for access tokens."""
+    return secrets.token_urlsafe(_BYTES)
+
+
 class Secret:
     """A 256-bit key from which all noise of a stream follows.
 

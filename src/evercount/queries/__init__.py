@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from inspect import signature
 from typing import Any
 
@@ -15,9 +16,10 @@ from evercount.queries.graphs.degrees import DegreeHistogram, HighDegree
 from evercount.queries.graphs.forests import Components, Matching, SpanningForest
 from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
 from evercount.queries.histogram import Histogram, TopK
-from evercount.queries.prefix import PrefixQuery
+from evercount.queries.prefix import PrefixQuery, register_encoder
 from evercount.queries.substrings import Substrings
 from evercount.queries.window import Window
+from evercount.text_rules import stored_texts
 
 QUERIES: dict[str, type[Query]] = {
     kind.name: kind
@@ -76,12 +78,13 @@ EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
 """For error messages: parameters that a query without defaults could have."""
 
 
-def build_query(name: str, parameters: dict[str, Any]) -> Query:
+def build_query(name: str, parameters: dict[str, Any], *, stored: bool = False) -> Query:
     """The query of that name.
 
     Args:
         name: a key of `QUERIES`.
         parameters: the arguments of its class.
+        stored: whether they come from a snapshot or a store, whose keys an earlier version may have taken.
 
     Raises:
         ParameterError: the name is not known, a parameter is missing or unknown (the message has an example), or one
@@ -106,7 +109,8 @@ def build_query(name: str, parameters: dict[str, Any]) -> Query:
             f"on the command line {typed}"
         )
     try:
-        return QUERIES[name](**parameters)
+        with stored_texts() if stored else nullcontext():
+            return QUERIES[name](**parameters)
     except TypeError as error:
         raise ParameterError(f"parameters of {name!r}: {error}") from error
 
@@ -136,4 +140,5 @@ __all__ = [
     "Window",
     "build_query",
     "check_is_query",
+    "register_encoder",
 ]

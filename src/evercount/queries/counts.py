@@ -108,8 +108,11 @@ class Sum(Query):
     A tick's input is the sequence of its events' values (a single number is one event). Values are rounded to the
     nearest multiple of `grid`; `lo` and `hi` must be such multiples.
 
-    Guarantee. S = max(lo², hi²) for add-remove and (hi−lo)² for replace. Test:
-    tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
+    Guarantee. In grid units an event adds a whole number from ⌊lo⌉ to ⌊hi⌉, the roundings that the encoder itself makes
+    of lo/grid and hi/grid (division and rounding are monotone). S = max(⌊lo⌉², ⌊hi⌉²)·grid² for add-remove and
+    (⌊hi⌉−⌊lo⌉)²·grid² for replace: differences are taken of whole numbers, so nothing cancels. Tests:
+    tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration and
+    tests/queries/test_queries_counts.py::test_sensitivity_is_what_the_encoder_can_do_on_any_grid.
     """
 
     name = "sum"
@@ -129,8 +132,6 @@ class Sum(Query):
             raise ParameterError(f"lo={lo} and hi={hi} must be whole multiples of grid={grid}")
         if max(abs(self._low), abs(self._high)) > MOST_UNITS:
             raise ParameterError(f"an event may add at most 2^20 grid units; grid={grid} is too fine for [{lo}, {hi}]")
-        # 0.1 is not a double: take the range that the encoder can really produce, if that is wider
-        self._reach = (min(self.lo, self._low * self._grid), max(self.hi, self._high * self._grid))
 
     @property
     def cells(self) -> int:
@@ -149,13 +150,15 @@ class Sum(Query):
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S: see the class."""
-        lo, hi = self._reach
-        return max(lo**2, hi**2) if adjacency == "add-remove" else (hi - lo) ** 2
+        return float((self._largest_change(adjacency) * self._grid) ** 2)
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         """See `Query`."""
-        lo, hi = self._reach
-        return max(abs(lo), abs(hi)) if adjacency == "add-remove" else hi - lo
+        return float(self._largest_change(adjacency) * self._grid)
+
+    def _largest_change(self, adjacency: Adjacency) -> int:
+        """The most that one event changes the sum, in grid units."""
+        return max(abs(self._low), abs(self._high)) if adjacency == "add-remove" else self._high - self._low
 
     @property
     def monotone(self) -> bool:
@@ -223,6 +226,8 @@ class Average(Sum):
             raise ParameterError(f"per='event' needs a grid that divides 1, got {grid}")
         self.per = per
         self._mid = (self._low + self._high) // 2
+        self._farthest = max(self._high - self._mid, self._mid - self._low)
+        self._one = round(1 / self._grid)
 
     @property
     def cells(self) -> int:
@@ -243,18 +248,16 @@ class Average(Sum):
         """S: see the class."""
         if self.per == "tick":
             return super().squared_sensitivity(adjacency)
-        far = max(self._high - self._mid, self._mid - self._low) * self._grid
-        absent = far**2 + 1.0
-        lo, hi = self._reach
-        return absent if adjacency == "add-remove" else max(absent, (hi - lo) ** 2)
+        absent = self._farthest**2 + self._one**2
+        units = absent if adjacency == "add-remove" else max(absent, (self._high - self._low) ** 2)
+        return float(units * self._grid**2)
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         """See `Query`."""
         if self.per == "tick":
             return super().l1_sensitivity(adjacency)
-        absent = max(self._high - self._mid, self._mid - self._low) * self._grid + 1.0
-        lo, hi = self._reach
-        return absent if adjacency == "add-remove" else max(absent, hi - lo)
+        absent = self._farthest + self._one
+        return float((absent if adjacency == "add-remove" else max(absent, self._high - self._low)) * self._grid)
 
     @property
     def monotone(self) -> bool:
@@ -275,8 +278,7 @@ class Average(Sum):
         units = self.units(events)
         if self.per == "tick":
             return np.asarray([units.sum()], dtype=np.int64), state
-        ones = len(units) * round(1 / self._grid)
-        return np.asarray([(units - self._mid).sum(), ones], dtype=np.int64), state
+        return np.asarray([(units - self._mid).sum(), len(units) * self._one], dtype=np.int64), state
 
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """See `Query`."""

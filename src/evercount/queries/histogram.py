@@ -17,6 +17,7 @@ from evercount._validate import check_count, check_name
 from evercount.errors import InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.memory_limit import require_fits
+from evercount.text_rules import check_public_text, shown
 
 OTHER = "other"
 ADJACENCIES = ("add-remove", "replace")
@@ -27,7 +28,8 @@ class Histogram(Query):
 
     A tick is a sequence of events. An event is one key, or a collection of at most `max_keys_per_event` distinct
     keys (possibly empty). With ``removals=True`` it may also be a mapping from key to +1 or −1. Keys are the strings
-    of the list, or 0 … n−1 when `keys` is a number n. A tick may be a NumPy array of keys.
+    of the list, or 0 … n−1 when `keys` is a number n. A tick may be a NumPy array of keys. The keys of the list obey
+    `text_rules`; an event's key is compared as it is, so the decomposed twin of a listed key is an unknown key.
 
     A key that is not in the list is refused (``unknown="refuse"``) or goes to one more cell, labelled ``other``
     (``unknown="other"``). One event changes that cell by at most one: by the sum over its unknown keys, clipped to
@@ -79,7 +81,7 @@ class Histogram(Query):
     @cached_property
     def labels(self) -> Sequence[str]:
         """The keys in the order given, then `other`."""
-        known = tuple(map(str, range(self._known))) if self._keys is None else self._keys
+        known = tuple(map(str, range(self._known)) if self._keys is None else map(shown, self._keys))
         return (*known, OTHER) if self._unknown == OTHER else known
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
@@ -347,4 +349,6 @@ def _checked_keys(keys: Any, other: bool) -> tuple[str, ...]:
         raise ParameterError(f"keys must be distinct; {twice!r:.80} is there twice.")
     if other and OTHER in named:
         raise ParameterError(f"the key {OTHER!r} is taken by the cell for unknown keys; rename the key.")
+    for key in named:
+        check_public_text("the key", key)
     return named

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, overload
 
 import numpy as np
 
@@ -16,6 +15,62 @@ from evercount.errors import InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.histogram import ADJACENCIES
 from evercount.queries.memory_limit import require_fits
+from evercount.text_rules import check_public_text, escaped, shown
+
+Encoder = Callable[..., Any]
+Registered = TypeVar("Registered", bound=Encoder)
+
+_ENCODERS: dict[str, Encoder] = {}
+"""The encoders that this program has registered: the only ones that a name can stand for."""
+
+
+@overload
+def register_encoder(name: str) -> Callable[[Registered], Registered]: ...
+
+
+@overload
+def register_encoder(name: str, function: Registered) -> Registered: ...
+
+
+def register_encoder(name: str, function: Encoder | None = None) -> Encoder:
+    """Let a name stand for an encoder of `PrefixQuery`, in declarations, snapshots and stores.
+
+    Register at import, before anything that names the encoder is restored or declared. A name stands for one encoder;
+    the same definition may be registered again (a module that is reloaded).
+
+    **Guarantee.** A name from a declaration, a snapshot or a store is looked up among registered encoders and nowhere
+    else: no name is imported, and none is taken from loaded modules. Test:
+    tests/queries/test_queries_prefix.py::test_no_name_is_resolved_but_those_of_registered_encoders.
+
+    Args:
+        name: the name, a public text.
+        function: the encoder; without it, the result is a decorator.
+
+    Returns:
+        The function itself, or the decorator.
+
+    Raises:
+        ParameterError: the name is taken by another encoder, or the encoder is not a function.
+
+    >>> @register_encoder("parity of an example")
+    ... def parity(events):
+    ...     return [sum(event % 2 for event in events)]
+    >>> PrefixQuery("parity of an example", 1, {"add-remove": 1}).encode(None, [1, 2, 3])[0].tolist()
+    [2]
+    """
+    check_public_text("the encoder's name", name)
+    if function is None:
+        return lambda decorated: register_encoder(name, decorated)
+    if not callable(function):
+        raise ParameterError(f"an encoder is a function, not {function!r:.80}.")
+    known = _ENCODERS.get(name)
+    if known is not None and known is not function and (_path(known) != _path(function) or "<" in _path(function)):
+        raise ParameterError(
+            f"the name {name!r:.80} is taken by the encoder {_path(known)!r:.120}; choose another name for "
+            f"{_path(function)!r:.120}."
+        )
+    _ENCODERS[name] = function
+    return function
 
 
 class PrefixQuery(Query):
@@ -27,8 +82,10 @@ class PrefixQuery(Query):
 
     `sensitivity` maps an adjacency to S, in real units squared. Declare only the adjacencies that you have proved.
 
-    A stream with this query is restored from a snapshot by the function's module and name. That module must be
-    imported first: nothing is imported for you. A lambda or a local function works, but cannot be restored.
+    `encode` is the function itself, or the name under which the program has registered it (`register_encoder`). Only a
+    registered name can be declared, stored and restored; nothing is ever imported or looked up by its path. A function
+    that is not registered works too; its snapshots name it "module:name", and are restored once the program has
+    registered that function, under any name.
 
     Guarantee. None of its own: privacy rests on the declared S, which the engine trusts. `check` attacks it. Proof
     obligations: `prefix.proof.md`. Test:
@@ -39,16 +96,16 @@ class PrefixQuery(Query):
 
     def __init__(
         self,
-        encode: Callable[..., Any] | str,
+        encode: Encoder | str,
         cells: int,
         sensitivity: Mapping[Adjacency, float],
         grid: float = 1.0,
         state: Any = None,
         labels: Sequence[str] | None = None,
     ) -> None:
-        self._function = _resolve(encode) if isinstance(encode, str) else encode
+        self._function = _registered(encode) if isinstance(encode, str) else encode
         if not callable(self._function):
-            raise ParameterError(f"encode must be a function or 'module:name', not {encode!r:.80}.")
+            raise ParameterError(f"encode must be a function or the name of a registered one, not {encode!r:.80}.")
         self._cells = check_count("cells", cells)
         require_fits(self._cells, "this query", "Use fewer cells.")
         if not isinstance(sensitivity, Mapping) or not sensitivity:
@@ -64,7 +121,7 @@ class PrefixQuery(Query):
             raise ParameterError(f"state must be a JSON value: {error}.") from error
         if labels is not None and (isinstance(labels, str) or len(labels) != self._cells):
             raise ParameterError(f"labels must be a list of {self._cells} strings, one per cell.")
-        self._labels = None if labels is None else tuple(map(str, labels))
+        self._labels = None if labels is None else tuple(check_public_text("the label", label) for label in labels)
 
     @property
     def cells(self) -> int:
@@ -79,7 +136,7 @@ class PrefixQuery(Query):
     @property
     def labels(self) -> Sequence[str]:
         """As declared; without a declaration the numbers of the cells."""
-        return super().labels if self._labels is None else self._labels
+        return super().labels if self._labels is None else tuple(map(shown, self._labels))
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S as declared; a ParameterError for an adjacency that was not declared."""
@@ -124,9 +181,9 @@ class PrefixQuery(Query):
         return array.astype(np.int64)
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments, with the function by its module and name."""
+        """The constructor's arguments, with the function by its registered name, else as "module:name"."""
         return {
-            "encode": _path(self._function),
+            "encode": _name_of(self._function),
             "cells": self._cells,
             "sensitivity": dict(self._sensitivity),
             "grid": self._grid,
@@ -140,7 +197,7 @@ class PrefixQuery(Query):
     __hash__ = Query.__hash__
 
 
-def _path(function: Callable[..., Any]) -> str:
+def _path(function: Encoder) -> str:
     owner = function if hasattr(function, "__qualname__") else type(function)
     return f"{owner.__module__}:{owner.__qualname__}"
 
@@ -154,16 +211,20 @@ def _strict(value: Any) -> bool:
     return value is None or type(value) in (str, bool, int, float)
 
 
-def _resolve(path: str) -> Callable[..., Any]:
-    module, _, qualified = path.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in qualified.split("."):
-        found = getattr(found, part, None)
-    # compared with its own path, so that only a function in its own place is taken and never any other attribute
-    if not callable(found) or getattr(found, "__qualname__", None) != qualified:
-        raise ParameterError(
-            f"the encoder {path!r:.120} is not there: import its module first. Lambdas and local functions cannot be "
-            "restored; move the encoder to the top of a module."
-        )
-    result: Callable[..., Any] = found
-    return result
+def _name_of(function: Encoder) -> str:
+    """The first name under which a function is registered, else its path."""
+    return next((name for name, known in _ENCODERS.items() if known == function), _path(function))
+
+
+def _registered(name: str) -> Encoder:
+    """The encoder of a name: a registered one, or the one registered function that has this path."""
+    if name in _ENCODERS:
+        return _ENCODERS[name]
+    same = {id(known): known for known in _ENCODERS.values() if _path(known) == name}
+    if len(same) == 1:  # snapshots of a function that was not registered when they were made
+        return next(iter(same.values()))
+    raise ParameterError(
+        f"no encoder is registered under the name {escaped(name[:120], quote=True)}: the program must call "
+        "register_encoder(name, function) before it declares or restores a stream with it. Nothing is imported or "
+        "looked up for you."
+    )

@@ -8,7 +8,7 @@ same user, any other legal event. S then grows by k² (`Budget.scale_sensitivity
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from evercount._validate import check_count
@@ -23,7 +23,9 @@ def initial_users() -> UserState:
     return {}
 
 
-def cap_per_user(events: Iterable[tuple[str, Any]], max_events: int, state: UserState) -> tuple[list[Any], UserState]:
+def cap_per_user(
+    events: Iterable[tuple[str, Any]], max_events: int, state: Mapping[str, int]
+) -> tuple[list[Any], UserState]:
     """The events of one tick without those beyond each user's first `max_events` of the whole stream.
 
     `events` are pairs (user, event), the user a string. Kept events come back in their order, without the user. The

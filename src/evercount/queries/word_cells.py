@@ -19,6 +19,7 @@ from evercount._validate import check_count
 from evercount.errors import InputError, ParameterError
 from evercount.queries.base import Query
 from evercount.queries.memory_limit import require_fits
+from evercount.text_rules import check_public_text, shown
 
 HOLE = -1
 """The code of None: a position that holds no letter."""
@@ -56,7 +57,8 @@ class Words:
         """All words in the order of their cells; letters of several characters are joined by a blank."""
         names = tuple(map(str, range(self.size))) if self.letters is None else self.letters
         join = ("" if all(len(name) == 1 for name in names) else " ").join
-        return tuple(join(word) for k in range(1, self.longest + 1) for word in product(names, repeat=k))
+        words = tuple(join(word) for k in range(1, self.longest + 1) for word in product(names, repeat=k))
+        return words if all(map(str.isascii, names)) else tuple(map(shown, words))
 
     def cell(self, word: Iterable[Any]) -> int:
         """The cell of one word."""
@@ -113,6 +115,9 @@ def _checked_alphabet(alphabet: Any) -> tuple[str, ...]:
     if len(set(letters)) < len(letters):
         twice = Counter(letters).most_common(1)[0][0]
         raise ParameterError(f"letters must be distinct; {twice!r:.80} is there twice.")
+    for letter in letters:
+        if letter != " ":  # texts have blanks between their words
+            check_public_text("the letter", letter)
     return letters
 
 

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import EvercountError, HorizonReached, InputError, ParameterError, SnapshotError
-from evercount.noise import Secret
+from evercount.mechanisms.declared_key import DERIVATION
+from evercount.noise import NoiseOwner, Secret
 from evercount.noise.laplace_sampler import ExactLaplace
 from evercount.sparse.budget_split import SparsePlan, make_counter, plan_sparse
 
@@ -50,7 +51,7 @@ def _past(horizon: int) -> HorizonReached:
     return error
 
 
-class SparseCount:
+class SparseCount(NoiseOwner):
     """A private running count for streams with few events.
 
     `max_ones` is a public promise about the whole stream; privacy never depends on it. If more come, segments run out,
@@ -61,6 +62,8 @@ class SparseCount:
     `sparse_count.proof.md`, theorem 1. Test:
     tests/sparse/test_sparse_count.py::test_partition_ratio_by_exact_enumeration.
     """
+
+    owner_noun: ClassVar[str] = "counter"
 
     def __init__(
         self,
@@ -75,9 +78,12 @@ class SparseCount:
         self.plan = plan_sparse(epsilon, horizon, delta, max_ones, beta)
         if not (secret is None or isinstance(secret, Secret)):
             raise ParameterError(f"secret must be a Secret or None, got {type(secret).__name__}")
-        self._start(Secret.generate() if secret is None else secret, None)
+        key = (Secret.generate() if secret is None else secret).derive(f"evercount/sparse/{DERIVATION}/{self.plan!r}")
+        self._start(key, None)
 
     def _start(self, secret: Secret, dumped: dict[str, Any] | None) -> None:
+        """Begin with the key of the noise; earlier versions used the secret itself as the key, for all plans."""
+        self._own(secret, restored=dumped is not None)
         self._secret = secret
         self._thresholds = ExactLaplace(secret.derive("sparse thresholds"), self.plan.threshold_epsilon)
         self._ticks = ExactLaplace(secret.derive("sparse ticks"), self.plan.tick_epsilon)
@@ -141,6 +147,7 @@ class SparseCount:
         return numbers
 
     def _advance(self, counts: list[int]) -> list[SparseRelease]:
+        self._check_owner()
         self._check_whole()
         self._torn = True
         made = []
@@ -181,6 +188,7 @@ class SparseCount:
 
     def snapshot(self) -> bytes:
         """Everything needed to continue identically. Secret: it holds raw sums and the key of the noise."""
+        self._check_owner()
         self._check_whole()
         plan: SparsePlan = self.plan
         data = {

@@ -76,7 +76,7 @@ class Reading:
 
     def declaration(self, name: str) -> Declaration:
         """What was declared."""
-        return Declaration.from_dict(json.loads(self.stream_row(name)["declaration"]))
+        return Declaration.from_dict(json.loads(self.stream_row(name)["declaration"]), stored=True)
 
     def read_releases(
         self,
@@ -121,7 +121,7 @@ class Reading:
     def all_releases(self, name: str) -> Iterator[dict[str, Any]]:
         """Every release of a stream, in pages."""
         row = self.stream_row(name)
-        declaration = Declaration.from_dict(json.loads(row["declaration"]))
+        declaration = Declaration.from_dict(json.loads(row["declaration"]), stored=True)
         after = 0
         while page := self.read_releases(row["id"], declaration, row["start"], after, self._page(declaration)):
             yield from page
@@ -223,7 +223,7 @@ class Reading:
         for name in self.names():
             row = self.stream_row(name)
             try:
-                declaration = Declaration.from_dict(json.loads(row["declaration"]))
+                declaration = Declaration.from_dict(json.loads(row["declaration"]), stored=True)
             except EvercountError as error:
                 wrong.append(f"{name}: the declaration cannot be read: {error}")
                 continue

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from evercount.errors import ParameterError, StoreError
+from evercount.noise import random_bytes
 
 NONCE = 12
 PLAIN, SEALED = b"\x00", b"\x01"
@@ -74,7 +75,7 @@ class Sealer:
         """The value as it is stored."""
         if self._key is None:
             return PLAIN + value
-        nonce = os.urandom(NONCE)
+        nonce = random_bytes(NONCE)
         return SEALED + nonce + self._cipher(f"{purpose}|{stream}|{tick}").encrypt(nonce, value, extra)
 
     def open(self, stored: bytes, purpose: str, stream: int, tick: int = 0, extra: bytes = b"") -> bytes:

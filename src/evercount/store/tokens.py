@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
 import time
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -12,6 +11,7 @@ from typing import Literal, get_args
 from sqlalchemy import delete, insert, select
 
 from evercount.errors import ParameterError, UnknownName
+from evercount.noise import random_token
 from evercount.store import schema
 from evercount.store.reader import Reading
 from evercount.store.writer import Store
@@ -56,7 +56,7 @@ def add_token(store: Store, role: str, label: str = "") -> tuple[int, str]:
         raise UnknownName("role", role, ROLES)
     if not isinstance(label, str) or len(label) > 200:
         raise ParameterError("label must be a text of at most 200 characters")
-    token = f"evc_{role}_{secrets.token_urlsafe(32)}"
+    token = f"evc_{role}_{random_token()}"
     row = {"role": role, "label": label, "digest": token_digest(token), "created": time.time()}
     with store.database.transaction() as connection:
         number = connection.execute(insert(schema.tokens).values(**row).returning(schema.tokens.c.id)).scalar_one()

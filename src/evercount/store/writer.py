@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets as randomness
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -17,7 +16,7 @@ from evercount.declare.declaration import Declaration
 from evercount.engine.release import Releases
 from evercount.engine.stream import Stream
 from evercount.errors import EvercountError, HorizonReached, ParameterError, SnapshotError, StoreError
-from evercount.noise import Secret
+from evercount.noise import Secret, random_bytes
 from evercount.store import schema
 from evercount.store.commit_batches import Group
 from evercount.store.database import Database
@@ -88,12 +87,14 @@ class Store(Reading):
     def close(self) -> None:
         """Give the lock back."""
         self._helper.shutdown(cancel_futures=True)
+        for live in self.streams.values():
+            live.stream.close()
         self.database.close()
 
     def _identity(self, connection: Connection) -> str:
         found = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "identity")).scalar()
         if found is None:
-            found = randomness.token_hex(16)
+            found = random_bytes(16).hex()
             connection.execute(insert(schema.meta).values(key="identity", value=found))
         return str(found)
 
@@ -176,7 +177,7 @@ class Store(Reading):
         def one(table: Any) -> Any:
             return connection.execute(select(table).where(table.c.stream == number)).mappings().one()
 
-        declaration = Declaration.from_dict(json.loads(row["declaration"]))
+        declaration = Declaration.from_dict(json.loads(row["declaration"]), stored=True)
         state, sums = one(schema.states), one(schema.accumulators)
         secret = Secret.from_hex(self.sealer.open(one(schema.secrets)["sealed"], "secret", number).decode())
         blob = self.sealer.open(state["sealed"], "state", number, state["tick"])
@@ -271,11 +272,12 @@ class Store(Reading):
 
     def _step(self, live: LiveStream, count: int) -> Releases:
         """The next ticks: the first with what was accepted, the others empty. Noise is drawn in blocks."""
+        capped = live.declaration.budget.unit == "user"  # `commit_batches` has counted every user's events
         if live.declaration.remembers:
-            return live.stream.run([live.events, *([] for _ in range(count - 1))])
+            return live.stream.run([live.events, *([] for _ in range(count - 1))], capped=capped)
         totals = np.zeros((count, live.stream.query.cells), np.int64)
         totals[0] = live.totals
-        return live.stream.run_totals(totals)
+        return live.stream.run_totals(totals, capped=capped)
 
     def _draw_ahead(self, live: LiveStream) -> None:
         """Draw the next block of noise beside the writer, so that no tick waits for it; the numbers are the same."""

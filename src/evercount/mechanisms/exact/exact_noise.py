@@ -182,16 +182,7 @@ def fingerprint(factorization: Factorization, scale: float, bits: int) -> str:
     """A digest of all public parameters of the noise: whoever restores must have the same."""
     digest = hashlib.blake2b(digest_size=16, person=b"evercount.params")
     digest.update(f"{factorization.name}|{factorization.horizon}|{scale.hex()}|{bits}|{SIZE}|{WIDTH}".encode())
-    arrays: list[Any] = []
-    match factorization:
-        case Weighted(weights=weights):
-            arrays = [weights.filter.pole_lack, weights.filter.zero_lack]
-            arrays += [weights.eta.knots, weights.eta.values, weights.n.knots, weights.n.values]
-        case SquareRoot(filter=filter_):
-            arrays = [filter_.pole_lack, filter_.zero_lack]
-        case Optimal():
-            arrays = [factorization.dense()[0]]
-    for array in arrays:
+    for array in factorization.public_parameters():
         digest.update(len(array).to_bytes(8, "little"))
         digest.update(np.ascontiguousarray(array).astype("<f8").tobytes())
     return digest.hexdigest()

@@ -94,9 +94,14 @@ class GraphQuery(Query):
     """Base of the graph queries: validation, projection, increments, the public start and S.
 
     `max_degree` promises that no vertex ever has more edges; an update that breaks the promise is refused. With
-    `enforce_degree` nothing needs to be promised: an edge counts only if both its ends have had fewer than
+    `enforce_degree` the degree needs no promise: an edge counts only if both its ends have had fewer than
     `max_degree` arrivals before, whether those counted or not. A deletion-only stream starts from public edges, so
     its maximum degree is known; there `enforce_degree` drops public edges before the first tick.
+
+    What the stream kind says stays a promise: ``insert`` refuses an edge that has come before, ``delete`` an edge that
+    is not there, so whoever sends an update and sees the refusal learns of another one. Only ``ignore-duplicates``,
+    without `max_degree` or with `enforce_degree`, never refuses an update because of others. Test:
+    tests/queries/test_queries_graphs.py::test_which_streams_never_refuse_an_update_because_of_others.
 
         Guarantee. Σ_cells (P² + N²) ≤ squared_sensitivity(adjacency) for streams that differ in one update.
         add-remove: the update is absent in one of them. replace: it is another legal update there, or absent.

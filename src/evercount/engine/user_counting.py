@@ -1,0 +1,117 @@
+"""How a stream accounts for users: every tick names them, or the caller promises the cap, and the guarantee says so."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+from evercount.errors import InputError, ParameterError, SnapshotError
+from evercount.privacy import Budget
+from evercount.queries.base import Query
+from evercount.queries.counts import Count
+from evercount.queries.user_cap import UserState, cap_per_user
+
+Counting = Literal["events", "named", "capped", "unnamed"]
+"""Events are protected and users play no part; every event names its user; the caller promises the cap; or neither, in
+a stream that an earlier version began."""
+
+
+def choose_counting(budget: Budget, before: Counting | None, named: bool, capped: bool) -> Counting:
+    """How a tick accounts for users; ParameterError where that does not fit the budget, or the ticks `before` it.
+
+    **Guarantee.** A tick of a user-level stream names its users, or the caller has promised the cap and every release
+    states that; only streams that an earlier version began go on without either word, and state it too. Test:
+    tests/engine/test_user_counting.py::test_a_user_level_tick_names_users_or_promises_the_cap.
+    """
+    if budget.unit != "user":
+        if named or capped:
+            raise ParameterError("users are given but the budget protects events; use Budget(..., unit='user')")
+        return "events"
+    if named and capped:
+        raise ParameterError("give users, and the stream counts their events; or capped=True if you have done so")
+    if before is not None and named != (before == "named"):
+        raise ParameterError(
+            "this stream "
+            + ("names users" if before == "named" else "does not name users")
+            + " from its first tick on, so every tick must do the same: the cap counts events of the whole stream"
+        )
+    if named:
+        return "named"
+    if before == "unnamed":
+        return "unnamed"
+    if capped:
+        return "capped"
+    raise ParameterError(
+        "the budget protects users, so every tick names them: step(events, users=...), run(ticks, users=...). Or count "
+        f"at most {budget.max_events} of each user's events yourself and say so with capped=True; the guarantee will "
+        "say that you promised it"
+    )
+
+
+def cap_tick(
+    query: Query, events: Any, users: Sequence[str], most: int, state: Mapping[str, int]
+) -> tuple[Any, UserState]:
+    """The tick without events beyond their user's cap; for Count, how many events of value 1 are left."""
+    counting = isinstance(query, Count)
+    if events is None and counting:
+        listed: list[Any] = [1] * len(users)
+    elif isinstance(events, Iterable):
+        listed = list(events)
+    else:
+        raise InputError("with users, a tick is a sequence of events, one for each user named")
+    if len(listed) != len(users):
+        raise InputError(f"{len(listed)} events but {len(users)} users: there must be one user for each event")
+    if counting and any(isinstance(event, str) or event not in (0, 1) for event in listed):
+        raise InputError("with users, each event of a count is 1 (or 0); leave events out to count them all")
+    kept, changes = cap_per_user(zip(users, listed, strict=True), most, state)
+    return (sum(int(event) for event in kept) if counting else kept), changes
+
+
+def cap_run(
+    query: Query, ticks: Iterable[Any], users: Iterable[Iterable[str]], most: int, state: UserState
+) -> tuple[list[Any], UserState]:
+    """The ticks of a run without events beyond their user's cap, and the users whose number of events changes."""
+    listed, named = list(ticks), list(users)
+    if len(listed) != len(named) or any(isinstance(people, str | bytes) for people in named):
+        raise InputError(f"users name the users of each of the {len(listed)} ticks: a sequence of texts for each tick")
+    kept: list[Any] = []
+    changes: UserState = {}
+    for events, people in zip(listed, named, strict=True):
+        tick, fresh = cap_tick(query, events, list(people), most, ChainMap(changes, state))
+        kept.append(tick)
+        changes |= fresh
+    return kept, changes
+
+
+def stored_counting(data: dict[str, Any], budget: Budget) -> Counting | None:
+    """How the ticks of a snapshot account for users. Earlier versions asked for neither names nor a promise."""
+    named = data["named"]
+    if "counting" in data:
+        if data["counting"] not in (None, *get_args(Counting)):
+            raise SnapshotError("the snapshot does not say how its ticks account for users")
+        stored: Counting | None = data["counting"]
+        return stored
+    if not data["tick"]:
+        return None
+    if named:
+        return "named"
+    return "unnamed" if budget.unit == "user" else "events"
+
+
+@lru_cache(maxsize=256)
+def guarantee_sentence(budget: Budget, counting: Counting | None, replay: bool, noise: str) -> str:
+    """What all releases of a stream promise, and what the caller promised for that."""
+    sentence = budget.sentence()
+    if counting in ("capped", "unnamed"):
+        events = "event" if budget.max_events == 1 else "events"
+        sentence = (
+            f"{sentence.removesuffix('.')}; the caller promised that at most {budget.max_events} {events} of each user "
+            "were counted."
+        )
+    if replay:
+        sentence += " This is a replay of another stream's noise: do not publish."
+    if noise != "exact":
+        sentence += f" Noise: {noise}; this holds for real-number arithmetic only: do not publish."
+    return sentence

@@ -1,0 +1,102 @@
+"""One rule for public texts: keys, labels and letters that are printed, plotted and compared by eye.
+
+Two texts that look alike must not be two keys, and no text may change how its neighbours are displayed. So a public
+text is in Unicode's composed form (NFC) and holds no character that is invisible or steers the display. Events are
+never changed to fit: an event's key that is not exactly in the list (its decomposed twin, say) is an unknown key.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from evercount.errors import ParameterError
+
+LONGEST = 2000
+"""Characters of one public text."""
+REFUSED = {
+    "Cc": "a control character",
+    "Cf": "an invisible or text-direction character",
+    "Cs": "half of a surrogate pair",
+    "Co": "a private-use character",
+    "Cn": "a code point without a character",
+    "Zl": "a line separator",
+    "Zp": "a paragraph separator",
+}
+"""Unicode categories that a public text may not hold."""
+
+_stored: ContextVar[bool] = ContextVar("texts come from an earlier version", default=False)
+
+
+def check_public_text(what: str, text: str) -> str:
+    r"""`text` unchanged, or the reason why it cannot be a public text.
+
+    **Guarantee.** Accepted texts that are canonically equivalent are equal, and none holds a character of the
+    categories in `REFUSED`, to which all text-direction controls belong. Look-alikes of different scripts (Latin and
+    Cyrillic "a") are different texts. Test: tests/test_text_rules.py::test_what_is_refused.
+
+    Args:
+        what: what the text is, for the message.
+        text: the text.
+
+    Returns:
+        The text itself.
+
+    Raises:
+        ParameterError: with what is wrong; the text is shown escaped.
+
+    >>> check_public_text("the key", "café")
+    'café'
+    >>> check_public_text("the key", "\u202eevil")
+    Traceback (most recent call last):
+    evercount.errors.ParameterError: the key '\u202eevil' holds U+202E, an invisible or text-direction character: ...
+    """
+    if not isinstance(text, str):
+        raise ParameterError(f"{what} must be a text, not {type(text).__name__}")
+    if not _stored.get() and (wrong := fault(text)) is not None:
+        raise ParameterError(f"{what} {escaped(text[:80], quote=True)} {wrong}")
+    return text
+
+
+def fault(text: str) -> str | None:
+    """What is wrong with a public text and how to mend it; None where nothing is."""
+    if not text:
+        return "is empty: write at least one character"
+    if text.isascii() and text.isprintable() and text[0] != " " != text[-1] and len(text) <= LONGEST:
+        return None
+    if len(text) > LONGEST:
+        return f"is longer than {LONGEST} characters: shorten it"
+    for character in text:
+        kind = unicodedata.category(character)
+        if kind in REFUSED:
+            return f"holds U+{ord(character):04X}, {REFUSED[kind]}: leave it out"
+    if unicodedata.category(text[0]).startswith("M"):
+        return "begins with a combining mark, which joins the text before it: begin with another character"
+    if text != text.strip():
+        return "begins or ends with white space: leave it out"
+    if not unicodedata.is_normalized("NFC", text):
+        return "is not in composed form (NFC), so another text looks the same: write it in NFC"
+    return None
+
+
+def shown(text: str) -> str:
+    """A text as it may be displayed: itself, or escaped where an earlier version took what the rule now refuses."""
+    return text if fault(text) is None else escaped(text)
+
+
+def escaped(text: str, *, quote: bool = False) -> str:
+    r"""The text in printable ASCII, with \x, \u and \U escapes for all else."""
+    written = ascii(text)
+    return written if quote else written[1:-1]
+
+
+@contextmanager
+def stored_texts() -> Iterator[None]:
+    """Inside, any text is taken: for snapshots and stores that an earlier version wrote. They are shown escaped."""
+    token = _stored.set(True)
+    try:
+        yield
+    finally:
+        _stored.reset(token)

@@ -1,0 +1,68 @@
+"""Snapshots that were made before keys were derived from declarations: they go on bit for bit, or say why not."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from evercount import SparseCount, Stream
+from evercount.engine.snapshot_format import pack, unpack
+from evercount.errors import SnapshotError
+
+OLD = json.loads((Path(__file__).parents[1] / "fixtures/keys1/streams.json").read_text())
+REFUSED = "sum-too-little-noise"
+
+
+def blob(name: str) -> bytes:
+    return base64.b85decode(OLD[name]["snapshot"])
+
+
+@pytest.mark.parametrize("name", [name for name in OLD if not name.startswith("sparse") and name != REFUSED])
+def test_old_streams_continue_bit_for_bit(name: str) -> None:
+    stream = Stream.restore(blob(name))
+    values = []
+    for events in OLD[name]["ticks"]:
+        values.append(stream.step(events).values.tolist())
+        stream = Stream.restore(stream.snapshot())
+    assert values == OLD[name]["values"]
+    assert "derivation" not in unpack(stream.snapshot())[0]["noise"], "the key is the secret itself, as before"
+
+
+@pytest.mark.parametrize("name", ["sparse", "sparse-pure"])
+def test_old_sparse_counters_continue_bit_for_bit(name: str) -> None:
+    counter = SparseCount.restore(blob(name))
+    assert [release.value for release in counter.run(OLD[name]["ticks"])] == OLD[name]["values"]
+
+
+def test_a_stream_with_too_little_noise_is_refused() -> None:
+    """Its sensitivity was rounded down by 1.6e-10 of itself; the message says what became of the budget."""
+    with pytest.raises(SnapshotError, match=r"rounded its sensitivity down.*start a new stream"):
+        Stream.restore(blob(REFUSED))
+
+
+@pytest.mark.parametrize("factor", [0.5, 1 - 1e-11])
+def test_a_snapshot_cannot_lower_the_noise(factor: float) -> None:
+    data, arrays = unpack(blob("count"))
+    data["noise"]["sigma"] *= factor
+    with pytest.raises(SnapshotError):
+        Stream.restore(pack(data, arrays))
+
+
+def test_old_streams_of_unnamed_users_go_on_and_say_what_was_promised() -> None:
+    stream = Stream.restore(blob("users-without-names"))
+    assert "the caller promised that at most 2 events of each user were counted" in stream.step(3).guarantee
+    assert stream.step(4, capped=True).tick == 4
+
+
+def test_old_keys_are_shown_escaped() -> None:
+    assert Stream.restore(blob("odd-keys")).query.labels == (r"\u202eevil", "café", r"cafe\u0301")
+
+
+def test_a_newer_derivation_is_refused() -> None:
+    data, arrays = unpack(blob("count"))
+    data["noise"]["derivation"] = 3
+    with pytest.raises(SnapshotError, match="newer"):
+        Stream.restore(pack(data, arrays))

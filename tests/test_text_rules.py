@@ -1,0 +1,122 @@
+"""The one rule for public texts, at every door that takes one."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evercount import Budget, Histogram, PrefixQuery, Stream, Substrings, TopK
+from evercount.declare.declaration import Declaration
+from evercount.errors import ParameterError
+from evercount.queries import build_query
+from evercount.text_rules import LONGEST, check_public_text, escaped, fault, shown, stored_texts
+
+COMPOSED = "café"
+DECOMPOSED = unicodedata.normalize("NFD", COMPOSED)
+DIRECTIONS = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
+BAD = {
+    "empty": "",
+    "long": "x" * (LONGEST + 1),
+    "newline": "a\nb",
+    "escape": "\x1b[31mred",
+    "nul": "a\0b",
+    "delete": "a\x7f",
+    "next line": "a\x85b",
+    "line separator": "a\u2028b",
+    "zero width": "a\u200bb",
+    "byte order mark": "\ufeffa",
+    "surrogate": "a\ud800",
+    "private use": "a\ue000",
+    "unassigned": "a\u0378",
+    "leading blank": " a",
+    "trailing blank": "a ",
+    "no-break blank": "a\u00a0",
+    "decomposed": DECOMPOSED,
+    "mark first": "\u0301a",
+    **{f"U+{code:04X}": f"{chr(code)}evil" for code in DIRECTIONS},
+}
+GOOD = ["a", "North West", COMPOSED, "東京", "Ελλάδα", "x" * LONGEST, "a/b:c|d\\e", "😀", "हिन्दी", "other than this"]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_refused(name: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        check_public_text("the key", BAD[name])
+    assert str(caught.value).isascii(), "the text is shown escaped"
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_what_is_taken(text: str) -> None:
+    assert check_public_text("the key", text) == text == shown(text)
+    assert fault(text) is None
+
+
+def test_no_character_that_steers_the_display_is_taken() -> None:
+    """All of Unicode: every accepted character is visible or a blank inside, and has no text direction of its own."""
+    for code in range(0x110000):
+        if fault(f"a{chr(code)}a") is None:
+            assert unicodedata.category(chr(code))[0] != "C", hex(code)
+            assert unicodedata.bidirectional(chr(code)) not in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI"}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_every_door_refuses(name: str, tmp_path: Path) -> None:
+    text = BAD[name]
+    budget = {"epsilon": 1, "delta": 1e-9}
+    table = {"name": "x", "query": {"name": "histogram", "parameters": {"keys": ["a", text]}}, "budget": budget}
+    doors: list[Any] = [
+        lambda: Histogram(["a", text]),
+        lambda: TopK(["a", text]),
+        lambda: Substrings(["a", text], 2),
+        lambda: PrefixQuery(lambda events: [0, 0], 2, {"replace": 1}, labels=["a", text]),
+        lambda: build_query("histogram", {"keys": ["a", text]}),
+        lambda: Declaration.from_dict(table),
+    ]
+    for door in doors:
+        with pytest.raises(ParameterError):
+            door()
+
+
+@pytest.mark.parametrize("name", ["escape", "U+202E", "zero width", "decomposed"])
+def test_descriptions_obey_the_rule_line_by_line(name: str) -> None:
+    table = {"name": "x", "query": "count", "budget": {"epsilon": 1, "delta": 1e-9}}
+    with pytest.raises(ParameterError, match="description"):
+        Declaration.from_dict({**table, "description": f"first line\n{BAD[name]}"})
+    kept = Declaration.from_dict({**table, "description": f"first line\n{BAD[name]}"}, stored=True)
+    assert kept.description.endswith(BAD[name])
+    assert Declaration.from_dict({**table, "description": "one\n\n  two"}).description == "one\n\n  two"
+
+
+def test_a_blank_is_a_letter() -> None:
+    assert Substrings("ab ", 1).labels == ("a", "b", " ")
+
+
+def test_twins_in_events_are_unknown_keys() -> None:
+    histogram = Histogram([COMPOSED], unknown="other")
+    assert histogram.encode(None, [COMPOSED, DECOMPOSED])[0].tolist() == [1, 1]
+
+
+def test_stored_keys_are_taken_and_shown_escaped() -> None:
+    parameters = {"keys": ["\u202eevil", COMPOSED, DECOMPOSED]}
+    for make in (lambda: build_query("histogram", parameters, stored=True), lambda: _stored(parameters)):
+        query = make()
+        assert query.labels == (r"\u202eevil", COMPOSED, r"cafe\u0301")
+        assert query.parameters()["keys"] == parameters["keys"], "the keys themselves stay as they are"
+        assert query.encode(None, [DECOMPOSED])[0].tolist() == [0, 0, 1]
+        stream = Stream(query, Budget(1.0, 1e-9), 10)
+        assert Stream.restore(stream.snapshot()).step(["\u202eevil"]).tick == 1
+    with pytest.raises(ParameterError):
+        Histogram(parameters["keys"])
+
+
+def _stored(parameters: dict[str, Any]) -> Histogram:
+    with stored_texts():
+        return Histogram(**parameters)
+
+
+def test_escapes_are_plain() -> None:
+    assert escaped("\u202eevil\x1b") == r"\u202eevil\x1b"
