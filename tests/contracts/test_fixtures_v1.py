@@ -265,7 +265,7 @@ def test_a_release_file_continues(name: str, tmp_path: Path) -> None:
         made = work / case["output"]
         found, expected = replay.read_rows(made), replay.read_rows(work / f"expected{made.suffix}")
         if made.suffix == ".parquet":  # the sentence may say more than it did, never something else
-            assert found[1][GUARANTEE].startswith(expected[1][GUARANTEE])
+            assert found[1][GUARANTEE].startswith(expected[1][GUARANTEE].rstrip(b"."))
             found, expected = found[0], expected[0]
         assert found == expected
         assert not (work / f".{made.name}.new").exists()
