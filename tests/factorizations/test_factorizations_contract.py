@@ -40,7 +40,7 @@ def test_optimum_is_certified_and_depends_on_the_horizon_only():
 
 
 def test_optimum_that_is_not_reached_is_refused(monkeypatch):
-    monkeypatch.setattr(optimal, "STEPS", 5)
+    monkeypatch.setattr(optimal, "MOST_ITERATIONS", 5)
     with pytest.raises(ParameterError, match="not found in 5 steps"):
         optimal._maximiser(50)
 

@@ -9,7 +9,7 @@ from mpmath import mp
 from evercount.factorizations import Balanced, Normalized, Optimal, SquareRoot, Unbounded
 from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.row_weighted import bounded_columns
-from evercount.factorizations.square_root_filter import LOSS, design, landau, norm_product, zolotarev
+from evercount.factorizations.square_root_filter import FILTER_LOSS, design, landau, norm_product, zolotarev
 
 
 def c(f):
@@ -43,7 +43,7 @@ def test_optimal_is_certified_and_balanced_is_close():
 @pytest.mark.parametrize("T", [1, 2, 3, 10, 257, 2**16, 10**6, 10**8, 2**40])
 def test_filter_loss_and_residues(T):
     f = design(T)
-    assert norm_product(f, T) <= landau(T) * (1 + LOSS)
+    assert norm_product(f, T) <= landau(T) * (1 + FILTER_LOSS)
     assert np.all(f.forward().weights > 0)
     assert np.all(f.summed_inverse().weights > 0)
     assert np.all(f.inverse().weights < 0)
@@ -51,7 +51,7 @@ def test_filter_loss_and_residues(T):
     roots[0::2], roots[1::2] = f.pole_lack, f.zero_lack
     assert np.all(np.diff(roots) > 0), "poles and zeros interlace"
     if f.order > 1:
-        assert norm_product(zolotarev(T, f.order - 1), T) > landau(T) * (1 + LOSS), "one pole fewer would do"
+        assert norm_product(zolotarev(T, f.order - 1), T) > landau(T) * (1 + FILTER_LOSS), "one pole fewer would do"
 
 
 @pytest.mark.parametrize(("T", "order"), [(2**16, 10), (10**6, 12), (10**8, 16)])
