@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evercount.errors import MissingExtra
-from evercount.plotting import MOST_POINTS
+from evercount.plotting import MOST_PLOTTED_TICKS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,6 +57,6 @@ def powers(axes: Any, lowest: int, highest: int, step: int = 4) -> None:
     axes.set_xticks(marks, [f"$2^{{{mark}}}$" for mark in marks])
 
 
-def thin(count: int, points: int = MOST_POINTS) -> Any:
+def thin(count: int, points: int = MOST_PLOTTED_TICKS) -> Any:
     """Indices of about so many of `count` points, the first and the last among them."""
     return np.unique(np.linspace(0, count - 1, min(count, points)).astype(np.int64))
