@@ -159,9 +159,9 @@ def test_constants(records: dict[str, Record]) -> None:
 
 
 def test_the_index_names_every_item_and_its_pictures(records: dict[str, Record], tmp_path: Path) -> None:
-    from evercount.reproduce.runner import index
+    from evercount.reproduce.runner import index_page
 
-    text = index(list(records.values()))
+    text = index_page(list(records.values()))
     for record in records.values():
         assert f"## {record['item']}" in text
         assert record["verdict"] in text

@@ -67,8 +67,8 @@ class Budget:
         object.__setattr__(self, "max_events", check_count("max_events", self.max_events))
         if self.unit == "event" and self.max_events != 1:
             raise ParameterError(
-                f"max_events={self.max_events} has no meaning with unit='event', which protects one event. "
-                "Use unit='user' to protect a user with that many events."
+                f"max_events={self.max_events} has no meaning with unit='event', which protects one event. Use "
+                "unit='user' to protect a user with that many events."
             )
         if self.calibration != "tight":
             _multiplier(self.calibration, self.epsilon, self.delta)  # fails now, not at the first release, if it cannot
@@ -114,8 +114,8 @@ class Budget:
             step *= 2
         if epsilon <= 0 or gaussian.mu_of(epsilon, delta) > mu:
             raise ParameterError(
-                f"at delta={delta!r} a mechanism with mu={mu!r} costs no epsilon: delta alone covers it. "
-                f"Choose a delta well below {gaussian.delta_of(mu, 0.0):.3g}."
+                f"at delta={delta!r} a mechanism with mu={mu!r} costs no epsilon: delta alone covers it. Choose a "
+                f"delta well below {gaussian.delta_of(mu, 0.0):.3g}."
             )
         return cls(epsilon, delta, adjacency=adjacency, unit=unit, max_events=max_events)
 
@@ -199,8 +199,8 @@ class Budget:
             raise ParameterError(f"numeric_delta must not be negative, not {numeric_delta!r}.")
         if reserved >= self.delta:
             raise ParameterError(
-                f"the numerical error needs delta {reserved!r} and the budget has {self.delta!r}: nothing "
-                "is left for the noise. Choose a larger delta or compute with more bits."
+                f"the numerical error needs delta {reserved!r} and the budget has {self.delta!r}: nothing is left for "
+                "the noise. Choose a larger delta or compute with more bits."
             )
         left = self.delta - reserved
         if Fraction(left) + Fraction(reserved) > Fraction(self.delta):
@@ -254,9 +254,9 @@ class Budget:
         }[self.adjacency]
         epsilon, delta = stated(self.epsilon), stated(self.delta)
         return (
-            f"All releases together protect {who}: the probability of any outcome is at most "
-            f"e^{epsilon} times what it would be {what}, plus {delta} "
-            f"(epsilon={epsilon}, delta={delta}, adjacency {self.adjacency}, unit {self.unit})."
+            f"All releases together protect {who}: the probability of any outcome is at most e^{epsilon} times what it "
+            f"would be {what}, plus {delta} (epsilon={epsilon}, delta={delta}, adjacency {self.adjacency}, unit "
+            f"{self.unit})."
         )
 
     def to_dict(self) -> dict[str, Any]:

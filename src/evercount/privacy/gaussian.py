@@ -195,16 +195,16 @@ def _at_least_zero(epsilon: float) -> float:
 def _below_one(calibration: str, epsilon: float) -> None:
     if check_positive("epsilon", epsilon) >= 1:
         raise ParameterError(
-            f"calibration {calibration!r} is proved for epsilon < 1 only, and epsilon is {epsilon!r}. "
-            "Use calibration='tight', which holds for every epsilon and adds less noise."
+            f"calibration {calibration!r} is proved for epsilon < 1 only, and epsilon is {epsilon!r}. Use "
+            "calibration='tight', which holds for every epsilon and adds less noise."
         )
 
 
 def _at_least_tight(calibration: str, multiplier: float, epsilon: float, delta: float) -> float:
     if multiplier * mu_of(epsilon, delta) < 1:
         raise ParameterError(
-            f"calibration {calibration!r} would add too little noise for epsilon={epsilon!r}, "
-            f"delta={delta!r}. Use calibration='tight'."
+            f"calibration {calibration!r} would add too little noise for epsilon={epsilon!r}, delta={delta!r}. Use "
+            "calibration='tight'."
         )
     return multiplier
 
