@@ -1,6 +1,6 @@
 """Counting: rows of an event file → what each tick adds to each cell, in one scan by DuckDB.
 
-The same SQL decides for counting and for the list of bad rows (`rejects.py`) whether a row is an event, so that a row
+The same SQL decides for counting and for the list of bad rows (`bad_rows.py`) whether a row is an event, so that a row
 is either counted or bad, never both.
 """
 

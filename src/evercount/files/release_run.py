@@ -90,7 +90,7 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
     """Count the file, release the ticks that have ended, and publish them, or raise with nothing changed.
 
     Guarantee. All runs with one state together are one `Stream`, so its guarantee holds for all that they publish: a
-    tick is released once (`journal.py`), from totals in which every event counts once (`counting.py`). Ticks are
+    tick is released once (`run_state.py`), from totals in which every event counts once (`count_rows.py`). Ticks are
     chosen by the clock, not by the data. What is not protected: that a run failed, and what it says about bad rows;
     these are for the operator. Tests: tests/cli/test_cli_release.py::test_runs_in_pieces_are_one_run.
     """
