@@ -35,7 +35,7 @@ def factorization(name: str | None, horizon: int | None) -> Factorization:
     Raises:
         UnknownName: There is no factorisation of this name.
         ParameterError: The horizon is no whole number from 1 to 2^50, or this factorisation needs one.
-        TooLarge: `optimal` cannot be computed for so many ticks.
+        TooLarge: `optimal` is computed for at most 1024 ticks.
 
     >>> factorization("binary-tree", 1000).name
     'binary-tree'

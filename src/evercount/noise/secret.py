@@ -39,7 +39,7 @@ class Secret:
     __key: bytes
 
     def __init__(self) -> None:
-        raise ParameterError("a Secret is made by Secret.generate() or Secret.from_hex(text)")
+        raise ParameterError("build a Secret with Secret.generate() or Secret.from_hex(text)")
 
     @classmethod
     def _of(cls, key: bytes) -> Secret:

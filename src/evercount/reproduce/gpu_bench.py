@@ -132,7 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
     first, _ = timed(torch, chosen.device, 1, lambda n: simulate(min(256, chosen.repetitions), n))
     seconds, sums = timed(torch, chosen.device, chosen.repeats, lambda n: simulate(chosen.repetitions, n + 1))
     checks = {plan.name: check(plan, sums[plan.name], chosen.repetitions) for plan in plans}
-    # The largest of 65536 ticks × 8 edges is compared: of so many normals it exceeds 6 once in 10^3 runs.
+    # The largest of 65536 ticks × 8 edges is compared: of as many normals it exceeds 6 once in 10^3 runs.
     good = all(abs(c["mean_z"]) < 4.5 and c["tick_z"] < 6.5 and c["edge_z"] < 7.0 for c in checks.values())
     tuned = tune(backend, plans, chosen) if chosen.tune and fused else []
     line = {
