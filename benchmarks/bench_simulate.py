@@ -18,31 +18,32 @@ NAMES = ("binary-tree", "square-root", "balanced")
 
 
 def run() -> list[dict[str, Any]]:
-    """One row per measurement: name, seconds, and the ratio to drawing as many normals."""
+    """One row per measurement: seconds, and their ratio to drawing as many normals."""
     start = time.perf_counter()
     np.random.default_rng(0).standard_normal((TICKS, REPETITIONS))
-    unit = time.perf_counter() - start
-    rows = [{"name": "draw the normals (numpy)", "seconds": unit, "ratio": 1.0}]
+    drawing = time.perf_counter() - start
+    rows = [_row("draw the normals (numpy)", drawing, drawing)]
     for name in NAMES:
         engine = factorization(name, TICKS)
         std = engine.row_norms(np.arange(1, TICKS + 1))
         start = time.perf_counter()
         noise = one_batch(engine, REPETITIONS, 1)
-        made = time.perf_counter() - start
+        rows.append(_row(f"{name}: noise", time.perf_counter() - start, drawing))
         measure(noise, std)
-        spent = time.perf_counter() - start
-        rows.append({"name": f"{name}: noise", "seconds": made, "ratio": made / unit})
-        rows.append({"name": f"{name}: noise and statistics", "seconds": spent, "ratio": spent / unit})
+        rows.append(_row(f"{name}: noise and statistics", time.perf_counter() - start, drawing))
         if importlib.util.find_spec("torch") is not None:
             plan = simulate_torch.Plan.of(simulate_torch.describe(engine, std, EDGES))
             start = time.perf_counter()
             simulate_torch.run(plan, REPETITIONS, 1, "cpu")
-            spent = time.perf_counter() - start
-            rows.append({"name": f"{name}: the same by torch, cpu", "seconds": spent, "ratio": spent / unit})
+            rows.append(_row(f"{name}: the same by torch, cpu", time.perf_counter() - start, drawing))
     return rows
+
+
+def _row(name: str, seconds: float, drawing: float) -> dict[str, Any]:
+    return {"name": name, "value": seconds, "unit": "s", "ratio": seconds / drawing}
 
 
 if __name__ == "__main__":
     print(f"{REPETITIONS} repetitions of {TICKS} ticks; on a GPU: python -m evercount.reproduce.gpu_bench")
     for row in run():
-        print(f"{row['name']:38}{row['seconds']:9.3f} s{row['ratio']:8.2f} ×")
+        print(f"{row['name']:38}{row['value']:9.3f} s{row['ratio']:8.2f} ×")

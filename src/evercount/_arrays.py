@@ -1,4 +1,4 @@
-"""The array types of all rooms, in one place."""
+"""Type aliases for arrays, shared by all rooms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of parameters: finite numbers inside their domain, whole numbers, known names. One module for all rooms."""
+"""Checks of arguments that all rooms share. Each returns the checked value or raises a ParameterError that names it."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def check_positive(what: str, value: object) -> float:
 
 
 def check_delta(value: object, *, pure: bool = False) -> float:
-    """`value` as a float in the open interval (0, 1); with `pure` also 0."""
+    """`value` as a float strictly between 0 and 1; with `pure`, 0 is allowed too."""
     number = check_number("delta", value)
     if number == 0:
         if pure:
             return 0.0
         refuse_pure_privacy()
     if not 0 < number < 1:
-        least = "0 (pure privacy) or more and below 1" if pure else "between 0 and 1, both excluded"
-        raise ParameterError(f"delta must be {least}, not {value!r}.")
+        allowed = "0 (pure privacy) or more and below 1" if pure else "between 0 and 1, both excluded"
+        raise ParameterError(f"delta must be {allowed}, not {value!r}.")
     if number < 2.0**-1022:
         raise ParameterError(
             f"delta={value!r} is below the normal doubles (2.3e-308): it cannot be computed with safely."
@@ -49,7 +49,7 @@ def check_delta(value: object, *, pure: bool = False) -> float:
 
 
 def refuse_pure_privacy() -> None:
-    """Refuse δ = 0. Gaussian noise never gives it; budgets may have it, Gaussian calibration may not."""
+    """Refuse δ = 0. A budget may have it, but no Gaussian noise gives it."""
     raise ParameterError(
         "delta=0 is pure differential privacy, which Gaussian noise cannot give; only pure mechanisms "
         "offer it. Choose a small positive delta, for example 1e-10."
@@ -72,12 +72,12 @@ def check_probability(what: str, value: object) -> float:
 
 
 def check_name(kind: str, value: Any, known: tuple[str, ...]) -> None:
-    """Refuse a name that is not in the list, naming the nearest one."""
+    """Refuse a name that is not in the list; the error suggests the closest one."""
     if not isinstance(value, str) or value not in known:
         raise UnknownName(kind, value, known)
 
 
 def stated(number: float) -> str:
-    """A number of a promise in up to six digits, rounded up: what is printed must hold, too."""
+    """A number of a privacy promise in up to six digits, rounded up: the printed promise must hold too."""
     with localcontext(prec=6, rounding=ROUND_CEILING):
         return f"{float(+Decimal(repr(float(number)))):g}"

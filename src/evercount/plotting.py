@@ -7,19 +7,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evercount._arrays import FloatArray, IntArray
 from evercount.errors import MissingExtra, ParameterError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_POINTS = 4000
-"""More ticks than a chart has pixels are thinned evenly before drawing."""
+MOST_PLOTTED_TICKS = 4000
+"""A chart of more ticks draws only this many of them, evenly spaced: it has no more pixels."""
 
 
 def new_axes(width: float = 9.0, height: float = 4.5) -> Axes:
-    """Axes of a new figure that needs no display."""
+    """Axes of a new figure that needs no display.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -32,7 +36,15 @@ def new_axes(width: float = 9.0, height: float = 4.5) -> Axes:
 
 
 def save(axes: Axes, target: str | Path) -> None:
-    """Write the figure of these axes; the suffix chooses the format. A ParameterError where that is not possible."""
+    """Write the figure of these axes to a file.
+
+    Args:
+        axes: The axes.
+        target: The file; its suffix chooses the format.
+
+    Raises:
+        ParameterError: The suffix is unknown or the file cannot be written.
+    """
     import matplotlib
 
     figure: Any = axes.get_figure()
@@ -41,7 +53,7 @@ def save(axes: Axes, target: str | Path) -> None:
     if kind not in kinds:
         raise ParameterError(f"no chart can be written to {str(target)!r}: its name must end in {', '.join(kinds)}")
     try:
-        with matplotlib.rc_context({"path.simplify": False}):  # simplification swallows the spikes of a tree's error
+        with matplotlib.rc_context({"path.simplify": False}):  # simplified paths lose the spikes of a tree's error
             figure.savefig(str(target), dpi=150)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error).partition("\n")[0]
@@ -49,16 +61,32 @@ def save(axes: Axes, target: str | Path) -> None:
 
 
 def band_plot(
-    ticks: npt.NDArray[np.int64],
-    values: npt.NDArray[np.float64],
-    half: npt.NDArray[np.float64],
+    ticks: IntArray,
+    values: FloatArray,
+    half: FloatArray,
     labels: Sequence[str],
     caption: str,
     target: str | Path | Axes | None = None,
 ) -> Axes:
-    """One line with an error band for every output."""
+    """One line with an error band for every output.
+
+    Args:
+        ticks: The ticks, (n,).
+        values: The published numbers, (n, outputs).
+        half: The half-widths of the bands, (n, outputs).
+        labels: A label for each output.
+        caption: The title.
+        target: A file to write, axes to draw on, or None for new axes.
+
+    Returns:
+        The axes.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+        ParameterError: The file cannot be written.
+    """
     axes: Axes = new_axes() if target is None or isinstance(target, str | Path) else target
-    keep = np.unique(np.linspace(0, max(len(ticks) - 1, 0), min(len(ticks), MOST_POINTS)).astype(np.int64))
+    keep = np.unique(np.linspace(0, max(len(ticks) - 1, 0), min(len(ticks), MOST_PLOTTED_TICKS)).astype(np.int64))
     for i, label in enumerate(labels):
         x, y, h = ticks[keep], values[keep, i], half[keep, i]
         (line,) = axes.plot(x, y, linewidth=1.4, label=label)
@@ -80,22 +108,34 @@ def error_plot(
     floor: float | None = None,
     bands: Mapping[str, tuple[Sequence[int], Sequence[float], Sequence[float]]] | None = None,
 ) -> Axes:
-    """Std over time of several mechanisms; `floor` is the lower bound for the worst tick.
+    """Std over time of several mechanisms.
 
-    `bands` are drawn in place of the lines of the same names, which jump too often for a line: (edges of bins, least
-    and largest std in each bin).
+    Args:
+        curves: Name → (ticks, std).
+        title: The title.
+        target: A file to write, or None.
+        floor: The lower bound for the worst tick, drawn as a dashed line.
+        bands: Name → (edges of bins, least std of each bin, largest std). Drawn instead of the line of the same name,
+            for a std that jumps too often for a line.
+
+    Returns:
+        The axes.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+        ParameterError: The file cannot be written.
     """
     axes = new_axes()
     for i, (name, (ticks, std)) in enumerate(curves.items()):
         if bands is None or name not in bands:
             axes.plot(ticks, std, linewidth=1.5, color=f"C{i % 10}", label=name)
             continue
-        edges, least, most = bands[name]
-        between = [edge - 0.5 for edge in edges]  # a step has its tick in the middle
-        jumps = any(a < b for a, b in zip(least, most, strict=True))
-        axes.stairs(most, between, baseline=least, fill=True, color=f"C{i % 10}", alpha=0.25, linewidth=0)
-        for side in (least, most) if jumps else (most,):
-            label = "" if jumps and side is least else f"{name} (least to largest)" if jumps else name
+        edges, smallest, largest = bands[name]
+        between = [edge - 0.5 for edge in edges]  # the tick is in the middle of its step
+        jumps = any(low < high for low, high in zip(smallest, largest, strict=True))
+        axes.stairs(largest, between, baseline=smallest, fill=True, color=f"C{i % 10}", alpha=0.25, linewidth=0)
+        for side in (smallest, largest) if jumps else (largest,):
+            label = "" if jumps and side is smallest else f"{name} (least to largest)" if jumps else name
             axes.stairs(side, between, baseline=None, color=f"C{i % 10}", linewidth=0.8, label=label)
     if floor is not None:
         axes.axhline(floor, color="black", linestyle="--", linewidth=1, label="lower bound, worst tick")

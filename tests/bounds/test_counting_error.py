@@ -73,7 +73,7 @@ def test_forms_of_theorem_2() -> None:
     )
 
 
-def test_average() -> None:
+def test_average_in_the_papers_and_in_the_corrected_form() -> None:
     T, t, C = 1000, np.array([1, 10, 1000]), 2.0
     np.testing.assert_allclose(
         counting_error.average_paper(T, t, C), C * np.asarray(psi_paper(t)) * math.sqrt(math.log(6000)) / t
@@ -84,7 +84,7 @@ def test_average() -> None:
     assert counting_error.average(T, 10, C) == pytest.approx(counting_error.average(T, t, C)[1])  # type: ignore[index]
 
 
-def test_sparse() -> None:
+def test_sparse_bound_of_the_paper() -> None:
     value = counting_error.sparse_paper(10_000, 50, 2.0)
     assert value == pytest.approx(2 * (5 * math.log(10_000) + psi_paper(50) * math.sqrt(math.log(300))))
     assert counting_error.sparse_paper(10_000, 51, 2.0) > value
@@ -141,6 +141,6 @@ def test_sampling_error_covers() -> None:
         lambda: counting_error.sampling_error(0, 0.1),
     ],
 )
-def test_bad_arguments(call: Any) -> None:
+def test_bad_arguments_are_refused(call: Any) -> None:
     with pytest.raises(ParameterError):
         call()

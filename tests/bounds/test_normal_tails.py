@@ -34,7 +34,7 @@ def test_simultaneous_quantile_against_high_precision(ticks: int, beta: float) -
     assert failure(ticks, a * (1 - 1e-11)) > beta  # and it is the smallest
 
 
-def test_familiar_values() -> None:
+def test_values_from_textbooks() -> None:
     assert interval_quantile(0.05) == pytest.approx(1.959963984540054, rel=1e-14)
     assert interval_quantile(1 / 3) == pytest.approx(0.967421566101701, rel=1e-13)
     assert simultaneous_quantile(1, 0.05) == interval_quantile(0.05)
@@ -50,7 +50,7 @@ def test_order_and_monotonicity(ticks: int, beta: float) -> None:
     assert simultaneous_quantile(ticks, beta / 3) > a
 
 
-def test_the_paper_factors() -> None:
+def test_the_papers_factors_are_too_large_or_too_small() -> None:
     T = 65536
     # the theorem's √(2 ln(T/β)) is right; the proof's factor is much larger than needed
     assert simultaneous_paper_proof(T, 0.05) > 3.9 * simultaneous_closed_form(T, 0.05)
@@ -61,14 +61,14 @@ def test_the_paper_factors() -> None:
 
 
 @pytest.mark.parametrize("bad", [0, -1, 1.5, True, "2", None, math.nan])
-def test_bad_ticks(bad: Any) -> None:
+def test_bad_ticks_are_refused(bad: Any) -> None:
     for function in (simultaneous_quantile, simultaneous_closed_form, simultaneous_paper_proof):
         with pytest.raises(ParameterError):
             function(bad, 0.05)
 
 
 @pytest.mark.parametrize("bad", [0, 1, -0.1, 1.5, math.nan, math.inf, True, "0.05", None])
-def test_bad_beta(bad: Any) -> None:
+def test_bad_beta_is_refused(bad: Any) -> None:
     for function in (simultaneous_quantile, simultaneous_closed_form):
         with pytest.raises(ParameterError):
             function(10, bad)
@@ -76,7 +76,7 @@ def test_bad_beta(bad: Any) -> None:
         interval_quantile(bad)
 
 
-def test_bad_log() -> None:
+def test_bad_logarithm_is_refused() -> None:
     for bad in (-1.0, math.inf, math.nan):
         with pytest.raises(ParameterError):
             simultaneous_quantile_of_log(bad, 0.05)

@@ -1,4 +1,4 @@
-"""Norms: high-precision oracles, the numbers of the design page, and what the paper gets wrong."""
+"""Norms: high-precision oracles, known numbers, and what the paper gets wrong."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_gap_to_mathias() -> None:
     np.testing.assert_allclose(true - paper, np.asarray(norms.landau(T)) - norms.psi_paper(T), atol=1e-13)
 
 
-def test_plan_figures() -> None:
+def test_worst_stds_that_plan_shows() -> None:
     """σ = 11.436 (tight) and 19.285 (paper) at (0.5, 1e-10), T = 65536: the figures that `plan` must show."""
     assert 11.436 * norms.landau(65536) == pytest.approx(52.6, abs=0.05)
     assert 19.285 * norms.landau(65536) == pytest.approx(88.6, abs=0.05)
@@ -281,7 +281,7 @@ def test_arrays_and_numbers_agree(function: Any) -> None:
         assert values[place] == pytest.approx(single, rel=1e-15)
 
 
-def test_binary_std_refuses() -> None:
+def test_binary_std_refuses_ticks_beyond_the_horizon() -> None:
     for T, t, multiplier in ((8, 9, 1.0), (8, 0, 1.0), (0, 1, 1.0), (8, 1, -1.0), (8, 1, math.nan)):
         with pytest.raises(ParameterError):
             norms.binary_std(T, t, multiplier)
@@ -289,6 +289,6 @@ def test_binary_std_refuses() -> None:
 
 @pytest.mark.parametrize("function", VECTORISED)
 @pytest.mark.parametrize("bad", [0, -1, 1.5, 2.0, True, "3", None, [1, 0], [1.0, 2.0], 2**53, 2**70])
-def test_bad_horizons(function: Any, bad: Any) -> None:
+def test_bad_horizons_are_refused(function: Any, bad: Any) -> None:
     with pytest.raises(ParameterError):
         function(bad)

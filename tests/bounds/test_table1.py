@@ -126,7 +126,7 @@ def test_errors_grow_with_everything(ticks: int, sigma: float, S: float, cells: 
         lambda: table1.local_learning(0.1, 4, math.inf),
     ],
 )
-def test_bad_arguments(call: Any) -> None:
+def test_bad_arguments_are_refused(call: Any) -> None:
     with pytest.raises(ParameterError):
         call()
 
@@ -149,7 +149,7 @@ def test_growth_values() -> None:
 
 
 @pytest.mark.parametrize("growth", GROWTHS.values(), ids=str)
-def test_growth_is_named_so_and_is_checked(growth: Growth) -> None:
+def test_growths_say_that_they_are_no_bounds_and_check_their_parameters(growth: Growth) -> None:
     assert "Ω(" in str(growth)
     assert "Not a lower bound" in (Growth.evaluate.__doc__ or "")
     good = {"T": 10**6, "epsilon": 0.5, "d": 50, "n": 50, "U": 10**6}

@@ -35,15 +35,11 @@ from fixtures.replay import HERE, Json
 REFUSED: dict[str, str] = {}
 """Fixture, such as "streams/prefix-memory" → text that the error of reading or continuing it must contain."""
 GUARANTEE = b"evercount.guarantee"
+NEW_KEY = "the key of new counters and clients is derived from the secret and their declaration"
 CHANGED: dict[str, str] = {
-    name: "the key of new counters and clients is derived from the secret and their declaration"
-    for name in (
-        *(f"sparse/{kind}" for kind in ("full", "gauss", "gauss-promised", "pure", "pure-promised")),
-        *(
-            f"local/{kind}"
-            for kind in ("default-buckets", "genprot-best", "genprot-paper", "one-counter", "two-counter")
-        ),
-    )
+    **{f"sparse/{kind}": NEW_KEY for kind in ("full", "gauss", "gauss-promised", "pure", "pure-promised")},
+    **{f"local/{kind}": NEW_KEY for kind in ("default-buckets", "genprot-best", "genprot-paper")},
+    **{f"local/{kind}": NEW_KEY for kind in ("one-counter", "two-counter")},
 }
 """Fixture of a stream → why a new stream of the same description and secret releases other numbers today."""
 

@@ -40,7 +40,7 @@ def test_optimum_is_certified_and_depends_on_the_horizon_only():
 
 
 def test_optimum_that_is_not_reached_is_refused(monkeypatch):
-    monkeypatch.setattr(optimal, "STEPS", 5)
+    monkeypatch.setattr(optimal, "MOST_ITERATIONS", 5)
     with pytest.raises(ParameterError, match="not found in 5 steps"):
         optimal._maximiser(50)
 
@@ -82,19 +82,19 @@ def test_streaming_equals_block_equals_dense(kind, T, cells):
     z = rng.standard_normal((f.draws(0, T), cells))
     expected = L @ z
     tolerance = 1e-10 * np.abs(expected).max()
-    whole, after = f.block(f.initial(cells), z, T)
-    assert np.abs(whole - expected).max() <= tolerance
+    at_once, after = f.block(f.initial(cells), z, T)
+    assert np.abs(at_once - expected).max() <= tolerance
     assert after.tick == T
-    state, at, parts = f.initial(cells), 0, []
+    state, at, pieces = f.initial(cells), 0, []
     while state.tick < T:
         ticks = min(int(rng.integers(1, 40)), T - state.tick)
         draws = f.draws(state.tick, state.tick + ticks)
         before = [array.copy() for array in state.arrays]
         noise, following = f.block(state, z[at : at + draws], ticks)
         assert all(np.array_equal(a, b) for a, b in zip(before, state.arrays, strict=True)), "block must be pure"
-        parts.append(noise)
+        pieces.append(noise)
         state, at = following, at + draws
-    assert np.abs(np.concatenate(parts) - expected).max() <= tolerance
+    assert np.abs(np.concatenate(pieces) - expected).max() <= tolerance
     state, at = f.initial(cells), 0
     for t in range(min(T, 40)):
         draws = f.draws(t, t + 1)
@@ -108,14 +108,14 @@ def test_long_scalar_blocks_equal_short_ones(kind):
     T = 200 if kind.name == "optimal" else 70_000
     f = kind(T)
     z = np.random.default_rng(1).standard_normal((f.draws(0, T), 1))
-    whole, _ = f.block(f.initial(1), z, T)
+    at_once, _ = f.block(f.initial(1), z, T)
     first, state = f.block(f.initial(1), z[: f.draws(0, T // 3)], T // 3)
     second, _ = f.block(state, z[f.draws(0, T // 3) :], T - T // 3)
-    assert np.allclose(np.concatenate([first, second]), whole, rtol=0, atol=1e-9 * np.abs(whole).max())
+    assert np.allclose(np.concatenate([first, second]), at_once, rtol=0, atol=1e-9 * np.abs(at_once).max())
 
 
 @pytest.mark.parametrize("kind", STREAMING, ids=lambda k: k.name)
-def test_refusals(kind):
+def test_ticks_outside_the_horizon_and_wrong_shapes_are_refused(kind):
     f = kind(5)
     state = f.initial(2)
     z = np.zeros((f.draws(0, 5), 2))
@@ -133,12 +133,12 @@ def test_refusals(kind):
 
 @pytest.mark.parametrize("horizon", [0, -3, 2.5, True, "8", 2**51, float("nan")])
 @pytest.mark.parametrize("kind", STREAMING, ids=lambda k: k.name)
-def test_bad_horizons(kind, horizon):
+def test_bad_horizons_are_refused(kind, horizon):
     with pytest.raises(ParameterError, match="horizon"):
         kind(horizon)
 
 
-def test_names():
+def test_factorizations_by_name():
     assert factorization(None, 8).name == "balanced"
     assert factorization(None, None).name == "unbounded"
     with pytest.raises(UnknownName, match="Did you mean 'balanced'") as caught:

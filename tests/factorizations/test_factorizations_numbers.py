@@ -1,4 +1,4 @@
-"""The numbers of the design: constants c, filter loss, column bounds at large horizons, unbounded streams."""
+"""Known numbers of the factorisations: constants c, filter loss, column bounds at large horizons, unbounded streams."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from mpmath import mp
 from evercount.factorizations import Balanced, Normalized, Optimal, SquareRoot, Unbounded, factorization
 from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.row_weighted import Weighted, bounded_columns
-from evercount.factorizations.square_root_filter import LOSS, design, landau, norm_product, zolotarev
+from evercount.factorizations.square_root_filter import FILTER_LOSS, design, landau, norm_product, zolotarev
 
 
 def c(f):
     return f.worst_row()[1] * f.column_norm - np.log(f.horizon) / np.pi
 
 
-# The table of the design page (computed there with the exact square root; the filter here may be a little better).
+# Computed with the exact square root; the filter here may be a little better.
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
@@ -43,7 +43,7 @@ def test_optimal_is_certified_and_balanced_is_close():
 @pytest.mark.parametrize("T", [1, 2, 3, 10, 257, 2**16, 10**6, 10**8, 2**40])
 def test_filter_loss_and_residues(T):
     f = design(T)
-    assert norm_product(f, T) <= landau(T) * (1 + LOSS)
+    assert norm_product(f, T) <= landau(T) * (1 + FILTER_LOSS)
     assert np.all(f.forward().weights > 0)
     assert np.all(f.summed_inverse().weights > 0)
     assert np.all(f.inverse().weights < 0)
@@ -51,11 +51,13 @@ def test_filter_loss_and_residues(T):
     roots[0::2], roots[1::2] = f.pole_lack, f.zero_lack
     assert np.all(np.diff(roots) > 0), "poles and zeros interlace"
     if f.order > 1:
-        assert norm_product(zolotarev(T, f.order - 1), T) > landau(T) * (1 + LOSS), "one pole fewer would do"
+        assert norm_product(zolotarev(T, f.order - 1), T) > landau(T) * (1 + FILTER_LOSS), (
+            "one pole fewer would have been enough"
+        )
 
 
 @pytest.mark.parametrize(("T", "order"), [(2**16, 10), (10**6, 12), (10**8, 16)])
-def test_number_of_poles_is_the_designs(T, order):
+def test_number_of_poles(T, order):
     assert design(T).order == order
 
 
@@ -113,12 +115,12 @@ def test_knots_are_few_and_dyadic():
 
 def test_weights_do_not_depend_on_the_split():
     f = Balanced(10_000)
-    whole = f.weights.eta.at(0, 10_000)
-    parts = np.concatenate([f.weights.eta.at(a, min(a + 777, 10_000)) for a in range(0, 10_000, 777)])
-    assert np.array_equal(whole, parts)
+    at_once = f.weights.eta.at(0, 10_000)
+    pieces = np.concatenate([f.weights.eta.at(a, min(a + 777, 10_000)) for a in range(0, 10_000, 777)])
+    assert np.array_equal(at_once, pieces)
 
 
-def test_hundred_million_ticks_cost_no_more_memory_than_sixty_thousand():
+def test_state_of_a_hundred_million_ticks_is_small():
     large, small = Balanced(10**8), Balanced(2**16)
     assert large.state_bytes <= 2 * small.state_bytes < 512
     z = np.random.default_rng(0).standard_normal((64, 1))
@@ -144,7 +146,7 @@ def test_interpolated_row_norms_are_accurate():
     assert np.allclose(everything[some - 1], f.row_norms(some), rtol=1e-6)
 
 
-# error(t) of `unbounded` over that of the paper's mechanism told T = t: the design page's numbers.
+# error(t) of `unbounded` divided by that of the paper's mechanism with horizon T = t
 @pytest.mark.parametrize(
     ("power", "ratio"), [(4, 1.142), (8, 1.135), (12, 1.131), (16, 1.128), (20, 1.126), (24, 1.124)]
 )

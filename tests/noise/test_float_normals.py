@@ -11,7 +11,7 @@ from evercount.errors import ParameterError, SnapshotError, TooLarge
 from evercount.noise import FloatNoise
 
 
-def test_name_and_docstring_carry_the_hazard() -> None:
+def test_name_and_docstring_say_that_it_is_insecure() -> None:
     assert FloatNoise.name == "insecure-float"
     assert "Mironov" in (FloatNoise.__doc__ or "")
 
@@ -100,6 +100,6 @@ def test_bad_states_are_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "7", True])
-def test_bad_seeds(seed: object) -> None:
+def test_bad_seeds_are_refused(seed: object) -> None:
     with pytest.raises(ParameterError):
         FloatNoise(seed)  # type: ignore[arg-type]

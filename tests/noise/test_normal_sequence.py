@@ -18,7 +18,7 @@ from evercount.errors import ParameterError, TooLarge
 from evercount.noise import ExactNoise, Secret
 from evercount.noise.exact_comparisons import accepts, thresholds
 from evercount.noise.normal_sampler import LONGEST, NormalSequence
-from evercount.noise.prf import LABEL, SEQUENCE, Prf, counter
+from evercount.noise.prf import EXACT_NOISE_LABEL, SEQUENCE, Prf, counter
 
 KEY = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
 
@@ -134,7 +134,7 @@ def test_doubles_are_near() -> None:
 
 def test_it_shares_no_block_with_other_noise() -> None:
     """The key has a label of its own: at the same places the other key gives other numbers."""
-    assert SEQUENCE != LABEL
+    assert SEQUENCE != EXACT_NOISE_LABEL
     sequence = ints(NormalSequence(secret(), 500))
     assert not set(sequence) & set(ExactNoise(secret()).normals(0, 1, 1000).to_ints()[0].tolist())
     other = ints(NormalSequence(Secret.from_hex(KEY[:-1] + "e"), 500))

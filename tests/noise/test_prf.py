@@ -13,7 +13,7 @@ from evercount.noise.prf import (
     ATTEMPTS,
     CELLS,
     DRAWS,
-    LABEL,
+    EXACT_NOISE_LABEL,
     Expansion,
     Prf,
     counter,
@@ -28,14 +28,16 @@ PLACES = [(0, 0, 0), (1, 2, 3), (DRAWS - 1, CELLS - 1, ATTEMPTS - 1), (123456789
 
 
 def ctr_stream(draw: int, cell: int, attempt: int, length: int) -> bytes:
-    """The key stream by another road: hashlib for the key, the library's own CTR mode for the blocks."""
-    key = hashlib.blake2b(LABEL.encode(), digest_size=32, key=bytes.fromhex(KEY), person=b"evercount.derive").digest()
+    """The key stream computed independently: hashlib for the key, the library's own CTR mode for the blocks."""
+    key = hashlib.blake2b(
+        EXACT_NOISE_LABEL.encode(), digest_size=32, key=bytes.fromhex(KEY), person=b"evercount.derive"
+    ).digest()
     start = draw.to_bytes(6, "big") + attempt.to_bytes(2, "big") + cell.to_bytes(4, "big") + bytes(4)
     return Cipher(algorithms.AES(key), modes.CTR(start)).encryptor().update(bytes(length))
 
 
-def test_aes_is_aes() -> None:
-    """FIPS 197, appendix C.3: the cipher that the room is built on is AES-256."""
+def test_cipher_is_aes_256() -> None:
+    """Known answer of FIPS 197, appendix C.3."""
     plain = bytes.fromhex("00112233445566778899aabbccddeeff")
     cipher = Cipher(algorithms.AES(bytes.fromhex(KEY)), modes.ECB()).encryptor()
     assert cipher.update(plain).hex() == "8ea2b7ca516745bfeafc49904b496089"

@@ -1,4 +1,4 @@
-"""Secrets: made by the operating system, shown by hex() only."""
+"""Secrets: drawn by the operating system, shown by hex() only."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def appearances(secret: object) -> list[str]:
 
 
 def test_generate_gives_256_fresh_bits() -> None:
-    made = {Secret.generate().hex() for _ in range(50)}
-    assert len(made) == 50
-    assert all(len(bytes.fromhex(text)) == 32 for text in made)
+    keys = {Secret.generate().hex() for _ in range(50)}
+    assert len(keys) == 50
+    assert all(len(bytes.fromhex(text)) == 32 for text in keys)
 
 
 def test_hex_round_trip() -> None:
@@ -37,7 +37,7 @@ def test_hex_round_trip() -> None:
 
 
 @pytest.mark.parametrize("holder", [lambda s: s, ExactNoise], ids=["secret", "noise"])
-def test_never_shown(holder: object) -> None:
+def test_repr_str_and_format_never_show_the_key(holder: object) -> None:
     shown = appearances(holder(Secret.from_hex(KEY)))  # type: ignore[operator]
     for text in shown:
         assert "Secret(…)" in text

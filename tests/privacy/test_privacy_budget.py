@@ -1,4 +1,4 @@
-"""Budgets: the promise, its other currencies, what is refused, and the sentence."""
+"""Budgets: the promise, its conversions to μ and ρ, what is refused, and the sentence."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_conversions_at_other_points_are_consistent(epsilon: float, delta: float
         assert budget.delta_at(moved) == pytest.approx(other, rel=1e-7)
 
 
-def test_the_promise_of_other_calibrations_is_their_real_one() -> None:
+def test_mu_of_classic_and_paper_is_that_of_their_noise() -> None:
     paper = Budget(0.5, 1e-10, calibration="paper")
     assert paper.noise_multiplier() == pytest.approx(19.285, abs=5e-4)
     assert paper.epsilon_at(1e-10) < 0.5 * 0.62  # much more noise than the promise needs
@@ -91,7 +91,7 @@ def test_reserve_rounds_down(delta: float, share: float) -> None:
 
 
 @pytest.mark.parametrize("numeric", [1e-10, 1.0, -1e-12, math.nan, math.inf, "1e-12", True])
-def test_reserve_refuses(numeric: Any) -> None:
+def test_reserve_refuses_negative_or_too_large_parts(numeric: Any) -> None:
     with pytest.raises(ParameterError):
         Budget(0.5, 1e-10).reserve(numeric)
 
@@ -103,13 +103,13 @@ def test_with_delta() -> None:
 
 
 @pytest.mark.parametrize("bad", [0, 0.0, -0.5, math.nan, math.inf, -math.inf, True, "0.5", None, 1j, [1.0], 10**400])
-def test_bad_epsilon(bad: Any) -> None:
+def test_bad_epsilon_is_refused(bad: Any) -> None:
     with pytest.raises(ParameterError, match="epsilon"):
         Budget(bad, 1e-10)
 
 
 @pytest.mark.parametrize("bad", [-1e-10, 1, 1.0, 2.0, math.nan, math.inf, False, "1e-10", None, 5e-324])
-def test_bad_delta(bad: Any) -> None:
+def test_bad_delta_is_refused(bad: Any) -> None:
     with pytest.raises(ParameterError, match="delta"):
         Budget(0.5, bad)
 
@@ -136,19 +136,19 @@ def test_pure_budgets_are_refused_by_everything_gaussian() -> None:
         ("unit", 3, None),
     ],
 )
-def test_unknown_names(field: str, value: Any, nearest: str | None) -> None:
+def test_unknown_names_are_refused(field: str, value: Any, nearest: str | None) -> None:
     with pytest.raises(UnknownName) as caught:
         Budget(0.5, 1e-10, **{field: value})
     assert caught.value.nearest == nearest
 
 
 @pytest.mark.parametrize("bad", [0, -1, 1.5, True, "2", None])
-def test_bad_max_events(bad: Any) -> None:
+def test_bad_max_events_are_refused(bad: Any) -> None:
     with pytest.raises(ParameterError):
         Budget(0.5, 1e-10, unit="user", max_events=bad)
 
 
-def test_max_events_belongs_to_users() -> None:
+def test_max_events_is_refused_for_unit_event() -> None:
     with pytest.raises(ParameterError, match="unit='user'"):
         Budget(0.5, 1e-10, max_events=3)
 

@@ -96,7 +96,7 @@ def test_against_an_independent_accountant(epsilon: float, delta: float) -> None
     )
 
 
-def test_the_numbers_of_the_design_page() -> None:
+def test_known_numbers() -> None:
     assert 1 / gaussian.mu_of(0.5, 1e-10) == pytest.approx(11.436, abs=5e-4)
     assert gaussian.paper_multiplier(0.5, 1e-10) == pytest.approx(19.285, abs=5e-4)
     assert gaussian.paper_multiplier(0.5, 1e-10) * gaussian.mu_of(0.5, 1e-10) == pytest.approx(1.69, abs=5e-3)
@@ -134,7 +134,7 @@ def test_a_calibration_that_adds_too_little_noise_is_caught() -> None:
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, True, "0.5", None])
-def test_bad_parameters(bad: object) -> None:
+def test_bad_parameters_are_refused(bad: object) -> None:
     with pytest.raises(ParameterError):
         gaussian.mu_of(bad, 1e-10)  # type: ignore[arg-type]
     with pytest.raises(ParameterError):
@@ -144,12 +144,12 @@ def test_bad_parameters(bad: object) -> None:
 
 
 @pytest.mark.parametrize("bad", [0.0, -0.1, 1.0, 1.5, math.nan, 1e-310, True, "1e-5"])
-def test_bad_delta(bad: object) -> None:
+def test_bad_delta_is_refused(bad: object) -> None:
     with pytest.raises(ParameterError):
         gaussian.mu_of(0.5, bad)  # type: ignore[arg-type]
 
 
-def test_extremes_return_something_private() -> None:
+def test_extreme_parameters_stay_on_the_private_side() -> None:
     assert gaussian.delta_of(1e-3, 50.0) == 0.0  # far below every double
     assert 0 < gaussian.delta_upper(1e-3, 50.0) < 1e-320
     assert 0 < gaussian.delta_upper(1e-300, 1e300) < 1e-320

@@ -17,7 +17,7 @@ from evercount.reproduce.registry import ITEMS
 from evercount.reproduce.runner import Options, run_items
 
 SIGMAS = 4.5
-"""Seeds are fixed; a correct simulation leaves this range once in 1.5·10^5 looks."""
+"""Seeds are fixed; a correct simulation leaves this range once in 1.5·10^5 comparisons."""
 
 Record = dict[str, Any]
 
@@ -57,7 +57,7 @@ def test_figure_1_is_exact_and_simulation_agrees(records: dict[str, Record]) -> 
     for row in rows(records, "figure-1", "curve"):
         error = row["square-root: std"] * math.sqrt((1 - 2 / math.pi) / 64)
         exact = row["square-root: std"] * math.sqrt(2 / math.pi)
-        assert abs(row["square-root: mean |error|"] - exact) < 5.5 * error  # some 400 looks
+        assert abs(row["square-root: mean |error|"] - exact) < 5.5 * error  # about 400 comparisons
 
 
 def test_figure_2_psi_is_no_upper_bound_and_the_true_gap_is_above_a_half(records: dict[str, Record]) -> None:
@@ -159,9 +159,9 @@ def test_constants(records: dict[str, Record]) -> None:
 
 
 def test_the_index_names_every_item_and_its_pictures(records: dict[str, Record], tmp_path: Path) -> None:
-    from evercount.reproduce.runner import index
+    from evercount.reproduce.runner import index_page
 
-    text = index(list(records.values()))
+    text = index_page(list(records.values()))
     for record in records.values():
         assert f"## {record['item']}" in text
         assert record["verdict"] in text

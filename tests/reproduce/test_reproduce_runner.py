@@ -89,8 +89,8 @@ def test_a_run_that_breaks_keeps_its_batches(tmp_path: Path, monkeypatch: pytest
     breaks = False
     record = run_items(["breaking"], Options(tmp_path))[0]
     assert not (tmp_path / "breaking" / "checkpoints").exists()
-    whole = simulate(["square-root"], 64, 1024)["square-root"].mean_normalised[0]
-    assert record["tables"]["t"][0]["mean"] == pytest.approx(whole, rel=1e-12)
+    uninterrupted = simulate(["square-root"], 64, 1024)["square-root"].mean_normalised[0]
+    assert record["tables"]["t"][0]["mean"] == pytest.approx(uninterrupted, rel=1e-12)
 
 
 def test_without_matplotlib_there_are_numbers_and_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_without_matplotlib_there_are_numbers_and_a_note(tmp_path: Path, monkeyp
     assert "evercount[plot]" in record["findings"][-1]
 
 
-def test_refusals(tmp_path: Path) -> None:
+def test_unknown_names_and_too_few_repetitions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="figure-1"):
         choose(["figure1"])
     with pytest.raises(UnknownName):
@@ -111,7 +111,7 @@ def test_refusals(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
-def test_names() -> None:
+def test_all_items_are_chosen_and_file_names_are_safe() -> None:
     assert [item.name for item in choose(["all"])] == list(ITEMS) == [item.name for item in choose([])]
     assert slug("error at t = 2^i − 1") == "error-at-t-2-i-1"
 

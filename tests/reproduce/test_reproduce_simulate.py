@@ -20,40 +20,42 @@ from evercount.reproduce.simulate import EDGES, Simulation, measure, one_batch, 
 
 NAMES = ("binary-tree", "square-root", "balanced", "honaker")
 SIGMAS = 4.5
-"""A correct simulation leaves this range once in 1.5·10^5 looks; seeds are fixed, so a failure is a change."""
+"""A correct simulation leaves this range once in 1.5·10^5 comparisons. Seeds are fixed, so a failure is a change."""
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Simulation]:
+def simulations() -> dict[str, Simulation]:
     return simulate(NAMES, 512, 2000, seed=3)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_mean_error_agrees_with_the_exact_std(found: dict[str, Simulation], name: str) -> None:
-    mean, error = found[name].mean_normalised
+def test_mean_error_agrees_with_the_exact_std(simulations: dict[str, Simulation], name: str) -> None:
+    mean, error = simulations[name].mean_normalised
     assert abs(mean - HALF_NORMAL) < SIGMAS * error
-    per_tick = (found[name].mean_absolute / found[name].std - HALF_NORMAL) / np.sqrt((1 - 2 / np.pi) / 2000)
-    assert np.abs(per_tick).max() < 5.5  # 512 correlated looks
+    per_tick = (simulations[name].mean_absolute / simulations[name].std - HALF_NORMAL) / np.sqrt((1 - 2 / np.pi) / 2000)
+    assert np.abs(per_tick).max() < 5.5  # 512 correlated comparisons
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("level", "score"), [(0.5, 0.6744897), (0.95, 1.9599640), (0.99, 2.5758293)])
-def test_quantiles_agree_with_the_normal(found: dict[str, Simulation], name: str, level: float, score: float) -> None:
-    quantile = found[name].quantile(level) / found[name].std
+def test_quantiles_agree_with_the_normal(
+    simulations: dict[str, Simulation], name: str, level: float, score: float
+) -> None:
+    quantile = simulations[name].quantile(level) / simulations[name].std
     density = 2 * np.exp(-(score**2) / 2) / np.sqrt(2 * np.pi)
     error = np.sqrt(level * (1 - level) / 2000) / density
     assert np.abs(quantile - score).max() < 6 * error
 
 
-def test_running_maximum_grows_and_ends_at_the_worst_error(found: dict[str, Simulation]) -> None:
-    for one in found.values():
+def test_running_maximum_grows_and_ends_at_the_worst_error(simulations: dict[str, Simulation]) -> None:
+    for one in simulations.values():
         assert np.all(np.diff(one.running_maximum) >= 0)
         assert one.running_maximum[-1] == pytest.approx(one.worst_error[0])
         assert np.all(one.totals.largest >= one.mean_absolute)
 
 
 def test_a_wrong_std_is_caught() -> None:
-    """Negative control: the same look at noise that is 2 % too large fails."""
+    """Negative control: the same comparison fails for noise that is 2 % too large."""
     engine = factorization("square-root", 512)
     std = engine.row_norms(np.arange(1, 513))
     noise = np.concatenate([one_batch(engine, 500, seed) for seed in range(40)], axis=1)
@@ -69,7 +71,7 @@ def test_the_same_seed_gives_the_same_numbers_and_another_one_others() -> None:
 
 
 def test_an_interrupted_simulation_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    whole = simulate(["binary-tree"], 64, 640, seed=5)["binary-tree"]
+    uninterrupted = simulate(["binary-tree"], 64, 640, seed=5)["binary-tree"]
 
     class Stop(Exception):
         pass
@@ -85,8 +87,8 @@ def test_an_interrupted_simulation_goes_on_where_it_stopped(tmp_path: Path) -> N
         "binary-tree"
     ]
     assert min(seen) > 64  # the first batches were not run again
-    np.testing.assert_allclose(again.totals.absolute, whole.totals.absolute, rtol=1e-12)
-    assert np.array_equal(again.totals.below, whole.totals.below)
+    np.testing.assert_allclose(again.totals.absolute, uninterrupted.totals.absolute, rtol=1e-12)
+    assert np.array_equal(again.totals.below, uninterrupted.totals.below)
 
 
 def test_bad_requests_are_refused() -> None:
@@ -198,7 +200,7 @@ def test_fused_kernel_in_tritons_interpreter(tmp_path: Path) -> None:
     gpu_bench.main(["--write-parameters", str(path), "--ticks", "256"])
     for checks in json.loads(_as_plain_file(FUSED, str(path), TRITON_INTERPRET="1")).values():
         assert abs(checks["mean_z"]) < SIGMAS
-        assert checks["tick_z"] < 5.5  # 256 looks
+        assert checks["tick_z"] < 5.5  # 256 comparisons
         assert 0.7 < checks["tick_z_rms"] < 1.3  # correlated ticks: far from 1 only when some ticks are wrong
 
 

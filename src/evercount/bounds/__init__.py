@@ -1,4 +1,4 @@
-"""Theorem formulas: the paper's, the corrected ones and lower bounds; one function per statement, no randomness."""
+"""The formulas of the theorems: the paper's, the corrected ones and lower bounds. One function each, no randomness."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Lower bounds that are known only up to a constant: growth expressions, never numbers to compare an error with.
+"""Lower bounds that are known only up to a constant: growth expressions. Do not compare an error with their values.
 
 The paper's section on lower bounds proves Ω-statements. A `Growth` keeps the expression and its conditions;
-`evaluate` gives the expression's value, which shows how the error must grow but is no bound: the constant in
+`evaluate` gives the expression's value, which shows how the error must grow. It is not a bound: the constant in
 front is unknown.
 """
 
@@ -17,7 +17,23 @@ from evercount.errors import ParameterError
 
 @dataclass(frozen=True)
 class Growth:
-    """An Ω-statement: `quantity` grows at least like `expression`, under `conditions`."""
+    """An Ω-statement: `quantity` grows at least like `expression`, under `conditions`.
+
+    Attributes:
+        name: Its key in `GROWTHS`.
+        quantity: What grows.
+        expression: How fast, up to a constant factor.
+        parameters: The names that `evaluate` takes.
+        conditions: When the statement holds.
+        where: Its place in the paper.
+        caveat: What is missing in its proof; empty if nothing.
+
+    >>> from evercount.bounds import GROWTHS
+    >>> print(GROWTHS["maximum-sum-pure"])
+    error α of the d-dimensional maximum sum = Ω(min{√(T/ε), d/ε, T}), ε in (0,1), δ = 0, T large enough
+    >>> GROWTHS["maximum-sum-pure"].evaluate(T=10000, epsilon=0.25, d=10)
+    40.0
+    """
 
     name: str
     quantity: str
@@ -29,7 +45,14 @@ class Growth:
     caveat: str = ""
 
     def evaluate(self, **params: float) -> float:
-        """The value of the growth expression. Not a lower bound: the constant in front of it is unknown."""
+        """The value of the growth expression. Not a lower bound: the constant in front of it is unknown.
+
+        Args:
+            **params: A positive number for each name in `parameters`.
+
+        Raises:
+            ParameterError: Another set of names, or the expression has no positive value there.
+        """
         if set(params) != set(self.parameters):
             raise ParameterError(
                 f"{self.name} needs exactly {', '.join(self.parameters)}, not {', '.join(sorted(params)) or 'nothing'}."
@@ -48,16 +71,14 @@ class Growth:
         return f"{self.quantity} = Ω({self.expression}), {self.conditions}"
 
 
-def _cube_root(T: float, epsilon: float) -> float:
-    return math.cbrt(T) / math.cbrt((epsilon * math.log(epsilon * T)) ** 2)
-
-
 def _approximate(T: float, epsilon: float, d: float) -> float:
     """min{T^{1/3}/(ε^{2/3} log^{2/3}(εT)), √d/(ε log d), T} of Jain et al., maximum sum."""
-    return min(_cube_root(T, epsilon), math.sqrt(d) / (epsilon * math.log(d)), T)
+    cube_root = math.cbrt(T) / math.cbrt((epsilon * math.log(epsilon * T)) ** 2)
+    return min(cube_root, math.sqrt(d) / (epsilon * math.log(d)), T)
 
 
 def _pure(T: float, epsilon: float, d: float) -> float:
+    """min{√(T/ε), d/ε, T} of Jain et al., maximum sum under pure privacy."""
     return min(math.sqrt(T / epsilon), d / epsilon, T)
 
 
@@ -67,6 +88,45 @@ _REDUCTION = (
     "the reduction answers with the count of the most frequent letter, but the maximum sum needs the largest "
     "coordinate, which adds up many letters: a claim, not a proof"
 )
+
+
+def _both_kinds(
+    name: str,
+    quantity: str,
+    parameter: str,
+    dimension: str,
+    conditions: tuple[str, str],
+    where: str,
+    dimension_of: Callable[[float], float] = float,
+    caveat: str = "",
+) -> tuple[Growth, Growth]:
+    """The bound of a problem that contains the maximum sum, for approximate and for pure privacy.
+
+    `parameter` names the problem's size; `dimension` and `dimension_of` give the dimension of the maximum sum in it.
+    """
+    return (
+        Growth(
+            name,
+            quantity,
+            f"min{{T^(1/3)/(ε^(2/3)·log^(2/3)(εT)), √{dimension}/(ε·log {dimension}), T}}",
+            ("T", "epsilon", parameter),
+            _APPROXIMATE + conditions[0],
+            where,
+            lambda T, epsilon, **size: _approximate(T, epsilon, dimension_of(size[parameter])),
+            caveat,
+        ),
+        Growth(
+            f"{name}-pure",
+            quantity,
+            f"min{{√(T/ε), {dimension}/ε, T}}",
+            ("T", "epsilon", parameter),
+            _PURE + conditions[1],
+            where,
+            lambda T, epsilon, **size: _pure(T, epsilon, dimension_of(size[parameter])),
+            caveat,
+        ),
+    )
+
 
 GROWTHS: dict[str, Growth] = {
     growth.name: growth
@@ -80,60 +140,30 @@ GROWTHS: dict[str, Growth] = {
             "Theorem 3 (lower bound)",
             lambda T, epsilon: (math.log(T) / epsilon) ** 2,
         ),
-        Growth(
+        *_both_kinds(
             "maximum-sum",
             "error α of the d-dimensional maximum sum",
-            "min{T^(1/3)/(ε^(2/3)·log^(2/3)(εT)), √d/(ε·log d), T}",
-            ("T", "epsilon", "d"),
-            _APPROXIMATE + ", d > 1",
+            "d",
+            "d",
+            (", d > 1", ""),
             "Section 'Lower bounds', quoted from Jain et al.",
-            _approximate,
         ),
-        Growth(
-            "maximum-sum-pure",
-            "error α of the d-dimensional maximum sum",
-            "min{√(T/ε), d/ε, T}",
-            ("T", "epsilon", "d"),
-            _PURE,
-            "Section 'Lower bounds', quoted from Jain et al.",
-            _pure,
-        ),
-        Growth(
+        *_both_kinds(
             "minimum-cut",
             "error α of the minimum cut, or of the minimum degree, of a multigraph",
-            "min{T^(1/3)/(ε^(2/3)·log^(2/3)(εT)), √n/(ε·log n), T}",
-            ("T", "epsilon", "n"),
-            _APPROXIMATE + ", n ≥ 3 nodes",
+            "n",
+            "n",
+            (", n ≥ 3 nodes", ", n ≥ 3 nodes"),
             "Section 'Lower bounds', first theorem",
-            lambda T, epsilon, n: _approximate(T, epsilon, n),
         ),
-        Growth(
-            "minimum-cut-pure",
-            "error α of the minimum cut, or of the minimum degree, of a multigraph",
-            "min{√(T/ε), n/ε, T}",
-            ("T", "epsilon", "n"),
-            _PURE + ", n ≥ 3 nodes",
-            "Section 'Lower bounds', first theorem",
-            lambda T, epsilon, n: _pure(T, epsilon, n),
-        ),
-        Growth(
+        *_both_kinds(
             "substrings",
             "error α of counting substrings over an alphabet of U letters",
-            "min{T^(1/3)/(ε^(2/3)·log^(2/3)(εT)), √log U/(ε·log log U), T}",
-            ("T", "epsilon", "U"),
-            _APPROXIMATE + ", log U > 1",
+            "U",
+            "log U",
+            (", log U > 1", ", U > 1"),
             "Section 'Lower bounds', second theorem",
-            lambda T, epsilon, U: _approximate(T, epsilon, math.log(U)),
-            _REDUCTION,
-        ),
-        Growth(
-            "substrings-pure",
-            "error α of counting substrings over an alphabet of U letters",
-            "min{√(T/ε), log U/ε, T}",
-            ("T", "epsilon", "U"),
-            _PURE + ", U > 1",
-            "Section 'Lower bounds', second theorem",
-            lambda T, epsilon, U: _pure(T, epsilon, math.log(U)),
+            math.log,
             _REDUCTION,
         ),
     )

@@ -1,7 +1,7 @@
 """Theorem 2 and its relatives: how far a private running count is from the truth, per tick and for all ticks.
 
 Everywhere `multiplier` is σ/Δ (the paper's C_{ε,δ}; a Budget's noise_multiplier()), T the horizon, t the
-tick. "Corrected" means: one noise vector for the whole stream, so that the std at tick t is
+tick. "Corrected" means: one noise vector for all ticks of the stream, so that the std at tick t is
 multiplier·√(c_T²·c_t²), with exact norms.
 """
 
@@ -44,7 +44,7 @@ def theorem2_paper(T: int, t: Ticks, multiplier: float, beta: float) -> Values:
 
 
 def theorem2_paper_proof(T: int, t: Ticks, multiplier: float, beta: float) -> Values:
-    """What the paper's proof of Theorem 2 arrives at. √2·C·Ψ(t)·ln(2T/β), larger than what the theorem states."""
+    """√2·C·Ψ(t)·ln(2T/β): what the paper's proof of Theorem 2 shows, which is larger than what the theorem states."""
     factor = check_positive("multiplier", multiplier) * simultaneous_paper_proof(T, beta)
     return over_ticks(t, lambda n: factor * np.asarray(psi_paper(n)), "t")
 
@@ -60,12 +60,12 @@ def theorem2_per_tick(T: int, t: Ticks, multiplier: float, beta: float) -> Value
 
 
 def theorem2_simultaneous_closed_form(T: int, t: Ticks, multiplier: float, beta: float) -> Values:
-    """C·√(c_T²·c_t²)·√(2 ln(T/β)). Theorem 2 as it should read. All ticks hold together with probability 1 − β."""
+    """C·√(c_T²·c_t²)·√(2 ln(T/β)): Theorem 2 corrected. All ticks hold together with probability 1 − β."""
     return _scaled(check_positive("multiplier", multiplier) * simultaneous_closed_form(T, beta), T, t)
 
 
 def theorem2_simultaneous(T: int, t: Ticks, multiplier: float, beta: float) -> Values:
-    """The same with exact normal tails in the union bound: smaller, and all ticks still hold together.
+    """`theorem2_simultaneous_closed_form` with exact normal tails in its union bound: smaller, same probability.
 
     **Guarantee.** With probability at least 1 − β no tick t ≤ T has an error above the value at t, for the
     mechanism M x + L z with one Gaussian z of std multiplier·c_T. Test:
@@ -75,13 +75,13 @@ def theorem2_simultaneous(T: int, t: Ticks, multiplier: float, beta: float) -> V
 
 
 def average_paper(T: int, t: Ticks, multiplier: float) -> Values:
-    """The paper's error of the running average, Ψ(t)·C·√ln(6T)/t (probability 2/3). Inherits Ψ and a missing √2."""
+    """The paper's error of the running average, Ψ(t)·C·√ln(6T)/t (probability 2/3). Ψ is too small, √2 is missing."""
     factor = check_positive("multiplier", multiplier) * simultaneous_paper_two_thirds(T)
     return over_ticks(t, lambda n: factor * np.asarray(psi_paper(n)) / n, "t")
 
 
 def average(T: int, t: Ticks, multiplier: float, beta: float = 1 / 3) -> Values:
-    """The running average's error for all ticks together with probability 1 − β. That of the count, divided by t."""
+    """The running average's error for all ticks together with probability 1 − β: that of the count, divided by t."""
     radius = theorem2_simultaneous(T, t, multiplier, beta)
     return over_ticks(t, lambda n: np.ravel(radius) / n, "t")
 
@@ -89,9 +89,8 @@ def average(T: int, t: Ticks, multiplier: float, beta: float = 1 / 3) -> Values:
 def sparse_paper(T: int, ones: int, multiplier: float) -> float:
     """The paper's error for a stream with at most s ones, C·(5 ln T + Ψ(s)·√ln(6s)).
 
-    The paper writes Ψ(n)√ln(6n) for an n that it does not define; s is the only reading. It quotes an
-    analysis for pure privacy without repeating it for Gaussian noise, so this is a claim and not a proven
-    bound. Ψ(1) is below 1.
+    The paper writes Ψ(n)√ln(6n) and does not define n; only n = s makes sense. It quotes an analysis for pure
+    privacy without repeating it for Gaussian noise, so this is a claim and not a proven bound. Ψ(1) is below 1.
     """
     ones = check_count("ones", ones)
     check_count("T", T, least=ones)
@@ -112,7 +111,7 @@ def fresh_noise_overspend(T: int) -> float:
 
 
 def rescaled_noise_overspend(T: int) -> float:
-    """The same when the rounds share one vector but rescale it by c_t as t grows: still 1.38 at T=1024. Not private.
+    """`fresh_noise_overspend` if the rounds share one vector but rescale it by c_t: still 1.38 at T=1024. Not private.
 
     A release is M x + C·diag(c_t)·L z, so a change of the first bit has size ‖L^{-1}·(1/c_1, …, 1/c_T)‖ in
     units of C.
@@ -126,8 +125,5 @@ def rescaled_noise_overspend(T: int) -> float:
 
 
 def sampling_error(n: int, beta: float) -> float:
-    """√(ln(2/β)/2n).
-
-    How far an empirical distribution of n points is from the true one (Dvoretzky, Kiefer, Wolfowitz).
-    """
+    """√(ln(2/β)/2n): how far the distribution of n samples is from the true one (Dvoretzky, Kiefer and Wolfowitz)."""
     return math.sqrt(math.log(2 / check_probability("beta", beta)) / (2 * check_count("n", n)))

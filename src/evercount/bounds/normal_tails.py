@@ -9,12 +9,12 @@ from evercount.errors import ParameterError
 
 
 def _quantile(log_count: float, beta: float) -> float:
-    """The smallest a with count·2·(1−Φ(a)) ≤ β, for a count given by its logarithm; rounded up."""
-    from scipy.special import log_ndtr, ndtri_exp  # here: importing them costs more than the rest of the start
+    """The smallest a with count·2·(1−Φ(a)) ≤ β, rounded up. The count is given by its logarithm: it may be huge."""
+    from scipy.special import log_ndtr, ndtri_exp  # imported here: it takes longer than all the rest of start-up
 
     target = math.log(beta) - math.log(2) - log_count
     a = -float(ndtri_exp(target))
-    # The logarithms are good to a few units in the last place; step up until the claim holds with that included.
+    # The logarithms are wrong by a few units in the last place at most. Step up until the claim holds despite that.
     slack = 8 * 2.0**-52 * (1 + abs(target) + log_count)
     step = 2.0**-52 * max(a, 1.0)
     while float(log_ndtr(-a)) + slack > target:
@@ -24,7 +24,20 @@ def _quantile(log_count: float, beta: float) -> float:
 
 
 def interval_quantile(beta: float) -> float:
-    """The a with 2·(1−Φ(a)) = β: one tick's error stays within a·std with probability 1 − β."""
+    """The a with 2·(1−Φ(a)) = β: one tick's error stays within a·std with probability 1 − β.
+
+    Args:
+        beta: The probability of a larger error.
+
+    Returns:
+        a, rounded up.
+
+    Raises:
+        ParameterError: `beta` is not strictly between 0 and 1.
+
+    >>> round(interval_quantile(0.05), 3)
+    1.96
+    """
     return _quantile(0.0, check_probability("beta", beta))
 
 
@@ -34,6 +47,19 @@ def simultaneous_quantile(ticks: int, beta: float) -> float:
     **Guarantee.** If each of `ticks` errors is normal with mean 0, then with probability at least 1 − β all of them
     are within a times their own std, whatever their correlation (union bound). Test:
     `tests/bounds/test_normal_tails.py::test_simultaneous_quantile_against_high_precision`.
+
+    Args:
+        ticks: The number of errors that must hold together.
+        beta: The probability that any of them is larger.
+
+    Returns:
+        a, rounded up.
+
+    Raises:
+        ParameterError: `ticks` is no whole number of at least 1, or `beta` is not strictly between 0 and 1.
+
+    >>> round(simultaneous_quantile(65536, 0.05), 3)
+    4.945
     """
     return _quantile(math.log(check_count("ticks", ticks)), check_probability("beta", beta))
 

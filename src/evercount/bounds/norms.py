@@ -1,7 +1,8 @@
 """Norms of factorisations of the counting matrix: Ψ, exact Landau constants, Mathias, nuclear norm, binary tree.
 
 `norm` means ‖L‖_{2→∞}·‖R‖_{1→2}, the worst error std of a factorisation at noise multiplier one and S = 1.
-All functions of T take one horizon or an array of them, up to 2^53.
+All functions of T take one horizon or an array of them, whole numbers from 1 to 2^53. They return a float for one
+horizon and an array of the same shape for an array.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ NUCLEAR_LIMIT = (np.euler_gamma + math.log(16 / math.pi)) / math.pi
 BINARY_FACTOR = math.pi * math.log2(math.e)
 """π·log₂e = 4.53: how much worse than the square root the binary mechanism is, for T → ∞."""
 
-_EXACT = 128  # up to here sums are taken term by term; above, the expansions are accurate to 1e-15
+_SUMMED_TERMS = 128  # sums of up to this many terms are added up; for longer ones the expansions are accurate to 1e-15
 
 
 def psi_paper(T: Ticks) -> Values:
@@ -37,6 +38,16 @@ def psi_paper(T: Ticks) -> Values:
 
     At T=2 it is 1.00 and the norm is 1.25; at T=65536 it is 4.4591 and the norm is 4.5964. For reproduction
     only.
+
+    Args:
+        T: One horizon or an array of them.
+    Returns:
+        Ψ(T).
+    Raises:
+        ParameterError: A horizon is no whole number from 1 to 2^53.
+
+    >>> round(psi_paper(65536), 4)
+    4.4591
     """
     return over_ticks(T, lambda t: 1 + np.log((4.0 * t - 3) / 5) / math.pi)
 
@@ -47,6 +58,16 @@ def psi(T: Ticks) -> Values:
     **Guarantee.** landau(T) ≤ Ψ′(T) for every T. Proof: `psi.proof.md`. Test:
     `tests/bounds/test_norms.py::test_psi_is_an_upper_bound_and_psi_paper_is_not`. Exact arithmetic is assumed: a
     double may be off by a few units in the last place, which only matters at T = 1.
+
+    Args:
+        T: One horizon or an array of them.
+    Returns:
+        Ψ′(T).
+    Raises:
+        ParameterError: A horizon is no whole number from 1 to 2^53.
+
+    >>> round(psi(65536), 4)
+    4.6217
     """
     return over_ticks(T, lambda t: 1 + np.log((4.0 * t - 1) / 3) / math.pi)
 
@@ -55,6 +76,18 @@ def landau(T: Ticks) -> Values:
     """c_T² = Σ_{k<T} f(k)², the exact norm of the square-root factorisation (a Landau constant), to 1e-15 relative.
 
     Term by term up to T = 128; above that by an expansion: `factorizations/square_root_filter.py`.
+
+    Args:
+        T: One horizon or an array of them.
+    Returns:
+        c_T².
+    Raises:
+        ParameterError: A horizon is no whole number from 1 to 2^53.
+
+    >>> landau(2)
+    1.25
+    >>> landau([4, 65536]).round(4).tolist()
+    [1.4883, 4.5964]
     """
     return over_ticks(T, square_root_filter.landau)
 
@@ -65,12 +98,12 @@ def landau_closed_form(T: Ticks) -> Values:
 
 
 def _gamma_hat(n: npt.NDArray[np.int64]) -> FloatArray:
-    inverse = 1 / np.maximum(n, _EXACT).astype(np.float64)
+    inverse = 1 / np.maximum(n, _SUMMED_TERMS).astype(np.float64)
     x = (math.pi * inverse) ** 2
     # 2·a_k·ζ(1−2k, ½)·(π/n)^{2k} for k = 1..4, where csc x = 1/x + Σ a_k x^{2k−1}: `gamma_hat.proof.md`.
     series = x * (1 / 72 - x * (49 / 172800 - x * (961 / 60963840 - x * (16129 / 9289728000))))
     values = 2 / math.pi * (np.log(n) + (np.euler_gamma + math.log(8 / math.pi))) + series / math.pi
-    for place in np.flatnonzero(n <= _EXACT):
+    for place in np.flatnonzero(n <= _SUMMED_TERMS):
         size = int(n[place])
         values[place] = math.fsum(1 / math.sin((2 * j - 1) * math.pi / (2 * size)) for j in range(1, size + 1)) / size
     return values
@@ -80,6 +113,16 @@ def gamma_hat(T: Ticks) -> Values:
     """γ̂(T) = (1/T)·Σ_{j≤T} csc((2j−1)π/2T) of Mathias, to 1e-14: summed for small T, expanded for large.
 
     The expansion is derived in `gamma_hat.proof.md`; its first omitted term is below 1e-20 where it is used.
+
+    Args:
+        T: One horizon or an array of them.
+    Returns:
+        γ̂(T).
+    Raises:
+        ParameterError: A horizon is no whole number from 1 to 2^53.
+
+    >>> round(gamma_hat(65536), 4)
+    8.0229
     """
     return over_ticks(T, _gamma_hat)
 
@@ -90,12 +133,29 @@ def gamma_hat_integral_paper(T: Ticks) -> Values:
 
 
 def mathias_lower(T: Ticks) -> Values:
-    """(½ + 1/2T)·γ̂(T): no factorisation of the counting matrix has a smaller norm (Mathias 1993, Corollary 3.5)."""
+    """(½ + 1/2T)·γ̂(T): no factorisation of the counting matrix has a smaller norm (Mathias 1993, Corollary 3.5).
+
+    Args:
+        T: One horizon or an array of them.
+    Returns:
+        The lower bound.
+    Raises:
+        ParameterError: A horizon is no whole number from 1 to 2^53.
+
+    >>> round(mathias_lower(65536), 4)
+    4.0115
+    """
     return over_ticks(T, lambda t: (0.5 + 0.5 / t) * _gamma_hat(t))
 
 
 def mathias_upper(T: Ticks) -> Values:
-    """γ̂(T)/2 + ½: some factorisation, not lower triangular, has at most this norm (Mathias 1993, Corollary 3.5)."""
+    """γ̂(T)/2 + ½: some factorisation, not lower triangular, has at most this norm (Mathias 1993, Corollary 3.5).
+
+    Args, Returns and Raises: as `mathias_lower`.
+
+    >>> round(mathias_upper(65536), 4)
+    4.5114
+    """
     return over_ticks(T, lambda t: 0.5 * _gamma_hat(t) + 0.5)
 
 
@@ -105,18 +165,28 @@ def nuclear_lower(T: Ticks) -> Values:
     **Guarantee.** Every factorisation M = LR has at least this norm: ‖M‖_* ≤ ‖L‖_F·‖R‖_F ≤ √T·‖L‖_{2→∞}·√T·‖R‖_{1→2},
     and the terms of the sum are the singular values of M. Test:
     `tests/bounds/test_norms.py::test_lower_bounds_hold_for_the_square_root_and_for_random_factorisations`.
+
+    Args:
+        T: One horizon or an array of them.
+    Returns:
+        The lower bound.
+    Raises:
+        ParameterError: A horizon is no whole number from 1 to 2^53.
+
+    >>> round(nuclear_lower(65536), 4)
+    4.2321
     """
     # With N = 2T+1 the terms are half of the symmetric sum in γ̂(N) without its middle term csc(π/2) = 1.
     return over_ticks(T, lambda t: ((2.0 * t + 1) * _gamma_hat(2 * t + 1) - 1) / (4.0 * t))
 
 
 def gap_to_mathias(T: Ticks) -> Values:
-    """The exact square-root norm less Mathias' lower bound: about 0.58 for large T."""
+    """The exact square-root norm minus Mathias' lower bound: about 0.58 for large T."""
     return over_ticks(T, lambda t: square_root_filter.landau(t) - (0.5 + 0.5 / t) * _gamma_hat(t))
 
 
 def gap_to_mathias_paper(T: Ticks) -> Values:
-    """The paper's Ψ less Mathias' lower bound: below 0.5, as it says, but Ψ is not the norm of anything."""
+    """The paper's Ψ minus Mathias' lower bound: below 0.5, as it says, but Ψ is not the norm of any factorisation."""
     return over_ticks(T, lambda t: 1 + np.log((4.0 * t - 3) / 5) / math.pi - (0.5 + 0.5 / t) * _gamma_hat(t))
 
 
@@ -131,9 +201,9 @@ def binary_norm_smooth(T: Ticks) -> Values:
 
 
 def most_ones(T: int) -> int:
-    """The largest number of ones in the binary form of a t ≤ T."""
+    """The largest number of ones in the binary form of any t ≤ T."""
     T = check_count("T", T)
-    # Either t = T, or t agrees with T above some one of T, has a zero there and ones below.
+    # Either t = T, or t agrees with T above one of the set bits of T, has a zero there and ones below it.
     return max([T.bit_count(), *((T >> (i + 1)).bit_count() + i for i in range(T.bit_length()) if T >> i & 1)])
 
 
@@ -143,12 +213,38 @@ def binary_levels(T: int) -> int:
 
 
 def binary_norm(T: Ticks) -> Values:
-    """The exact norm of the binary mechanism: √(most ones of a t ≤ T)·√(⌊log₂T⌋ + 1)."""
+    """The exact norm of the binary mechanism: √(largest popcount of a t ≤ T)·√(⌊log₂T⌋ + 1).
+
+    Args:
+        T: One horizon or an array of them.
+    Returns:
+        The norm.
+    Raises:
+        ParameterError: A horizon is no whole number from 1 to 2^53.
+
+    >>> round(binary_norm(65536), 4)
+    16.4924
+    """
     return over_ticks(T, lambda t: np.sqrt([float(most_ones(n) * binary_levels(n)) for n in t.tolist()]))
 
 
 def binary_std(T: int, t: Ticks, multiplier: float = 1.0) -> Values:
-    """The exact error std of the binary mechanism at tick t: multiplier·√popcount(t)·√(⌊log₂T⌋ + 1)."""
+    """The exact error std of the binary mechanism at tick t: multiplier·√popcount(t)·√(⌊log₂T⌋ + 1).
+
+    Args:
+        T: The horizon.
+        t: One tick or an array of them, from 1 to T.
+        multiplier: The noise multiplier σ/Δ.
+
+    Returns:
+        The std at each tick.
+
+    Raises:
+        ParameterError: A tick is no whole number or lies beyond the horizon, or the multiplier is not positive.
+
+    >>> binary_std(8, [7, 8]).round(4).tolist()
+    [3.4641, 2.0]
+    """
     factor = check_positive("multiplier", multiplier) * math.sqrt(binary_levels(T))
     if (ticks := check_ticks(t, "t")).size and ticks.max() > T:
         raise ParameterError(f"tick {int(ticks.max())} lies beyond the horizon {T}.")

@@ -1,4 +1,4 @@
-"""The one way in which bounds are vectorised over ticks."""
+"""Apply a formula to one tick or to an array of ticks, after checking them. All bounds do it this way."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray
+from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
 
 Ticks: TypeAlias = int | npt.ArrayLike
 Values: TypeAlias = float | FloatArray
 
 
-def check_ticks(T: Ticks, what: str = "T") -> npt.NDArray[np.int64]:
+def check_ticks(T: Ticks, what: str = "T") -> IntArray:
     """`T` as an array of whole numbers of at least 1, below 2^53 so that they are exact as doubles."""
     ticks = np.asarray(T)
     if ticks.dtype.kind not in "iu":
@@ -25,7 +25,7 @@ def check_ticks(T: Ticks, what: str = "T") -> npt.NDArray[np.int64]:
     return ticks.astype(np.int64)
 
 
-def over_ticks(T: Ticks, formula: Callable[[npt.NDArray[np.int64]], FloatArray], what: str = "T") -> Values:
+def over_ticks(T: Ticks, formula: Callable[[IntArray], FloatArray], what: str = "T") -> Values:
     """`formula` of the checked, flattened ticks; a float for a single tick, an array of their shape otherwise."""
     ticks = check_ticks(T, what)
     values = formula(ticks.ravel())

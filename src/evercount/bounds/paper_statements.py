@@ -1,4 +1,4 @@
-"""The registry of statements. Each function with its place in the paper and what is wrong with the paper's form."""
+"""The registry of statements: each function with its place in the paper and what is wrong with the paper's form."""
 
 from __future__ import annotations
 
@@ -14,9 +14,19 @@ _TABLE = _PSI + "; √ln(6T) misses the factor √2 of its own tail bound"
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement.
+    """One statement of the paper, or its corrected form.
 
-    Its function, where the paper makes it ("–": not in the paper), and what is wrong ("": nothing).
+    Attributes:
+        name: Its key in `STATEMENTS`.
+        function: The formula.
+        where: Its place in the paper; "–" if the paper does not have it.
+        wrong: What is wrong with it; empty if nothing.
+
+    >>> from evercount.bounds import STATEMENTS
+    >>> STATEMENTS["psi_paper"].form, STATEMENTS["psi_paper"].where
+    ('paper', 'Theorem 1')
+    >>> STATEMENTS["binary_norm_paper"].wrong
+    'the square root is missing'
     """
 
     name: str
@@ -105,10 +115,11 @@ def _statements() -> dict[str, Statement]:
         ),
         (table1.local_learning, "Table 1, local learning", ""),
     ]
-    found = {f.__name__: Statement(f.__name__, f, where, wrong) for f, where, wrong in rows}
-    for item in asymptotic.GROWTHS.values():
-        found[f"growth:{item.name}"] = Statement(f"growth:{item.name}", item.evaluate, item.where, item.caveat)
-    return found
+    statements = {f.__name__: Statement(f.__name__, f, where, wrong) for f, where, wrong in rows}
+    for growth in asymptotic.GROWTHS.values():
+        name = f"growth:{growth.name}"
+        statements[name] = Statement(name, growth.evaluate, growth.where, growth.caveat)
+    return statements
 
 
 STATEMENTS: dict[str, Statement] = _statements()

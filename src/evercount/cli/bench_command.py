@@ -1,8 +1,10 @@
-"""`evercount bench`: speed, memory and growth, as ratios measured in one run."""
+"""`evercount bench`: speed, memory and growth, as ratios of one run."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -15,22 +17,10 @@ def bench(
     """Measure speed, memory and growth beside their targets. Needs the source tree: the groups live in benchmarks/."""
     import importlib.util
     import json
-    from pathlib import Path
 
-    import evercount
-    from evercount.errors import ParameterError, UnknownName
+    from evercount.errors import UnknownName
 
-    folder = next(
-        (
-            parent / "benchmarks"
-            for parent in [Path.cwd(), *Path(str(evercount.__file__)).resolve().parents]
-            if (parent / "benchmarks").is_dir() and any((parent / "benchmarks").glob("bench_*.py"))
-        ),
-        None,
-    )
-    if folder is None:
-        raise ParameterError("no benchmarks/ folder here: run this inside a clone of the repository")
-    groups = {path.stem.removeprefix("bench_"): path for path in sorted(folder.glob("bench_*.py"))}
+    groups = {path.stem.removeprefix("bench_"): path for path in sorted(_folder().glob("bench_*.py"))}
     if list_only:
         typer.echo("\n".join(groups))
         return
@@ -51,7 +41,23 @@ def bench(
             if json_output:
                 typer.echo(json.dumps({"group": name, **row}, default=str))
             else:
-                ratio = "" if row.get("ratio") is None else f"  ratio {row['ratio']:.2f}"
-                target = f"  (target {row['target']})" if row.get("target") else ""
-                note = f"  {row['note']}" if row.get("note") else ""
-                typer.echo(f"  {row['name']}: {row['value']:.4g} {row['unit']}{ratio}{target}{note}")
+                typer.echo(_line(row))
+
+
+def _folder() -> Path:
+    """The benchmarks/ folder of the source tree: here, or above the installed package."""
+    import evercount
+    from evercount.errors import ParameterError
+
+    for parent in [Path.cwd(), *Path(str(evercount.__file__)).resolve().parents]:
+        if any((parent / "benchmarks").glob("bench_*.py")):
+            return parent / "benchmarks"
+    raise ParameterError("no benchmarks/ folder here: run this inside a clone of the repository")
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    """One measurement: name, value and unit; ratio, target and note if it has them."""
+    ratio = "" if row.get("ratio") is None else f"  ratio {row['ratio']:.2f}"
+    target = f"  (target {row['target']})" if row.get("target") else ""
+    note = f"  {row['note']}" if row.get("note") else ""
+    return f"  {row['name']}: {row['value']:.4g} {row['unit']}{ratio}{target}{note}"

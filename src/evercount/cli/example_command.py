@@ -1,4 +1,4 @@
-"""`evercount example`: the bundled flu stream, released and shown as table and chart."""
+"""`evercount example`: release the bundled flu stream and show it as a table and a chart."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def example(
         table.add_column(f"hour {hour}", justify="right")
     table.add_column("95 %, at the end", justify="right", no_wrap=True)
     low, high = releases[-1].interval(0.95)
+    releases_shown = [releases[hour - 1] for hour in hours_shown]
     for i, region in enumerate(flu.REGIONS):
-        shown = [releases[hour - 1] for hour in hours_shown]
-        cells = [f"{release.values[i]:,.0f} ± {release.std_all[i]:.0f}" for release in shown]
+        cells = [f"{release.values[i]:,.0f} ± {release.std_all[i]:.0f}" for release in releases_shown]
         table.add_row(region, *cells, f"{low[i]:,.0f}…{high[i]:,.0f}")
     console.print(table)
     out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`evercount reproduce`: the paper's figures and tables, with our numbers beside the paper's."""
+"""`evercount reproduce`: compute the paper's figures and tables again, with our numbers beside the paper's."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def reproduce(
     backend: Annotated[str, typer.Option(help="numpy or torch (needs evercount[gpu]).")] = "numpy",
     device: Annotated[str, typer.Option(help="For torch: cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.", min=0)] = 0,
-    again: Annotated[bool, typer.Option("--again", help="Run items that are finished, too.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Run finished items again.")] = False,
     list_items: Annotated[bool, typer.Option("--list", help="Only print the names of the items.")] = False,
 ) -> None:
     """Compute the paper's figures and tables again and put our numbers beside the paper's.
 
-    Writes CSV, JSON, PNG and SVG per item and an index README.md. A finished item is skipped when it was run with the
-    same parameters; an interrupted one goes on where it stopped.
+    Writes CSV, JSON, PNG and SVG per item and an index README.md. An item that was finished with the same parameters
+    is skipped; an interrupted one continues where it stopped.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

@@ -28,10 +28,10 @@ class Columns:
     user: str | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            name = getattr(self, field.name)  # a fixed list of our own fields
-            if (name is None and field.name == "time") or (name is not None and not (isinstance(name, str) and name)):
-                raise ParameterError(f"the column of the {field.name} must be a name, got {name!r:.80}")
+        named = {"time": self.time, "key": self.key, "value": self.value, "user": self.user}
+        for what, name in named.items():
+            if (name is None and what == "time") or (name is not None and not (isinstance(name, str) and name)):
+                raise ParameterError(f"the column of the {what} must be a name, got {name!r:.80}")
 
     @property
     def used(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Deterministic mathematics: factorisations M = L·R of the running count, by name. No randomness, no ε."""
+"""Factorisations M = L·R of the running-count matrix, by name. Deterministic mathematics: no randomness, no ε."""
 
 from __future__ import annotations
 
@@ -16,14 +16,36 @@ from evercount.factorizations.trees import BinaryTree, Honaker, HonakerOffline
 FACTORIZATIONS: dict[str, type[Factorization]] = {
     kind.name: kind for kind in (Balanced, Unbounded, Normalized, SquareRoot, BinaryTree, Honaker, Identity, Optimal)
 }
-"""Every factorisation that a stream can run, by the name that users type."""
+"""Every factorisation that a Gaussian stream can run, by the name that users type."""
 
 ENDLESS = ("unbounded", "identity")
-"""Those that run without a horizon."""
+"""The names of those that run without a horizon."""
 
 
 def factorization(name: str | None, horizon: int | None) -> Factorization:
-    """The factorisation of that name; None chooses `balanced` for a known horizon and `unbounded` without one."""
+    """Build a factorisation from its name.
+
+    Args:
+        name: A key of `FACTORIZATIONS`. None chooses `balanced` for a known horizon and `unbounded` without one.
+        horizon: The number of ticks, or None for a stream without end.
+
+    Returns:
+        The factorisation.
+
+    Raises:
+        UnknownName: There is no factorisation of this name.
+        ParameterError: The horizon is no whole number from 1 to 2^50, or this factorisation needs one.
+        TooLarge: `optimal` is computed for at most 1024 ticks.
+
+    >>> factorization("binary-tree", 1000).name
+    'binary-tree'
+    >>> factorization(None, None).name
+    'unbounded'
+    >>> factorization("ballanced", 1000)
+    Traceback (most recent call last):
+    ...
+    evercount.errors.UnknownName: ...Did you mean 'balanced'...
+    """
     if name is None:
         name = "unbounded" if horizon is None else "balanced"
     if name not in FACTORIZATIONS:

@@ -1,7 +1,7 @@
 """The contract of a factorisation M = L·R of the running-count matrix, and of its streaming state.
 
 Ticks are numbered 1, 2, … in public; arrays are indexed from 0. Nothing here is random and nothing knows ε: the noise
-of tick t is row t of L times standard normals z that the caller brings.
+of tick t is row t of L times standard normals z that the caller draws.
 """
 
 from __future__ import annotations
@@ -13,33 +13,65 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray
+from evercount._arrays import FloatArray, IntArray
 from evercount.errors import HorizonReached, ParameterError, TooLarge
 
 LARGEST_HORIZON = 2**50
-LARGEST_DENSE = 4096
-MARGIN = 1e-9
-"""Relative head-room added to every column norm: thousands of times the rounding error of its evaluation."""
+"""The longest horizon, and the last tick of a stream without one."""
+LARGEST_DENSE_TICKS = 4096
+"""`dense()` refuses more ticks: its matrices are for tests and need 8·ticks² bytes each."""
+NORM_ROUNDING_MARGIN = 1e-9
+"""Every column norm is raised by this fraction: thousands of times the rounding error of its evaluation."""
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Where a noise stream stands: `tick` ticks are done; `arrays` are the factorisation's own memory."""
+    """The streaming state of a noise stream after `tick` ticks. It is never changed in place.
+
+    Args:
+        tick: The number of ticks that are done.
+        arrays: The factorisation's own memory; the last axis of each array runs over cells.
+
+    >>> import numpy as np
+    >>> State(tick=3, arrays=(np.zeros((10, 1)),)).nbytes
+    80
+    """
 
     tick: int
     arrays: tuple[FloatArray, ...]
 
     @property
     def nbytes(self) -> int:
-        """Memory of the state for all its cells."""
+        """Memory of the state for all its cells, in bytes."""
         return sum(array.nbytes for array in self.arrays)
 
 
 def check_horizon(horizon: Any, *, unbounded: bool = False) -> int | None:
-    """The horizon as an int (or None where the factorisation is unbounded), or a ParameterError."""
+    """Check a horizon.
+
+    Args:
+        horizon: The number of ticks, or None for a stream without end.
+        unbounded: Whether None is allowed.
+
+    Returns:
+        The horizon as a Python int, or None.
+
+    Raises:
+        ParameterError: It is not a whole number from 1 to 2^50, or it is None and must not be.
+
+    >>> check_horizon(1000)
+    1000
+    >>> check_horizon(None, unbounded=True) is None
+    True
+    """
+    if horizon is None and unbounded:
+        return None
+    return check_known_horizon(horizon)
+
+
+def check_known_horizon(horizon: Any) -> int:
+    """`check_horizon` for a factorisation that cannot run without a horizon."""
     if horizon is None:
-        if unbounded:
-            return None
         raise ParameterError("this factorisation needs a known horizon; use factorization='unbounded' for horizon=None")
     if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer):
         raise ParameterError(f"horizon must be a whole number of ticks (or None), got {horizon!r}")
@@ -51,9 +83,27 @@ def check_horizon(horizon: Any, *, unbounded: bool = False) -> int | None:
 class Factorization(ABC):
     """A factorisation of the lower-triangular all-ones matrix, with exact norms and a streaming form.
 
+    A subclass sets the three attributes below and implements the abstract methods. To add one, register it in
+    `evercount.factorizations.FACTORIZATIONS`; the contract test then runs over it.
+
+    Attributes:
+        name: What users type.
+        horizon: The number of ticks, or None for a stream without end.
+        column_norm: An upper bound of ‖R‖_{1→2}. Noise of std σ = multiplier·√S·column_norm is private.
+
     Guarantee. `column_norm` is never below ‖R‖_{1→2} of the matrices that `dense()` returns and that `next`/`block`
     run, and every entry of RᵀR is ≥ 0, so that the sensitivity rule Δ² ≤ column_norm²·S of `sensitivity.proof.md`
     applies. Tests: tests/factorizations/test_factorizations_contract.py runs over every registered factorisation.
+
+    >>> import numpy as np
+    >>> from evercount.factorizations import BinaryTree
+    >>> tree = BinaryTree(horizon=8)
+    >>> z = np.ones((tree.draws(0, 8), 1))
+    >>> noise, state = tree.block(tree.initial(cells=1), z, ticks=8)
+    >>> noise[:, 0].tolist()
+    [1.0, 1.0, 2.0, 1.0, 2.0, 2.0, 3.0, 1.0]
+    >>> state.tick
+    8
     """
 
     name: str
@@ -78,71 +128,131 @@ class Factorization(ABC):
 
     @abstractmethod
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """‖L_t‖₂ for each 1-based tick: the std of the released noise at t is σ times this."""
+        """‖L_t‖₂ at each tick. The std of the released noise at tick t is σ times this.
+
+        Args:
+            ticks: Ticks from 1 to the horizon, in an array of any shape.
+
+        Returns:
+            The norms, in the same shape.
+
+        Raises:
+            ParameterError: A tick is not a whole number or lies outside 1..horizon.
+        """
 
     @abstractmethod
     def difference_norm(self, earlier: int, later: int) -> float:
-        """‖L_later − L_earlier‖₂ (tick 0 is the empty row): the std of a difference of two releases over σ."""
+        """‖L_later − L_earlier‖₂: the std of the difference of two releases, in units of σ.
+
+        Args:
+            earlier: A tick; 0 stands for the time before the first tick, where the noise is 0.
+            later: A tick that is not before `earlier`.
+
+        Raises:
+            ParameterError: A tick lies outside 1..horizon, or `earlier` is after `later`.
+        """
 
     def worst_row(self) -> tuple[int, float]:
-        """(tick, ‖L_tick‖) with the largest row norm among a grid of ticks that contains the last one."""
+        """The tick with the largest row norm, searched on a grid that includes the first and the last tick.
+
+        Returns:
+            (tick, ‖L_tick‖₂).
+
+        Raises:
+            ParameterError: There is no horizon, so the error grows for ever.
+        """
         if self.horizon is None:
             raise ParameterError("an unbounded factorisation has no worst row; ask for a tick")
         ticks = tick_grid(self.horizon)
         norms = self.row_norms(ticks)
-        at = int(np.argmax(norms))
-        return int(ticks[at]), float(norms[at])
+        largest = int(np.argmax(norms))
+        return int(ticks[largest]), float(norms[largest])
 
     # -- the matrices, for small horizons ------------------------------------------------------------------------
 
     @abstractmethod
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """(L, R) of the first `ticks` ticks (default: the horizon) exactly as the streaming form runs them."""
+        """The matrices exactly as the streaming form runs them. For tests.
+
+        Args:
+            ticks: How many ticks; None for the horizon.
+
+        Returns:
+            (L, R) of the first `ticks` ticks.
+
+        Raises:
+            TooLarge: More than `LARGEST_DENSE_TICKS` ticks.
+            ParameterError: More ticks than the horizon has, or None for a factorisation without a horizon.
+        """
 
     # -- streaming -----------------------------------------------------------------------------------------------
 
     def draws(self, start: int, stop: int) -> int:
-        """How many normals per cell the ticks start+1 … stop consume."""
+        """The number of normals that each cell consumes in ticks start+1 … stop."""
         return stop - start
 
     @abstractmethod
     def initial(self, cells: int = 1) -> State:
-        """The state before the first tick."""
+        """The state before the first tick, for this many cells."""
 
     @abstractmethod
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
-        """Noise of the next `ticks` ticks, shape (ticks, cells), from z of shape (draws, cells); pure."""
+        """Noise of the next ticks. Pure: neither `state` nor `z` is changed.
+
+        Args:
+            state: The state before these ticks.
+            z: Standard normals of shape (draws, cells), where draws is `draws(state.tick, state.tick + ticks)`.
+            ticks: How many ticks.
+
+        Returns:
+            (noise of shape (ticks, cells), the state after these ticks).
+
+        Raises:
+            HorizonReached: The ticks go beyond the horizon.
+            ParameterError: `z` has the wrong shape.
+        """
 
     def prepare(self, start: int, stop: int, cells: int, scale: float) -> Any:
         """Public numbers of ticks start+1 … stop that several calls of `block_into` can share."""
         return None
 
     def block_into(self, state: State, z: FloatArray, out: FloatArray, scale: float, prepared: Any) -> State:
-        """As `block` for len(out) ticks, with scale × noise in `out`; `prepared` is for these ticks and this scale."""
+        """`block` without allocating its result.
+
+        Args:
+            state: The state before these ticks.
+            z: Standard normals, as for `block`.
+            out: Receives scale × noise of the next len(out) ticks.
+            scale: The factor σ.
+            prepared: The result of `prepare` for the same ticks, number of cells and scale.
+
+        Returns:
+            The state after these ticks.
+        """
         noise, state = self.block(state, z, len(out))
         np.multiply(noise, scale, out=out)
         return state
 
     def next(self, state: State, z: FloatArray) -> tuple[FloatArray, State]:
-        """Noise of the next tick, shape (cells,), from z of shape (draws, cells) or (cells,); pure."""
+        """`block` for one tick: noise of shape (cells,) from z of shape (draws, cells) or (cells,)."""
         noise, state = self.block(state, np.atleast_2d(z), 1)
         return noise[0], state
 
     @property
     def state_bytes(self) -> int:
-        """Memory of the streaming state for one cell."""
+        """Memory of the streaming state for one cell, in bytes."""
         return self.initial(1).nbytes
 
-    # -- shared checks -------------------------------------------------------------------------------------------
+    # -- checks that all factorisations share ----------------------------------------------------------------------
 
-    def _check_ticks(self, ticks: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def _check_ticks(self, ticks: npt.ArrayLike) -> IntArray:
         array = np.asarray(ticks)
         if array.size and not np.issubdtype(array.dtype, np.integer):
             raise ParameterError(f"ticks must be whole numbers, got dtype {array.dtype}")
         array = array.astype(np.int64)
-        top = LARGEST_HORIZON if self.horizon is None else self.horizon
-        if array.size and (array.min() < 1 or array.max() > top):
-            raise ParameterError(f"ticks must lie in 1..{top}, got {int(array.min())}..{int(array.max())}")
+        last = LARGEST_HORIZON if self.horizon is None else self.horizon
+        if array.size and (array.min() < 1 or array.max() > last):
+            raise ParameterError(f"ticks must lie in 1..{last}, got {int(array.min())}..{int(array.max())}")
         return array
 
     def _check_pair(self, earlier: int, later: int) -> tuple[int, int]:
@@ -158,8 +268,8 @@ class Factorization(ABC):
         if size is None:
             raise ParameterError("an unbounded factorisation needs the number of ticks for dense()")
         self._check_ticks(np.asarray([size]))
-        if size > LARGEST_DENSE:
-            raise TooLarge(f"dense matrices are for tests, up to {LARGEST_DENSE} ticks; {size} were asked for")
+        if size > LARGEST_DENSE_TICKS:
+            raise TooLarge(f"dense matrices are for tests, up to {LARGEST_DENSE_TICKS} ticks; {size} were asked for")
         return size
 
     def _check_block(self, state: State, z: FloatArray, ticks: int) -> FloatArray:
@@ -173,20 +283,34 @@ class Factorization(ABC):
         return z
 
 
-def tick_grid(horizon: int, points: int = 512) -> npt.NDArray[np.int64]:
-    """Up to about `points` distinct 1-based ticks, dense at both ends, always with the first and the last."""
+def tick_grid(horizon: int, points: int = 512) -> IntArray:
+    """A sample of ticks, dense at both ends, for plots and searches.
+
+    Args:
+        horizon: The last tick.
+        points: About how many ticks at most.
+
+    Returns:
+        Distinct ticks in rising order, always with the first and the last one.
+
+    >>> tick_grid(5).tolist()
+    [1, 2, 3, 4, 5]
+    >>> ticks = tick_grid(10**6)
+    >>> int(ticks[0]), int(ticks[-1]), len(ticks) <= 512
+    (1, 1000000, True)
+    """
     if horizon <= points:
         return np.arange(1, horizon + 1, dtype=np.int64)
-    half = np.unique(np.geomspace(1, horizon / 2, points // 3).astype(np.int64))
+    near_start = np.unique(np.geomspace(1, horizon / 2, points // 3).astype(np.int64))
     even = np.linspace(1, horizon, points // 3).astype(np.int64)
-    return np.unique(np.concatenate([half, even, horizon + 1 - half, [horizon]]))
+    return np.unique(np.concatenate([near_start, even, horizon + 1 - near_start, [horizon]]))
 
 
-def first_columns(values: FloatArray) -> FloatArray:
-    """Lower-triangular Toeplitz matrix with the given first column."""
-    n = len(values)
-    offsets = np.subtract.outer(np.arange(n), np.arange(n))
-    return np.where(offsets >= 0, values[np.maximum(offsets, 0)], 0.0)
+def lower_toeplitz(first_column: FloatArray) -> FloatArray:
+    """The lower-triangular Toeplitz matrix with this first column."""
+    n = len(first_column)
+    lags = np.subtract.outer(np.arange(n), np.arange(n))
+    return np.where(lags >= 0, first_column[np.maximum(lags, 0)], 0.0)
 
 
 def counting_matrix(ticks: int) -> FloatArray:

@@ -1,7 +1,7 @@
-"""Exact second moments of the weighted family's noise, in O(d²) numbers per block and by doubling inside a block.
+"""Exact variances of the row-weighted family's noise: O(d²) numbers per block, and doubling inside a block.
 
 Inside a block the weights are linear in the tick, so the noise after ℓ ticks is a fixed linear map of the buffers
-before and of the block's normals. For ℓ a power of two these maps come from those for ℓ/2; no per-tick work is left.
+before it and of the block's normals. For ℓ a power of two these maps follow from those for ℓ/2, so no step is per tick.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ import threading
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from evercount._arrays import FloatArray
+from evercount._arrays import FloatArray, IntArray
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
 from evercount.factorizations.square_root_filter import Exponentials
 
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """What ℓ ticks with weights η = η_0 + η'k, n = n_0 + n'k do; rows of the maps: buffers, Σ w_k, Σ k·w_k."""
+    """What ℓ ticks do to the buffers and to two sums of the filter's outputs w_k, before weights are applied.
+
+    The weights are η = η_0 + η'k and n = n_0 + n'k. Γ(j) is what the normal of tick j adds to (buffers, Σ w_k,
+    Σ k·w_k).
+    """
 
     decay: FloatArray  # (d,): μ^ℓ
-    zero: FloatArray  # (d,): Σ w_k from the buffers
-    one: FloatArray  # (d,): Σ k·w_k from the buffers
+    zero: FloatArray  # (d,): what the buffers add to Σ w_k
+    one: FloatArray  # (d,): what the buffers add to Σ k·w_k
     Q: tuple[FloatArray, FloatArray, FloatArray]  # Σ_j j^p Γ(j)Γ(j)ᵀ for p = 0, 1, 2, each (d+2, d+2)
 
 
@@ -49,7 +52,7 @@ class Covariance:
 
     # -- queries -------------------------------------------------------------------------------------------------
 
-    def variances(self, ticks: npt.NDArray[np.int64]) -> FloatArray:
+    def variances(self, ticks: IntArray) -> FloatArray:
         """Var(noise_t) for 1-based ticks; each is a function of its tick alone, whatever else is asked for.
 
         Between two knots the variance is a cubic through four exact values: at both knots and at the thirds between.
@@ -96,16 +99,16 @@ class Covariance:
     # -- evolution -----------------------------------------------------------------------------------------------
 
     def _after(self, tick: int) -> _Moments:
-        """Moments after `tick` ticks, from the last knot before."""
+        """Moments after `tick` ticks, computed from the last knot that is not later."""
         q = int(np.searchsorted(self.knots, tick, side="right")) - 1
-        with self._lock:  # errors are asked for by several threads: each knot is appended once
+        with self._lock:  # several threads ask for errors: append each knot once
             while len(self._at_knots) <= q:
                 k = len(self._at_knots)
                 self._at_knots.append(self._advance(self._at_knots[-1], int(self.knots[k - 1]), int(self.knots[k])))
         return self._advance(self._at_knots[q], int(self.knots[q]), tick)
 
     def _advance(self, moments: _Moments, start: int, stop: int) -> _Moments:
-        """Moments after tick `stop` from those after tick `start`."""
+        """Moments after tick `stop` from those after tick `start`, by power-of-two steps inside each block."""
         at = start
         q = int(np.searchsorted(self.knots, at, side="right")) - 1
         while at < stop:
@@ -130,6 +133,7 @@ class Covariance:
         return moments
 
     def _apply(self, moments: _Moments, step: _Step, eta: tuple[float, float], n: tuple[float, float]) -> _Moments:
+        """Moments after one step whose weights start at (value, slope) `eta` and `n`."""
         d = len(step.decay)
         A = np.zeros((d + 1, d + 1))
         A[np.arange(d), np.arange(d)] = step.decay
@@ -142,7 +146,7 @@ class Covariance:
         return _Moments(A @ moments.P @ A.T + E @ Q @ E.T)
 
     def _step(self, length: int) -> _Step:
-        """The maps of `length` ticks, a power of two."""
+        """The maps of `length` ticks, a power of two; computed once."""
         if length not in self._steps:
             self._steps[length] = self._single() if length == 1 else self._double(length // 2)
         return self._steps[length]
@@ -156,11 +160,11 @@ class Covariance:
     def _double(self, half: int) -> _Step:
         step = self._step(half)
         d = len(step.decay)
-        first = np.eye(d + 2)  # what the second half does with the outcome of the first
+        first = np.eye(d + 2)  # what the second half does with the result of the first
         first[np.arange(d), np.arange(d)] = step.decay
         first[d, :d] = step.zero
         first[d + 1, :d] = step.one + half * step.zero
-        second = np.eye(d + 2)  # ticks of the second half are numbered from `half` on
+        second = np.eye(d + 2)  # the second half counts its ticks from `half` on
         second[d + 1, d] = half
         Q0, Q1, Q2 = step.Q
         shifted = (Q0, Q1 + half * Q0, Q2 + 2 * half * Q1 + half**2 * Q0)

@@ -1,6 +1,7 @@
 """The streaming kernel: y = x + Σ c_i s_i, s_i ← μ_i (s_i + x), run many ticks at a time as small matrix products.
 
-Both public forms are here: `apply` (the filter alone) and `accumulate` (noise += n·y with inputs scaled by η).
+Two forms: `apply` (the filter alone) and `accumulate` (noise += n·y with inputs scaled by η). With few cells most ticks
+run cell by cell in `filter_few_cells`; the remaining ticks, and all ticks of many cells, run over all cells at once.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from evercount._arrays import FloatArray
-from evercount.factorizations.base import first_columns
-from evercount.factorizations.filter_few_cells import CHUNK, ROW, SIZE, RowFilter
+from evercount.factorizations.base import lower_toeplitz
+from evercount.factorizations.filter_few_cells import PASS_TICKS, PRODUCT_TICKS, ROW_TICKS, RowFilter
 from evercount.factorizations.square_root_filter import Exponentials
 
-WIDE = 24
-"""From this many cells on, products run over cells; below, over the ticks of one cell (`rows.py`)."""
-SLICE = 1000
-"""Cells of one wide pass: they stay in the cache, and rows do not lie a power of two apart, which would crowd it."""
+MANY_CELLS = 24
+"""From this many cells on, matrix products run over cells; below, over the ticks of one cell (`filter_few_cells`)."""
+CELLS_PER_SLICE = 1000
+"""Cells of one pass. They fit into the cache, and rows do not lie a power of two apart: cache lines would collide."""
 
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """Up to SIZE ticks of all cells: out = noise·(z, state), then state = after·(z, state)."""
+    """Up to PRODUCT_TICKS ticks of all cells: out = noise·(z, state), then state = after·(z, state)."""
 
     ticks: slice
     noise: FloatArray
@@ -36,26 +37,26 @@ class BlockFilter:
     def __init__(self, response: Exponentials) -> None:
         self.weights = response.weights
         self.rates = response.rates
-        k = np.arange(SIZE)
-        powers = np.exp(-np.multiply.outer(self.rates, k + 1.0))  # (d, SIZE): μ^(k+1)
-        self._lower = first_columns(response.values(SIZE))  # (SIZE, SIZE)
+        k = np.arange(PRODUCT_TICKS)
+        powers = np.exp(-np.multiply.outer(self.rates, k + 1.0))  # (d, PRODUCT_TICKS): μ^(k+1)
+        self._lower = lower_toeplitz(response.values(PRODUCT_TICKS))  # (PRODUCT_TICKS, PRODUCT_TICKS)
         self._readout = np.exp(-np.multiply.outer(k, self.rates)) * self.weights  # what a buffer adds to tick k
-        self._feed = np.ascontiguousarray(powers[:, ::-1])  # (d, SIZE): how tick k ends up in the buffers
-        self._decay = np.exp(-SIZE * self.rates)
+        self._feed = np.ascontiguousarray(powers[:, ::-1])  # what the input of tick k adds to the buffers
+        self._decay = np.exp(-PRODUCT_TICKS * self.rates)
         self._rows = RowFilter(response)
 
     def apply(self, x: FloatArray, buffers: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(y, buffers after): the plain filter on x of shape (ticks, cells)."""
+        """(y, buffers after): the filter alone on x of shape (ticks, cells)."""
         y = np.empty_like(x)
-        whole, cells = self.whole(*x.shape), x.shape[1]
-        if whole:
-            buffers, work, ones = buffers.copy(), self._rows.workspace(whole), np.ones(min(whole, CHUNK))
-        for now, cell in _passes(whole, cells):
+        row_ticks, cells = self.ticks_in_rows(*x.shape), x.shape[1]
+        if row_ticks:
+            buffers, work, ones = buffers.copy(), self._rows.workspace(row_ticks), np.ones(min(row_ticks, PASS_TICKS))
+        for now, cell in _passes(row_ticks, cells):
             inputs = x[now, cell]
             y[now, cell], buffers[:, cell] = self._rows.filtered(inputs, ones[: len(inputs)], buffers[:, cell], work)
-        ones = np.ones(len(x) - whole)
+        ones = np.ones(len(x) - row_ticks)
         products = [*self.products(ones, ones, 1.0, sums=False)]
-        return y, self._wide(x[whole:], buffers, np.zeros(cells), products, y[whole:])[0]
+        return y, self._over_cells(x[row_ticks:], buffers, np.zeros(cells), products, y[row_ticks:])[0]
 
     def accumulate(
         self,
@@ -67,15 +68,24 @@ class BlockFilter:
         out: FloatArray,
         scale: float,
     ) -> tuple[FloatArray, FloatArray]:
-        """(buffers after, running after); out = scale·noise with noise_t = noise_{t−1} + n_t·(filter of η·z)_t.
+        """Write scale·noise into `out`, where noise_t = noise_{t−1} + n_t·(filter of η·z)_t.
 
-        `weights(start, stop)` are η and n of these ticks, counted from the first; `products` those of the ticks that
-        run over cells.
+        Args:
+            z: Inputs of shape (ticks, cells).
+            buffers: The filter's buffers before the first tick, (d, cells).
+            running: The noise before the first tick, (cells,).
+            weights: (η, n) of ticks start … stop−1, counted from the first tick of this call.
+            products: The result of `products` for the ticks after the first `ticks_in_rows`.
+            out: Receives scale·noise, (ticks, cells).
+            scale: The factor.
+
+        Returns:
+            (buffers, running) after the last tick.
         """
-        whole, cells = self.whole(*z.shape), z.shape[1]
-        if whole:
-            buffers, running, work = buffers.copy(), running.copy(), self._rows.workspace(whole)
-        for now, cell in _passes(whole, cells):
+        row_ticks, cells = self.ticks_in_rows(*z.shape), z.shape[1]
+        if row_ticks:
+            buffers, running, work = buffers.copy(), running.copy(), self._rows.workspace(row_ticks)
+        for now, cell in _passes(row_ticks, cells):
             if cell == 0:
                 eta, n = weights(now.start, now.stop)
                 if scale != 1.0:
@@ -85,41 +95,45 @@ class BlockFilter:
             y[0] += running[cell] * scale
             np.cumsum(y, out=out[now, cell])
             running[cell] = out[now.stop - 1, cell] / scale
-        return self._wide(z[whole:], buffers, running, products, out[whole:])
+        return self._over_cells(z[row_ticks:], buffers, running, products, out[row_ticks:])
 
-    def whole(self, ticks: int, cells: int) -> int:
-        """How many of these ticks run cell by cell, as rows; the others run over cells."""
-        return ticks // ROW * ROW if cells < WIDE and len(self.rates) else 0
+    def ticks_in_rows(self, ticks: int, cells: int) -> int:
+        """How many of the first of these ticks run cell by cell, as rows; the others run over all cells at once."""
+        return ticks // ROW_TICKS * ROW_TICKS if cells < MANY_CELLS and len(self.rates) else 0
 
     def products(self, eta: FloatArray, n: FloatArray, scale: float, *, sums: bool) -> Iterator[Product]:
-        """The small matrices of a pass over all cells: weights, scale and running sum are folded into them."""
+        """The small matrices of a pass over all cells, with the weights and the scale folded in.
+
+        `sums` says whether the outputs are running sums.
+        """
         order = len(self.rates)
-        for start in range(0, len(eta), SIZE):
-            ticks = min(SIZE, len(eta) - start)
-            part = slice(start, start + ticks)
-            weights = n[part, np.newaxis] * scale
-            lower = self._lower[:ticks, :ticks] * eta[part] * weights
+        for start in range(0, len(eta), PRODUCT_TICKS):
+            ticks = min(PRODUCT_TICKS, len(eta) - start)
+            now = slice(start, start + ticks)
+            weights = n[now, np.newaxis] * scale
+            lower = self._lower[:ticks, :ticks] * eta[now] * weights
             readout = np.full((ticks, order + 1), scale if sums else 0.0)
             readout[:, :order] = self._readout[:ticks] * weights
             if sums:
                 lower = np.cumsum(lower, axis=0)
                 np.cumsum(readout[:, :order], axis=0, out=readout[:, :order])
-            # the running sum comes last among the buffers: it stays, and takes in what the block adds up to
+            # The running sum is the last entry of the state: afterwards it is the block's last noise.
             after = np.zeros((order + 1, ticks + order + 1))
-            after[:order, :ticks] = self._feed[:, SIZE - ticks :] * eta[part]
-            np.fill_diagonal(after[:, ticks:], self._decay if ticks == SIZE else np.exp(-ticks * self.rates))
+            after[:order, :ticks] = self._feed[:, PRODUCT_TICKS - ticks :] * eta[now]
+            decay = self._decay if ticks == PRODUCT_TICKS else np.exp(-ticks * self.rates)
+            np.fill_diagonal(after[:, ticks:], decay)
             noise = np.concatenate([lower, readout], axis=1)
             after[order] = noise[-1] / scale
-            yield Product(part, noise, after)
+            yield Product(now, noise, after)
 
-    def _wide(
+    def _over_cells(
         self, z: FloatArray, s: FloatArray, running: FloatArray, products: Sequence[Product], out: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Blocks of SIZE ticks over all cells, by slices of cells that stay in the processor's cache."""
+        """Blocks of PRODUCT_TICKS ticks over all cells, by slices of cells that stay in the processor's cache."""
         order, cells = s.shape
         after = np.empty((order + 1, cells))
-        for left in range(0, cells, SLICE):
-            now = slice(left, left + SLICE)
+        for left in range(0, cells, CELLS_PER_SLICE):
+            now = slice(left, left + CELLS_PER_SLICE)
             state = np.concatenate([s[:, now], running[np.newaxis, now]])
             for product in products:
                 both = np.concatenate([z[product.ticks, now], state])
@@ -130,6 +144,6 @@ class BlockFilter:
 
 
 def _passes(ticks: int, cells: int) -> Iterator[tuple[slice, int]]:
-    """Chunks of ticks, and in each of them cell after cell."""
-    chunks = (slice(start, min(start + CHUNK, ticks)) for start in range(0, ticks, CHUNK))
-    return ((chunk, cell) for chunk in chunks for cell in range(cells))
+    """(ticks of a pass, cell): for each pass, one cell after the other."""
+    passes = (slice(start, min(start + PASS_TICKS, ticks)) for start in range(0, ticks, PASS_TICKS))
+    return ((now, cell) for now in passes for cell in range(cells))

@@ -10,7 +10,17 @@ from evercount.factorizations.base import Factorization, State, check_horizon, c
 
 
 class Identity(Factorization):
-    """R = I, L = M: independent noise on every tick's input. Best for sums over very few ticks."""
+    """R = I, L = M: independent noise on every tick's input. Best for sums over very few ticks.
+
+    Args:
+        horizon: The number of ticks, or None.
+
+    Raises:
+        ParameterError: The horizon is neither None nor a whole number from 1 to 2^50.
+
+    >>> Identity().row_norms([1, 4, 9]).tolist()
+    [1.0, 2.0, 3.0]
+    """
 
     name = "identity"
 

@@ -12,47 +12,68 @@ import numpy.typing as npt
 
 from evercount._arrays import FloatArray
 from evercount.errors import ParameterError, TooLarge
-from evercount.factorizations.base import MARGIN, Factorization, State, check_horizon, counting_matrix
+from evercount.factorizations.base import (
+    NORM_ROUNDING_MARGIN,
+    Factorization,
+    State,
+    check_known_horizon,
+    counting_matrix,
+)
 
-LARGEST = 1024
-GAP = 1e-5
-"""The iteration ends when upper and lower bound of γ₂ are this close, relatively."""
-STRETCH = 1.9
+LARGEST_OPTIMAL_HORIZON = 1024
+"""More ticks are refused: the matrices and the iteration would take too long."""
+OPTIMALITY_GAP = 1e-5
+"""The iteration ends when the upper and the lower bound of γ₂ differ by at most this fraction."""
+OVER_RELAXATION = 1.9
 """Over-relaxation of the fixed-point step p ← diag|S|: half as many steps; from about 2.3 on it diverges."""
-MEMORY = 6
-"""Points that an accelerated step combines. 200 ticks take 15 steps and 1024 take 20; plain steps: 50 and 70."""
-STEPS = 400
+ANDERSON_POINTS = 6
+"""Points that an accelerated step combines. 200 ticks take 15 steps and 1024 take 20; without: 50 and 70."""
+MOST_ITERATIONS = 400
+"""After this many steps the iteration gives up with a ParameterError."""
 
 
 class Optimal(Factorization):
-    """The certified optimum to a relative gap of 1e-5, made lower triangular by a Cholesky factor of RᵀR.
+    """The best factorisation up to a relative gap of 1e-5, made lower triangular by a Cholesky factor of RᵀR.
 
-    `lower_bound` certifies: no factorisation of M has a smaller product of norms than it.
+    `lower_bound` is a certificate: no factorisation of M has a smaller product of norms.
+
+    Args:
+        horizon: The number of ticks, at most 1024.
+
+    Raises:
+        TooLarge: The horizon is above 1024.
+        ParameterError: The horizon is no whole number of at least 1, or the iteration did not end.
+
+    >>> engine = Optimal(64)
+    >>> tick, norm = engine.worst_row()
+    >>> engine.lower_bound <= norm * engine.column_norm <= engine.lower_bound * (1 + 2e-5)
+    True
     """
 
     name = "optimal"
 
     def __init__(self, horizon: int) -> None:
-        T = check_horizon(horizon)
-        assert T is not None
-        if T > LARGEST:
+        T = check_known_horizon(horizon)
+        if T > LARGEST_OPTIMAL_HORIZON:
             raise TooLarge(
-                f"'optimal' is computed numerically for at most {LARGEST} ticks, {T} were asked for; "
+                f"'optimal' is computed numerically for at most {LARGEST_OPTIMAL_HORIZON} ticks, {T} were asked for; "
                 "'balanced' is within 0.6 % of it and has no such limit"
             )
         self.horizon = T
         self._left, self._right, self.lower_bound = _solve(T)
         gram = self._right.T @ self._right
-        if float(gram.min()) < 0:  # what the sensitivity rule needs; not proved in general
+        if float(gram.min()) < 0:  # the sensitivity rule needs G ≥ 0, which is not proved in general
             raise ParameterError(f"the numerical optimum for {T} ticks has a negative Gram entry; use 'balanced'")
-        self.column_norm = float(np.linalg.norm(self._right, axis=0).max()) * (1 + MARGIN)
+        self.column_norm = float(np.linalg.norm(self._right, axis=0).max()) * (1 + NORM_ROUNDING_MARGIN)
         falls = (gram[:, :-1] - gram[:, 1:])[np.triu_indices(T, 0, T - 1)]
-        self._falls = bool(np.all(falls > MARGIN))  # far above what rounding can do to an entry
+        self._rows_fall = bool(
+            np.all(falls > NORM_ROUNDING_MARGIN)
+        )  # the margin is far above the rounding error of an entry
 
     @property
     def falling_gram(self) -> bool:
-        """See `Factorization`: checked along all rows of the matrix that was found, not proved in general."""
-        return self._falls
+        """See `Factorization`: checked along all rows of the computed matrix, not proved in general."""
+        return self._rows_fall
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """See `Factorization`."""
@@ -74,7 +95,7 @@ class Optimal(Factorization):
         return (self._left,)
 
     def initial(self, cells: int = 1) -> State:
-        """See `Factorization`: all normals so far, for no recurrence is known."""
+        """See `Factorization`: all normals so far, because no recurrence is known."""
         return State(0, (np.zeros((0, cells)),))
 
     @property
@@ -114,7 +135,7 @@ def _spectrum(p: FloatArray) -> tuple[FloatArray, FloatArray]:
     inverse = 1 / p[::-1]
     diagonal = (inverse + np.append(inverse[1:], 0.0)) / p
     beside = -inverse[1:] / np.sqrt(p[1:] * p[:-1])
-    # stemr makes no matrix products: those of stevd run on threads, which wait for each other on a busy machine
+    # stemr, not stevd: the matrix products of stevd run on threads that wait for each other on a busy machine
     values, vectors = eigh_tridiagonal(diagonal, beside, lapack_driver="stemr")
     return np.asarray(values, np.float64) ** -0.5, np.asarray(vectors, np.float64)
 
@@ -122,29 +143,29 @@ def _spectrum(p: FloatArray) -> tuple[FloatArray, FloatArray]:
 def _maximiser(T: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     """p and the spectrum of its |S|: the fixed point of p ← diag|S|, by Anderson's acceleration in log p.
 
-    **Guarantee.** max(diag|S|/p) ≤ ‖S‖_*·(1 + GAP), so the product of norms is within GAP of the lower bound ‖S‖_*. The
-    iteration starts from equal weights, so the result depends on T only. Test:
+    **Guarantee.** max(diag|S|/p) ≤ ‖S‖_*·(1 + OPTIMALITY_GAP), so the product of norms is within that fraction of the
+    lower bound ‖S‖_*. The iteration starts from equal weights, so the result depends on T only. Test:
     tests/factorizations/test_factorizations_numbers.py::test_optimal_is_certified_and_balanced_is_close.
     """
     x = np.zeros(T)
     points: list[FloatArray] = []
     changes: list[FloatArray] = []
-    before = np.inf
-    for _ in range(STEPS):
+    previous_gap = np.inf
+    for _ in range(MOST_ITERATIONS):
         p = np.exp(x)
         p /= p.sum()
         values, vectors = _spectrum(p)
         # rows of L have squared norms diag|S|/p and columns of R the same, reversed
         change = np.log(vectors**2 @ values / (values.sum() * p))
         gap = float(np.expm1(change.max()))
-        if gap <= GAP:
+        if gap <= OPTIMALITY_GAP:
             return p, values, vectors
-        if gap > before:  # the acceleration went astray: go on with a plain step
+        if gap > previous_gap:  # the acceleration made it worse: forget its points and take a simple step
             points, changes = [], []
-        before = gap
-        points, changes = [*points, np.log(p)][-MEMORY:], [*changes, change][-MEMORY:]
-        x = points[-1] + STRETCH * change
+        previous_gap = gap
+        points, changes = [*points, np.log(p)][-ANDERSON_POINTS:], [*changes, change][-ANDERSON_POINTS:]
+        x = points[-1] + OVER_RELAXATION * change
         if len(points) > 1:
-            moved, altered = np.diff(points, axis=0).T, np.diff(changes, axis=0).T
-            x -= (moved + STRETCH * altered) @ np.linalg.lstsq(altered, change)[0]
-    raise ParameterError(f"the optimum for {T} ticks was not found in {STEPS} steps; use 'balanced'")
+            point_steps, change_steps = np.diff(points, axis=0).T, np.diff(changes, axis=0).T
+            x -= (point_steps + OVER_RELAXATION * change_steps) @ np.linalg.lstsq(change_steps, change)[0]
+    raise ParameterError(f"the optimum for {T} ticks was not found in {MOST_ITERATIONS} steps; use 'balanced'")

@@ -2,8 +2,8 @@
 
     noise_t = noise_{t−1} + n_t·w_t,   w = Toep(g)·(z/e),   g = coefficients of 1/F
 
-f are the coefficients of the rational filter F that really runs, η = 1/e and n are public piecewise linear weights, and
-n is a proved upper bound of the column norms (`row_weighted.proof.md`). Members: `balanced`, `normalized`, `unbounded`.
+f are the coefficients of the rational filter F that runs, η = 1/e and n are public piecewise linear weights, and n is a
+proved upper bound of the column norms (`row_weighted.proof.md`). Members: `balanced`, `normalized`, `unbounded`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,29 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray
-from evercount.factorizations.base import MARGIN, Factorization, State, check_horizon, counting_matrix, first_columns
+from evercount.factorizations.base import (
+    NORM_ROUNDING_MARGIN,
+    Factorization,
+    State,
+    check_horizon,
+    check_known_horizon,
+    counting_matrix,
+    lower_toeplitz,
+)
 from evercount.factorizations.covariance import Covariance
 from evercount.factorizations.filter_many_cells import BlockFilter, Product
 from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.square_root_filter import Rational, design, geometric, round_bits
 
-REACH_UNBOUNDED = 2**40
-"""Ticks over which the unbounded filter keeps to the square root; after that it stays private with growing error."""
-LAST_KNOT_UNBOUNDED = 2**48
+UNBOUNDED_FILTER_TICKS = 2**40
+"""Ticks over which the filter of `unbounded` is close to the square root. Later it stays private, with more error."""
+UNBOUNDED_LAST_KNOT = 2**48
+"""Tick after which the weights of `unbounded` are constant."""
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The public parameters: the filter F and the piecewise linear η (what z is multiplied with) and n."""
+    """The public parameters: the filter F, η (multiplies the filter's inputs) and n (multiplies its outputs)."""
 
     filter: Rational
     eta: PiecewiseLinear
@@ -67,7 +76,7 @@ def bounded_columns(filter_: Rational, eta: PiecewiseLinear, endless: bool) -> P
         s0, s1 = root[:-1], root[1:]
         ratio = (s0 + s1) ** 2 / (4 * s0 * s1) - 1 + above_chord / np.minimum(s0, s1) ** 2
         slack = float(np.max(np.where(lengths > 1, ratio, 0.0)))
-    return PiecewiseLinear(eta.knots, round_bits(root * np.sqrt(1 + slack) * (1 + MARGIN), up=True))
+    return PiecewiseLinear(eta.knots, round_bits(root * np.sqrt(1 + slack) * (1 + NORM_ROUNDING_MARGIN), up=True))
 
 
 def _block_sums(rates: FloatArray, length: int) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -83,7 +92,7 @@ def _block_sums(rates: FloatArray, length: int) -> tuple[FloatArray, FloatArray,
 
 
 def rows_fall(weights: Weights) -> bool:
-    """Whether the rows of RᵀR are proved to fall from the diagonal on, for a horizon that ends with the last knot.
+    """Whether the rows of RᵀR are proved to fall from the diagonal on. The horizon must end at the last knot.
 
     Guarantee. True only if φ_{t+1}f(t+1)/(φ_t f(t)) ≤ n_{j+1}/n_j for all j ≤ t, which is enough:
     `row_weighted.proof.md`, "Falling rows", with the same letters. In a block both sides are at their worst at its end,
@@ -93,14 +102,14 @@ def rows_fall(weights: Weights) -> bool:
     t = (weights.n.knots[1:] - 1).astype(np.float64)
     forward = weights.filter.forward()
     terms = np.exp(-np.multiply.outer(t, forward.rates)) * forward.weights
-    head = np.where(t == 0, 1 - forward.weights.sum(), 0.0)  # f(0) = 1 is more than the sum of exponentials
+    head = np.where(t == 0, 1 - forward.weights.sum(), 0.0)  # f(0) = 1 exceeds the sum of exponentials
     alpha = (terms @ weights.filter.pole_lack + head) / (terms.sum(axis=1) + head)
     slope = np.diff(weights.eta.values) / lengths
     x = slope / (weights.eta.values[1:] - slope)
     slope = np.diff(weights.n.values) / lengths
     drop = -slope / (weights.n.values[1:] - slope)
     fall = (alpha + x * (2 + x)) / (1 + x) ** 2
-    safe = fall - MARGIN * (alpha + np.abs(x) + np.abs(drop))
+    safe = fall - NORM_ROUNDING_MARGIN * (alpha + np.abs(x) + np.abs(drop))
     return bool(np.all(drop <= np.minimum.accumulate(safe[::-1])[::-1]))
 
 
@@ -125,7 +134,7 @@ class Weighted(Factorization):
 
     @property
     def covariance(self) -> Covariance:
-        """Exact second moments of the noise, built when first asked for."""
+        """Exact variances of the noise, built when first asked for."""
         if self._covariance is None:
             self._covariance = Covariance(self._inverse, self.weights.eta, self.weights.n)
         return self._covariance
@@ -143,8 +152,8 @@ class Weighted(Factorization):
         """See `Factorization`."""
         size = self._check_dense(ticks)
         eta, n = self.weights.eta.at(0, size), self.weights.n.at(0, size)
-        f = first_columns(self.weights.filter.forward().values(size))
-        g = first_columns(self._inverse.values(size))
+        f = lower_toeplitz(self.weights.filter.forward().values(size))
+        g = lower_toeplitz(self._inverse.values(size))
         return counting_matrix(size) @ (n[:, np.newaxis] * g * eta), f / eta[:, np.newaxis] / n
 
     def initial(self, cells: int = 1) -> State:
@@ -166,7 +175,7 @@ class Weighted(Factorization):
 
     def prepare(self, start: int, stop: int, cells: int, scale: float) -> tuple[Product, ...]:
         """See `Factorization`."""
-        eta, n = self._weights(start + self._filter.whole(stop - start, cells), stop)
+        eta, n = self._weights(start + self._filter.ticks_in_rows(stop - start, cells), stop)
         return tuple(self._filter.products(eta, n, scale, sums=True))
 
     def block_into(
@@ -186,31 +195,57 @@ class Weighted(Factorization):
 
 
 class Balanced(Weighted):
-    """e_t = (t+1+T/18)^0.27·(T−t+1)^0.28: the lowest maximum error known to us for a known horizon (the default)."""
+    """e_t = (t+1+T/18)^0.27·(T−t+1)^0.28: the lowest maximum error known to us for a known horizon (the default).
+
+    Args:
+        horizon: The number of ticks.
+
+    Raises:
+        ParameterError: The horizon is not a whole number from 1 to 2^50.
+
+    >>> engine = Balanced(2**16)
+    >>> tick, norm = engine.worst_row()
+    >>> round(norm * engine.column_norm, 3)  # `SquareRoot` has 4.596
+    4.282
+    """
 
     name = "balanced"
 
     def __init__(self, horizon: int) -> None:
-        T = check_horizon(horizon)
-        assert T is not None
+        T = check_known_horizon(horizon)
         super().__init__(_balanced_weights(T), T)
 
 
 class Normalized(Weighted):
-    """e = 1: the square root with its columns scaled to norm 1 (Henzinger, Kalinin and Upadhyay 2025)."""
+    """e = 1: the square root with its columns scaled to norm 1 (Henzinger, Kalinin and Upadhyay 2025).
+
+    Args and Raises: as `Balanced`.
+
+    >>> engine = Normalized(2**16)
+    >>> tick, norm = engine.worst_row()
+    >>> round(norm * engine.column_norm, 3)
+    4.395
+    """
 
     name = "normalized"
 
     def __init__(self, horizon: int) -> None:
-        T = check_horizon(horizon)
-        assert T is not None
+        T = check_known_horizon(horizon)
         super().__init__(_normalized_weights(T), T)
 
 
 class Unbounded(Weighted):
     """e_t = (1+t)^−0.3 and column norms over an endless future: one noise stream for ever, no horizon.
 
-    A horizon may be given; it then only limits the number of ticks and does not lower the error.
+    Args:
+        horizon: None, or a limit for the number of ticks, which does not lower the error.
+
+    Raises:
+        ParameterError: The horizon is neither None nor a whole number from 1 to 2^50.
+
+    >>> engine = Unbounded()
+    >>> engine.row_norms([1, 10**3, 10**6]).round(2).tolist()
+    [1.23, 3.7, 6.15]
     """
 
     name = "unbounded"
@@ -236,7 +271,7 @@ def _normalized_weights(T: int) -> Weights:
 
 @lru_cache(maxsize=1)
 def _unbounded_weights() -> Weights:
-    filter_ = design(REACH_UNBOUNDED)
-    knots = dyadic_knots(LAST_KNOT_UNBOUNDED, mirrored=False)
+    filter_ = design(UNBOUNDED_FILTER_TICKS)
+    knots = dyadic_knots(UNBOUNDED_LAST_KNOT, mirrored=False)
     eta = PiecewiseLinear(knots, round_bits((1 + knots.astype(np.float64)) ** 0.3))
     return Weights(filter_, eta, bounded_columns(filter_, eta, endless=True))

@@ -1,4 +1,4 @@
-"""`square-root`: the paper's L = R = Toep(f), run by its rational filter."""
+"""`square-root`: the paper's L = R = Toep(f), run by a rational filter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray
-from evercount.factorizations.base import MARGIN, Factorization, State, check_horizon, first_columns
+from evercount.factorizations.base import (
+    NORM_ROUNDING_MARGIN,
+    Factorization,
+    State,
+    check_known_horizon,
+    lower_toeplitz,
+)
 from evercount.factorizations.filter_many_cells import BlockFilter
 from evercount.factorizations.square_root_filter import Exponentials, design
 
@@ -15,18 +21,28 @@ class SquareRoot(Factorization):
     """L = Toep(F) and R = Toep(1/((1−z)F)): the paper's factorisation up to a loss below 1e-6, in O(log T) memory.
 
     L·R = M holds exactly for every filter F; the norms are those of the filter that runs.
+
+    Args:
+        horizon: The number of ticks.
+
+    Raises:
+        ParameterError: The horizon is not a whole number from 1 to 2^50.
+
+    >>> engine = SquareRoot(2**16)
+    >>> tick, norm = engine.worst_row()
+    >>> tick, round(norm * engine.column_norm, 4)
+    (65536, 4.5964)
     """
 
     name = "square-root"
 
     def __init__(self, horizon: int) -> None:
-        T = check_horizon(horizon)
-        assert T is not None
+        T = check_known_horizon(horizon)
         self.horizon = T
         self.filter = design(T)
         self._forward = self.filter.forward()
         right = self.filter.summed_inverse()
-        self.column_norm = float(np.sqrt(right.squared_sums(np.asarray(float(T))))) * (1 + MARGIN)
+        self.column_norm = float(np.sqrt(right.squared_sums(np.asarray(float(T))))) * (1 + NORM_ROUNDING_MARGIN)
         self._blocks = BlockFilter(self._forward)
 
     @property
@@ -40,7 +56,7 @@ class SquareRoot(Factorization):
         return np.sqrt(self._forward.squared_sums(t))
 
     def difference_norm(self, earlier: int, later: int) -> float:
-        """See `Factorization`: rows differ by fresh coefficients and by shifted ones."""
+        """See `Factorization`: the later row has new coefficients, and those of the earlier one are shifted."""
         earlier, later = self._check_pair(earlier, later)
         fresh = self._forward.squared_sums(np.asarray(float(later - earlier)))
         if not earlier or not self.filter.order:
@@ -55,8 +71,8 @@ class SquareRoot(Factorization):
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
         """See `Factorization`."""
         size = self._check_dense(ticks)
-        left = first_columns(self._forward.values(size))
-        return left, first_columns(self.filter.summed_inverse().values(size))
+        left = lower_toeplitz(self._forward.values(size))
+        return left, lower_toeplitz(self.filter.summed_inverse().values(size))
 
     def initial(self, cells: int = 1) -> State:
         """See `Factorization`: d buffers."""

@@ -1,9 +1,9 @@
-"""The rational filter that stands for the square root (1−z)^(−1/2): closed-form poles, residues and squared sums.
+"""A rational filter close to the square root (1−z)^(−1/2): closed-form poles, residues and squared sums.
 
     F(z) = Π(1−μ_i z)/(1−λ_i z),  d poles λ and d zeros μ with 1 > λ_1 > μ_1 > λ_2 > … > μ_d > 0 (Zolotarev's points).
 
-The roots are kept as u = 1/root − 1 (so root = 1/(1+u)): differences of roots near 1 are then exact. Because poles and
-zeros interlace, every residue is positive and so is every coefficient of F and of 1/((1−z)·F).
+Roots are stored as u = 1/root − 1 (so root = 1/(1+u)): differences of roots near 1 are then exact. Because poles and
+zeros interlace, every residue is positive, and so is every coefficient of F and of 1/((1−z)·F).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray
 from evercount.errors import ParameterError
 
-LOSS = 1e-6
+FILTER_LOSS = 1e-6
 """Default: the filter's product of norms exceeds that of the exact square root by less than this fraction."""
 
 
@@ -55,16 +55,17 @@ class Exponentials:
 
 def geometric(rates: FloatArray, counts: FloatArray) -> FloatArray:
     """Σ_{k<n} exp(−rate·k), stable for every rate ≥ 0 (n for rate 0)."""
-    small = rates == 0
-    safe = np.where(small, 1.0, rates)
-    return np.where(small, counts, np.expm1(-safe * counts) / np.expm1(-safe))
+    is_zero = rates == 0
+    nonzero = np.where(is_zero, 1.0, rates)  # avoids 0/0 where the closed form does not hold
+    return np.where(is_zero, counts, np.expm1(-nonzero * counts) / np.expm1(-nonzero))
 
 
 @dataclass(frozen=True, eq=False)
 class Rational:
-    """F of the module docstring, defined by public dyadic numbers of 32 bits.
+    """The filter F of the module docstring, defined by public dyadic numbers of 32 bits.
 
-    `pole_lack` and `zero_lack` are 1 − λ_i and 1 − μ_i. Everything else (residues, norms) follows from them.
+    `pole_lack` and `zero_lack` are 1 − λ_i and 1 − μ_i: what each root lacks to 1. Everything else (residues, norms)
+    follows from them.
     """
 
     pole_lack: FloatArray
@@ -86,7 +87,7 @@ class Rational:
         return self.zero_lack / (1 - self.zero_lack)
 
     def forward(self) -> Exponentials:
-        """Coefficients of F: positive, next to binom(2k,k)/4^k."""
+        """Coefficients of F: positive, close to binom(2k,k)/4^k."""
         return Exponentials(1.0, _residues(self.poles, self.zeros), self.poles)
 
     def inverse(self) -> Exponentials:
@@ -94,7 +95,7 @@ class Rational:
         return Exponentials(1.0, _residues(self.zeros, self.poles), self.zeros)
 
     def summed_inverse(self) -> Exponentials:
-        """Coefficients of 1/((1−z)·F), the running sums of `inverse`: positive, again next to binom(2k,k)/4^k."""
+        """Coefficients of 1/((1−z)·F), the running sums of `inverse`: positive, again close to binom(2k,k)/4^k."""
         roots = np.concatenate([[0.0], self.zeros])
         return Exponentials(1.0, _residues(roots, self.poles), roots)
 
@@ -131,38 +132,41 @@ def landau(ticks: npt.ArrayLike) -> FloatArray:
 
 
 def round_bits(values: FloatArray, up: bool = False) -> FloatArray:
-    """Values cut to 32 significant bits: the same public parameters wherever elliptic functions differ by an ulp."""
+    """Values rounded to 32 significant bits, to the nearest or (with `up`) upwards.
+
+    Machines whose elliptic functions differ in the last place then still agree on the public parameters.
+    """
     mantissa, exponent = np.frexp(values)
     scaled = mantissa * 2.0**32
     return np.asarray(np.ldexp(np.ceil(scaled) if up else np.rint(scaled), exponent - 32), dtype=np.float64)
 
 
 @lru_cache(maxsize=256)
-def design(reach: int, loss: float = LOSS) -> Rational:
-    """The shortest filter whose ‖L‖·‖R‖ over `reach` ticks exceeds that of the exact square root by < `loss`."""
+def design(ticks: int, loss: float = FILTER_LOSS) -> Rational:
+    """The filter with the fewest poles whose ‖L‖·‖R‖ over `ticks` ticks exceeds the exact square root's by < `loss`."""
     if not 0 < loss < 1:
         raise ParameterError(f"loss must lie between 0 and 1, got {loss}")
-    if reach == 1:
+    if ticks == 1:
         return Rational(np.empty(0), np.empty(0))
-    exact = float(landau(reach))
+    exact = float(landau(ticks))
     for order in range(1, 80):
-        filter_ = zolotarev(reach, order)
-        if norm_product(filter_, reach) < exact * (1 + loss):
+        filter_ = zolotarev(ticks, order)
+        if norm_product(filter_, ticks) < exact * (1 + loss):
             return filter_
-    raise ParameterError(f"no filter of up to 80 poles reaches a loss of {loss} over {reach} ticks")
+    raise ParameterError(f"no filter of up to 80 poles has a loss of {loss} over {ticks} ticks")
 
 
 def norm_product(filter_: Rational, ticks: int) -> float:
-    """‖L‖·‖R‖ of the plain square-root form with this filter over so many ticks."""
+    """‖L‖·‖R‖ of the `square-root` factorisation with this filter over `ticks` ticks."""
     n = np.asarray(float(ticks))
     return float(np.sqrt(filter_.forward().squared_sums(n) * filter_.summed_inverse().squared_sums(n)))
 
 
-def zolotarev(reach: int, order: int) -> Rational:
-    """Zolotarev's points for 1/√u on [3.5/reach, 1], in closed form by elliptic functions."""
+def zolotarev(ticks: int, order: int) -> Rational:
+    """Zolotarev's points for 1/√u on [3.5/ticks, 1], in closed form by elliptic functions."""
     from scipy.special import ellipj, ellipkm1  # imported here: it takes longer than all the rest of start-up
 
-    low = min(3.5 / reach, 0.5)
+    low = min(3.5 / ticks, 0.5)
     argument = np.arange(1, 2 * order + 1) * ellipkm1(low) / (2 * order + 1)
     sn, cn, _, _ = ellipj(argument, 1 - low)
     u = np.asarray(low * (sn / cn) ** 2, dtype=np.float64)

@@ -2,8 +2,8 @@
 
 A prefix of t ticks is the union of dyadic intervals, one per set bit of t. Ordered by where they end, the intervals
 that are ever used form a square lower-triangular R (a Fenwick tree): row t covers the last lowbit(t) ticks up to t.
-The right children that the textbook tree also carries are never read by the binary mechanism and do not change the
-column norm; Honaker's variant reads them and so draws normals for all nodes.
+The textbook tree also has right children. The binary mechanism never reads them, and they do not change the column
+norm; Honaker's variant reads them, so it draws normals for all nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ import numpy.typing as npt
 
 from evercount._arrays import AnyArray, FloatArray, IntArray
 from evercount.errors import ParameterError
-from evercount.factorizations.base import LARGEST_HORIZON, MARGIN, Factorization, State, check_horizon, counting_matrix
+from evercount.factorizations.base import (
+    NORM_ROUNDING_MARGIN,
+    Factorization,
+    State,
+    check_known_horizon,
+    counting_matrix,
+)
 
 
 def low_bit_level(ticks: IntArray) -> IntArray:
@@ -23,20 +29,30 @@ def low_bit_level(ticks: IntArray) -> IntArray:
     return np.asarray(np.bitwise_count((ticks & -ticks) - 1), dtype=np.int64)
 
 
-def _levels(horizon: int | None) -> int:
-    return (LARGEST_HORIZON if horizon is None else horizon).bit_length()
+def _tree_column_norm(horizon: int) -> float:
+    """√(number of levels): one tick lies in one node of each level."""
+    return float(np.sqrt(horizon.bit_length())) * (1 + NORM_ROUNDING_MARGIN)
 
 
-def _fullest(horizon: int) -> list[int]:
-    """Ticks among which the worst one of a tree lies: t − 1 with lower bits all set, for every set bit of T + 1."""
-    top = horizon + 1
-    return [t for bit in range(top.bit_length()) if top >> bit & 1 and (t := (top >> bit << bit) - 1) > 0]
+def _ticks_with_most_ones(horizon: int) -> list[int]:
+    """Candidates for the worst tick of a tree, which has as many set bits as possible.
+
+    For every set bit of T + 1: the bits above it kept, itself cleared, all bits below it set.
+    """
+    end = horizon + 1
+    return [t for bit in range(end.bit_length()) if end >> bit & 1 and (t := (end >> bit << bit) - 1) > 0]
 
 
 def prefix_sums(values: FloatArray, prefixes: FloatArray, start: int) -> tuple[FloatArray, FloatArray]:
-    """noise_t = values_t + noise_{t − lowbit(t)} for ticks start+1…, and the prefixes after the last one.
+    """Add up nodes along the chains of the tree: noise_t = values_t + noise_{t − lowbit(t)} for ticks start+1, ….
 
-    prefixes[j] is the noise at `start` with its bits below j cleared: all that a later tick can refer to.
+    Args:
+        values: The node that ends at each tick, (ticks, …).
+        prefixes: prefixes[j] is the noise at tick `start` with its bits below j cleared. No later tick reads others.
+        start: The number of ticks before the first of these.
+
+    Returns:
+        (noise of these ticks, the prefixes after the last of them).
     """
     count = len(values)
     stop = start + count
@@ -60,31 +76,43 @@ def prefix_sums(values: FloatArray, prefixes: FloatArray, start: int) -> tuple[F
     return noise, after
 
 
-class BinaryTree(Factorization):
-    """The binary mechanism (Dwork et al. 2010; Chan, Shi and Song 2011): std at tick t is σ·√popcount(t)."""
-
-    name = "binary-tree"
+class _DyadicTree(Factorization):
+    """What both streaming trees share: the column norm, the Gram matrix and where the worst tick lies."""
 
     def __init__(self, horizon: int) -> None:
-        T = check_horizon(horizon)
-        assert T is not None
-        self.horizon = T
-        self.column_norm = float(np.sqrt(T.bit_length())) * (1 + MARGIN)
+        self.horizon: int = check_known_horizon(horizon)
+        self.column_norm = _tree_column_norm(self.horizon)
 
     @property
     def falling_gram(self) -> bool:
         """See `Factorization`: an interval that holds i and k holds all ticks between."""
         return True
 
+    def worst_row(self) -> tuple[int, float]:
+        """See `Factorization`: exact."""
+        ticks = _ticks_with_most_ones(self.horizon)
+        norms = self.row_norms(np.asarray(ticks))
+        return ticks[int(np.argmax(norms))], float(norms.max())
+
+
+class BinaryTree(_DyadicTree):
+    """The binary mechanism (Dwork et al. 2010; Chan, Shi and Song 2011): std at tick t is σ·√popcount(t).
+
+    Args:
+        horizon: The number of ticks.
+
+    Raises:
+        ParameterError: The horizon is not a whole number from 1 to 2^50.
+
+    >>> BinaryTree(1023).worst_row()  # tick 1023 has ten set bits
+    (1023, 3.1622776601683795)
+    """
+
+    name = "binary-tree"
+
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """See `Factorization`: √popcount(t)."""
         return np.sqrt(np.bitwise_count(self._check_ticks(ticks)).astype(np.float64))
-
-    def worst_row(self) -> tuple[int, float]:
-        """See `Factorization`: exact."""
-        assert self.horizon is not None
-        norms = self.row_norms(np.asarray(_fullest(self.horizon)))
-        return _fullest(self.horizon)[int(np.argmax(norms))], float(norms.max())
 
     def difference_norm(self, earlier: int, later: int) -> float:
         """See `Factorization`: the intervals that only one of the two prefixes uses."""
@@ -106,7 +134,7 @@ class BinaryTree(Factorization):
 
     def initial(self, cells: int = 1) -> State:
         """See `Factorization`: one running noise per level."""
-        return State(0, (np.zeros((_levels(self.horizon) + 1, cells)),))
+        return State(0, (np.zeros((self.horizon.bit_length() + 1, cells)),))
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
         """See `Factorization`."""
@@ -115,26 +143,28 @@ class BinaryTree(Factorization):
         return noise, State(state.tick + ticks, (prefixes,))
 
 
-class Honaker(Factorization):
+class Honaker(_DyadicTree):
     """Honaker's variant, online: each interval's count is estimated from all nodes at and below it, all of them past.
 
     The estimate of an interval of 2^h ticks has variance v_h with v_0 = 1, v_h = 2v_{h−1}/(2v_{h−1}+1), and weight
     v_h on its own node. The column norm is that of the full tree.
+
+    Args:
+        horizon: The number of ticks.
+
+    Raises:
+        ParameterError: The horizon is not a whole number from 1 to 2^50.
+
+    >>> tick, norm = Honaker(1023).worst_row()
+    >>> tick, round(norm, 3)
+    (1023, 2.409)
     """
 
     name = "honaker"
 
     def __init__(self, horizon: int) -> None:
-        T = check_horizon(horizon)
-        assert T is not None
-        self.horizon = T
-        self.column_norm = float(np.sqrt(T.bit_length())) * (1 + MARGIN)
-        self.variances = node_variances(T.bit_length())
-
-    @property
-    def falling_gram(self) -> bool:
-        """See `Factorization`: an interval that holds i and k holds all ticks between."""
-        return True
+        super().__init__(horizon)
+        self.variances = node_variances(self.horizon.bit_length())
 
     def draws(self, start: int, stop: int) -> int:
         """See `Factorization`: one normal for every node that completes."""
@@ -146,14 +176,8 @@ class Honaker(Factorization):
         bits = (t[..., np.newaxis] >> np.arange(len(self.variances))) & 1
         return np.asarray(np.sqrt(bits @ self.variances))
 
-    def worst_row(self) -> tuple[int, float]:
-        """See `Factorization`: exact."""
-        assert self.horizon is not None
-        norms = self.row_norms(np.asarray(_fullest(self.horizon)))
-        return _fullest(self.horizon)[int(np.argmax(norms))], float(norms.max())
-
     def difference_norm(self, earlier: int, later: int) -> float:
-        """See `Factorization`: the larger interval of `later` contains those of `earlier`, hence a covariance."""
+        """See `Factorization`. The largest interval that only `later` uses holds those of `earlier`: a covariance."""
         earlier, later = self._check_pair(earlier, later)
         if earlier == later:
             return 0.0
@@ -180,7 +204,7 @@ class Honaker(Factorization):
 
     def initial(self, cells: int = 1) -> State:
         """See `Factorization`: running noises and the newest interval estimate per level."""
-        levels = _levels(self.horizon)
+        levels = self.horizon.bit_length()
         return State(0, (np.zeros((levels + 1, cells)), np.zeros((levels, cells))))
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
@@ -201,13 +225,20 @@ class Honaker(Factorization):
 def node_estimates(
     z: AnyArray, newest: AnyArray, start: int, stop: int, combine: Callable[[int, AnyArray, AnyArray], AnyArray]
 ) -> tuple[AnyArray, AnyArray]:
-    """(best estimate of the largest node that ends at each tick, newest estimate of each level) of `Honaker`.
+    """The node estimates of `Honaker` for ticks start+1 … stop, in floating point or in any other arithmetic.
 
-    `combine(level, own, pair)` makes a node's estimate from its own normal and the sum of its children's estimates, in
-    whatever form numbers are held.
+    Args:
+        z: The normals of these ticks; those of one tick are ordered by level.
+        newest: The newest estimate of each level before these ticks.
+        start: The number of ticks before these.
+        stop: The last of these ticks.
+        combine: (level, own normal, sum of the two children's estimates) → the node's estimate.
+
+    Returns:
+        (estimate of the largest node that ends at each tick, newest estimate of each level afterwards).
     """
     numbers = np.arange(start + 1, stop + 1)
-    offset = np.concatenate([[0], np.cumsum(1 + low_bit_level(numbers))])  # first draw of each tick
+    offset = np.concatenate([[0], np.cumsum(1 + low_bit_level(numbers))])  # index of each tick's first normal
     values = z[offset[:-1]]  # level 0: every tick
     estimates, after = values, newest.copy()
     if len(numbers):
@@ -239,26 +270,35 @@ def node_variances(levels: int) -> FloatArray:
 
 
 class HonakerOffline(Factorization):
-    """Honaker's full estimator, which also reads nodes that end *after* t. For comparison: it cannot be streamed."""
+    """Honaker's full estimator, which also reads nodes that end *after* t. For comparison: it cannot be streamed.
+
+    Args:
+        horizon: The number of ticks, a power of two.
+
+    Raises:
+        ParameterError: The horizon is not a power of two up to 2^50.
+
+    >>> HonakerOffline(1024).row_norms([341, 1024]).round(3).tolist()
+    [1.258, 0.707]
+    """
 
     name = "honaker-offline"
 
     def __init__(self, horizon: int) -> None:
-        T = check_horizon(horizon)
-        assert T is not None
+        T = check_known_horizon(horizon)
         if T & (T - 1):
             raise ParameterError(f"the offline estimator is for horizons that are a power of two, got {T}")
-        self.horizon = T
-        self.column_norm = float(np.sqrt(T.bit_length())) * (1 + MARGIN)
+        self.horizon: int = T
+        self.column_norm = _tree_column_norm(T)
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """Std of the best linear unbiased estimate of each prefix: O(log T) by climbing from t to the root.
 
-        Carried along: the covariance of (N, P), the count of the present node and the part of it before t, given all
-        nodes below; each node's own noisy count then updates both.
+        N is the count of the current node and P the count of its ticks up to t. Each level updates their covariance,
+        given all nodes below (`nn`, `np_`, `pp`), with the node's own noisy count.
         """
         t = self._check_ticks(ticks)
-        height = self.horizon.bit_length() - 1 if self.horizon else 0
+        height = self.horizon.bit_length() - 1
         v = node_variances(height + 1)
         start = np.minimum(low_bit_level(t), height)
         nn = v[start].copy()
@@ -282,10 +322,12 @@ class HonakerOffline(Factorization):
         return float(np.linalg.norm(left[later - 1] - first))
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """See `Factorization`; only for the whole horizon."""
+        """See `Factorization`; only for all ticks of the horizon."""
         size = self._check_dense(ticks)
         if size != self.horizon:
-            raise ParameterError("the offline estimator exists for its whole horizon only")
+            raise ParameterError(
+                f"the offline estimator exists for all {self.horizon} ticks of its horizon only, got {size}"
+            )
         _, right = Honaker(size).dense()
         return counting_matrix(size) @ np.linalg.pinv(right), right
 

@@ -1,4 +1,4 @@
-"""Fast floating-point normals for simulation. Not private: see the class."""
+"""Fast floating-point normals for simulation. Not private: see `FloatNoise`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,18 @@ class FloatNoise:
     all noise. `ExactNoise` has neither fault.
 
     Draws are requested in order; splitting a request into smaller ones gives the same numbers.
+
+    Args:
+        seed: An integer ≥ 0 for reproducible numbers; None for a seed from the operating system.
+
+    Raises:
+        ParameterError: The seed is anything else.
+
+    >>> noise = FloatNoise(seed=7)
+    >>> noise.normals(0, 3, cells=2).shape
+    (3, 2)
+    >>> noise.position
+    3
     """
 
     name = "insecure-float"
@@ -28,7 +40,7 @@ class FloatNoise:
     def __init__(self, seed: int | None = None) -> None:
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0):
             raise ParameterError(f"seed must be None or an integer ≥ 0, not {seed!r}")
-        self._generator = np.random.Generator(np.random.SFC64(seed))  # the fastest of numpy's for normals
+        self._generator = np.random.Generator(np.random.SFC64(seed))  # the fastest of numpy's generators for normals
         self._position = 0
 
     @property
@@ -37,7 +49,21 @@ class FloatNoise:
         return self._position
 
     def normals(self, start: int, stop: int, cells: int, out: FloatArray | None = None) -> FloatArray:
-        """Draws ``start … stop−1``, shape ``(stop − start, cells)``; `out` avoids an allocation."""
+        """The next draws.
+
+        Args:
+            start: The first draw; it must be `position`.
+            stop: One past the last draw.
+            cells: Numbers for each draw.
+            out: A C-contiguous float64 array that receives them; None allocates one.
+
+        Returns:
+            Standard normals of shape (stop − start, cells).
+
+        Raises:
+            ParameterError: The draws are out of order, a size is negative or `out` does not fit.
+            TooLarge: More than 2^31 numbers at once.
+        """
         start, stop, cells = whole("start", start), whole("stop", stop), whole("cells", cells)
         if start != self._position:
             raise ParameterError(
@@ -56,14 +82,21 @@ class FloatNoise:
         return out
 
     def state(self) -> dict[str, Any]:
-        """Everything that the next draws depend on, JSON-serialisable."""
+        """Everything that the next draws depend on, JSON-serialisable. `from_state` is the inverse."""
         inner = self._generator.bit_generator.state
         words = [int(word) for word in inner["state"]["state"]]
         return {"name": self.name, "generator": "SFC64", "position": self._position, "words": words}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> FloatNoise:
-        """The generator that `state()` described: it continues with the same numbers."""
+        """The generator that `state()` describes; it continues with the same numbers.
+
+        Args:
+            state: A result of `state()`.
+
+        Raises:
+            SnapshotError: It is anything else.
+        """
         try:
             words, position = state["words"], state["position"]
             known = state["name"] == cls.name and state["generator"] == "SFC64"
@@ -78,9 +111,9 @@ class FloatNoise:
             raise SnapshotError(f"not a state of {cls.name} noise: {error!r}") from error
         if not good:
             raise SnapshotError(f"not a state of {cls.name} noise, or of another version")
-        made = cls(0)
-        inner: dict[str, Any] = dict(made._generator.bit_generator.state)
+        noise = cls(0)
+        inner: dict[str, Any] = dict(noise._generator.bit_generator.state)
         inner["state"] = {"state": np.array(words, dtype=np.uint64)}
-        made._generator.bit_generator.state = inner
-        made._position = position
-        return made
+        noise._generator.bit_generator.state = inner
+        noise._position = position
+        return noise

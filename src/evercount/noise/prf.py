@@ -1,13 +1,13 @@
 """Random bits as a function of (secret, draw, cell, attempt): AES-256 in counter mode, seekable to any block.
 
 A counter block is 16 bytes, big-endian: draw (48 bits), attempt (16), cell (32), index (32). The key stream
-of an attempt is its blocks of index 0, 1, 2, …: what AES-256-CTR gives when it starts at index 0. Blocks are
-encrypted in ECB mode, which is the same thing for counters that are not consecutive. Words are read
-little-endian, so every machine reads the same numbers.
+of an attempt is its encrypted blocks of index 0, 1, 2, …: what AES-256-CTR gives when it starts at index 0.
+Blocks are encrypted in ECB mode, because the counters of a request are not consecutive; each block comes out
+as in CTR mode. Words are read little-endian, so every machine reads the same numbers.
 
     index 0        bits 1 … 128 of x: the first word holds the leading 64
     index 1        bits 1 … 64 of u; then bits 1 … 63 of v and, lowest, the sign
-    index 2+3j     bits 128j+129 … 128j+256 of x, read only in a decision that is too close to call
+    index 2+3j     bits 128j+129 … 128j+256 of x, read only when fewer bits cannot decide a comparison
     index 3+3j     bits 128j+65  … 128j+192 of u
     index 4+3j     bits 128j+64  … 128j+191 of v
 """
@@ -21,36 +21,39 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from evercount._arrays import UIntArray
 from evercount.noise.secret import Secret
 
-LABEL = "evercount/noise/exact/1"
-"""The purpose for which the AES key is derived; a new layout of bits gets a new label."""
+EXACT_NOISE_LABEL = "evercount/noise/exact/1"
+"""The label under which the AES key is derived; a new layout of bits needs a new label."""
 SEQUENCE = "evercount/noise/sequence/1"
-"""The purpose of the key of a `NormalSequence`: no block of it is a block of other noise."""
+"""The label of the key of a `NormalSequence`: none of its blocks is also a block of other noise."""
 
 DRAWS = 2**48
+"""Draws are numbered below this."""
 CELLS = 2**32
+"""Cells are numbered below this."""
 ATTEMPTS = 2**16
-
-BLOCK = 16
+"""Attempts of one draw and cell are numbered below this."""
+BLOCK_BYTES = 16
+"""The size of an AES block."""
 
 
 def counter(draw: int, cell: int, attempt: int, index: int) -> bytes:
-    """One counter block."""
-    return (((draw << 16 | attempt) << 32 | cell) << 32 | index).to_bytes(BLOCK, "big")
+    """One counter block, 16 bytes."""
+    return (((draw << 16 | attempt) << 32 | cell) << 32 | index).to_bytes(BLOCK_BYTES, "big")
 
 
 def counters(draws: range, cells: range) -> UIntArray:
     """The counter blocks of index 0 and 1, attempt 0, draw by draw: shape ``(len(draws) · len(cells), 4)``.
 
-    The entries are raw bytes, two words a block; `set_attempt` writes the attempt into them.
+    The entries are raw bytes, two 64-bit words for each block; `set_attempt` writes the attempt into them.
     """
-    made = np.empty((len(draws), len(cells), 4), dtype=np.uint64)
+    blocks = np.empty((len(draws), len(cells), 4), dtype=np.uint64)
     upper = np.arange(draws.start, draws.stop, dtype=np.uint64) << np.uint64(16)
     lower = np.arange(cells.start, cells.stop, dtype=np.uint64) << np.uint64(32)
-    made[:, :, ::2] = upper.astype(">u8").view(np.uint64)[:, None, None]
-    made[:, :, 1] = lower.astype(">u8").view(np.uint64)
+    blocks[:, :, ::2] = upper.astype(">u8").view(np.uint64)[:, None, None]
+    blocks[:, :, 1] = lower.astype(">u8").view(np.uint64)
     lower += np.uint64(1)
-    made[:, :, 3] = lower.astype(">u8").view(np.uint64)
-    return made.reshape(-1, 4)
+    blocks[:, :, 3] = lower.astype(">u8").view(np.uint64)
+    return blocks.reshape(-1, 4)
 
 
 def set_attempt(blocks: UIntArray, attempt: npt.NDArray[np.int64] | int) -> None:
@@ -79,11 +82,11 @@ class Prf:
     """The key stream. It has no state: any number of threads and processes may share it.
 
     **Guarantee.** If AES-256 is a pseudorandom permutation and keyed BLAKE2b a pseudorandom function, then
-    the blocks of distinct counters are independent uniform bits to whoever does not know the secret, up to an
+    the blocks of distinct counters are independent uniform bits to anyone who does not know the secret, up to an
     advantage of `switching_bound`. Tests: `tests/noise/test_prf.py` (known answers, distinct counters).
     """
 
-    def __init__(self, secret: Secret, label: str = LABEL) -> None:
+    def __init__(self, secret: Secret, label: str = EXACT_NOISE_LABEL) -> None:
         self._cipher = Cipher(algorithms.AES(bytes.fromhex(secret.derive(label).hex())), modes.ECB())
 
     def encrypt(self, blocks: bytes) -> bytes:
@@ -91,14 +94,14 @@ class Prf:
         return self._cipher.encryptor().update(blocks)
 
     def words(self, blocks: UIntArray) -> UIntArray:
-        """The key stream of counters as `counters` makes them: the words of index 0 and 1, a row each."""
-        stream = np.empty(blocks.nbytes + BLOCK, dtype=np.uint8)
+        """The key stream of an array that `counters` returned: one row of four words (index 0 and 1) per counter."""
+        stream = np.empty(blocks.nbytes + BLOCK_BYTES, dtype=np.uint8)
         self._cipher.encryptor().update_into(blocks.reshape(-1).view(np.uint8).data, stream.data)
         return stream[: blocks.nbytes].view(np.dtype("<u8")).reshape(-1, 4)
 
 
 class Expansion:
-    """The infinite binary expansions of x, u and v in one attempt, read as far as a decision needs them."""
+    """The infinite binary expansions of x, u and v in one attempt. Blocks are read when a comparison needs them."""
 
     def __init__(self, prf: Prf, draw: int, cell: int, attempt: int) -> None:
         self._prf = prf

@@ -1,7 +1,7 @@
 """Budget: how much one stream may reveal, about whom, and how much noise that costs.
 
-A budget is a promise (ε, δ) about all releases of a stream together, the adjacency it is about, the unit it
-protects, and the calibration that turns it into noise. It holds numbers only and draws nothing.
+A budget is a promise (ε, δ) about all releases of a stream together. It names the adjacency, the protected unit
+and the calibration that turns the promise into noise. It holds numbers only and draws nothing.
 """
 
 from __future__ import annotations
@@ -22,18 +22,33 @@ Unit = Literal["event", "user"]
 
 @dataclass(frozen=True)
 class Budget:
-    """An (ε, δ) promise for the whole sequence of releases.
+    """An (ε, δ) promise for all releases of a stream together.
 
-    `adjacency`: what a neighbouring stream is. "add-remove": one unit is absent in it; "replace": one unit is
-    any other legal one. `unit`: what one unit is: an event, or a user with at most `max_events` events.
-    `calibration`: how the noise is computed: "tight" (exact, any ε), "classic" (Dwork and Roth) or "paper",
-    both for ε < 1 only.
+    Args:
+        epsilon: ε > 0.
+        delta: δ with 0 ≤ δ < 1; 0 is pure privacy.
+        adjacency: What a neighbouring stream is. "add-remove": one unit is absent in it; "replace": one unit is any
+            other legal one.
+        calibration: How the noise is computed: "tight" (exact, any ε), "classic" (Dwork and Roth) or "paper", the
+            last two for ε < 1 only.
+        unit: What is protected: one "event", or one "user" with at most `max_events` events.
+        max_events: The most events of one user; 1 for unit="event".
+
+    Raises:
+        ParameterError: A number is outside its range, or the calibration cannot give this promise.
+        UnknownName: An adjacency, calibration or unit that does not exist.
 
     **Guarantee.** Gaussian noise of std `noise_multiplier()`·Δ, where Δ bounds ‖R(X − X′)‖_F over all
-    neighbours, makes the whole sequence of releases (epsilon, delta)-DP for the adjacency and unit named.
+    neighbours, makes all releases together (epsilon, delta)-DP for the adjacency and unit named.
     Proof: `gaussian.proof.md`. It is assumed that Δ was computed for the same adjacency and, with
     unit="user", from `scale_sensitivity`. Test:
     `tests/privacy/test_privacy_budget.py::test_noise_multiplier_meets_the_promise`.
+
+    >>> budget = Budget(epsilon=0.5, delta=1e-10)
+    >>> round(budget.noise_multiplier(), 4)
+    11.4362
+    >>> Budget(epsilon=0.5, delta=1e-10, calibration="paper").noise_multiplier() > budget.noise_multiplier()
+    True
     """
 
     epsilon: float
@@ -52,18 +67,18 @@ class Budget:
         object.__setattr__(self, "max_events", check_count("max_events", self.max_events))
         if self.unit == "event" and self.max_events != 1:
             raise ParameterError(
-                f"max_events={self.max_events} has no meaning with unit='event', which protects one event. "
-                "Use unit='user' to protect a user with that many events."
+                f"max_events={self.max_events} has no meaning with unit='event', which protects one event. Use "
+                "unit='user' to protect a user with that many events."
             )
         if self.calibration != "tight":
-            _multiplier(self.calibration, self.epsilon, self.delta)  # refuse now what it cannot calibrate
+            _multiplier(self.calibration, self.epsilon, self.delta)  # fails now, not at the first release, if it cannot
 
     @property
     def pure(self) -> bool:
-        """Whether δ = 0: only Laplace trees give it, and everything Gaussian refuses it."""
+        """Whether δ = 0. Only Laplace trees give that; everything Gaussian refuses it."""
         return self.delta == 0
 
-    # -- other ways to say it --------------------------------------------------------------------------------
+    # -- the same promise in other parameters ----------------------------------------------------------------
 
     @classmethod
     def from_mu(
@@ -74,11 +89,22 @@ class Budget:
         unit: Unit = "event",
         max_events: int = 1,
     ) -> Budget:
-        """The tight budget at `delta` that buys μ-Gaussian-DP.
+        """The tight budget at `delta` of a mechanism that is μ-Gaussian-DP.
+
+        Args:
+            mu: The Gaussian-DP parameter Δ/σ.
+            delta: The δ of the budget, above 0.
+            adjacency, unit, max_events: As for `Budget`.
+
+        Raises:
+            ParameterError: A number is outside its range, or δ alone covers the mechanism (ε would be 0).
 
         **Guarantee.** The result's `.mu` is at most `mu` (so it never spends more than asked), and smaller by
         a relative 1e-9 at most. Test:
         `tests/privacy/test_privacy_budget.py::test_from_mu_and_from_rho_never_buy_more_than_asked`.
+
+        >>> round(Budget.from_mu(1.0, 1e-6).epsilon, 3)
+        4.887
         """
         mu, delta = check_positive("mu", mu), check_delta(delta)
         epsilon = gaussian.epsilon_of(mu, delta)
@@ -88,8 +114,8 @@ class Budget:
             step *= 2
         if epsilon <= 0 or gaussian.mu_of(epsilon, delta) > mu:
             raise ParameterError(
-                f"at delta={delta!r} a mechanism with mu={mu!r} costs no epsilon: delta alone covers it. "
-                f"Choose a delta well below {gaussian.delta_of(mu, 0.0):.3g}."
+                f"at delta={delta!r} a mechanism with mu={mu!r} costs no epsilon: delta alone covers it. Choose a "
+                f"delta well below {gaussian.delta_of(mu, 0.0):.3g}."
             )
         return cls(epsilon, delta, adjacency=adjacency, unit=unit, max_events=max_events)
 
@@ -105,7 +131,10 @@ class Budget:
         """The tight budget at `delta` of Gaussian noise that is ρ-zCDP, ρ = Δ²/2σ².
 
         ρ fixes σ, and the Gaussian mechanism with that σ is exactly √(2ρ)-Gaussian-DP, so the conversion
-        loses nothing. The result's `.rho` is at most `rho`.
+        loses nothing. The result's `.rho` is at most `rho`. Args and Raises: as `from_mu`.
+
+        >>> round(Budget.from_rho(0.5, 1e-6).epsilon, 3)
+        4.887
         """
         mu = math.sqrt(2 * check_positive("rho", rho))
         while Fraction(mu) ** 2 > 2 * Fraction(float(rho)):
@@ -114,47 +143,64 @@ class Budget:
 
     @property
     def mu(self) -> float:
-        """The Gaussian-DP parameter Δ/σ that this budget buys under its calibration."""
+        """The Gaussian-DP parameter Δ/σ of the noise that this budget's calibration gives."""
         if self.calibration == "tight":
             return gaussian.mu_of(self.epsilon, self.delta)
         return 1.0 / self.noise_multiplier()
 
     @property
     def rho(self) -> float:
-        """The zCDP parameter Δ²/2σ² = μ²/2 that this budget buys under its calibration."""
+        """The zCDP parameter Δ²/2σ² = μ²/2 of the noise that this budget's calibration gives."""
         return self.mu**2 / 2
 
     def noise_multiplier(self) -> float:
-        """σ/Δ, rounded up: the std of the noise for sensitivity one."""
+        """σ/Δ, rounded up: the std of the noise for sensitivity one.
+
+        Raises:
+            ParameterError: δ = 0, which Gaussian noise cannot give.
+        """
         return _multiplier(self.calibration, self.epsilon, self.delta)
 
     def epsilon_at(self, delta: float) -> float:
-        """The ε that the same noise gives at another δ (rounded up; 0.0 when δ alone covers it)."""
+        """The ε that the same noise gives at another δ, rounded up; 0.0 when δ alone covers it.
+
+        >>> round(Budget(0.5, 1e-10).epsilon_at(1e-6), 4)
+        0.3438
+        """
         return gaussian.epsilon_of(self.mu, check_delta(delta))
 
     def delta_at(self, epsilon: float) -> float:
-        """The δ that the same noise gives at another ε ≥ 0 (rounded up)."""
+        """The δ that the same noise gives at another ε ≥ 0, rounded up."""
         return gaussian.delta_upper(self.mu, epsilon)
 
     # -- changes ---------------------------------------------------------------------------------------------
 
     def with_delta(self, delta: float) -> Budget:
-        """The same promise with another δ and the same ε."""
+        """The same budget with another δ."""
         return replace(self, delta=delta)
 
     def reserve(self, numeric_delta: float) -> Budget:
-        """The budget left for the ideal mechanism when `numeric_delta` of δ is kept for numerical error.
+        """The budget left for the ideal mechanism when `numeric_delta` of δ is set aside for numerical error.
+
+        Args:
+            numeric_delta: The part of δ to set aside, ≥ 0 and below δ.
+
+        Raises:
+            ParameterError: It is negative, or nothing would be left.
 
         **Guarantee.** The result's δ plus `numeric_delta` is at most this δ, in exact arithmetic. Test:
         `tests/privacy/test_privacy_budget.py::test_reserve_rounds_down`.
+
+        >>> Budget(0.5, 1e-10).reserve(2.5e-11).delta
+        7.5e-11
         """
         reserved = check_number("numeric_delta", numeric_delta)
         if reserved < 0:
             raise ParameterError(f"numeric_delta must not be negative, not {numeric_delta!r}.")
         if reserved >= self.delta:
             raise ParameterError(
-                f"the numerical error needs delta {reserved!r} and the budget has {self.delta!r}: nothing "
-                "is left for the noise. Choose a larger delta or compute with more bits."
+                f"the numerical error needs delta {reserved!r} and the budget has {self.delta!r}: nothing is left for "
+                "the noise. Choose a larger delta or compute with more bits."
             )
         left = self.delta - reserved
         if Fraction(left) + Fraction(reserved) > Fraction(self.delta):
@@ -164,11 +210,20 @@ class Budget:
     def scale_sensitivity(self, S: float) -> float:
         """The squared sensitivity for this budget's unit: S·k² for users of at most k events, S for events.
 
+        Args:
+            S: The squared sensitivity for one event.
+
+        Raises:
+            ParameterError: S is negative or not finite.
+
         **Guarantee.** If S bounds Σ_cells (P² + N²) for one event, the result bounds it for one unit. The
         change of k events is a sum of k changes; P and N are at most the sums of theirs, and by Minkowski √(Σ
         P² + N²) ≤ k·√S. Equality when all k events move one cell the same way. The streams in between must be
         legal for the query. Test:
         `tests/privacy/test_privacy_budget.py::test_scale_sensitivity_bounds_groups_of_events`.
+
+        >>> Budget(0.5, 1e-10, unit="user", max_events=3).scale_sensitivity(2.0)
+        18.0
         """
         single = check_number("S", S)
         if single < 0:
@@ -180,7 +235,11 @@ class Budget:
     # -- words and data --------------------------------------------------------------------------------------
 
     def sentence(self) -> str:
-        """The guarantee in one plain sentence."""
+        """The guarantee in one plain sentence, with numbers rounded up.
+
+        >>> print(Budget(0.5, 1e-10).sentence())
+        All releases together protect any one event: the probability of any outcome is at most e^0.5 times ...
+        """
         if self.unit == "event":
             who, whose = "any one event", "that event"
         else:
@@ -195,18 +254,26 @@ class Budget:
         }[self.adjacency]
         epsilon, delta = stated(self.epsilon), stated(self.delta)
         return (
-            f"All releases together protect {who}: the probability of any outcome is at most "
-            f"e^{epsilon} times what it would be {what}, plus {delta} "
-            f"(epsilon={epsilon}, delta={delta}, adjacency {self.adjacency}, unit {self.unit})."
+            f"All releases together protect {who}: the probability of any outcome is at most e^{epsilon} times what it "
+            f"would be {what}, plus {delta} (epsilon={epsilon}, delta={delta}, adjacency {self.adjacency}, unit "
+            f"{self.unit})."
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, JSON-serialisable; `from_dict` is the inverse."""
+        """The fields, JSON-serialisable; `from_dict` is the inverse.
+
+        >>> Budget.from_dict(Budget(0.5, 1e-10).to_dict()) == Budget(0.5, 1e-10)
+        True
+        """
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Budget:
-        """The budget of `to_dict`; unknown or missing fields are refused."""
+        """The budget of `to_dict`.
+
+        Raises:
+            ParameterError: Not a mapping, or with unknown or missing fields.
+        """
         if not isinstance(data, dict):
             raise ParameterError(f"a budget is a mapping of its fields, not {type(data).__name__}.")
         unknown = sorted(set(data) - set(cls.__dataclass_fields__))
@@ -217,6 +284,7 @@ class Budget:
 
 
 def _multiplier(calibration: Calibration, epsilon: float, delta: float) -> float:
+    """σ/Δ under a calibration, rounded up so that multiplier·μ ≥ 1 in exact arithmetic."""
     if calibration == "classic":
         return gaussian.classic_multiplier(epsilon, delta)
     if calibration == "paper":

@@ -1,4 +1,4 @@
-"""The privacy of one Gaussian mechanism: δ, ε and μ = Δ/σ from each other, always erring on the private side.
+"""The privacy of one Gaussian mechanism: convert between δ, ε and μ = Δ/σ, always rounding to the private side.
 
 A Gaussian mechanism with sensitivity Δ and noise std σ is exactly μ-Gaussian-DP with μ = Δ/σ, and satisfies
 (ε, δ)-DP if and only if δ(μ, ε) ≤ δ, where
@@ -10,8 +10,8 @@ gives
 
     δ = φ(a)·D,   D = m(u−h) − m(u+h) = ∫₀^∞ 2 sinh(h s) e^{−u s − s²/2} ds
 
-so e^ε never appears, and where the difference would cancel (small h) the integral of a positive function does
-not. `gaussian.proof.md` derives this and bounds the float error that the safe side must cover.
+so e^ε never appears. For small h the difference of the two m would cancel, and the integral, whose integrand is
+positive, is used. `gaussian.proof.md` derives this and bounds the float error that the rounding must cover.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ import numpy.typing as npt
 from evercount._validate import check_delta, check_positive
 from evercount.errors import ParameterError
 
-_EPS = 2.0**-52
+_MACHINE_EPSILON = 2.0**-52
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-_SMALL_H = 0.5  # below this the two Mills ratios are too close and the integral is used
-_FAR = 1e6  # beyond this many standard deviations nothing is computed
-_NODES = 64
+_SMALLEST_H_BY_MILLS = 0.5  # up to this h the two Mills ratios are too close, and the integral is used
+_FARTHEST = 1e6  # beyond this many standard deviations δ is taken as 0
+_QUADRATURE_NODES = 64  # Gauss-Legendre points of the integral
 
 
 class _Evaluated(NamedTuple):
@@ -43,13 +43,12 @@ class _Evaluated(NamedTuple):
 
 @cache
 def _legendre() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    nodes, weights = np.polynomial.legendre.leggauss(_QUADRATURE_NODES)
     return 0.5 * (nodes + 1.0), 0.5 * weights
 
 
 def _mills(x: float) -> float:
-    # Imported here, because it costs more than the rest of the program's start.
-    from scipy.special import erfcx
+    from scipy.special import erfcx  # imported here: it takes longer than all the rest of start-up
 
     return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))
 
@@ -58,35 +57,38 @@ def _evaluate(mu: float, epsilon: float) -> _Evaluated:
     """Log δ(μ, ε) with its error bound; see `gaussian.proof.md` for every term of the bound."""
     u, h = epsilon / mu, mu / 2
     a = h - u
-    if u == math.inf or -a > _FAR + 4 * _EPS * u:
-        return _Evaluated(-math.inf, 0.0)  # δ < exp(−a²/2) is far below every double
+    if u == math.inf or -a > _FARTHEST + 4 * _MACHINE_EPSILON * u:
+        return _Evaluated(-math.inf, 0.0)  # δ < exp(−a²/2) is far below the smallest double
     cancellation = 1.0
-    if h <= _SMALL_H:
+    if h <= _SMALLEST_H_BY_MILLS:
         nodes, weights = _legendre()
-        reach = min(10.5, 60.0 / u) if u > 0 else 10.5
-        s = reach * nodes
-        difference = reach * float(np.dot(weights, 2.0 * np.sinh(h * s) * np.exp(-s * (u + 0.5 * s))))
+        upper = min(10.5, 60.0 / u) if u > 0 else 10.5  # the integrand is negligible beyond
+        s = upper * nodes
+        difference = upper * float(np.dot(weights, 2.0 * np.sinh(h * s) * np.exp(-s * (u + 0.5 * s))))
         log_delta = -0.5 * a * a - _HALF_LOG_2PI + math.log(difference)
     elif a <= 0:
         first, second = _mills(-a), _mills(u + h)
         difference = first - second
         cancellation = (first + second) / difference
         log_delta = -0.5 * a * a - _HALF_LOG_2PI + math.log(difference)
-    else:  # Φ(a) ≥ 1/2, and a Mills ratio at −a could overflow
+    else:  # here Φ(a) ≥ 1/2, and the Mills ratio at −a could overflow
         lost = math.exp(-0.5 * a * a - _HALF_LOG_2PI) * _mills(u + h)
         kept = 0.5 * math.erfc(-a / math.sqrt(2))
         cancellation = (kept + lost) / (kept - lost)
         log_delta = math.log(kept - lost)
     spread = (1.0 + abs(a)) * (u + h)
-    error = _EPS * (64.0 * cancellation + 4.0 * (a * a + spread) + 4.0 * abs(log_delta))
+    error = _MACHINE_EPSILON * (64.0 * cancellation + 4.0 * (a * a + spread) + 4.0 * abs(log_delta))
     return _Evaluated(min(log_delta, 0.0), error)
 
 
 def delta_of(mu: float, epsilon: float) -> float:
     """δ(μ, ε), the smallest δ of the Gaussian mechanism with Δ/σ = `mu`; the nearest value.
 
-    Stable for δ down to the smallest normal double (2e-308); below that it returns 0.0. `delta_upper` is the
-    version to claim privacy with.
+    Stable for δ down to the smallest normal double (2e-308); below that it returns 0.0. To claim privacy, use
+    `delta_upper`.
+
+    >>> round(delta_of(mu=1.0, epsilon=1.0), 4)
+    0.1269
     """
     return math.exp(_evaluate(check_positive("mu", mu), _at_least_zero(epsilon)).log_delta)
 
@@ -98,19 +100,22 @@ def delta_upper(mu: float, epsilon: float) -> float:
     that `erfcx`, `erfc` and `exp` are accurate to 8 units in the last place. Test:
     `tests/privacy/test_privacy_gaussian.py::test_delta_upper_is_an_upper_bound`.
     """
-    found = _evaluate(check_positive("mu", mu), _at_least_zero(epsilon))
-    return min(1.0, math.nextafter(math.exp(found.log_delta + found.error), 1.0))
+    evaluated = _evaluate(check_positive("mu", mu), _at_least_zero(epsilon))
+    return min(1.0, math.nextafter(math.exp(evaluated.log_delta + evaluated.error), 1.0))
 
 
-@lru_cache(maxsize=1024, typed=True)  # typed: True must not find the answer for 1.0
+@lru_cache(maxsize=1024, typed=True)  # typed: True == 1.0, but True must be refused
 def mu_of(epsilon: float, delta: float) -> float:
     """The largest μ = Δ/σ that (ε, δ)-DP allows, rounded to the private side.
 
     **Guarantee.** δ(mu_of(ε, δ), ε) ≤ δ in exact arithmetic: after the root search the result is stepped down
-    until the evaluated δ plus *twice* its error bound is below δ (`gaussian.proof.md`, section 4; the second
-    half of the margin lets a ledger add up parts without being refused for a rounding error). Any ε > 0 and
+    until the evaluated δ plus *twice* its error bound is below δ (`gaussian.proof.md`, section 4). The second
+    half of the margin is there so that a ledger which adds up parts is not refused for a rounding error. Any ε > 0 and
     any δ in (0, 1) that is a normal double. Test:
     `tests/privacy/test_privacy_gaussian.py::test_mu_of_is_on_the_private_side`.
+
+    >>> round(mu_of(epsilon=0.5, delta=1e-10), 5)
+    0.08744
     """
     epsilon, target = check_positive("epsilon", epsilon), math.log(check_delta(delta))
 
@@ -118,22 +123,22 @@ def mu_of(epsilon: float, delta: float) -> float:
         return _evaluate(math.exp(log_mu), epsilon).log_delta - target
 
     def safe(mu: float) -> bool:
-        found = _evaluate(mu, epsilon)
-        return found.log_delta + 2 * found.error <= target
+        evaluated = _evaluate(mu, epsilon)
+        return evaluated.log_delta + 2 * evaluated.error <= target
 
-    # δ(μ, ε) ≤ 2Φ(μ/2) − 1 < μ, so μ = δ is private whatever ε is; the upper end is found by doubling.
+    # δ(μ, ε) ≤ 2Φ(μ/2) − 1 < μ, so μ = δ is private for every ε. The upper end grows until it is not private.
     low, high = target - 1.0, math.log(math.sqrt(2 * epsilon) + 1.0)
     while excess(high) <= 0:
         high += 1.0
     mu = math.exp(_root(excess, low, high))
-    step = 4 * _EPS
+    step = 4 * _MACHINE_EPSILON
     while not safe(mu):
         mu *= 1 - step
         step *= 2
     return mu
 
 
-@lru_cache(maxsize=1024, typed=True)  # typed: True must not find the answer for 1.0
+@lru_cache(maxsize=1024, typed=True)  # typed: True == 1.0, but True must be refused
 def epsilon_of(mu: float, delta: float) -> float:
     """The smallest ε ≥ 0 with δ(μ, ε) ≤ δ, rounded up; 0.0 when δ alone already covers the mechanism.
 
@@ -143,8 +148,8 @@ def epsilon_of(mu: float, delta: float) -> float:
     mu, target = check_positive("mu", mu), math.log(check_delta(delta))
 
     def safe(epsilon: float) -> bool:
-        found = _evaluate(mu, epsilon)
-        return found.log_delta + found.error <= target
+        evaluated = _evaluate(mu, epsilon)
+        return evaluated.log_delta + evaluated.error <= target
 
     if safe(0.0):
         return 0.0
@@ -152,10 +157,10 @@ def epsilon_of(mu: float, delta: float) -> float:
     def excess(epsilon: float) -> float:
         return _evaluate(mu, epsilon).log_delta - target
 
-    # δ(μ, ε) ≤ Φ(−(ε/μ − μ/2)) ≤ exp(−(ε/μ − μ/2)²/2), which is ≤ δ at the upper end; one more for rounding.
+    # δ(μ, ε) ≤ Φ(−(ε/μ − μ/2)) ≤ exp(−(ε/μ − μ/2)²/2), which is ≤ δ at the upper end; + 1.0 covers rounding.
     high = mu * (mu / 2 + math.sqrt(-2 * target) + 1.0)
     epsilon = _root(excess, 0.0, high) if excess(0.0) > 0 else math.ulp(0.0)
-    step = 4 * _EPS
+    step = 4 * _MACHINE_EPSILON
     while not safe(epsilon):
         epsilon += max(step * high, math.ulp(epsilon))
         step *= 2
@@ -190,27 +195,27 @@ def _at_least_zero(epsilon: float) -> float:
 def _below_one(calibration: str, epsilon: float) -> None:
     if check_positive("epsilon", epsilon) >= 1:
         raise ParameterError(
-            f"calibration {calibration!r} is proved for epsilon < 1 only, and epsilon is {epsilon!r}. "
-            "Use calibration='tight', which holds for every epsilon and adds less noise."
+            f"calibration {calibration!r} is proved for epsilon < 1 only, and epsilon is {epsilon!r}. Use "
+            "calibration='tight', which holds for every epsilon and adds less noise."
         )
 
 
 def _at_least_tight(calibration: str, multiplier: float, epsilon: float, delta: float) -> float:
     if multiplier * mu_of(epsilon, delta) < 1:
         raise ParameterError(
-            f"calibration {calibration!r} would add too little noise for epsilon={epsilon!r}, "
-            f"delta={delta!r}. Use calibration='tight'."
+            f"calibration {calibration!r} would add too little noise for epsilon={epsilon!r}, delta={delta!r}. Use "
+            "calibration='tight'."
         )
     return multiplier
 
 
 def _root(excess: Callable[[float], float], low: float, high: float) -> float:
-    """The place where `excess` changes sign, on the side where it is ≤ 0; the caller steps to safety.
+    """Where `excess` changes sign, on the side where it is ≤ 0. The caller then steps further, to cover rounding.
 
-    Bisection, because it needs no smoothness and ends at neighbouring doubles after some 60 evaluations.
+    Bisection, because it needs no smoothness and ends at neighbouring doubles after about 60 evaluations.
     """
     low_is_negative = excess(low) <= 0
-    while low < (middle := low + 0.5 * (high - low)) < high and high - low > _EPS * abs(middle):
+    while low < (middle := low + 0.5 * (high - low)) < high and high - low > _MACHINE_EPSILON * abs(middle):
         if (excess(middle) <= 0) == low_is_negative:
             low = middle
         else:

@@ -37,7 +37,7 @@ class Histogram(Query):
 
     Guarantee. One event changes at most b = max_keys_per_event of the u cells, at one tick, each by at most one. With
     u cells (`other` included) and m = min(b, u): S = m (add-remove) and min(2b, u) (replace); with removals S = m
-    and 4m. Proof: `histogram.proof.md`. Assumption: an event is what one person contributes (see `units.py` for
+    and 4m. Proof: `histogram.proof.md`. Assumption: an event is what one person contributes (see `user_cap.py` for
     several). Tests: tests/queries/test_queries_histogram.py::test_sensitivity_is_the_exact_maximum.
     """
 

@@ -1,6 +1,6 @@
 """Executable attacks on three mechanisms as the paper states them, and on ours.
 
-An attack is the best test there is between two neighbouring streams: the likelihood ratio of all releases together. If
+An attack is the best possible test between two neighbouring streams: the likelihood ratio of all releases together. If
 a mechanism is (ε, δ)-DP, then for every test P[accept | x] ≤ e^ε·P[accept | x′] + δ. Each row runs the test on many
 simulated releases of both streams and reports P[accept | x] − e^ε·P[accept | x′], which must not exceed δ.
 """
@@ -28,8 +28,9 @@ from evercount.reproduce.simulate import batch_seed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BATCH = 512
+TRIALS_PER_BATCH = 512
 OURS = "ours"
+"""In the column "what": a mechanism of this package, not a claim of the paper."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,22 +53,21 @@ class Attack:
         return float(np.sqrt(self.shift))
 
     def run(self, epsilon: float, repetitions: int, seed: int) -> Row:
-        """Accept when the log-likelihood ratio exceeds ε; both streams meet the same noise, which lowers the "
-        "error."""
+        """Accept when the log-likelihood ratio exceeds ε. Both streams get the same noise: a smaller standard error."""
         wrong = right = 0
-        for start in range(0, repetitions, BATCH):
-            count = min(BATCH, repetitions - start)
-            seen = self.draw(count, batch_seed(seed, self.name, start)) - self.shift / 2
-            wrong += int(np.count_nonzero(seen > epsilon))
-            right += int(np.count_nonzero(seen + self.shift > epsilon))
-        r0, r1, bound = wrong / repetitions, right / repetitions, float(np.exp(epsilon))
-        # what is accepted under x′ is accepted under x with the same noise: the covariance is r0·(1 − r1)
-        variance = r1 * (1 - r1) + bound**2 * r0 * (1 - r0) - 2 * bound * r0 * (1 - r1)
+        for start in range(0, repetitions, TRIALS_PER_BATCH):
+            count = min(TRIALS_PER_BATCH, repetitions - start)
+            ratio = self.draw(count, batch_seed(seed, self.name, start)) - self.shift / 2
+            wrong += int(np.count_nonzero(ratio > epsilon))
+            right += int(np.count_nonzero(ratio + self.shift > epsilon))
+        r0, r1, factor = wrong / repetitions, right / repetitions, float(np.exp(epsilon))
+        # Noise that is accepted under x′ is accepted under x too: the covariance is r0·(1 − r1).
+        variance = r1 * (1 - r1) + factor**2 * r0 * (1 - r0) - 2 * factor * r0 * (1 - r1)
         return {
             "mechanism": self.name,
             "accepted under x": r1,
             "accepted under x′": r0,
-            "delta reached": r1 - bound * r0,
+            "delta reached": r1 - factor * r0,
             "standard error": float(np.sqrt(variance / repetitions)),
             "delta, exact for this pair": delta_of(self.mu, epsilon),
             "attack in standard deviations": self.mu,
@@ -77,7 +77,7 @@ class Attack:
 
 
 def linear_attack(name: str, claim: str, engine: Factorization, difference: IntArray, sigma: float) -> Attack:
-    """The best test against L·z of std sigma, for a change of the increments of shape (ticks, cells)."""
+    """The best test against noise L·z of std sigma. `difference` is the change of the increments, (ticks, cells)."""
     ticks, cells = difference.shape
     left, right = engine.dense(ticks)
     weights = np.linalg.solve(left.T, right @ difference) / sigma**2
@@ -92,7 +92,7 @@ def linear_attack(name: str, claim: str, engine: Factorization, difference: IntA
 
 
 def changed_cells(query: Query, one: Any, other: Any) -> IntArray:
-    """Difference of the increments of two streams by the query's own encoder, cells that never differ left out."""
+    """The difference of the increments of two streams, by the query's own encoder, in the cells that differ."""
     first, _ = query.encode_run(query.initial_state(), one)
     second, _ = query.encode_run(query.initial_state(), other)
     difference = first - second
@@ -108,89 +108,88 @@ def fresh_noise(ticks: int, budget: Budget) -> list[Attack]:
     std = multiplier * np.asarray(landau(np.arange(1, ticks + 1)))
 
     def draw(count: int, seed: int) -> FloatArray:
-        released = FloatNoise(seed).normals(0, count, ticks) * std  # row t of L_t·z_t, fresh in every round
+        released = FloatNoise(seed).normals(0, count, ticks) * std  # row t of L_t·z_t, with new noise in every round
         return np.asarray(released @ std**-2.0)
 
     bits = np.zeros((ticks, 1), np.int64)
     bits[0] = 1
-    reach = multiplier * float(np.sqrt(Count().squared_sensitivity("replace")))
+    unit_std = multiplier * float(np.sqrt(Count().squared_sensitivity("replace")))
     attacks = [Attack("fresh noise per round", "the paper's proof of Theorem 2", float(np.sum(std**-2.0)), draw)]
     for name in ("square-root", "balanced"):
         engine = factorization(name, ticks)
-        attacks.append(linear_attack(f"one noise vector, {name}", OURS, engine, bits, reach * engine.column_norm))
+        attacks.append(linear_attack(f"one noise vector, {name}", OURS, engine, bits, unit_std * engine.column_norm))
     return attacks
 
 
 def substring_sensitivity(ticks: int, longest: int, budget: Budget) -> list[Attack]:
-    """One letter of a text replaced; the paper calibrates to ℓ² where ℓ(ℓ+1)(ℓ+2)/3 is the truth."""
+    """One letter of a text replaced. The paper calibrates to S = ℓ²; the true S is ℓ(ℓ+1)(ℓ+2)/3."""
     query = Substrings(["a", "b"], longest)
     one = ["b"] * ticks
     other = ["b"] * longest + ["a"] + ["b"] * (ticks - longest - 1)
     difference = changed_cells(query, one, other)
     engine = factorization("square-root", ticks)
-    unit = budget.noise_multiplier() * engine.column_norm
-    true = float(np.sqrt(query.squared_sensitivity("replace")))
+    unit_std = budget.noise_multiplier() * engine.column_norm
+    true_sensitivity = float(np.sqrt(query.squared_sensitivity("replace")))
     claim = "the paper's corollary on substrings"
     return [
-        linear_attack("substrings, S = ℓ²", claim, engine, difference, unit * longest),
-        linear_attack("substrings, true S", OURS, engine, difference, unit * true),
+        linear_attack("substrings, S = ℓ²", claim, engine, difference, unit_std * longest),
+        linear_attack("substrings, true S", OURS, engine, difference, unit_std * true_sensitivity),
     ]
 
 
 def graph_sensitivity(ticks: int, name: str, budget: Budget) -> list[Attack]:
-    """One edge absent; two nodes reach degree 2 with it, and later, at neighbouring ticks, without it."""
+    """One edge absent. With it two nodes get degree 2 at once; without it later, at two neighbouring ticks."""
     query = HighDegree(ticks, tau=2)
     engine = factorization(name, ticks)
     early, late = worst_ticks(engine, ticks)
     stream: list[list[tuple[int, int]]] = [[] for _ in range(ticks)]
     stream[0] = [(0, 2)]
     stream[1] = [(1, 3)]
-    stream[early] = [(0, 1)]  # the edge in question: nodes 0 and 1 reach degree 2 together
+    stream[early] = [(0, 1)]  # the edge that is absent in the neighbour: nodes 0 and 1 get degree 2
     stream[late] = [(0, 4)]
     stream[late + 1] = [(1, 5)]
     without = [[] if t == early else tick for t, tick in enumerate(stream)]
     difference = changed_cells(query, stream, without)
-    unit = budget.noise_multiplier() * engine.column_norm
+    unit_std = budget.noise_multiplier() * engine.column_norm
     l2 = float(np.linalg.norm(difference))
-    true = float(np.sqrt(query.squared_sensitivity("add-remove")))
+    true_sensitivity = float(np.sqrt(query.squared_sensitivity("add-remove")))
     claim = "the paper's corollary on graph functions"
     return [
-        linear_attack(f"nodes of degree ≥ 2, l2 = √6, {name}", claim, engine, difference, unit * l2),
-        linear_attack(f"nodes of degree ≥ 2, S = 8, {name}", OURS, engine, difference, unit * true),
+        linear_attack(f"nodes of degree ≥ 2, l2 = √6, {name}", claim, engine, difference, unit_std * l2),
+        linear_attack(f"nodes of degree ≥ 2, S = 8, {name}", OURS, engine, difference, unit_std * true_sensitivity),
     ]
 
 
 def worst_ticks(engine: Factorization, ticks: int) -> tuple[int, int]:
-    """Where (0-based) the change +2 and the two changes −1 reveal most, for a change +2, −1, −1."""
+    """The 0-based ticks where a change of +2, followed by −1 and −1 at two later ticks in a row, reveals most."""
     _, right = engine.dense(ticks)
     gram = right.T @ right
     own = np.diag(gram)
-    best, where = 0.0, (2, 3)
+    best, worst = 0.0, (2, 3)
     for early in range(2, min(ticks - 2, 64)):
         late = np.arange(early + 1, ticks - 1)
         size = 4 * own[early] + own[late] + own[late + 1] + 2 * gram[late, late + 1]
         size = size - 4 * (gram[early, late] + gram[early, late + 1])
         if size.max() > best:
-            best, where = float(size.max()), (early, int(late[size.argmax()]))
-    return where
+            best, worst = float(size.max()), (early, int(late[size.argmax()]))
+    return worst
 
 
 def failures(parameters: Mapping[str, Any], context: Context) -> Result:
-    """Run all attacks at one (ε, δ), with δ large enough that its excess can be counted."""
+    """Run all attacks at one (ε, δ). δ is large, so that simulation can count how far it is exceeded."""
     epsilon, delta = parameters["epsilon"], parameters["delta"]
     budget = Budget(epsilon, delta)
     jobs = [
-        *((one, parameters["repetitions"]) for one in fresh_noise(parameters["ticks"], budget)),
-        *((one, parameters["repetitions"]) for one in substring_sensitivity(parameters["text"], 4, budget)),
+        *((attack, parameters["repetitions"]) for attack in fresh_noise(parameters["ticks"], budget)),
+        *((attack, parameters["repetitions"]) for attack in substring_sensitivity(parameters["text"], 4, budget)),
         *(
-            (one, parameters["graph repetitions"])
+            (attack, parameters["graph repetitions"])
             for name, ticks in parameters["graphs"]
-            for one in graph_sensitivity(ticks, name, budget)
+            for attack in graph_sensitivity(ticks, name, budget)
         ),
     ]
     rows: list[Row] = []
-    for place, (attack, repetitions) in enumerate(jobs):
-        context.progress(place, len(jobs))
+    for attack, repetitions in context.steps(jobs):
         row = attack.run(epsilon, repetitions, context.seed)
         row["delta promised"] = delta
         row["excess in standard errors"] = (row["delta reached"] - delta) / row["standard error"]
@@ -198,7 +197,7 @@ def failures(parameters: Mapping[str, Any], context: Context) -> Result:
         rows.append(row)
     ours = [row for row in rows if row["what"] == OURS]
     theirs = [row for row in rows if row["what"] != OURS]
-    deep = [
+    small_delta = [
         {
             "mechanism": row["mechanism"],
             "claimed": "(0.5, 1e-10)",
@@ -214,22 +213,19 @@ def failures(parameters: Mapping[str, Any], context: Context) -> Result:
         + ".",
         f"Ours under the same attack, never above {delta:g} by more than sampling error: "
         + "; ".join(
-            f"{row['mechanism']}: {row['delta reached']:.4f} ± {row['standard error']:.4f} "
-            f"(exact for this pair {row['delta, exact for this pair']:.4f})"
+            f"{row['mechanism']}: {row['delta reached']:.4f} ± {row['standard error']:.4f} (exact for this pair "
+            f"{row['delta, exact for this pair']:.4f})"
             for row in ours
         )
         + ".",
         f"Fresh noise is the worst: an attacker who sees {parameters['ticks']} releases accepts the right stream in "
-        f"{theirs[0]['accepted under x']:.1%} of the trials and the wrong one in "
-        f"{theirs[0]['accepted under x′']:.1%}.",
-        "The paper's constant C is larger than the tight one (1.69 times at ε = 0.5, δ = 1e-10). That slack "
-        "happens to "
-        "cover the substring and graph sensitivities at these sizes; it does not cover fresh noise, and nothing "
-        "in the "
-        "paper's proof uses it.",
+        f"{theirs[0]['accepted under x']:.1%} of the trials and the wrong one in {theirs[0]['accepted under x′']:.1%}.",
+        "The paper's constant C is larger than the tight one (1.69 times at ε = 0.5, δ = 1e-10). That slack happens "
+        "to cover the substring and graph sensitivities at these sizes; it does not cover fresh noise, and nothing "
+        "in the paper's proof uses it.",
     ]
     return Result(
-        {"attacks": rows, "the same pairs at (0.5, 1e-10)": deep},
+        {"attacks": rows, "the same pairs at (0.5, 1e-10)": small_delta},
         findings,
         "the paper's three statements are not private as they stand; ours withstand the same attacks",
         {"claim": "Theorem 2, the corollaries on substrings and on graph functions: (ε, δ)-differentially private"},
@@ -238,6 +234,7 @@ def failures(parameters: Mapping[str, Any], context: Context) -> Result:
 
 
 def _draw(rows: list[Row], delta: float) -> Figure:
+    """Bars: the δ that each attack reaches."""
     figure, axes = panels(1, 1, 9.0, 3.8)
     y = np.arange(len(rows))[::-1]
     colours = ["#2e8b57" if row["what"] == OURS else "#c44e52" for row in rows]

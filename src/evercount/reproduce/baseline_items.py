@@ -1,4 +1,4 @@
-"""The baselines beside the Gaussian factorisations: pure ε-DP trees over time, and where the sparse counter wins."""
+"""Baselines: the error over time of pure ε-DP trees, and where the sparse counter beats the plain one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from evercount._arrays import FloatArray
 from evercount.engine.stream import Stream
 from evercount.privacy import Budget
 from evercount.queries import Count
@@ -17,10 +18,10 @@ from evercount.sparse.budget_split import sparse_against_plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PURE = ("pure-binary", "pure-tree", "pure-hybrid-binary", "pure-hybrid")
+PURE_TREES = ("pure-binary", "pure-tree", "pure-hybrid-binary", "pure-hybrid")
 
 
-def _std(name: str, epsilon: float, delta: float, ticks: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _std(name: str, epsilon: float, delta: float, ticks: int) -> FloatArray:
     """Std of a count at every tick."""
     endless = name.startswith("pure-hybrid")
     stream = Stream(Count(), Budget(epsilon, delta), None if endless else ticks, name)
@@ -33,19 +34,20 @@ def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
     rows: list[Row] = []
     curves: dict[str, Any] = {}
     exponents = parameters["exponents"]
-    for place, exponent in enumerate(exponents):
-        context.progress(place, len(exponents))
+    for exponent in context.steps(exponents):
         T = 2**exponent
-        for name in (*PURE, "binary-tree", "square-root", "balanced"):
-            std = _std(name, epsilon, 0.0 if name in PURE else delta, T)
+        for name in (*PURE_TREES, "binary-tree", "square-root", "balanced"):
+            std = _std(name, epsilon, 0.0 if name in PURE_TREES else delta, T)
             if exponent == exponents[-1]:
                 curves[name] = std
-            kept = std[T // 2 :] if name.startswith("pure-hybrid") else std  # a hybrid is compared at its latest
+            kept = (
+                std[T // 2 :] if name.startswith("pure-hybrid") else std
+            )  # a hybrid tree: the second half of its ticks
             rows.append(
                 {
                     "T": f"2^{exponent}",
                     "mechanism": name,
-                    "delta": 0.0 if name in PURE else delta,
+                    "delta": 0.0 if name in PURE_TREES else delta,
                     "root mean square std": float(np.sqrt(np.mean(kept**2))),
                     "smallest": float(kept.min()),
                     "largest": float(kept.max()),
@@ -55,9 +57,9 @@ def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
     last = {row["mechanism"]: row for row in rows[-7:]}
     jumps = "largest jump between ticks"
     findings = [
-        f"At {rows[-1]['T']}, epsilon {epsilon:g}: pure trees jump by up to {last['pure-binary'][jumps]:.1f} "
-        f"(binary) and {last['pure-tree'][jumps]:.1f} (best base) from one tick to the next; after the first ticks "
-        f"`square-root` and `balanced` are smooth.",
+        f"At {rows[-1]['T']}, epsilon {epsilon:g}: pure trees jump by up to {last['pure-binary'][jumps]:.1f} (binary) "
+        f"and {last['pure-tree'][jumps]:.1f} (best base) from one tick to the next; after the first ticks "
+        "`square-root` and `balanced` are smooth.",
         f"Root mean square std: pure binary {last['pure-binary']['root mean square std']:.1f}, best pure tree "
         f"{last['pure-tree']['root mean square std']:.1f}, Gaussian binary tree "
         f"{last['binary-tree']['root mean square std']:.1f}, balanced {last['balanced']['root mean square std']:.1f}.",
@@ -77,33 +79,31 @@ def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
 
 
 def sparse(parameters: Mapping[str, Any], context: Context) -> Result:
-    """The 95 % bound for all ticks of SparseCount beside that of the plain counter."""
+    """The 95 % bounds for all ticks of `SparseCount` and of the plain counter."""
     rows: list[Row] = []
-    for place, delta in enumerate((0.0, parameters["delta"])):
-        context.progress(place, 2)
-        found = sparse_against_plain(
+    for delta in context.steps((0.0, parameters["delta"])):
+        bounds = sparse_against_plain(
             parameters["epsilon"], tuple(2**e for e in parameters["exponents"]), parameters["ones"], delta
         )
-        rows += [{"delta": delta, **row} for row in found]
+        rows += [{"delta": delta, **row} for row in bounds]
     wins = {delta: sum(row["wins"] for row in rows if row["delta"] == delta) for delta in (0.0, parameters["delta"])}
     findings = [
-        f"With delta 0 the sparse counter has the smaller bound in {wins[0.0]} of {len(rows) // 2} cases, "
-        f"with delta {parameters['delta']:g} in {wins[parameters['delta']]}."
+        f"With delta 0 the sparse counter has the smaller bound in {wins[0.0]} of {len(rows) // 2} cases, with delta "
+        f"{parameters['delta']:g} in {wins[parameters['delta']]}."
     ]
 
     def figure() -> Figure:
         drawn, axes = panels(1, 2, 11.0)
-        for delta, one in zip((0.0, parameters["delta"]), axes, strict=True):
-            part = [row for row in rows if row["delta"] == delta]
-            horizons = sorted({row["horizon"] for row in part})
-            one.plot(
-                horizons, [next(r["plain"] for r in part if r["horizon"] == T) for T in horizons], "k-", label="plain"
-            )
+        for delta, panel in zip((0.0, parameters["delta"]), axes, strict=True):
+            shown = [row for row in rows if row["delta"] == delta]
+            horizons = sorted({row["horizon"] for row in shown})
+            plain = [next(row["plain"] for row in shown if row["horizon"] == T) for T in horizons]
+            panel.plot(horizons, plain, "k-", label="plain")
             for ones in parameters["ones"]:
-                line = [(r["horizon"], r["sparse"]) for r in part if r["ones"] == ones]
-                one.plot(*zip(*line, strict=True), label=f"sparse, {ones} events")
-            one.set_xscale("log", base=2)
-            finish(one, "ticks", "bound for all ticks, 95 %", f"ε = {parameters['epsilon']:g}, δ = {delta:g}")
+                line = [(row["horizon"], row["sparse"]) for row in shown if row["ones"] == ones]
+                panel.plot(*zip(*line, strict=True), label=f"sparse, {ones} events")
+            panel.set_xscale("log", base=2)
+            finish(panel, "ticks", "bound for all ticks, 95 %", f"ε = {parameters['epsilon']:g}, δ = {delta:g}")
         return drawn
 
     verdict = "wins for rare events with delta 0; with Gaussian noise the plain counter is mostly better"

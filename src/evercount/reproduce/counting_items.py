@@ -13,7 +13,7 @@ from evercount.privacy import Budget
 from evercount.privacy.gaussian import paper_multiplier
 from evercount.reproduce.figures import COLOURS, finish, panels, thin
 from evercount.reproduce.item import Context, Item, Result, Row
-from evercount.reproduce.simulate import Simulation, simulate
+from evercount.reproduce.simulate import Simulation, batch_seed, one_batch, simulate_item
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 MECHANISMS = ("binary-tree", "square-root", "balanced")
 HALF_NORMAL = float(np.sqrt(2 / np.pi))
 """Mean of |N(0, 1)|."""
-LEVELS = (0.5, 0.95, 0.99)
+QUANTILE_LEVELS = (0.5, 0.95, 0.99)
+"""Quantiles of |error| in the table of Figure 1."""
 
 PAPER_SNR = {
     "binary-tree": (4.72, 2.40, 1.12, 0.61, 0.31, 0.15, 0.072),
@@ -29,7 +30,7 @@ PAPER_SNR = {
 }
 """The paper's table of average SNR for p = 2^-4 … 2^-10."""
 PAPER_CROSSING = {"binary-tree": 80, "square-root": 250}
-"""1/p at which the paper sees the SNR fall below 1."""
+"""1/p at which, by the paper, the SNR falls below 1."""
 
 
 # -- Figure 1 ----------------------------------------------------------------------------------------------------
@@ -39,93 +40,88 @@ def error_over_time(parameters: Mapping[str, Any], context: Context) -> Result:
     """Mean |error| at each tick and mean of the largest error so far, simulated and exact."""
     horizon, repetitions = parameters["horizon"], parameters["repetitions"]
     epsilon, delta = parameters["epsilon"], parameters["delta"]
-    found = simulate(
-        MECHANISMS,
-        horizon,
-        repetitions,
-        seed=context.seed,
-        backend=context.backend,
-        device=context.device,
-        checkpoint=context.checkpoints,
-        progress=context.progress,
-    )
+    simulations = simulate_item(context, MECHANISMS, horizon, repetitions)
     paper, tight = paper_multiplier(epsilon, delta), Budget(epsilon, delta).noise_multiplier()
     scale = {name: factorization(name, horizon).column_norm * paper for name in MECHANISMS}
-    summary = [_summary(found[name], scale[name], tight / paper) for name in MECHANISMS]
+    summary = [_summary(simulations[name], scale[name], tight / paper) for name in MECHANISMS]
     by_name = {row["mechanism"]: row for row in summary}
     ratio = by_name["binary-tree"]["worst std, exact"] / by_name["square-root"]["worst std, exact"]
     gain = by_name["square-root"]["worst std, exact"] / by_name["balanced"]["worst std, exact"]
     agrees = max(abs(row["agreement in standard errors"]) for row in summary)
-    over = found["balanced"].std * scale["balanced"] / (found["square-root"].std * scale["square-root"])
+    over = simulations["balanced"].std * scale["balanced"] / (simulations["square-root"].std * scale["square-root"])
     findings = [
-        f"balanced has a smaller std than the square root from tick {int(np.argmax(over < 1)) + 1} of {horizon} "
-        f"on, and one "
-        f"that is at most {over.max():.2f} times larger before.",
+        f"balanced has a smaller std than the square root from tick {int(np.argmax(over < 1)) + 1} of {horizon} on, "
+        f"and one that is at most {over.max():.2f} times larger before.",
         f"Worst std over time, paper's C: binary {by_name['binary-tree']['worst std, exact']:.1f}, square root "
         f"{by_name['square-root']['worst std, exact']:.1f}, balanced {by_name['balanced']['worst std, exact']:.1f}: "
-        f"the square root is {ratio:.2f} times better than the binary mechanism, balanced {gain:.3f} times "
-        f"better again.",
-        f"The tight calibration needs {tight:.2f} where the paper's C is {paper:.2f}: all errors shrink by "
-        f"another factor "
-        f"{paper / tight:.2f} at the same privacy.",
+        f"the square root is {ratio:.2f} times better than the binary mechanism, balanced {gain:.3f} times better "
+        "again.",
+        f"The tight calibration needs {tight:.2f} where the paper's C is {paper:.2f}: all errors shrink by another "
+        f"factor {paper / tight:.2f} at the same privacy.",
         f"Simulation and exact std agree: mean |error|/std is within {agrees:.1f} standard errors of √(2/π).",
-        "One noise vector for the whole stream is used. The paper's proof draws a fresh one in every round, "
-        "which would "
-        "give the square root the smaller std C·c_t² at early ticks and is not private (item privacy-failures).",
+        "One noise vector for the whole stream is used. The paper's proof draws a fresh one in every round, which "
+        "would give the square root the smaller std C·c_t² at early ticks and is not private (item privacy-failures).",
     ]
     return Result(
-        {"summary": summary, "curve": _curve(found, scale)},
+        {"summary": summary, "curve": _curve(simulations, scale)},
         findings,
         "agrees: the binary mechanism's error is jagged and 3.6 times larger at its worst; the square root's is smooth",
         {"figure": "no numbers are printed in the figure; the text says the improvement is roughly 4 at t = 2^i − 1"},
-        {"error-over-time": lambda: _draw_error(found, scale, epsilon, delta)},
+        {"error-over-time": lambda: _draw_error(simulations, scale, epsilon, delta)},
     )
 
 
-def _summary(one: Simulation, scale: float, tight: float) -> Row:
-    mean, error = one.mean_normalised
-    worst, worst_error = one.worst_error
+def _summary(simulation: Simulation, scale: float, tight: float) -> Row:
+    mean, error = simulation.mean_normalised
+    worst, worst_error = simulation.worst_error
     return {
-        "mechanism": one.name,
-        "repetitions": one.repetitions,
-        "worst std, exact": float(one.std.max() * scale),
-        "worst std, tight calibration": float(one.std.max() * scale * tight),
-        "mean over ticks of the std": float(one.std.mean() * scale),
+        "mechanism": simulation.name,
+        "repetitions": simulation.repetitions,
+        "worst std, exact": float(simulation.std.max() * scale),
+        "worst std, tight calibration": float(simulation.std.max() * scale * tight),
+        "mean over ticks of the std": float(simulation.std.mean() * scale),
         "l-infinity error, mean": worst * scale,
         "l-infinity error, standard error": worst_error * scale,
         "mean |error|/std": mean,
         "standard error": error,
         "agreement in standard errors": (mean - HALF_NORMAL) / error,
-        "jumps: largest std change between ticks": float(np.abs(np.diff(one.std)).max() * scale),
+        "jumps: largest std change between ticks": float(np.abs(np.diff(simulation.std)).max() * scale),
     }
 
 
-def _curve(found: Mapping[str, Simulation], scale: Mapping[str, float]) -> list[Row]:
-    size = len(next(iter(found.values())).std)
+def _curve(simulations: Mapping[str, Simulation], scale: Mapping[str, float]) -> list[Row]:
+    """Statistics at about 400 evenly spaced ticks and at all ticks 2^i and 2^i − 1."""
+    size = len(next(iter(simulations.values())).std)
     near = np.concatenate([2 ** np.arange(1, size.bit_length()) - 1, 2 ** np.arange(size.bit_length())])
     ticks = np.unique(np.concatenate([thin(size, 400) + 1, near[(near >= 1) & (near <= size)]]))
     columns: dict[str, FloatArray] = {}
-    for name, one in found.items():
-        columns[f"{name}: std"] = one.std * scale[name]
-        columns[f"{name}: mean |error|"] = one.mean_absolute * scale[name]
-        columns[f"{name}: largest |error|"] = one.totals.largest * scale[name]
-        columns[f"{name}: mean running maximum"] = one.running_maximum * scale[name]
-        for level in LEVELS:
-            columns[f"{name}: {level:g}-quantile"] = one.quantile(level) * scale[name]
+    for name, simulation in simulations.items():
+        columns[f"{name}: std"] = simulation.std * scale[name]
+        columns[f"{name}: mean |error|"] = simulation.mean_absolute * scale[name]
+        columns[f"{name}: largest |error|"] = simulation.totals.largest * scale[name]
+        columns[f"{name}: mean running maximum"] = simulation.running_maximum * scale[name]
+        for level in QUANTILE_LEVELS:
+            columns[f"{name}: {level:g}-quantile"] = simulation.quantile(level) * scale[name]
     return [{"tick": int(t)} | {key: float(values[t - 1]) for key, values in columns.items()} for t in ticks]
 
 
-def _draw_error(found: Mapping[str, Simulation], scale: Mapping[str, float], epsilon: float, delta: float) -> Figure:
+def _draw_error(
+    simulations: Mapping[str, Simulation], scale: Mapping[str, float], epsilon: float, delta: float
+) -> Figure:
     figure, axes = panels(1, 2, 11.0, 4.2)
-    keep = thin(len(next(iter(found.values())).std), 2048)
-    for name, one in found.items():
+    keep = thin(len(next(iter(simulations.values())).std), 2048)
+    for name, simulation in simulations.items():
         style: dict[str, Any] = {"color": COLOURS[name], "linewidth": 0.7 if name == "binary-tree" else 1.5}
-        axes[0].plot(keep + 1, one.std[keep] * scale[name] * HALF_NORMAL, label=f"{name}, exact", **style)
+        axes[0].plot(keep + 1, simulation.std[keep] * scale[name] * HALF_NORMAL, label=f"{name}, exact", **style)
         axes[0].plot(
-            keep[37::64] + 1, one.mean_absolute[keep[37::64]] * scale[name], ".", color=COLOURS[name], markersize=4
+            keep[37::64] + 1,
+            simulation.mean_absolute[keep[37::64]] * scale[name],
+            ".",
+            color=COLOURS[name],
+            markersize=4,
         )
-        axes[1].plot(keep + 1, one.running_maximum[keep] * scale[name], label=name, **style | {"linewidth": 1.5})
-    count = next(iter(found.values())).repetitions
+        axes[1].plot(keep + 1, simulation.running_maximum[keep] * scale[name], label=name, **style | {"linewidth": 1.5})
+    count = next(iter(simulations.values())).repetitions
     title = f"ε = {epsilon:g}, δ = {delta:g}, paper's C"
     finish(axes[0], "tick", "mean |error|", f"error at each tick, {title}; dots: simulated", legend=False)
     finish(axes[1], "tick", "mean of the largest |error| so far", f"ℓ∞ error so far, {count} simulated streams", False)
@@ -147,23 +143,22 @@ def sparse_streams(parameters: Mapping[str, Any], context: Context) -> Result:
     ticks = np.arange(1, horizon + 1)
     norms = {name: engine.row_norms(ticks) * engine.column_norm for name, engine in engines.items()}
     rows: list[Row] = []
-    for place, exponent in enumerate(exponents):
-        context.progress(place, len(exponents))
+    for exponent in context.steps(exponents):
         p = 2.0**-exponent
         truth = bernoulli(horizon, p, context.seed + exponent)
         for name in MECHANISMS:
             per_unit = float(np.mean(ticks / norms[name]))
-            theirs = PAPER_SNR.get(name, (None,) * 7)[exponent - 4] if 4 <= exponent <= 10 else None
+            papers = PAPER_SNR.get(name, (None,) * 7)[exponent - 4] if 4 <= exponent <= 10 else None
             rows.append(
                 {
                     "p": f"2^-{exponent}",
                     "mechanism": name,
-                    "paper": theirs,
+                    "paper": papers,
                     "expected, paper's C": p * per_unit / paper,
                     "this stream, paper's C": float(np.mean(truth / norms[name]) / paper),
                     "stream's standard error": _snr_error(ticks, norms[name], p) / paper,
                     "expected, tight": p * per_unit / tight,
-                    "ours over paper's": None if theirs is None else p * per_unit / paper / theirs,
+                    "ours over paper's": None if papers is None else p * per_unit / paper / papers,
                 }
             )
     crossings: list[Row] = [
@@ -178,16 +173,13 @@ def sparse_streams(parameters: Mapping[str, Any], context: Context) -> Result:
     ]
     binary, root, balanced = (row["ours, paper's C"] for row in crossings)
     findings = [
-        "SNR here is mean over ticks of (true count / exact std), one noise vector per stream. The paper does "
-        "not define "
-        "its SNR. Its numbers are proportional to p, as ours must be; they are lower by a nearly constant "
+        "SNR here is mean over ticks of (true count / exact std), one noise vector per stream. The paper does not "
+        "define its SNR. Its numbers are proportional to p, as ours must be; they are lower by a nearly constant "
         "factor per row.",
         f"Ratio square root to binary: ours {root / binary:.2f}, the paper's table {14.50 / 4.72:.2f}, the text "
-        f"'about three'. "
-        f"Balanced is {balanced / root:.3f} times the square root.",
-        f"SNR falls below 1 at p = 1/{binary:.0f} (binary) and 1/"
-        f"{root:.0f} (square root); the paper says about 1/80 and 1/250. With tight "
-        f"calibration and balanced: 1/{crossings[2]['ours, tight']:.0f}.",
+        f"'about three'. Balanced is {balanced / root:.3f} times the square root.",
+        f"SNR falls below 1 at p = 1/{binary:.0f} (binary) and 1/{root:.0f} (square root); the paper says about 1/80 "
+        f"and 1/250. With tight calibration and balanced: 1/{crossings[2]['ours, tight']:.0f}.",
         "Noise does not depend on the data: an all-zero stream (p = 0) has the same error and SNR 0.",
     ]
     return Result(
@@ -215,21 +207,19 @@ def _snr_error(ticks: Any, norms: FloatArray, p: float) -> float:
 
 
 def _draw_streams(engines: Mapping[str, Any], horizon: int, exponents: Any, scale: float, seed: int) -> Figure:
-    from evercount.reproduce.simulate import batch_seed, one_batch
-
     figure, axes = panels(2, 4, 10.0, 5.0)
     keep = thin(horizon, 300)
     noise = {
         name: one_batch(engines[name], 1, batch_seed(seed, name, 0))[:, 0] * engines[name].column_norm * scale
         for name in ("binary-tree", "square-root")
     }
-    for one, exponent in zip(axes, [*exponents, None], strict=False):
+    for panel, exponent in zip(axes, [*exponents, None], strict=False):
         truth = np.zeros(horizon) if exponent is None else bernoulli(horizon, 2.0**-exponent, seed + exponent)
         for name, path in noise.items():
-            one.plot(keep + 1, (truth + path)[keep], color=COLOURS[name], linewidth=0.7, label=name)
-        one.plot(keep + 1, truth[keep], color=COLOURS["true"], linewidth=1.4, label="true count")
+            panel.plot(keep + 1, (truth + path)[keep], color=COLOURS[name], linewidth=0.7, label=name)
+        panel.plot(keep + 1, truth[keep], color=COLOURS["true"], linewidth=1.4, label="true count")
         label = "0" if exponent is None else f"$2^{{-{exponent}}}$"
-        finish(one, "tick", "count", f"p = {label}", legend=False)
+        finish(panel, "tick", "count", f"p = {label}", legend=False)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     figure.suptitle(
@@ -242,8 +232,8 @@ def _draw_streams(engines: Mapping[str, Any], horizon: int, exponents: Any, scal
 def _draw_snr(rows: list[Row], exponents: Any) -> Figure:
     figure, axes = panels(1, 1, 7.0, 4.2)
     for name in MECHANISMS:
-        mine = [row["expected, paper's C"] for row in rows if row["mechanism"] == name]
-        axes[0].semilogy(exponents, mine, "-o", markersize=4, color=COLOURS[name], label=f"{name}, ours")
+        ours = [row["expected, paper's C"] for row in rows if row["mechanism"] == name]
+        axes[0].semilogy(exponents, ours, "-o", markersize=4, color=COLOURS[name], label=f"{name}, ours")
         if name in PAPER_SNR:
             axes[0].semilogy(
                 range(4, 11), PAPER_SNR[name], "x", color=COLOURS[name], label=f"{name}, as the paper prints"

@@ -1,4 +1,4 @@
-"""Small helpers for the figures: one look, several panels, thinned curves."""
+"""Helpers for the figures of all items: colours, panels, labels, thinned curves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evercount.errors import MissingExtra
-from evercount.plotting import MOST_POINTS
+from evercount.plotting import MOST_PLOTTED_TICKS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,21 +28,21 @@ COLOURS: Mapping[str, str] = {
 
 
 def panels(rows: int = 1, columns: int = 1, width: float = 8.0, height: float = 4.2) -> tuple[Figure, list[Any]]:
-    """(figure, its axes in reading order) without a display."""
+    """A figure that needs no display, and its axes in reading order."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtra("figures", "plot") from error
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = np.ravel(figure.subplots(rows, columns, squeeze=False)).tolist()
-    for one in axes:
-        one.spines[["top", "right"]].set_visible(False)
-        one.grid(alpha=0.25)
+    for panel in axes:
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(alpha=0.25)
     return figure, axes
 
 
 def finish(axes: Any, x: str, y: str, title: str, legend: bool = True) -> None:
-    """Labels, title and legend."""
+    """Set labels, title and legend."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.set_title(title, fontsize=9, loc="left")
@@ -52,11 +52,11 @@ def finish(axes: Any, x: str, y: str, title: str, legend: bool = True) -> None:
 
 
 def powers(axes: Any, lowest: int, highest: int, step: int = 4) -> None:
-    """An x axis of powers of two, from exponents."""
+    """Label an x axis of exponents with powers of two."""
     marks = list(range(lowest, highest + 1, step))
     axes.set_xticks(marks, [f"$2^{{{mark}}}$" for mark in marks])
 
 
-def thin(count: int, points: int = MOST_POINTS) -> Any:
-    """Indices of about so many of `count` points, the first and the last among them."""
+def thin(count: int, points: int = MOST_PLOTTED_TICKS) -> Any:
+    """Indices of at most `points` of `count` points, evenly spaced, with the first and the last."""
     return np.unique(np.linspace(0, count - 1, min(count, points)).astype(np.int64))

@@ -3,7 +3,7 @@
 python -m evercount.reproduce.gpu_bench --write-parameters poles.json --ticks 65536
 python src/evercount/reproduce/gpu_bench.py --parameters poles.json --repetitions 1000000 --ticks 65536 --device cuda
 
-As a plain file it needs torch and numpy only: the filter's poles come from the parameters file.
+Run as a file, it needs only torch and numpy: the filter's poles come from the parameters file.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 
 MECHANISMS = ("square-root", "binary-tree")
-ENOUGH = 500
-"""Edges with fewer expected exceedances are not checked: their counts are not yet near a normal."""
+LEAST_EXPECTED_EXCEEDANCES = 500
+"""Edges with fewer expected exceedances are not checked: their counts are not close to normal."""
 LAYOUTS = [(8, 4, None), (8, 4, 128), (8, 8, 128), (8, 8, 96), (4, 4, None), (4, 8, 128), (16, 4, 64)]
-"""(warps, programs per multiprocessor, registers per thread) that --tune compares."""
+"""The layouts (warps, programs per multiprocessor, registers per thread) that --tune compares."""
 
 
 def parameters(ticks: int) -> dict[str, Any]:
-    """What the benchmark needs to know about both mechanisms; uses the package."""
+    """The numbers that describe both mechanisms. Needs the package."""
     from evercount.factorizations import factorization
     from evercount.reproduce.simulate import EDGES
     from evercount.reproduce.simulate_torch import describe
@@ -47,9 +47,9 @@ def check(plan: Any, sums: dict[str, Any], count: int) -> dict[str, float]:
     mean, squares = sums["each"][0] / count
     mean_z = (mean - math.sqrt(2 / math.pi)) / math.sqrt((squares - mean**2) / count)
     per_tick = (sums["absolute"] / count / plan.std - math.sqrt(2 / math.pi)) / math.sqrt((1 - 2 / math.pi) / count)
-    kept = [edge for edge in plan.edges if count * math.erfc(edge / math.sqrt(2)) >= ENOUGH]
-    share = np.array([math.erf(edge / math.sqrt(2)) for edge in kept])
-    edge_z = (sums["below"][:, : len(kept)] / count - share) / np.sqrt(share * (1 - share) / count)
+    kept = [edge for edge in plan.edges if count * math.erfc(edge / math.sqrt(2)) >= LEAST_EXPECTED_EXCEEDANCES]
+    expected = np.array([math.erf(edge / math.sqrt(2)) for edge in kept])
+    edge_z = (sums["below"][:, : len(kept)] / count - expected) / np.sqrt(expected * (1 - expected) / count)
     return {
         "mean_z": float(mean_z),
         "tick_z": float(np.abs(per_tick).max()),
@@ -62,25 +62,25 @@ def check(plan: Any, sums: dict[str, Any], count: int) -> dict[str, float]:
 
 
 def timed(torch: Any, device: str, repeats: int, action: Callable[[int], Any]) -> tuple[list[float], Any]:
-    """Seconds of each of `repeats` calls, the device drained before and after, and the last result."""
-    seconds, found = [], None
+    """(seconds of each of `repeats` calls, the last result). The device is idle before and after each call."""
+    seconds, result = [], None
     for number in range(repeats):
         if device.startswith("cuda"):
             torch.cuda.synchronize()
         start = time.perf_counter()
-        found = action(number)
+        result = action(number)
         if device.startswith("cuda"):
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
-    return seconds, found
+    return seconds, result
 
 
-def _tenth(kernel: Any, plans: list[Any], count: int, how: Any, device: str, number: int) -> Any:
+def _run_kernel(kernel: Any, plans: list[Any], count: int, how: Any, device: str, number: int) -> Any:
     return kernel.run(plans, count, number, device, how)
 
 
 def tune(backend: Any, plans: list[Any], chosen: argparse.Namespace) -> list[dict[str, Any]]:
-    """Seconds of a tenth of the repetitions under each of `LAYOUTS`; a layout that does not build says why."""
+    """Seconds for a tenth of the repetitions under each of `LAYOUTS`; a layout that fails reports its error."""
     torch = backend.load_torch()
     kernel = importlib.import_module(f"{__package__}.kernel_triton" if __package__ else "kernel_triton")
     multiprocessors = torch.cuda.get_device_properties(chosen.device).multi_processor_count
@@ -91,7 +91,7 @@ def tune(backend: Any, plans: list[Any], chosen: argparse.Namespace) -> list[dic
         row: dict[str, Any] = {"warps": warps, "programs": how.programs, "registers": registers}
         try:
             kernel.run(plans, 256, 1, chosen.device, how)
-            seconds, _ = timed(torch, chosen.device, 2, partial(_tenth, kernel, plans, count, how, chosen.device))
+            seconds, _ = timed(torch, chosen.device, 2, partial(_run_kernel, kernel, plans, count, how, chosen.device))
             row["seconds_of_a_tenth"] = min(seconds)
         except Exception as error:  # noqa: BLE001 - a layout may exceed the device's limits in many ways
             row["error"] = f"{type(error).__name__}: {error}"[:200]
@@ -100,7 +100,7 @@ def tune(backend: Any, plans: list[Any], chosen: argparse.Namespace) -> list[dic
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and print; 1 when a check fails."""
+    """Run the benchmark and print one JSON line; returns 1 when a check fails."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repetitions", type=int, default=1_000_000)
     parser.add_argument("--ticks", type=int, default=65536)
@@ -130,9 +130,9 @@ def main(arguments: list[str] | None = None) -> int:
         return {plan.name: backend.run_tensors(plan, count, chosen.seed + number, chosen.device) for plan in plans}
 
     first, _ = timed(torch, chosen.device, 1, lambda n: simulate(min(256, chosen.repetitions), n))
-    seconds, found = timed(torch, chosen.device, chosen.repeats, lambda n: simulate(chosen.repetitions, n + 1))
-    checks = {plan.name: check(plan, found[plan.name], chosen.repetitions) for plan in plans}
-    # 65536 ticks × 8 edges are looked at: the largest of so many normals stays below 6 but once in 10^3 runs.
+    seconds, sums = timed(torch, chosen.device, chosen.repeats, lambda n: simulate(chosen.repetitions, n + 1))
+    checks = {plan.name: check(plan, sums[plan.name], chosen.repetitions) for plan in plans}
+    # The largest of 65536 ticks × 8 edges is compared: of as many normals it exceeds 6 once in 10^3 runs.
     good = all(abs(c["mean_z"]) < 4.5 and c["tick_z"] < 6.5 and c["edge_z"] < 7.0 for c in checks.values())
     tuned = tune(backend, plans, chosen) if chosen.tune and fused else []
     line = {

@@ -12,23 +12,23 @@ from evercount.factorizations import HonakerOffline, factorization
 from evercount.noise import FloatNoise
 from evercount.reproduce.figures import COLOURS, finish, panels, powers
 from evercount.reproduce.item import Context, Item, Result, Row
-from evercount.reproduce.simulate import BATCH, Simulation, Totals, batch_seed, measure, simulate
+from evercount.reproduce.simulate import NUMPY_BATCH, Simulation, Totals, batch_seed, measure, simulate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TREES = ("binary-tree", "honaker", "honaker-offline", "square-root", "balanced")
+OFFLINE = "honaker-offline"
+COMPARED = ("binary-tree", "honaker", OFFLINE, "square-root", "balanced")
 
 
 def honaker(parameters: Mapping[str, Any], context: Context) -> Result:
     """ℓ∞ and ℓ2 error of Honaker's variants against the binary mechanism, exact; run time of a stream."""
     rows: list[Row] = []
     exponents = parameters["exponents"]
-    for place, exponent in enumerate(exponents):
-        context.progress(place, len(exponents))
+    for exponent in context.steps(exponents):
         T = 2**exponent
-        for name in TREES:
-            engine = HonakerOffline(T) if name == "honaker-offline" else factorization(name, T)
+        for name in COMPARED:
+            engine = HonakerOffline(T) if name == OFFLINE else factorization(name, T)
             norms = engine.row_norms(np.arange(1, T + 1)) * engine.column_norm
             row: Row = {
                 "T": f"2^{exponent}",
@@ -37,64 +37,59 @@ def honaker(parameters: Mapping[str, Any], context: Context) -> Result:
                 "root mean square": float(np.sqrt(np.mean(norms**2))),
             }
             rows.append(row)
-            if name != "honaker-offline":
+            if name != OFFLINE:
                 row["seconds for a stream"] = _seconds(engine, T)
     size = 2 ** parameters["simulated"]
-    drawn: list[Row] = []
-    for name, one in _drawn(size, parameters["repetitions"], context.seed).items():
-        scale = factorization("honaker" if name == "honaker-offline" else name, size).column_norm
-        mean, error = one.worst_error
-        drawn.append(
+    simulated: list[Row] = []
+    for name, simulation in _simulated(size, parameters["repetitions"], context.seed).items():
+        scale = factorization("honaker" if name == OFFLINE else name, size).column_norm
+        mean, error = simulation.worst_error
+        simulated.append(
             {"T": size, "mechanism": name, "mean l-infinity error": mean * scale, "standard error": error * scale}
         )
-    last = {row["mechanism"]: row for row in rows[-len(TREES) :]}
-    worst = {row["mechanism"]: row["mean l-infinity error"] for row in drawn}
+    last = {row["mechanism"]: row for row in rows[-len(COMPARED) :]}
+    worst = {row["mechanism"]: row["mean l-infinity error"] for row in simulated}
     slow = max((row["seconds for a stream"] for row in rows if row["mechanism"] == "honaker"), default=0.0)
     findings = [
         f"At {rows[-1]['T']}: worst std binary {last['binary-tree']['worst std']:.2f}, Honaker online "
-        f"{last['honaker']['worst std']:.2f}, Honaker offline {last['honaker-offline']['worst std']:.2f}, "
-        f"square root "
+        f"{last['honaker']['worst std']:.2f}, Honaker offline {last['honaker-offline']['worst std']:.2f}, square root "
         f"{last['square-root']['worst std']:.2f} (noise multiplier 1).",
-        f"Root mean square: {last['binary-tree']['root mean square']:.2f}, "
-        f"{last['honaker']['root mean square']:.2f}, "
+        f"Root mean square: {last['binary-tree']['root mean square']:.2f}, {last['honaker']['root mean square']:.2f}, "
         f"{last['honaker-offline']['root mean square']:.2f}, {last['square-root']['root mean square']:.2f}.",
         f"Simulated at T = {size}, mean of max |error|: binary {worst['binary-tree']:.2f}, Honaker online "
-        f"{worst['honaker']:.2f}, offline {worst['honaker-offline']:.2f}. The paper reports that Honaker's ℓ∞ "
-        f"error was worse "
-        "than the binary mechanism's for T up to 512. That is not what its definition gives: it is the best "
-        "linear estimate "
-        "from the same tree, so its std is at most the binary mechanism's at every tick.",
-        f"A stream of {rows[-1]['T']} ticks took {slow:.2f} s; the authors' code did not finish above T = 512 "
-        f"in 5 hours. "
-        "O(log T) per tick suffice. The offline variant reads nodes of the future and cannot be streamed.",
+        f"{worst['honaker']:.2f}, offline {worst['honaker-offline']:.2f}. The paper reports that Honaker's ℓ∞ error "
+        "was worse than the binary mechanism's for T up to 512. That is not what its definition gives: it is the "
+        "best linear estimate from the same tree, so its std is at most the binary mechanism's at every tick.",
+        f"A stream of {rows[-1]['T']} ticks took {slow:.2f} s; the authors' code did not finish above T = 512 in 5 "
+        "hours. O(log T) per tick suffice. The offline variant reads nodes of the future and cannot be streamed.",
     ]
     return Result(
-        {"errors": rows, "simulated": drawn},
+        {"errors": rows, "simulated": simulated},
         findings,
-        "differs: Honaker's variant is better than the binary mechanism in both norms, and fast; still worse "
-        "than the "
-        "square root",
+        "differs: Honaker's variant is better than the binary mechanism in both norms, and fast; still worse than "
+        "the square root",
         {"claim": "largest T within 5 hours: 512; there its ℓ∞ error was worse than the binary mechanism's"},
         {"honaker": lambda: _draw_honaker(rows, exponents)},
     )
 
 
-def _drawn(size: int, repetitions: int, seed: int) -> dict[str, Simulation]:
-    """All of them simulated; the offline estimator by its dense matrix, for it has no stream."""
-    found = simulate([name for name in TREES if name != "honaker-offline"], size, repetitions, seed=seed)
+def _simulated(size: int, repetitions: int, seed: int) -> dict[str, Simulation]:
+    """Statistics of all compared mechanisms. The offline estimator cannot be streamed: its dense matrix is used."""
+    simulations = simulate([name for name in COMPARED if name != OFFLINE], size, repetitions, seed=seed)
     left, right = HonakerOffline(size).dense()
     total: Totals | None = None
     std = np.linalg.norm(left, axis=1)
-    for start in range(0, repetitions, BATCH):
-        count = min(BATCH, repetitions - start)
-        z = FloatNoise(batch_seed(seed, "honaker-offline", start)).normals(0, len(right), count)
-        part = measure(left @ z, std)
-        total = part if total is None else total + part
+    for start in range(0, repetitions, NUMPY_BATCH):
+        count = min(NUMPY_BATCH, repetitions - start)
+        z = FloatNoise(batch_seed(seed, OFFLINE, start)).normals(0, len(right), count)
+        batch = measure(left @ z, std)
+        total = batch if total is None else total + batch
     assert total is not None
-    return {**found, "honaker-offline": Simulation("honaker-offline", std, total)}
+    return {**simulations, OFFLINE: Simulation(OFFLINE, std, total)}
 
 
 def _seconds(engine: Any, ticks: int) -> float:
+    """Run time of one stream of one cell."""
     start = time.perf_counter()
     draws = engine.draws(0, ticks)
     engine.block(engine.initial(1), FloatNoise(0).normals(0, draws, 1), ticks)
@@ -103,14 +98,14 @@ def _seconds(engine: Any, ticks: int) -> float:
 
 def _draw_honaker(rows: list[Row], exponents: list[int]) -> Figure:
     figure, axes = panels(1, 2, 11.0, 4.0)
-    for name in TREES:
-        mine = [row for row in rows if row["mechanism"] == name]
-        for one, column in zip(axes, ("worst std", "root mean square"), strict=True):
-            one.plot(exponents, [row[column] for row in mine], "-o", markersize=3, color=COLOURS[name], label=name)
-    for one, title in zip(axes, ("worst tick (ℓ∞)", "root mean square over ticks (ℓ2)"), strict=True):
-        finish(one, "T", "std at noise multiplier 1", title)
-        powers(one, exponents[0], exponents[-1], 2)
-        one.set_ylim(bottom=0)
+    for name in COMPARED:
+        own = [row for row in rows if row["mechanism"] == name]
+        for panel, column in zip(axes, ("worst std", "root mean square"), strict=True):
+            panel.plot(exponents, [row[column] for row in own], "-o", markersize=3, color=COLOURS[name], label=name)
+    for panel, title in zip(axes, ("worst tick (ℓ∞)", "root mean square over ticks (ℓ2)"), strict=True):
+        finish(panel, "T", "std at noise multiplier 1", title)
+        powers(panel, exponents[0], exponents[-1], 2)
+        panel.set_ylim(bottom=0)
     return figure
 
 

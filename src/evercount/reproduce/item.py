@@ -1,21 +1,22 @@
-"""What an item of the reproduction is: its parameters, what it may use, and the result it hands back."""
+"""An item of the reproduction: its parameters, the context it runs in and the result it returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Step = TypeVar("Step")
 Row: TypeAlias = dict[str, Any]
 """One line of a table: column → a number, a string or None."""
 
 
 def _silent(done: int, total: int) -> None:
-    """Progress that nobody watches."""
+    """The progress callback when nobody watches."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,20 @@ class Context:
     backend: str = "numpy"
     device: str = "cpu"
     checkpoints: Path | None = None
-    """Where finished batches of a simulation are kept until the item is done; None: nowhere."""
+    """Folder for the finished batches of a simulation until the item is done; None keeps no batches."""
     progress: Callable[[int, int], None] = _silent
+    """Called with (steps done, all steps)."""
+
+    def steps(self, steps: Sequence[Step]) -> Iterator[Step]:
+        """Go through the steps of an item and report progress before each."""
+        for number, step in enumerate(steps):
+            self.progress(number, len(steps))
+            yield step
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What an item found: tables, figures, the paper's own numbers and what to think of the difference."""
+    """What an item returns: tables, figures, the paper's own numbers, findings and a one-line verdict."""
 
     tables: Mapping[str, Sequence[Row]]
     findings: Sequence[str]
@@ -46,7 +54,7 @@ class Result:
 class Item:
     """One figure, table or remark of the paper.
 
-    `full` and `quick` are the parameters of the two sizes; a "repetitions" among them can be overridden.
+    `full` are the parameters; `quick` are those that differ in a quick run. "repetitions" can be overridden.
     """
 
     name: str
@@ -57,7 +65,7 @@ class Item:
     quick: Mapping[str, Any] = field(default_factory=dict)
 
     def parameters(self, quick: bool = False, repetitions: int | None = None) -> dict[str, Any]:
-        """The parameters of one run."""
+        """The parameters of one run, full or quick."""
         chosen = {**self.full, **self.quick} if quick else dict(self.full)
         if repetitions is not None and "repetitions" in chosen:
             chosen["repetitions"] = repetitions

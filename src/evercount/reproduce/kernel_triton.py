@@ -1,10 +1,10 @@
 """The fused CUDA kernel of the simulator, in Triton: normals, tree, filter and statistics without leaving the chip.
 
 One program takes 64 repetitions at a time through all ticks, in tiles of 64 repetitions × 64 ticks. The tree and the
-filter are small products with constant matrices plus a carried state; the only memory traffic is the statistics, which
-each program adds into a buffer of its own, so that the result depends on the seed alone and on the number of programs.
-Imported only where a CUDA device and triton exist. Products run in TF32; their inputs are rounded to it first, so
-that they are exact products and carry no bias.
+filter are small products with constant matrices plus a carried state. The only memory traffic is the statistics: each
+program adds them into a buffer of its own, so that the result depends only on the seed and on the number of programs.
+Import it only where a CUDA device and triton exist. Products run in TF32; their inputs are rounded to TF32 first, so
+that the products are exact and carry no bias.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
-ROWS = 64
+TILE_REPETITIONS = 64
 """Repetitions of a tile."""
-EDGES = 8
+EDGE_COUNT = 8
+"""The number of `simulate.EDGES`; their counters are packed into two 32-bit words."""
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -34,7 +35,7 @@ def _larger(a, b):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _round(x):  # type: ignore[no-untyped-def]
-    """To the nearest number of TF32, which drops 13 bits."""
+    """Round to the nearest TF32 number, which drops 13 bits."""
     bits = x.to(tl.int32, bitcast=True)
     return ((bits + 0x1000) & -8192).to(tl.float32, bitcast=True)
 
@@ -43,8 +44,8 @@ def _round(x):  # type: ignore[no-untyped-def]
 def _pair(a, b):  # type: ignore[no-untyped-def]
     """Two independent normals from two random words (Box and Muller).
 
-    The angle is π·v with v in [−½, ½), by polynomials that are good to single precision; a random sign of the cosine
-    makes the circle whole. Library sines would branch, and spill registers.
+    The angle is π·v with v in [−½, ½), by polynomials that are accurate to single precision. A random sign of the
+    cosine covers the other half of the circle. Library sines would branch and spill registers.
     """
     u = (a.to(tl.uint32, bitcast=True).to(tl.float32) + 0.5) * 2.3283064365386963e-10
     word = b.to(tl.int32, bitcast=True)
@@ -177,13 +178,13 @@ def _kernel(  # type: ignore[no-untyped-def]
 
 
 def to_tf32(values: FloatArray) -> npt.NDArray[np.float32]:
-    """The nearest numbers of TF32."""
+    """Round to the nearest TF32 numbers."""
     bits = values.astype(np.float32).view(np.int32)
     return np.ascontiguousarray((bits + 0x1000) & -8192).view(np.float32)
 
 
 def tree_matrix(block: int) -> FloatArray:
-    """Column j: which normals of the block are in the prefix that ends with tick j+1, higher levels apart."""
+    """Column j marks the normals of the block that the noise at its tick j+1 adds up, without the levels above."""
     matrix = np.zeros((block, block))
     for t in range(1, block + 1):
         chain = t
@@ -194,7 +195,7 @@ def tree_matrix(block: int) -> FloatArray:
 
 
 def programs(device: str) -> int:
-    """How many programs run side by side."""
+    """How many programs run at the same time."""
     if device.startswith("cuda"):
         return 4 * int(torch.cuda.get_device_properties(device).multi_processor_count)
     return 2
@@ -202,7 +203,7 @@ def programs(device: str) -> int:
 
 @dataclass(frozen=True)
 class Launch:
-    """How the kernel is laid over the device; the statistics do not depend on it beyond rounding."""
+    """The launch layout of the kernel. It changes the statistics by rounding at most."""
 
     warps: int = 8
     programs: int | None = None
@@ -220,7 +221,7 @@ def run(
 def launch(plans: Sequence[Any], count: int, seed: int, device: str, how: Launch) -> tuple[Any, Any, dict[str, int]]:
     """The kernel alone: (sums of shape (2, 11, ticks), numbers per repetition (2, 3, count), name → index)."""
     package = __package__ + "." if __package__ else ""
-    block = int(importlib.import_module(package + "simulate_torch").BLOCK)
+    block = int(importlib.import_module(package + "simulate_torch").BLOCK_TICKS)
     matrices = importlib.import_module(package + "simulate_torch").filter_matrices
     filters = [plan for plan in plans if plan.weights is not None]
     trees = [plan for plan in plans if plan.weights is None]
@@ -244,8 +245,8 @@ def launch(plans: Sequence[Any], count: int, seed: int, device: str, how: Launch
     ones = np.ones(ticks)
     tensors += [torch.as_tensor(1 / (p[0].std if p else ones), **like) for p in (filters, trees)]
     tensors.append(torch.as_tensor(plans[0].edges, **like))
-    assert len(plans[0].edges) == EDGES
-    groups = -(-count // ROWS)
+    assert len(plans[0].edges) == EDGE_COUNT
+    groups = -(-count // TILE_REPETITIONS)
     grid = min(groups, how.programs or programs(device))
     partial = torch.zeros((grid, 2, 11, ticks), **like)
     each = torch.zeros((2, 3, count), **like)
@@ -257,13 +258,13 @@ def launch(plans: Sequence[Any], count: int, seed: int, device: str, how: Launch
         ticks,
         groups,
         count,
-        B=ROWS,
+        B=TILE_REPETITIONS,
         K=block,
         D=poles,
         V=max(16, 1 << (ticks // block).bit_length().bit_length()),
         FILTER=bool(filters),
         TREE=bool(trees),
-        EVEN=count % ROWS == 0,
+        EVEN=count % TILE_REPETITIONS == 0,
         num_warps=how.warps,
         **({} if how.registers is None else {"maxnreg": how.registers}),
     )

@@ -12,14 +12,14 @@ from evercount.bounds.norms import BINARY_FACTOR
 from evercount.factorizations import HonakerOffline, factorization
 from evercount.reproduce.figures import COLOURS, finish, panels, powers
 from evercount.reproduce.item import Context, Item, Result, Row
-from evercount.reproduce.simulate import simulate
+from evercount.reproduce.simulate import simulate_item
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def norm(name: str, horizon: int) -> float:
-    """Worst row norm of L times column norm of R."""
+    """The worst row norm of L times the column norm of R."""
     engine = HonakerOffline(horizon) if name == "honaker-offline" else factorization(name, horizon)
     if name in ("binary-tree", "honaker", "honaker-offline"):
         ticks = np.arange(1, horizon + 1) if horizon <= 2**20 else 2 ** np.arange(horizon.bit_length()) - 1
@@ -31,11 +31,10 @@ def norm(name: str, horizon: int) -> float:
 
 
 def gaps(parameters: Mapping[str, Any], context: Context) -> Result:
-    """Upper bounds less lower bounds, T = 2^5 … 2^44."""
+    """Upper bounds minus lower bounds, T = 2^5 … 2^44."""
     rows: list[Row] = []
     exponents = parameters["exponents"]
-    for place, exponent in enumerate(exponents):
-        context.progress(place, len(exponents))
+    for exponent in context.steps(exponents):
         T = 2**exponent
         mathias, nuclear = float(bounds.mathias_lower(T)), float(bounds.nuclear_lower(T))
         row: Row = {"T": f"2^{exponent}", "Mathias' lower bound": mathias, "nuclear-norm lower bound": nuclear}
@@ -55,11 +54,9 @@ def gaps(parameters: Mapping[str, Any], context: Context) -> Result:
     best = [row["balanced − nuclear"] for row in rows]
     false = sum(row["paper's Ψ (no upper bound)"] < row["square root, true norm"] for row in rows)
     findings = [
-        f"The paper's Ψ less Mathias' bound is at most {max(claimed):.3f}, as the paper says (less than 0.5). "
-        f"But Ψ is "
-        f"below the true norm of the paper's own factorisation at {false} of {len(rows)} horizons: it is not an "
-        f"upper "
-        "bound.",
+        f"The paper's Ψ less Mathias' bound is at most {max(claimed):.3f}, as the paper says (less than 0.5). But Ψ "
+        f"is below the true norm of the paper's own factorisation at {false} of {len(rows)} horizons: it is not an "
+        "upper bound.",
         f"The true gap of the square root to Mathias' bound is {min(true):.3f} to {max(true):.3f}, not below 0.5.",
         f"Against the better nuclear-norm lower bound, balanced is within {max(best):.3f} at every horizon.",
     ]
@@ -88,8 +85,8 @@ def _draw_gaps(rows: list[Row], exponents: list[int]) -> Figure:
         powers(axes[place], exponents[0] - 1, exponents[-1], 8)
     axes[0].axhline(0.5, color="black", linewidth=0.8, linestyle=":")
     axes[0].annotate("paper's claim: below 0.5", (exponents[-1], 0.5), fontsize=8, ha="right", va="bottom")
-    for one in axes:
-        one.set_ylim(bottom=0)
+    for panel in axes:
+        panel.set_ylim(bottom=0)
     return figure
 
 
@@ -114,66 +111,56 @@ def suboptimality(parameters: Mapping[str, Any], context: Context) -> Result:
         )
     horizon, repetitions = parameters["horizon"], parameters["repetitions"]
     names = ("binary-tree", "square-root")
-    found = simulate(
-        names,
-        horizon,
-        repetitions,
-        seed=context.seed,
-        backend=context.backend,
-        device=context.device,
-        checkpoint=context.checkpoints,
-        progress=context.progress,
-    )
+    simulations = simulate_item(context, names, horizon, repetitions)
     scale = {name: factorization(name, horizon).column_norm for name in names}
     ticks = [2**i - 1 for i in range(1, horizon.bit_length())]
-    at: list[Row] = []
+    at_worst_ticks: list[Row] = []
     for t in ticks:
-        exact = {name: float(found[name].std[t - 1] * scale[name]) for name in names}
-        drawn = {name: float(found[name].mean_absolute[t - 1] * scale[name]) for name in names}
+        exact = {name: float(simulations[name].std[t - 1] * scale[name]) for name in names}
+        simulated = {name: float(simulations[name].mean_absolute[t - 1] * scale[name]) for name in names}
         ratio = exact["binary-tree"] / exact["square-root"]
-        at.append(
+        at_worst_ticks.append(
             {
                 "t": t,
                 "binary std": exact["binary-tree"],
                 "square root std": exact["square-root"],
                 "ratio, exact": ratio,
-                "ratio, simulated": drawn["binary-tree"] / drawn["square-root"],
+                "ratio, simulated": simulated["binary-tree"] / simulated["square-root"],
                 "standard error": ratio * float(np.sqrt(2 * (np.pi / 2 - 1) / repetitions)),
             }
         )
     last = rows[-1]
     findings = [
-        f"The ratio of norms is {rows[0]['ratio']:.2f} at {rows[0]['T']} and {last['ratio']:.2f} at "
-        f"{last['T']}; its limit "
-        f"is π·log₂e = {BINARY_FACTOR:.2f}, approached like 1/ln T.",
+        f"The ratio of norms is {rows[0]['ratio']:.2f} at {rows[0]['T']} and {last['ratio']:.2f} at {last['T']}; its "
+        f"limit is π·log₂e = {BINARY_FACTOR:.2f}, approached like 1/ln T.",
         "The paper prints ‖L‖‖R‖ = log₂T(log₂T+1) for the binary mechanism: the square root is missing. With it the "
         "remark's conclusion (a factor π·log₂e) is right in the limit.",
         f"At t = 2^i − 1 and T = {horizon} the square root's error is up to "
-        f"{max(r['ratio, exact'] for r in at):.2f} times "
-        f"smaller ({at[-1]['ratio, exact']:.2f} at the last such tick); the paper says roughly 4.",
+        f"{max(r['ratio, exact'] for r in at_worst_ticks):.2f} times smaller "
+        f"({at_worst_ticks[-1]['ratio, exact']:.2f} at the last such tick); the paper says roughly 4.",
     ]
     return Result(
-        {"norms": rows, "error at t = 2^i − 1": at},
+        {"norms": rows, "error at t = 2^i − 1": at_worst_ticks},
         findings,
         "agrees in the limit; at the paper's T = 2^16 the exact factor is 3.59, not 4.53",
         {"factor": BINARY_FACTOR, "improvement at t = 2^i − 1": "roughly 4"},
-        {"binary-suboptimality": lambda: _draw_binary(rows, at, parameters["exponents"])},
+        {"binary-suboptimality": lambda: _draw_binary(rows, at_worst_ticks, parameters["exponents"])},
     )
 
 
-def _draw_binary(rows: list[Row], at: list[Row], exponents: list[int]) -> Figure:
+def _draw_binary(rows: list[Row], at_worst_ticks: list[Row], exponents: list[int]) -> Figure:
     figure, axes = panels(1, 2, 11.0, 4.0)
     axes[0].plot(exponents, [row["ratio"] for row in rows], "-o", markersize=3, label="binary / square root")
     axes[0].plot(exponents, [row["ratio to balanced"] for row in rows], "-o", markersize=3, label="binary / balanced")
     axes[0].axhline(BINARY_FACTOR, color="black", linestyle="--", linewidth=0.8, label="π·log₂e = 4.53 (limit)")
     finish(axes[0], "T", "ratio of norms", "how much worse the binary mechanism's worst error is")
     powers(axes[0], exponents[0], exponents[-1])
-    steps = list(range(1, len(at) + 1))
-    axes[1].plot(steps, [row["ratio, exact"] for row in at], "-", color="#333333", label="exact")
+    steps = list(range(1, len(at_worst_ticks) + 1))
+    axes[1].plot(steps, [row["ratio, exact"] for row in at_worst_ticks], "-", color="#333333", label="exact")
     axes[1].errorbar(
         steps,
-        [row["ratio, simulated"] for row in at],
-        [2 * row["standard error"] for row in at],
+        [row["ratio, simulated"] for row in at_worst_ticks],
+        [2 * row["standard error"] for row in at_worst_ticks],
         fmt=".",
         color=COLOURS["square-root"],
         label="simulated, ± 2 standard errors",
@@ -186,26 +173,25 @@ def _draw_binary(rows: list[Row], at: list[Row], exponents: list[int]) -> Figure
         legend=False,
     )
     axes[1].legend(frameon=False, fontsize=8, loc="lower right")
-    for one in axes:
-        one.set_ylim(bottom=0)
+    for panel in axes:
+        panel.set_ylim(bottom=0)
     return figure
 
 
 # -- constants ---------------------------------------------------------------------------------------------------
 
-MEMBERS = ("square-root", "normalized", "balanced", "optimal")
+COMPARED = ("square-root", "normalized", "balanced", "optimal")
 
 
 def constants(parameters: Mapping[str, Any], context: Context) -> Result:
     """c = norm − ln T/π of every factorisation beside the certified optimum and the lower bound."""
     rows: list[Row] = []
     exponents = parameters["exponents"]
-    for place, exponent in enumerate(exponents):
-        context.progress(place, len(exponents))
+    for exponent in context.steps(exponents):
         T = 2**exponent
         log = exponent * np.log(2) / np.pi
         row: Row = {"T": f"2^{exponent}"}
-        for name in MEMBERS:
+        for name in COMPARED:
             possible = name != "optimal" or exponent <= parameters["optimal up to"]
             row[name] = norm(name, T) - log if possible else None
         row["lower bound (nuclear)"] = float(bounds.nuclear_lower(T)) - log
@@ -221,25 +207,23 @@ def constants(parameters: Mapping[str, Any], context: Context) -> Result:
     for exponent in parameters["unbounded exponents"]:
         t = 2**exponent
         std = float(unbounded.row_norms(np.asarray([t]))[0] * unbounded.column_norm)
-        told = float(bounds.landau(t))
+        known_horizon = float(bounds.landau(t))
         endless.append(
             {
                 "t": f"2^{exponent}",
                 "unbounded: std at t": std,
-                "square root told T = t": told,
-                "ratio": std / told,
+                "square root told T = t": known_horizon,
+                "ratio": std / known_horizon,
                 "ratio to balanced told T = t": std / norm("balanced", t),
             }
         )
-    both = [row for row in rows if row["optimal"] is not None]
+    with_optimum = [row for row in rows if row["optimal"] is not None]
     findings = [
-        f"At {rows[-1]['T']}: square root {rows[-1]['square-root']:.4f}, normalized "
-        f"{rows[-1]['normalized']:.4f}, balanced "
-        f"{rows[-1]['balanced']:.4f}, lower bound {rows[-1]['lower bound (nuclear)']:.4f}.",
-        f"balanced is {min(r['balanced above optimum, %'] for r in both):.2f} to "
-        f"{max(r['balanced above optimum, %'] for r in both):.2f} % above the certified optimum where that is "
-        f"computed "
-        f"(up to {both[-1]['T']}).",
+        f"At {rows[-1]['T']}: square root {rows[-1]['square-root']:.4f}, normalized {rows[-1]['normalized']:.4f}, "
+        f"balanced {rows[-1]['balanced']:.4f}, lower bound {rows[-1]['lower bound (nuclear)']:.4f}.",
+        f"balanced is {min(r['balanced above optimum, %'] for r in with_optimum):.2f} to "
+        f"{max(r['balanced above optimum, %'] for r in with_optimum):.2f} % above the certified optimum where that is "
+        f"computed (up to {with_optimum[-1]['T']}).",
         f"unbounded, which is told no horizon, costs {endless[0]['ratio']:.3f} (t = {endless[0]['t']}) to "
         f"{endless[-1]['ratio']:.3f} (t = {endless[-1]['t']}) times the error of the paper's mechanism told T = t.",
     ]
@@ -254,7 +238,7 @@ def constants(parameters: Mapping[str, Any], context: Context) -> Result:
 
 def _draw_constants(rows: list[Row], endless: list[Row], exponents: list[int], more: list[int]) -> Figure:
     figure, axes = panels(1, 2, 11.0, 4.2)
-    for name in MEMBERS:
+    for name in COMPARED:
         points = [(x, row[name]) for x, row in zip(exponents, rows, strict=True) if row[name] is not None]
         line = "o" if name == "optimal" else "-"
         label = "certified optimum" if name == "optimal" else name
@@ -296,8 +280,8 @@ FIGURE2 = Item(
 BINARY = Item(
     "binary-suboptimality",
     "Suboptimality of the binary mechanism",
-    "Remark: the binary mechanism's ℓ∞ error is suboptimal by a factor π·log₂e; results: factor about 4 at t = "
-    "2^i − 1.",
+    "Remark: the binary mechanism's ℓ∞ error is suboptimal by a factor π·log₂e; results: factor about 4 at t = 2^i − "
+    "1.",
     suboptimality,
     {"exponents": list(range(4, 25)), "horizon": 2**16, "repetitions": 2048},
     {"exponents": [4, 8, 12, 16, 20, 24], "horizon": 2**14, "repetitions": 256},

@@ -1,7 +1,7 @@
-"""Run items and write what they found: CSV, JSON, PNG and SVG per item, and one index of all of them.
+"""Run items and write their results: CSV, JSON, PNG and SVG per item, and one index page for all of them.
 
-A folder of an item whose `result.json` is finished for the same parameters is left as it is. While an item runs, its
-finished simulation batches are kept in the folder, so that a broken run goes on where it stopped.
+An item whose `result.json` was written with the same parameters is not run again. While an item runs, its finished
+simulation batches are kept in its folder, so that an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from evercount.reproduce.item import Context, Item, Result
 from evercount.reproduce.registry import ITEMS
 from evercount.reproduce.simulate import BACKENDS
 
-FORMAT = 1
-DPI = 110
-LARGEST_IN_INDEX = 24
-"""Tables with more rows are linked, not printed, in the index."""
+RECORD_FORMAT = 1
+"""The version of `result.json`; records of other versions are run again."""
+FIGURE_DPI = 110
+LARGEST_TABLE_IN_INDEX = 24
+"""The index links to tables with more rows instead of printing them."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line may choose."""
+    """The choices of the command line; see `evercount reproduce --help`."""
 
     out: Path
     quick: bool = False
@@ -40,7 +41,14 @@ class Options:
 
 
 def choose(names: Iterable[str]) -> list[Item]:
-    """The items of these names, in the registry's order; none or "all" means all."""
+    """The items of these names, in the registry's order.
+
+    Args:
+        names: Names of items; none, or "all" among them, means all.
+
+    Raises:
+        UnknownName: There is no item of such a name.
+    """
     wanted = list(names)
     for name in wanted:
         if name != "all" and name not in ITEMS:
@@ -54,9 +62,20 @@ def run_items(
     progress: Callable[[Item, int, int], None] | None = None,
     finished: Callable[[Item, Mapping[str, Any], bool], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Run the named items into `options.out`; returns their records and writes README.md, the index.
+    """Run the named items into folders under `options.out` and write README.md, the index.
 
-    `progress(item, done, total)` while an item runs; `finished(item, record, skipped)` after each.
+    Args:
+        names: As for `choose`.
+        options: Where to write and how to run.
+        progress: Called with (item, steps done, all steps) while an item runs.
+        finished: Called with (item, record, whether it was skipped) after each item.
+
+    Returns:
+        The records of the named items.
+
+    Raises:
+        UnknownName: There is no item or backend of such a name.
+        ParameterError: Fewer than two repetitions.
     """
     if options.backend not in BACKENDS:
         raise UnknownName("backend", options.backend, BACKENDS)
@@ -74,15 +93,15 @@ def run_items(
         if finished is not None:
             finished(item, record, skipped)
     records = [record for item in ITEMS.values() if (record := read_record(options.out / item.name)) is not None]
-    (options.out / "README.md").write_text(index(records), encoding="utf-8")
+    (options.out / "README.md").write_text(index_page(records), encoding="utf-8")
     chosen = {item.name for item in items}
     return [record for record in records if record["item"] in chosen]
 
 
 def parameters_key(item: Item, options: Options) -> dict[str, Any]:
-    """Everything that the result depends on, as JSON gives it back."""
+    """Everything that the result depends on, in the form that JSON restores."""
     key = {
-        "format": FORMAT,
+        "format": RECORD_FORMAT,
         "parameters": item.parameters(options.quick, options.repetitions),
         "seed": options.seed,
         "backend": options.backend,
@@ -98,7 +117,7 @@ def run_one(
     folder: Path,
     progress: Callable[[Item, int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Run one item and write its folder; result.json comes last and marks it finished."""
+    """Run one item and write its folder. `result.json` is written last: it marks the item as finished."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "result.json").unlink(missing_ok=True)
     checkpoints = folder / "checkpoints"
@@ -126,24 +145,24 @@ def run_one(
         "figures": figures,
         "seconds": round(time.perf_counter() - start, 2),
     }
-    part = folder / "result.json.part"
-    part.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    part.replace(folder / "result.json")
+    unfinished = folder / "result.json.part"
+    unfinished.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    unfinished.replace(folder / "result.json")
     shutil.rmtree(checkpoints, ignore_errors=True)
     return read_record(folder) or record
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """The record of a finished item, or None."""
+    """The record of a finished item; None if there is no readable one."""
     try:
         record = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return record if isinstance(record, dict) and record.get("format") == FORMAT else None
+    return record if isinstance(record, dict) and record.get("format") == RECORD_FORMAT else None
 
 
 def finished_record(folder: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The record of an item that was finished with the same parameters."""
+    """The record of an item that was finished with the same parameters; else None."""
     record = read_record(folder)
     return record if record is not None and all(record.get(k) == v for k, v in key.items()) else None
 
@@ -152,7 +171,7 @@ def finished_record(folder: Path, key: Mapping[str, Any]) -> dict[str, Any] | No
 
 
 def write_tables(result: Result, folder: Path) -> list[str]:
-    """One CSV per table."""
+    """Write one CSV file per table; returns the file names."""
     files = []
     for name, rows in result.tables.items():
         path = folder / f"{slug(name)}.csv"
@@ -166,7 +185,7 @@ def write_tables(result: Result, folder: Path) -> list[str]:
 
 
 def write_figures(result: Result, folder: Path) -> tuple[list[str], str]:
-    """PNG and SVG of each figure, and a note where there are none."""
+    """Write PNG and SVG of each figure. Returns the file names, and a note if matplotlib is missing."""
     files: list[str] = []
     for name, draw in result.figures.items():
         try:
@@ -177,18 +196,18 @@ def write_figures(result: Result, folder: Path) -> tuple[list[str], str]:
         for suffix in ("png", "svg"):
             path = folder / f"{slug(name)}.{suffix}"
             metadata = {"Date": None} if suffix == "svg" else {"Software": None}
-            # narrow spikes of the binary mechanism are data; a fixed salt makes equal figures equal files
+            # Simplified paths lose the binary mechanism's narrow spikes. A fixed salt makes the files reproducible.
             with rc_context({"path.simplify": False, "svg.hashsalt": "evercount"}):
-                figure.savefig(str(path), dpi=DPI, metadata=metadata)
+                figure.savefig(str(path), dpi=FIGURE_DPI, metadata=metadata)
             if suffix == "png":
-                shrink(path)
+                reduce_colours(path)
             files.append(path.name)
     return files, ""
 
 
-def shrink(path: Path) -> None:
-    """A chart needs few colours: a palette makes the file a third as large."""
-    from PIL import Image  # matplotlib needs it as well
+def reduce_colours(path: Path) -> None:
+    """Rewrite a PNG with a palette of 128 colours: a third of the size, and a chart needs no more."""
+    from PIL import Image  # installed with matplotlib
 
     with Image.open(path) as picture:
         small = picture.convert("RGB").quantize(128)
@@ -203,7 +222,7 @@ def slug(name: str) -> str:
 # -- the index ---------------------------------------------------------------------------------------------------
 
 
-def index(records: Sequence[Mapping[str, Any]]) -> str:
+def index_page(records: Sequence[Mapping[str, Any]]) -> str:
     """README.md of the output folder."""
     lines = ["# The paper's figures and tables, with our numbers beside the paper's", ""]
     lines += ["| item | what it is | result |", "|---|---|---|"]
@@ -216,22 +235,22 @@ def index(records: Sequence[Mapping[str, Any]]) -> str:
         lines += ["", *(f"![{name}]({record['item']}/{name})" for name in pictures)]
         for (name, rows), file in zip(record["tables"].items(), record["files"], strict=True):
             lines += ["", f"{name} ([{file}]({record['item']}/{file}))", ""]
-            if len(rows) <= LARGEST_IN_INDEX:
-                lines += markdown(rows)
+            if len(rows) <= LARGEST_TABLE_IN_INDEX:
+                lines += markdown_table(rows)
         chosen = json.dumps(record["parameters"], ensure_ascii=False)
         lines += ["", f"Parameters: {chosen}, seed {record['seed']}, backend {record['backend']}."]
     return "\n".join(lines) + "\n"
 
 
-def markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A table."""
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The lines of a Markdown table."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    return lines + ["| " + " | ".join(cell(row.get(column)) for column in columns) + " |" for row in rows]
+    return lines + ["| " + " | ".join(format_cell(row.get(column)) for column in columns) + " |" for row in rows]
 
 
-def cell(value: Any) -> str:
-    """A number to four or five digits, or the text."""
+def format_cell(value: Any) -> str:
+    """A table cell: numbers with four or five digits, text as it is, "–" for None."""
     if value is None:
         return "–"
     if isinstance(value, float):

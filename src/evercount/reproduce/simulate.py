@@ -1,6 +1,6 @@
-"""The batched simulator: many independent noise streams at once, with statistics at every tick.
+"""The simulator: many independent noise streams at once, with statistics at every tick.
 
-Errors are those of L·z with standard normals z; multiply by σ = multiplier·√S·c for a calibrated mechanism. Two
+Errors are those of L·z with standard normals z; multiply them by σ = multiplier·√S·c for a calibrated mechanism. Two
 backends give the same statistics up to sampling error: NumPy here, PyTorch in `simulate_torch`.
 """
 
@@ -17,19 +17,20 @@ from evercount._arrays import FloatArray
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import FACTORIZATIONS, Factorization, factorization
 from evercount.noise import FloatNoise
+from evercount.reproduce.item import Context
 
 BACKENDS = ("numpy", "torch")
 EDGES = (0.25, 0.67448975, 1.0, 1.5, 1.95996398, 2.5758293, 3.0, 3.29052673)
-"""Where each tick's |error|/std is counted: the quartile, the 95 %, 99 % and 99.9 % points and some between."""
-BATCH = 64
-"""Repetitions that NumPy runs at a time."""
-SAVE_EVERY = 4
+"""At each tick, repetitions with |error|/std up to each edge are counted: the 50, 95, 99, 99.9 % points and others."""
+NUMPY_BATCH = 64
+"""Repetitions that NumPy runs at once."""
+BATCHES_PER_CHECKPOINT = 4
 """Batches between two checkpoints."""
 
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """Sums over repetitions; totals of disjoint repetitions add up."""
+    """Sums over repetitions. `+` joins the totals of different repetitions."""
 
     repetitions: int
     absolute: FloatArray
@@ -39,7 +40,7 @@ class Totals:
     running: FloatArray
     """Σ of max_{s≤t} |error_s|."""
     below: FloatArray
-    """How often |error| ≤ EDGES[j]·std, shape (ticks, edges)."""
+    """The number of repetitions with |error| ≤ EDGES[j]·std, shape (ticks, edges)."""
     each: FloatArray
     """Per repetition, summed: rows mean_t |error|/std, max_t |error|, max_t |error|/std; columns Σ and Σ of squares."""
 
@@ -54,12 +55,12 @@ class Simulation:
 
     name: str
     std: FloatArray
-    """The exact std at each tick, for comparison: nothing below is computed from it but the places of `EDGES`."""
+    """The exact std at each tick. Of the statistics, only counts at `EDGES` and quantiles use it."""
     totals: Totals
 
     @property
     def repetitions(self) -> int:
-        """How many independent streams were run."""
+        """The number of independent streams."""
         return self.totals.repetitions
 
     @property
@@ -73,7 +74,14 @@ class Simulation:
         return self.totals.running / self.repetitions
 
     def quantile(self, level: float) -> FloatArray:
-        """The level-quantile of |error| at each tick, between counted edges by the normal's own curve."""
+        """The level-quantile of |error| at each tick, interpolated between the counted edges on a normal scale.
+
+        Args:
+            level: Between 0.2 and 0.999.
+
+        Raises:
+            ParameterError: The level is outside this range.
+        """
         from scipy.special import ndtri
 
         n = self.repetitions
@@ -83,8 +91,8 @@ class Simulation:
         edges = np.asarray(EDGES)
         if not edges[0] <= wanted <= edges[-1]:
             raise ParameterError(f"quantiles are counted between the levels 0.2 and 0.999, not at {level}")
-        places = [np.interp(wanted, row, edges) for row in scores]
-        return np.asarray(places) * self.std
+        quantiles = [np.interp(wanted, row, edges) for row in scores]
+        return np.asarray(quantiles) * self.std
 
     def summary(self, which: int) -> tuple[float, float]:
         """(mean, standard error) of one row of `Totals.each`."""
@@ -122,7 +130,7 @@ def measure(noise: FloatArray, std: FloatArray) -> Totals:
 
 
 def one_batch(engine: Factorization, repetitions: int, seed: int) -> FloatArray:
-    """Noise of so many streams over the whole horizon, shape (ticks, repetitions)."""
+    """Noise of `repetitions` streams at every tick of the horizon, shape (ticks, repetitions)."""
     assert engine.horizon is not None
     draws = engine.draws(0, engine.horizon)
     z = FloatNoise(seed).normals(0, draws, repetitions)
@@ -142,8 +150,28 @@ def simulate(
 ) -> dict[str, Simulation]:
     """Statistics of the named factorisations over `repetitions` streams of `horizon` ticks each.
 
-    The numbers depend on names, sizes, seed and backend only. With `checkpoint` (a folder), finished batches are kept
-    there and a later call with the same arguments goes on after them.
+    Args:
+        names: Keys of `FACTORIZATIONS`.
+        horizon: The number of ticks.
+        repetitions: The number of streams, at least 2.
+        seed: The same names, sizes, seed and backend give the same numbers.
+        backend: "numpy" or "torch".
+        device: For torch: "cpu" or "cuda".
+        checkpoint: A folder for finished batches; a later call with the same arguments continues after them.
+        progress: Called with (streams done, all streams).
+
+    Returns:
+        Name → statistics.
+
+    Raises:
+        UnknownName: There is no such factorisation or backend.
+        ParameterError: Fewer than two repetitions.
+        MissingExtra: torch is not installed.
+
+    >>> simulation = simulate(["square-root"], horizon=64, repetitions=100)["square-root"]
+    >>> mean, standard_error = simulation.mean_normalised  # √(2/π) = 0.798 in expectation
+    >>> abs(mean - 0.798) < 4 * standard_error
+    True
     """
     if backend not in BACKENDS:
         raise UnknownName("backend", backend, BACKENDS)
@@ -151,41 +179,55 @@ def simulate(
         if name not in FACTORIZATIONS:
             raise UnknownName("factorization", name, FACTORIZATIONS)
     if repetitions < 2:
-        raise ParameterError(
-            f"repetitions must be at least 2, for a standard error exists only then, not {repetitions}"
-        )
+        raise ParameterError(f"repetitions must be at least 2, because a standard error needs two, not {repetitions}")
     engines = {name: factorization(name, horizon) for name in names}
     done = 0
-    found = {}
+    simulations = {}
     for name, engine in engines.items():
         std = engine.row_norms(np.arange(1, horizon + 1))
-        make = _torch_batches(engine, std, device) if backend == "torch" else _numpy_batches(engine, std)
-        store = None if checkpoint is None else checkpoint / f"{name}-{horizon}-{repetitions}-{seed}-{backend}.npz"
-        total = load_totals(store)
+        batches = _torch_batches(engine, std, device) if backend == "torch" else _numpy_batches(engine, std)
+        file = None if checkpoint is None else checkpoint / f"{name}-{horizon}-{repetitions}-{seed}-{backend}.npz"
+        total = load_totals(file)
         start = 0 if total is None else total.repetitions
         while start < repetitions:
-            count = min(make.size, repetitions - start)
-            part = make.run(count, batch_seed(seed, name, start))
-            total = part if total is None else total + part
+            count = min(batches.size, repetitions - start)
+            batch = batches.run(count, batch_seed(seed, name, start))
+            total = batch if total is None else total + batch
             start += count
-            if start >= repetitions or start % (make.size * SAVE_EVERY) == 0:
-                save_totals(store, total)
+            if start >= repetitions or start % (batches.size * BATCHES_PER_CHECKPOINT) == 0:
+                save_totals(file, total)
             if progress is not None:
                 progress(done + start, repetitions * len(names))
         assert total is not None
         done += repetitions
-        found[name] = Simulation(name, std, total)
-    return found
+        simulations[name] = Simulation(name, std, total)
+    return simulations
+
+
+def simulate_item(context: Context, names: Sequence[str], horizon: int, repetitions: int) -> dict[str, Simulation]:
+    """`simulate` with the seed, backend, checkpoints and progress of a running item."""
+    return simulate(
+        names,
+        horizon,
+        repetitions,
+        seed=context.seed,
+        backend=context.backend,
+        device=context.device,
+        checkpoint=context.checkpoints,
+        progress=context.progress,
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class _Batches:
+    """A backend: how many repetitions it takes at once, and (repetitions, seed) → totals."""
+
     size: int
     run: Callable[[int, int], Totals]
 
 
 def _numpy_batches(engine: Factorization, std: FloatArray) -> _Batches:
-    return _Batches(BATCH, lambda count, seed: measure(one_batch(engine, count, seed), std))
+    return _Batches(NUMPY_BATCH, lambda count, seed: measure(one_batch(engine, count, seed), std))
 
 
 def _torch_batches(engine: Factorization, std: FloatArray, device: str) -> _Batches:
@@ -201,13 +243,13 @@ def _torch_batches(engine: Factorization, std: FloatArray, device: str) -> _Batc
 
 
 def batch_seed(seed: int, name: str, start: int) -> int:
-    """A seed of its own for every batch, by hashing: the same batch is the same whenever it is run."""
+    """A seed for one batch, by hashing: a batch gives the same numbers whenever it is run."""
     words = np.random.SeedSequence([seed, start, *name.encode()]).generate_state(2)
     return int(words[0]) << 30 ^ int(words[1])
 
 
 def load_totals(path: Path | None) -> Totals | None:
-    """Finished batches, or None where there are none."""
+    """The totals of the finished batches; None if there is no such file."""
     if path is None or not path.exists():
         return None
     with np.load(path) as saved:
@@ -215,11 +257,11 @@ def load_totals(path: Path | None) -> Totals | None:
 
 
 def save_totals(path: Path | None, totals: Totals) -> None:
-    """Keep finished batches; the file is replaced whole, so a broken run leaves the last good one."""
+    """Write the totals of the finished batches. The file is replaced at once, so an interrupted write loses nothing."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part.npz")
+    unfinished = path.with_suffix(".part.npz")
     values: dict[str, Any] = {f.name: getattr(totals, f.name) for f in fields(totals)}
-    np.savez(part, **values)
-    part.replace(path)
+    np.savez(unfinished, **values)
+    unfinished.replace(path)

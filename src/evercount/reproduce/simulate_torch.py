@@ -1,6 +1,6 @@
-"""The PyTorch backend of the simulator: plain tensor code on any device, one fused kernel on a CUDA device.
+"""The PyTorch backend of the simulator: tensor code on any device, one fused kernel on a CUDA device.
 
-This file needs torch and numpy only, so that a machine without the rest of the package can run it too.
+This file needs only torch and numpy, so that a machine without the rest of the package can run it too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
-BLOCK = 64
-"""Ticks per matrix product."""
+BLOCK_TICKS = 64
+"""Ticks of one matrix product."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Plan:
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Plan:
-        """The plan that `describe` wrote; std is computed from the filter where it is not given."""
+        """The plan of a mapping that `describe` returned; a missing std is computed from the filter."""
         arrays = {
             key: np.asarray(described[key], np.float64)
             for key in ("weights", "rates", "eta", "n", "std")
@@ -51,12 +51,21 @@ class Plan:
 
     @property
     def plain(self) -> bool:
-        """Whether the fused kernel runs it: the tree of 2^k ≥ 64 ticks or a filter without weights of its own."""
-        return self.eta is None and self.ticks % BLOCK == 0 and self.ticks & (self.ticks - 1) == 0
+        """Whether the fused kernel can run it: 2^k ≥ 64 ticks of the tree, or of a filter without η and n."""
+        return self.eta is None and self.ticks % BLOCK_TICKS == 0 and self.ticks & (self.ticks - 1) == 0
 
 
 def describe(engine: Any, std: FloatArray | None, edges: Sequence[float]) -> dict[str, Any]:
-    """A factorisation as a mapping of numbers; `std` may be left out for the tree and for the square root."""
+    """A factorisation as a mapping of numbers, which `Plan.of` reads.
+
+    Args:
+        engine: The factorisation.
+        std: Its std at each tick; None is allowed for the binary tree and for the square root.
+        edges: Where |error|/std is counted.
+
+    Raises:
+        ParameterError: The torch backend cannot run this factorisation.
+    """
     ticks = int(engine.horizon)
     described: dict[str, Any] = {"name": engine.name, "ticks": ticks, "edges": list(edges)}
     if std is not None:
@@ -77,6 +86,7 @@ def describe(engine: Any, std: FloatArray | None, edges: Sequence[float]) -> dic
 
 
 def _std(ticks: int, weights: FloatArray | None, rates: FloatArray | None) -> FloatArray:
+    """The std at each tick: of a filter, or of the binary tree if there are no weights."""
     t = np.arange(ticks)
     if weights is None or rates is None:
         return np.sqrt(np.bitwise_count(t + 1).astype(np.float64))
@@ -96,7 +106,7 @@ def load_torch() -> Any:
 
 
 def batch_size(device: str) -> int:
-    """Repetitions that one call of `run` takes at a time."""
+    """How many repetitions to ask of one call of `run`."""
     return 64 if device == "cpu" else 1 << 17
 
 
@@ -106,46 +116,46 @@ def run(plan: Plan, count: int, seed: int, device: str) -> dict[str, FloatArray]
 
 
 def run_many(plans: Sequence[Plan], count: int, seed: int, device: str) -> dict[str, dict[str, FloatArray]]:
-    """The same for several mechanisms; on CUDA one tree and one filter share a single kernel and its normals."""
+    """`run` for several mechanisms. On CUDA one tree and one filter share a single kernel and its normals."""
     if fused(plans, device):
         kernel = _sibling("kernel_triton")
-        found: dict[str, dict[str, FloatArray]] = kernel.run(plans, count, seed, device)
-        return found
+        sums: dict[str, dict[str, FloatArray]] = kernel.run(plans, count, seed, device)
+        return sums
     return {plan.name: run_tensors(plan, count, seed, device) for plan in plans}
 
 
 def fused(plans: Sequence[Plan], device: str) -> bool:
-    """Whether the fused kernel can run these plans there."""
-    kinds = [plan.weights is None for plan in plans]
-    fits = all(plan.plain for plan in plans) and len(set(kinds)) == len(kinds) and len({p.ticks for p in plans}) == 1
+    """Whether the fused kernel can run these plans on this device: at most one tree and one filter, on CUDA."""
+    is_tree = [plan.weights is None for plan in plans]
+    one_of_each = len(set(is_tree)) == len(is_tree)
+    fits = all(plan.plain for plan in plans) and one_of_each and len({plan.ticks for plan in plans}) == 1
     return fits and device.startswith("cuda") and importlib.util.find_spec("triton") is not None
 
 
 def _sibling(name: str) -> Any:
-    """A module of this folder, whether the package is installed or this file is run on its own."""
+    """A module of this folder; works in the package and when this file is run on its own."""
     return importlib.import_module(f"{__package__}.{name}" if __package__ else name)
 
 
-# -- plain tensor code -----------------------------------------------------------------------------------------
+# -- tensor code -----------------------------------------------------------------------------------------------
 
 
-def run_tensors(plan: Plan, count: int, seed: int, device: str, most: int = 1024) -> dict[str, FloatArray]:
-    """`run` by tensor operations, at most `most` repetitions at a time."""
+def run_tensors(plan: Plan, count: int, seed: int, device: str, batch: int = 1024) -> dict[str, FloatArray]:
+    """`run` by tensor operations, `batch` repetitions at a time."""
     torch = load_torch()
     generator = torch.Generator(device=device)
     generator.manual_seed(seed % 2**63)
     total: dict[str, FloatArray] = {}
-    for start in range(0, count, most):
-        z = torch.randn((min(most, count - start), plan.ticks), generator=generator, device=device)
-        part = _statistics(torch, plan, noise_of(torch, plan, z))
-        for key, value in part.items():
+    for start in range(0, count, batch):
+        z = torch.randn((min(batch, count - start), plan.ticks), generator=generator, device=device)
+        for key, value in _statistics(torch, plan, noise_of(torch, plan, z)).items():
             old = total.get(key)
             total[key] = value if old is None else np.maximum(old, value) if key == "largest" else old + value
     return total
 
 
 def noise_of(torch: Any, plan: Plan, z: Any) -> Any:
-    """L·z for z of shape (repetitions, ticks); the tree overwrites z."""
+    """L·z for z of shape (repetitions, ticks). Warning: the tree overwrites z."""
     if plan.weights is None or plan.rates is None:
         return tree_noise(z)
     if plan.eta is None or plan.n is None:
@@ -166,8 +176,12 @@ def tree_noise(z: Any) -> Any:
     return z
 
 
-def filter_matrices(plan: Plan, block: int = BLOCK) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """(lower, readout, feed, decay) of the blocked filter, laid out for products from the right."""
+def filter_matrices(plan: Plan, block: int = BLOCK_TICKS) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """The matrices of the filter over blocks of ticks, for row vectors: noise = z·lower + state·readout.
+
+    Returns:
+        (lower, readout, feed, decay); afterwards the state is state·decay + z·feed.
+    """
     assert plan.weights is not None
     assert plan.rates is not None
     k = np.arange(block)
@@ -183,7 +197,7 @@ def filter_matrices(plan: Plan, block: int = BLOCK) -> tuple[FloatArray, FloatAr
 def filter_noise(torch: Any, plan: Plan, z: Any) -> Any:
     """The filter over blocks of ticks: two large products and a short recurrence over the blocks."""
     count, ticks = z.shape
-    padded = torch.nn.functional.pad(z, (0, -ticks % BLOCK)).reshape(count, -1, BLOCK)
+    padded = torch.nn.functional.pad(z, (0, -ticks % BLOCK_TICKS)).reshape(count, -1, BLOCK_TICKS)
     like = {"dtype": z.dtype, "device": z.device}
     lower, readout, feed, decay = (torch.as_tensor(a, **like) for a in filter_matrices(plan))
     fed = padded @ feed
@@ -197,6 +211,7 @@ def filter_noise(torch: Any, plan: Plan, z: Any) -> Any:
 
 
 def _statistics(torch: Any, plan: Plan, noise: Any) -> dict[str, FloatArray]:
+    """Sums over the repetitions, as `simulate.measure` computes them."""
     size = noise.abs()
     normal = size / torch.as_tensor(plan.std, dtype=size.dtype, device=size.device)
     running = torch.cummax(size, dim=1).values

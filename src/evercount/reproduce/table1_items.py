@@ -32,7 +32,7 @@ BETA = 1 / 3
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One row: a query, its stream, and the three bounds at noise multiplier one (or the multiplier given)."""
+    """One row of the table: a query, its stream, and the bounds as functions of the noise multiplier."""
 
     row: str
     case: str
@@ -42,10 +42,10 @@ class Case:
     bound: Callable[[float, float], float]
     """Corrected bound of the square-root mechanism from (multiplier, S)."""
     claimed: float
-    """The squared sensitivity that the paper uses."""
+    """The squared sensitivity S that the paper uses."""
     adjacency: Adjacency = "replace"
     measure: Callable[[FloatArray], float] = lambda errors: float(np.abs(errors).max())
-    """From the errors of a run, (ticks, outputs), to the error that the row bounds."""
+    """Reduces the errors of a run, (ticks, outputs), to the one number that the row bounds."""
 
 
 def cases(ticks: int, seed: int) -> list[Case]:
@@ -61,8 +61,8 @@ def cases(ticks: int, seed: int) -> list[Case]:
     graph = _sparse_graph(generator, 200, 6, ticks)
     bits = (generator.random(ticks) < 0.3).astype(float)
     T = ticks
-    side = np.array([set(pair) & set(range(s)) for pair in _pairs(n)], dtype=object)
-    crossing = np.array([len(one) == 1 for one in side])
+    # the cut between the first s nodes and the others: pairs with exactly one node among the first s
+    crossing = np.array([(u < s) != (v < s) for u, v in _pairs(n)])
     return [
         Case(
             "cuts",
@@ -130,7 +130,7 @@ def _pairs(n: int) -> list[tuple[int, int]]:
 
 def _sparse_graph(generator: np.random.Generator, nodes: int, degree: int, ticks: int) -> list[list[tuple[int, int]]]:
     """One new edge per tick while the degrees allow it, then empty ticks."""
-    have: set[tuple[int, int]] = set()
+    present: set[tuple[int, int]] = set()
     degrees = np.zeros(nodes, int)
     stream: list[list[tuple[int, int]]] = []
     for _ in range(ticks):
@@ -138,8 +138,8 @@ def _sparse_graph(generator: np.random.Generator, nodes: int, degree: int, ticks
         for _ in range(50):
             u, step = int(generator.integers(nodes)), int(generator.integers(1, 6))
             pair = (min(u, (u + step) % nodes), max(u, (u + step) % nodes))
-            if pair not in have and degrees[list(pair)].max() < degree:
-                have.add(pair)
+            if pair not in present and degrees[list(pair)].max() < degree:
+                present.add(pair)
                 degrees[list(pair)] += 1
                 tick = [pair]
                 break
@@ -147,56 +147,51 @@ def _sparse_graph(generator: np.random.Generator, nodes: int, degree: int, ticks
     return stream
 
 
-def measured(one: Case, budget: Budget, name: str, repetitions: int, seed: int) -> tuple[FloatArray, float]:
-    """(error of each run, worst std): the released numbers less the exact ones, over independent runs."""
-    horizon = len(one.events)
-    increments, _ = one.query.encode_run(one.query.initial_state(), one.events)
-    sums = np.cumsum(increments, axis=0).astype(np.float64) * one.query.grid
-    exact = one.query.decode_run(1, sums)
-    found = np.empty(repetitions)
-    worst = 0.0
+def measured_errors(case: Case, budget: Budget, name: str, repetitions: int, seed: int) -> FloatArray:
+    """The error of each of `repetitions` independent runs: released numbers minus exact ones, by `case.measure`."""
+    horizon = len(case.events)
+    increments, _ = case.query.encode_run(case.query.initial_state(), case.events)
+    sums = np.cumsum(increments, axis=0).astype(np.float64) * case.query.grid
+    exact = case.query.decode_run(1, sums)
+    errors = np.empty(repetitions)
     for number in range(repetitions):
         stream = Stream(
-            one.query,
+            case.query,
             budget,
             horizon,
             factorization=name,
             noise="insecure-float",
-            seed=batch_seed(seed, one.row + name, number),
+            seed=batch_seed(seed, case.row + name, number),
         )
-        released = stream.run(one.events).values.reshape(horizon, -1)
-        found[number] = one.measure(released - exact)
-        if number == 0:
-            worst = float(stream.std(np.arange(1, horizon + 1)).max())
-    return found, worst
+        released = stream.run(case.events).values.reshape(horizon, -1)
+        errors[number] = case.measure(released - exact)
+    return errors
 
 
 def rows_of_table(parameters: Mapping[str, Any], context: Context) -> Result:
-    """Bounds and measured errors of every row."""
+    """The bounds and the measured errors of every row."""
     epsilon, delta, ticks = parameters["epsilon"], parameters["delta"], parameters["ticks"]
     repetitions = parameters["repetitions"]
     C, tight = paper_multiplier(epsilon, delta), Budget(epsilon, delta).noise_multiplier()
     rows: list[Row] = []
-    chosen = cases(ticks, context.seed)
-    for place, one in enumerate(chosen):
-        context.progress(place, len(chosen))
-        budget = Budget(epsilon, delta, adjacency=one.adjacency)
-        S = one.query.squared_sensitivity(one.adjacency)
-        root, _ = measured(one, budget, "square-root", repetitions, context.seed)
-        ours, _ = measured(one, budget, "balanced", repetitions, context.seed)
-        bound = one.bound(tight, S)
-        claim = one.paper_bound(C)
-        as_paper = root * (C * np.sqrt(one.claimed)) / (tight * np.sqrt(S))
+    for case in context.steps(cases(ticks, context.seed)):
+        budget = Budget(epsilon, delta, adjacency=case.adjacency)
+        S = case.query.squared_sensitivity(case.adjacency)
+        root = measured_errors(case, budget, "square-root", repetitions, context.seed)
+        ours = measured_errors(case, budget, "balanced", repetitions, context.seed)
+        bound = case.bound(tight, S)
+        claim = case.paper_bound(C)
+        as_paper = root * (C * np.sqrt(case.claimed)) / (tight * np.sqrt(S))
         rows.append(
             {
-                "row": one.row,
-                "case": one.case,
-                "S, paper": one.claimed,
+                "row": case.row,
+                "case": case.case,
+                "S, paper": case.claimed,
                 "S, true": S,
-                "adjacency": one.adjacency,
+                "adjacency": case.adjacency,
                 PAPER_BOUND: claim,
                 "corrected bound, tight": bound,
-                "corrected bound, paper's C": one.bound(C, S),
+                "corrected bound, paper's C": case.bound(C, S),
                 "square root: 2/3 of the runs below": float(np.quantile(root, 2 / 3)),
                 "square root: largest of all runs": float(root.max()),
                 "share within corrected bound": float(np.mean(root <= bound)),
@@ -207,27 +202,25 @@ def rows_of_table(parameters: Mapping[str, Any], context: Context) -> Result:
             }
         )
     others = [local_row(parameters, context.seed), sparse_row(parameters, context.seed)]
-    kept = min(row["share within corrected bound"] for row in rows)
+    least_coverage = min(row["share within corrected bound"] for row in rows)
     loose = [row["corrected bound, tight"] / row["square root: 2/3 of the runs below"] for row in rows]
     better = [row["balanced: 2/3 of the runs below"] / row["square root: 2/3 of the runs below"] for row in rows]
     failing = [row["row"] for row in rows if row["paper's noise: share within paper's bound"] < 2 / 3]
-    small = [row["row"] for row in rows if row["S, paper"] < row["S, true"]]
+    too_small = [row["row"] for row in rows if row["S, paper"] < row["S, true"]]
     findings = [
-        f"The corrected bounds (probability 2/3) hold in at least {kept:.0%} of the {repetitions} runs of every "
-        f"row; they "
-        f"are {min(loose):.2f} to {max(loose):.2f} times the error that 2/3 of the runs stay below.",
+        f"The corrected bounds (probability 2/3) hold in at least {least_coverage:.0%} of the {repetitions} runs of "
+        f"every row; they are {min(loose):.2f} to {max(loose):.2f} times the error that 2/3 of the runs stay below.",
         f"balanced lowers that error to {min(better):.2f} … {max(better):.2f} of the square root's.",
         "The paper's sensitivities are too small in the rows "
-        + ", ".join(small)
+        + ", ".join(too_small)
         + ": noise of that size is not private.",
         (
-            "With the paper's own noise (its C and its S, one vector) its bound, stated for probability 2/3, "
-            "fails in the "
-            "rows " + ", ".join(failing) + "."
+            "With the paper's own noise (its C and its S, one vector) its bound, stated "
+            "for probability 2/3, fails in the rows " + ", ".join(failing) + "."
             if failing
-            else "With the paper's own noise (its C and its S, one vector) its printed bounds, though not "
-            "proved, were kept "
-            "in 2/3 of the runs of every row: the union bound over ticks is loose enough to hide the missing √2."
+            else "With the paper's own noise (its C and its S, one vector) its printed bounds, though not proved, "
+            "were kept in 2/3 of the runs of every row: the union bound over ticks is loose enough to hide the "
+            "missing √2."
         ),
         *(
             f"{row['row'].capitalize()} ({row['case']}): the corrected bound {row['corrected bound']:.4g} held in "
@@ -246,7 +239,7 @@ def rows_of_table(parameters: Mapping[str, Any], context: Context) -> Result:
 
 
 def local_row(parameters: Mapping[str, Any], seed: int) -> Row:
-    """Local learning: largest error over θ of the estimated risk of the absolute loss, run by run."""
+    """Local learning: for each run, the largest error over θ of the estimated risk of the absolute loss."""
     from evercount.local import LocalServer, simulate
 
     epsilon, delta, n = parameters["epsilon"], parameters["delta"], parameters["clients"]
@@ -273,7 +266,7 @@ def local_row(parameters: Mapping[str, Any], seed: int) -> Row:
 
 
 def sparse_row(parameters: Mapping[str, Any], seed: int) -> Row:
-    """Sparse streams: largest error of a counter that is promised at most `ones` events."""
+    """Sparse streams: for each run, the largest error of a counter that is promised at most `ones` events."""
     from evercount.sparse.sparse_count import SparseCount
 
     epsilon, delta, (ticks, ones) = parameters["epsilon"], parameters["delta"], parameters["sparse"]
@@ -283,7 +276,7 @@ def sparse_row(parameters: Mapping[str, Any], seed: int) -> Row:
     errors = np.empty(parameters["repetitions"])
     for number in range(len(errors)):
         counter = SparseCount(epsilon, ticks, delta, ones, beta=BETA, secret=_secret(f"sparse {seed} {number}"))
-        released = np.array([one.value for one in counter.run(counts.tolist())])
+        released = np.array([release.value for release in counter.run(counts.tolist())])
         errors[number] = np.abs(released - truth).max()
     bound = counter.plan.bound()
     return {

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MECHANISMS = ("binary-tree", "square-root", "balanced")
-PAPER = {"binary-tree": 0.52, "square-root": 1.47}
-BATCH = 32
+PAPER_TOP1_SNR = {"binary-tree": 0.52, "square-root": 1.47}
+"""The average SNR that the paper prints."""
+RUNS_PER_BATCH = 32
 
 
 def zipf(items: int, exponent: float) -> FloatArray:
@@ -48,35 +49,34 @@ def top_one(parameters: Mapping[str, Any], context: Context) -> Result:
     shown: dict[str, FloatArray] = {}
     truth_shown: FloatArray = np.empty(0)
     jobs = [(exponent, name) for exponent in parameters["exponents"] for name in MECHANISMS]
-    for place, (exponent, name) in enumerate(jobs):
-        context.progress(place, len(jobs))
+    for exponent, name in context.steps(jobs):
         truth = histogram(items, ticks, exponent, context.seed)
         top = truth.max(axis=1)
         engine = factorization(name, ticks)
         std = engine.row_norms(np.arange(1, ticks + 1)) * engine.column_norm * paper * sensitivity
         scale = engine.column_norm * paper * sensitivity
-        squares = np.zeros(ticks)
-        shift = np.zeros(ticks)
-        for start in range(0, repetitions, BATCH):
-            count = min(BATCH, repetitions - start)
+        squared_errors = np.zeros(ticks)
+        sum_of_errors = np.zeros(ticks)
+        for start in range(0, repetitions, RUNS_PER_BATCH):
+            count = min(RUNS_PER_BATCH, repetitions - start)
             noise = one_batch(engine, count * items, batch_seed(context.seed, name, start)) * scale
             published = (truth[:, np.newaxis] + noise.reshape(ticks, count, items)).max(axis=2)
             if start == 0 and exponent == parameters["exponents"][0]:
                 shown[name], truth_shown = published[:, 0], top
             errors = published - top[:, np.newaxis]
-            squares += (errors**2).sum(axis=1)
-            shift += errors.sum(axis=1)
+            squared_errors += (errors**2).sum(axis=1)
+            sum_of_errors += errors.sum(axis=1)
         rows.append(
             {
                 "Zipf exponent": exponent,
                 "mechanism": name,
-                "paper's SNR": PAPER.get(name) if exponent == 1.0 else None,
+                "paper's SNR": PAPER_TOP1_SNR.get(name) if exponent == 1.0 else None,
                 "SNR, paper's C": float(np.mean(top / std)),
                 "SNR, tight": float(np.mean(top / std)) * paper / tight,
                 "worst std of a cell": float(std.max()),
-                "published maximum: mean error, last quarter": float(shift[-ticks // 4 :].mean() / repetitions),
+                "published maximum: mean error, last quarter": float(sum_of_errors[-ticks // 4 :].mean() / repetitions),
                 "published maximum: rms error, last quarter": float(
-                    np.sqrt(squares[-ticks // 4 :].mean() / repetitions)
+                    np.sqrt(squared_errors[-ticks // 4 :].mean() / repetitions)
                 ),
                 "true top count, last tick": float(top[-1]),
             }
@@ -84,22 +84,19 @@ def top_one(parameters: Mapping[str, Any], context: Context) -> Result:
     first = {row["mechanism"]: row for row in rows if row["Zipf exponent"] == parameters["exponents"][0]}
     binary, root, best = (first[name]["SNR, paper's C"] for name in MECHANISMS)
     findings = [
-        f"Exponent {parameters['exponents'][0]:g}: average SNR (true top count / std of a cell) binary "
-        f"{binary:.2f}, square "
-        f"root {root:.2f}, balanced {best:.2f}; ratio {root / binary:.2f}. The paper prints 0.52 and 1.47, ratio "
-        f"{1.47 / 0.52:.2f}, without its Zipf exponent or its definition of SNR.",
-        "What is published is the largest of 20 noisy counts. At this ε its choice depends on the noise, so it "
-        "is biased "
-        f"upwards (mean error of the square root in the last quarter: "
-        f"{first['square-root']['published maximum: mean error, last quarter']:.0f}); the std of a cell does "
-        f"not show that. "
-        "TopK therefore states the simultaneous bound over all cells.",
+        f"Exponent {parameters['exponents'][0]:g}: average SNR (true top count / std of a cell) binary {binary:.2f}, "
+        f"square root {root:.2f}, balanced {best:.2f}; ratio {root / binary:.2f}. The paper prints 0.52 and 1.47, "
+        f"ratio {1.47 / 0.52:.2f}, without its Zipf exponent or its definition of SNR.",
+        "What is published is the largest of 20 noisy counts. At this ε its choice depends on the noise, so it is "
+        "biased upwards (mean error of the square root in the last quarter: "
+        f"{first['square-root']['published maximum: mean error, last quarter']:.0f}); the std of a cell does not show "
+        "that. TopK therefore states the simultaneous bound over all cells.",
     ]
     return Result(
         {"snr": rows},
         findings,
         "same ordering and a similar ratio; absolute SNR depends on the Zipf exponent, which the paper does not state",
-        {"snr": PAPER, "ratio": "about 3"},
+        {"snr": PAPER_TOP1_SNR, "ratio": "about 3"},
         {"top-1": lambda: _draw(shown, truth_shown, zipf(items, parameters["exponents"][0]), epsilon)},
     )
 

@@ -1,0 +1,90 @@
+"""Every example in a docstring runs: doctest over all modules of the package, as `pytest --doctest-modules` would."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+import evercount
+from evercount.errors import MissingExtra
+
+NOT_IMPORTED = {
+    "evercount.__main__": "it runs the command line",
+    "evercount.reproduce.kernel_triton": "it needs a CUDA device and triton; the GPU benchmark runs it",
+}
+OPTIONAL = {
+    "matplotlib",
+    "duckdb",
+    "pyarrow",
+    "networkx",
+    "sqlalchemy",
+    "psycopg",
+    "fastapi",
+    "uvicorn",
+    "uplot",
+    "torch",
+}
+MODULES = sorted(["evercount", *(found.name for found in pkgutil.walk_packages(evercount.__path__, "evercount."))])
+ROOMS_WITH_EXAMPLES = ["evercount.factorizations", "evercount.bounds"]
+NAMES_WITH_EXAMPLES = [
+    ("evercount.privacy", "Budget"),
+    ("evercount.noise", "Secret"),
+    ("evercount.noise", "FloatNoise"),
+]
+
+
+def examples(module):
+    """The examples of one module, those that are only comments in text left out."""
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    return [test for test in finder.find(module, module.__name__) if test.examples]
+
+
+def load(name):
+    if name in NOT_IMPORTED:
+        pytest.skip(f"{name}: {NOT_IMPORTED[name]}")
+    try:
+        return importlib.import_module(name)
+    except MissingExtra as error:
+        pytest.skip(f"{name}: {error}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in OPTIONAL:
+            raise
+        pytest.skip(f"{name} needs the optional package {error.name}")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for test in examples(load(name)):
+        runner.run(test, out=said.append)
+    assert not runner.failures, "".join(said)
+
+
+def test_a_wrong_example_is_caught():
+    """The check above can fail: an example with a wrong result does."""
+    test = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "planted", None, 0)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    runner.run(test, out=lambda text: None)
+    assert runner.failures == 1
+
+
+PUBLIC = [
+    (room, name)
+    for room in ROOMS_WITH_EXAMPLES
+    for name in importlib.import_module(room).__all__
+    if inspect.isclass(thing := getattr(importlib.import_module(room), name)) or inspect.isfunction(thing)
+]
+
+
+@pytest.mark.parametrize(("room", "name"), [*PUBLIC, *NAMES_WITH_EXAMPLES], ids=lambda part: part)
+def test_public_classes_and_functions_have_an_example(room, name):
+    thing = getattr(importlib.import_module(room), name)
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    found = finder.find(thing, name, module=inspect.getmodule(thing))
+    assert any(test.examples for test in found), f"{room}.{name} has no >>> example"
