@@ -16,7 +16,7 @@ from evercount.cli.release_command import release
 from evercount.cli.reproduce_command import reproduce
 from evercount.cli.serve_command import serve
 from evercount.cli.store_command import store
-from evercount.errors import EvercountError
+from evercount.errors import EvercountError, StoreError
 
 app = typer.Typer(
     name="evercount",
@@ -57,7 +57,7 @@ def main() -> None:
     try:
         app()
     except EvercountError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {error.for_operator() if isinstance(error, StoreError) else error}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
         typer.echo("interrupted; nothing is half-written", err=True)

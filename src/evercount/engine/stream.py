@@ -17,6 +17,7 @@ from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Release, Releases
 from evercount.engine.retry import Seen
 from evercount.engine.snapshot_format import pack, unpack
+from evercount.engine.spend import spend_for
 from evercount.errors import (
     AlreadyReleased,
     EvercountError,
@@ -30,7 +31,7 @@ from evercount.factorizations import check_horizon
 from evercount.mechanisms import NOISES
 from evercount.mechanisms.exact.exact_noise import PrecisionReached
 from evercount.noise import Secret
-from evercount.privacy import Budget
+from evercount.privacy import Budget, Ledger
 from evercount.queries.base import Query
 from evercount.queries.counts import Count
 from evercount.queries.user_cap import UserState, cap_per_user, initial_users
@@ -50,7 +51,7 @@ class Stream:
     for real-number arithmetic only. Tests: tests/engine/test_stream_privacy.py.
 
     `postprocess` may name "nonnegative", "integer" and "monotone": applied to what is published, never revising the
-    past. A stream is for one thread at a time.
+    past. A stream is for one thread at a time. With `ledger` its budget is spent there when it is built (`spend.py`).
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Stream:
         seed: int | None = None,
         secret: Secret | None = None,
         postprocess: Iterable[str] = (),
+        ledger: Ledger | None = None,
     ) -> None:
         if not isinstance(query, Query):
             raise ParameterError(f"the first argument must be a query such as Count(), got {query!r}")
@@ -88,6 +90,8 @@ class Stream:
         self._named = False  # whether ticks name the users of their events
         self._torn = False  # whether an interruption left it between two ticks
         self._last_scale: list[Any] | None = None
+        if ledger is not None:  # last: a stream that cannot be built spends nothing, and one that is built has spent
+            spend_for(self, ledger, secret)
 
     # -- public facts ---------------------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ the horizon. The rows have no say in it. If the last event decided, the length o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -24,7 +23,7 @@ from evercount.files.run_state import Places, Spent, State, archive, commit, dis
 from evercount.files.sink import Block, output_kind, parquet_modules, write_releases
 from evercount.files.source import Prefix, Source, freeze, open_source
 from evercount.privacy import Budget
-from evercount.privacy.composition import check_same_unit, composed_epsilon
+from evercount.privacy.composition import spent_together
 
 NUMBERS = 1 << 17
 """So many published numbers are written at a time."""
@@ -168,33 +167,15 @@ def parameters(job: Job) -> dict[str, Any]:
 
 
 def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
-    """What all noise streams over the same data promise together.
+    """What all noise streams over the same data promise together, by the rule of `spent_together`.
 
-    Guarantee. Gaussian and pure mechanisms compose (`privacy/composition.proof.md`), where μ belongs to the δ that
-    remains after the numerical error; the numerical errors add up, each scaled from its own ε to the common one, and
-    are paid from a part of the stated δ. Where they do not fit, ε and δ simply add up, which always holds. Test:
+    Guarantee. That of `spent_together`; the numbers are rounded up. Test:
     tests/files/test_release_run.py::test_composed_promise.
     """
-    spent = (*earlier, now)
-    budgets = [Budget.from_dict(one.budget) for one in spent]
-    for budget in budgets:
-        check_same_unit(budgets[0], budget)
-    epsilon, delta = sum(b.epsilon for b in budgets), sum(b.delta for b in budgets)
-    most = max(b.delta for b in budgets)
-    ideal = [b if b.pure else b.reserve(s.numeric_delta) for b, s in zip(budgets, spent, strict=True)]
-    for share in (2.0**-20, 2.0**-6, 0.5):
-        found = composed_epsilon(ideal, most * (1 - share))
-        numeric = sum(
-            s.numeric_delta * (1 + math.exp(min(found, 700.0))) / (1 + math.exp(min(b.epsilon, 700.0)))
-            for b, s in zip(budgets, spent, strict=True)
-        )
-        if numeric <= most * share:
-            epsilon, delta = found, most
-            break
+    whole = spent_together([(Budget.from_dict(one.budget), one.numeric_delta) for one in (*earlier, now)])
     return (
         f"Together with {len(earlier)} earlier noise stream{'s' * (len(earlier) > 1)} over the same data: "
-        f"epsilon={stated(epsilon)}, delta={stated(delta)} (adjacency {budgets[0].adjacency}, unit "
-        f"{budgets[0].unit})."
+        f"epsilon={stated(whole.epsilon)}, delta={stated(whole.delta)} (adjacency {whole.adjacency}, unit {whole.unit})."
     )
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from evercount._arrays import FloatArray
 from evercount.declare.declaration import Declaration, format_time
 from evercount.errors import EvercountError, StoreError
 from evercount.privacy import Budget
-from evercount.privacy.composition import composed_epsilon
+from evercount.privacy.composition import spent_together
 from evercount.store import schema
 from evercount.store.database import Database
 from evercount.store.release_chain import genesis, link
@@ -151,7 +149,7 @@ class Reading:
             )
         totals = []
         for (adjacency, unit, most), budgets in groups.items():
-            whole = composed(budgets)
+            whole = spent_together(budgets)
             totals.append(
                 {
                     "adjacency": adjacency,
@@ -273,26 +271,3 @@ class Reading:
         except sqlite3.Error as error:
             target.unlink(missing_ok=True)
             raise StoreError(f"the copy failed ({type(error).__name__}): {error}") from None
-
-
-def composed(entries: list[tuple[Budget, float]]) -> Budget:
-    """What streams about the same events spend together, each given with its numeric δ.
-
-    **Guarantee.** All releases of all entries are (epsilon, delta)-DP, delta being the sum of theirs. The ideal
-    mechanisms compose (Gaussian and pure ones, `privacy/composition.proof.md`) at 7/8 of that δ; the rest pays for
-    finite arithmetic, whose price grows with 1 + e^ε. Where it would not suffice, ε is the plain sum. Pure streams
-    alone are exact and have no δ. Test: `tests/store/test_store_ledger.py::test_the_total_is_honest`.
-    """
-    budgets = [budget for budget, _ in entries]
-    if len(budgets) == 1:
-        return budgets[0]
-    summed = math.fsum(budget.delta for budget in budgets) * (1 + 1e-15)
-    delta = min(summed, 0.5)
-    plain = math.fsum(budget.epsilon for budget in budgets) * (1 + 1e-15)
-    exact = composed_epsilon(budgets, delta * 7 / 8)
-    price = math.fsum(numeric * (1 + math.exp(min(exact, 700.0))) / 2 for _, numeric in entries)
-    if price <= delta / 8 and (exact < plain or summed > delta):
-        return replace(budgets[0], epsilon=exact or plain, delta=delta, calibration="tight")
-    if summed >= 1:
-        raise StoreError("the streams' deltas add up to 1 or more: together they promise nothing")
-    return replace(budgets[0], epsilon=plain, delta=summed, calibration="tight")
