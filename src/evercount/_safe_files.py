@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,9 +45,10 @@ def new_private(path: Path) -> IO[bytes]:
 def replaced(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
     """Write a new file beside `path`, then put it in its place. When the block ends it is on the disk.
 
-    The new file has a name that nobody can foresee and is created, never opened. A block that raises changes nothing.
+    The new file is created, never opened: what somebody else put under its name is not written to. A block that raises
+    changes nothing.
     """
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    fresh = path.with_name(f".{path.name}.new")
     try:
         with new_private(fresh) as file:
             yield file

@@ -72,7 +72,7 @@ def test_a_second_ledger_on_one_file_is_refused(tmp_path: Path) -> None:
 def test_copies_cannot_spend(tmp_path: Path) -> None:
     for ledger in (Ledger(TOTAL), Ledger(TOTAL, tmp_path / "ledger")):
         for copied in (copy.copy, copy.deepcopy, pickle.dumps):
-            with pytest.raises(ParameterError, match="twice|pickled"):
+            with pytest.raises(ParameterError, match=r"twice|pickled"):
                 copied(ledger)
         ledger.spend("a", PART)
         text = Ledger.from_json(ledger.to_json())
@@ -322,7 +322,7 @@ def test_a_file_of_an_earlier_version_is_taken_over(tmp_path: Path, version: int
     with Ledger(path=path) as ledger:
         assert [entry.name for entry in ledger.entries] == ["a", "b"]
     path.write_text(json.dumps(data))  # the old file put back over the new one
-    with pytest.raises(StoreError, match="head .* is newer"):
+    with pytest.raises(StoreError, match=r"head .* is newer"):
         Ledger(path=path)
 
 

@@ -175,7 +175,8 @@ def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
     whole = spent_together([(Budget.from_dict(one.budget), one.numeric_delta) for one in (*earlier, now)])
     return (
         f"Together with {len(earlier)} earlier noise stream{'s' * (len(earlier) > 1)} over the same data: "
-        f"epsilon={stated(whole.epsilon)}, delta={stated(whole.delta)} (adjacency {whole.adjacency}, unit {whole.unit})."
+        f"epsilon={stated(whole.epsilon)}, delta={stated(whole.delta)} (adjacency {whole.adjacency}, unit "
+        f"{whole.unit})."
     )
 
 

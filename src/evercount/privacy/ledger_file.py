@@ -11,14 +11,14 @@ What is noticed when the file is opened again:
 - a copy of the file, with or without its head: the head names another file;
 - a second user: the file is locked for as long as a Ledger has it open, and a child of a fork is refused.
 
-With a key the links and the head are keyed BLAKE2b, and nobody without the key can make a line, a link or a head. Without
-a key they are plain hashes: they show accidents and careless edits, not somebody who computes all hashes again. What is
-never noticed: an older ledger and its older head that are put back together, in place. Keep the head where a restore
-does not bring it back (`head=`), as for a store.
+With a key the links and the head are keyed BLAKE2b, and nobody without the key can make a line, a link or a head.
+Without a key they are plain hashes: they show accidents and careless edits, not somebody who computes all hashes again.
+What is never noticed: an older ledger and its older head that are put back together, in place, or both removed. Keep
+the head where a restore does not bring it back (`head=`), as for a store.
 
-A crash. A line is written and synced first, then the head. A crash before the line is whole leaves a piece without a line
-end that the head does not know: it is dropped, since `spend` had not returned. A crash after it leaves one line more than
-the head knows: it counts as spent.
+A crash. A line is written and synced first, then the head. A crash before the line is complete leaves a piece without
+a line end that the head does not know: it is dropped, since `spend` had not returned. A crash after it leaves one line
+more than the head knows: it counts as spent.
 """
 
 from __future__ import annotations
