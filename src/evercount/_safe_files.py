@@ -18,16 +18,18 @@ from evercount.errors import StoreError
 
 
 def refuse_link(what: str, path: Path) -> None:
-    """Refuse a path that is a symbolic link, with its target.
+    """Refuse a path that is a symbolic link, with its target, or a device, a pipe or a socket.
 
     Raises:
-        StoreError: `path` is a symbolic link.
+        StoreError: `path` is there and is neither a plain file nor a folder.
     """
     if path.is_symlink():
         raise StoreError(
             f"{what} {path} is a symbolic link to {path.readlink()}: name the file itself, "
             f"{path.parent.resolve() / path.readlink()}, or remove the link"
         )
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise StoreError(f"{what} {path} is not a plain file: it would be replaced by one. Name another file")
 
 
 def open_private(path: Path, flags: int, mode: int = 0o600) -> int:
@@ -61,6 +63,15 @@ def replaced(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
+
+
+def new_mode(path: Path) -> int:
+    """The permissions of a file that is meant to be read by others: those that it has, else those of any new file."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 def lock_exclusively(handle: int) -> None:

@@ -18,7 +18,7 @@ from evercount import Budget, Count, Ledger, Stream
 from evercount.errors import ParameterError
 from evercount.files.release_run import compose_sentence
 from evercount.files.run_state import Spent
-from evercount.privacy import spent_together
+from evercount.privacy import composition, spent_together
 from evercount.privacy.composition import least_epsilon, mixed_delta_upper, numeric_at
 from evercount.store import Declaration, Store
 
@@ -112,6 +112,17 @@ def test_a_large_sum_of_deltas_is_stated_honestly() -> None:
         spent_together([(Budget(1.0, 1e-9), 0.0), (Budget(1.0, 1e-9, adjacency="replace"), 0.0)])
     with pytest.raises(ParameterError, match="at least one"):
         spent_together([])
+
+
+def test_the_numbers_of_the_proof() -> None:
+    """composition.proof.md, section 5: the same two streams at their largest δ and at the sum."""
+    page = Path(composition.__file__).with_name("composition.proof.md").read_text(encoding="utf-8")
+    for delta in (1e-9, 2e-9):
+        epsilon = composition.composed_epsilon([Budget(0.5, 1e-9)] * 2, delta)
+        assert f"({math.ceil(epsilon * 1e4) / 1e4:.4f}, {delta:.0e})".replace("e-09", "e-9") in page
+    assert spent_together([(Budget(0.5, 1e-9), 0.0)] * 2).epsilon == composition.composed_epsilon(
+        [Budget(0.5, 1e-9)] * 2, 2e-9
+    )
 
 
 def test_numerical_errors_grow_with_epsilon() -> None:

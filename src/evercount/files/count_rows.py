@@ -6,7 +6,6 @@ is either counted or bad, never both.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -241,7 +240,7 @@ def _fields(source: Source, spec: Spec, number: bool) -> str:
         columns = ["row_number() OVER () AS n"] * number + ["*"] * (source.kind == "csv") + parts
         return f"SELECT {', '.join(columns)} FROM {source.scan()}"
     used = {short: name for short, name in names.items() if name}
-    paths = ", ".join("'" + ("$." + json.dumps(name)).replace("'", "''") + "'" for name in used.values())
+    paths = ", ".join(_pointer(name) for name in used.values())
     parts = [f"f[{list(used).index(short) + 1}] AS {short}" if short in used else f"NULL AS {short}" for short in names]
     count_rows = "row_number() OVER () AS n, " if number else ""
     return (
@@ -249,6 +248,11 @@ def _fields(source: Source, spec: Spec, number: bool) -> str:
         f"json_extract_string({LINE}, [{paths}]) END AS f FROM (SELECT {count_rows}{LINE} FROM {source.scan()}) "
         f"WHERE trim({LINE}, ' \t\r') <> '')"
     )
+
+
+def _pointer(name: str) -> str:
+    """SQL: the JSON pointer (RFC 6901) of a field. In a JSONPath, * would be every field, and ü none."""
+    return "'/" + name.replace("~", "~0").replace("/", "~1").replace("'", "''") + "'"
 
 
 def _times(source: Source, spec: Spec, number: bool) -> str:

@@ -6,6 +6,7 @@ the horizon. The rows have no say in it. If the last event decided, the length o
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from evercount._safe_files import new_mode, refuse_link, replaced
 from evercount._validate import stated
 from evercount.engine.stream import Stream
 from evercount.errors import EvercountError, HorizonReached, InputError, ParameterError, StoreError
@@ -89,7 +91,7 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
     """Count the file, release the ticks that have ended, and publish them, or raise with nothing changed.
 
     Guarantee. All runs with one state together are one `Stream`, so its guarantee holds for all that they publish: a
-    tick is released once (`journal.py`), from totals in which every event counts once (`counting.py`). Ticks are
+    tick is released once (`run_state.py`), from totals in which every event counts once (`count_rows.py`). Ticks are
     chosen by the clock, not by the data. What is not protected: that a run failed, and what it says about bad rows;
     these are for the operator. Tests: tests/cli/test_cli_release.py::test_runs_in_pieces_are_one_run.
     """
@@ -135,7 +137,7 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
             except OSError as error:
                 raise StoreError(f"the run could not be published: {error.strerror or error}") from error
         if job.plot is not None and places.output is not None and places.output.exists():
-            _plot(job, places.output, stream)
+            _plot(job, places.output, stream, scratch)
         return Outcome(
             first + 1,
             last,
@@ -292,13 +294,15 @@ def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 def _check_paths(job: Job, places: Places) -> None:
-    """No two of the files may be the same."""
+    """No two of the files may be the same, and what is written is no symbolic link (`_safe_files.py`)."""
     named = {"the input": None if job.file == "-" else job.file, "--out": places.output, "--state": places.state}
     named |= {"--rejects": job.rejects, "--plot": job.plot}
     seen: dict[Path, str] = {}
     for what, name in named.items():
         if name is None:
             continue
+        if what != "the input":
+            refuse_link(what, Path(name))
         path = Path(name).resolve()
         if path in seen:
             raise ParameterError(f"{what} and {seen[path]} are the same file {name}: name different ones")
@@ -323,21 +327,22 @@ def _check_extras(job: Job) -> None:
             raise ParameterError(f"--plot {job.plot!r}: the name must end in {', '.join(CHARTS)}")
 
 
-def _plot(job: Job, output: Path, stream: Stream) -> None:
+def _plot(job: Job, output: Path, stream: Stream, scratch: Path) -> None:
     """A chart of all released ticks, read back from the published file."""
     import duckdb
 
+    from evercount.files.source import connect
     from evercount.plotting import band_plot
 
     labels = tuple(stream.query.labels)[:8]
     reader = {"csv": "read_csv", "jsonl": "read_json", "parquet": "read_parquet"}[output_kind(job.out)]
     try:
         found = (
-            duckdb.connect()
+            connect(scratch)
             .execute(
                 f"SELECT tick, cell::VARCHAR AS cell, value, high - value AS half FROM {reader}(?) "
                 "WHERE list_contains(?, cell::VARCHAR) ORDER BY tick",
-                [str(output), list(labels)],
+                [glob.escape(str(output)), list(labels)],
             )
             .fetchnumpy()
         )
@@ -353,11 +358,10 @@ def _plot(job: Job, output: Path, stream: Stream) -> None:
     values[rows, columns], half[rows, columns] = found["value"], found["half"]
     caption = f"band: {job.level:.0%} interval per number"
     target = Path(str(job.plot))
-    half_made = target.with_name(f".new.{target.name}")
+    drawn = scratch / target.name
     try:
-        band_plot(ticks, values, half, labels, caption, half_made)
-        half_made.replace(target)
+        band_plot(ticks, values, half, labels, caption, drawn)
+        with replaced(target, new_mode(target)) as file:
+            file.write(drawn.read_bytes())
     except (OSError, ValueError) as error:
         raise EvercountError(f"{output} is published; its chart could not be written: {error}") from error
-    finally:
-        half_made.unlink(missing_ok=True)

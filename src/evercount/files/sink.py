@@ -14,6 +14,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from evercount._arrays import FloatArray
+from evercount._safe_files import new_private
 from evercount.errors import MissingExtra, ParameterError, StoreError
 
 OutputKind = Literal["csv", "jsonl", "parquet"]
@@ -63,8 +64,7 @@ def write_releases(
 
     Without `old` a CSV begins with its header, unless `header` says that an earlier run has written it elsewhere.
     """
-    with os.fdopen(os.open(new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
-        os.fchmod(file.fileno(), 0o600)
+    with new_private(new) as file:
         if kind == "parquet":
             _parquet(file, old, blocks, guarantee)
         else:

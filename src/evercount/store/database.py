@@ -268,8 +268,7 @@ class Database:
             with contextlib.suppress(SQLAlchemyError):
                 self._connection.close()
             self._connection = None
-        for name in ("writer", "reader"):
-            engine = getattr(self, name, None)
+        for engine in (getattr(self, "writer", None), getattr(self, "reader", None)):
             if engine is not None:
                 engine.dispose()
         if self._lock_file is not None:
