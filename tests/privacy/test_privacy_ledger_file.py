@@ -187,8 +187,9 @@ def test_an_older_ledger_under_its_newer_head_is_refused(tmp_path: Path, key: by
     before = path.read_bytes()
     filled(path, key, 2)
     path.write_bytes(before)
-    with pytest.raises(StoreError, match="older than its head"):
-        Ledger(path=path, key=key)
+    for adopt in (False, True):
+        with pytest.raises(StoreError, match="older than its head"):
+            Ledger(path=path, key=key, adopt=adopt)
 
 
 def forged(path: Path) -> None:

@@ -175,45 +175,53 @@ class LedgerFile:
             file.write(_canonical({**body, "seal": seal}) + b"\n")
 
     def _check_head(self, adopt: bool) -> None:
-        if adopt:
-            self._cut()
-            self._write_head()
-            return
+        """Refuse a file that is not the one of its head, or older; `adopt` does not excuse entries that are missing."""
         way_out = (
             "If this is the only copy and nothing was spent from another one since, accept it: Ledger(path=…, "
             "adopt=True)"
         )
-        try:
-            body = json.loads(self.head.read_bytes())
-            seal = bytes.fromhex(body.pop("seal"))
-            lines, last = int(body["lines"]), str(body["last"])
-            inode, device, path = body["inode"], body["device"], body["path"]
-        except FileNotFoundError:
-            raise StoreError(
-                f"the head {self.head} of the ledger is missing, so nothing shows that {self.path} is the newest "
-                f"copy. {way_out}"
-            ) from None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise StoreError(f"the head {self.head} of the ledger cannot be read. {way_out}") from None
-        if not hmac.compare_digest(seal, self._hash(b"head", _canonical(body))):
-            raise StoreError(f"the head {self.head} of the ledger was changed. {way_out}")
-        here = self._place()
-        if inode != here["inode"] or (device != here["device"] and path != here["path"]):
-            raise StoreError(
-                f"{self.path} is a copy of the ledger {path}: two copies would spend one budget twice. Use the "
-                f"original. {way_out}"
-            )
         known = self._links()
-        if not 1 <= lines <= len(known) or known[lines - 1] != last:
+        try:
+            head = self._read_head()
+        except StoreError as error:
+            if not adopt:
+                raise StoreError(f"{error}. {way_out}") from None
+            head = {"lines": len(known), "last": known[-1] if known else "", **self._place()}
+        lines, here = head["lines"], self._place()
+        if not 1 <= lines <= len(known) or known[lines - 1] != head["last"]:
             raise StoreError(
                 f"the ledger {self.path} lacks entries that its head names: it is older than its head, or was cut. Put "
                 "the newest ledger back; if it is lost, all of its budget counts as spent"
             )
-        if len(known) > lines + 1:
+        moved = head["inode"] != here["inode"] or (head["device"] != here["device"] and head["path"] != here["path"])
+        if moved and not adopt:
+            raise StoreError(
+                f"{self.path} is a copy of the ledger {head['path']}: two copies would spend one budget twice. Use the "
+                f"original. {way_out}"
+            )
+        if len(known) > lines + 1 and not adopt:
             raise StoreError(f"the head {self.head} of the ledger is older than the ledger. {way_out}")
         self._cut()
-        if len(known) > lines:  # a crash between the line and the head: it counts as spent
+        if len(known) > lines or adopt:  # a crash between the line and the head: it counts as spent
             self._write_head()
+
+    def _read_head(self) -> dict[str, Any]:
+        """The head, if nobody has changed it."""
+        try:
+            body = json.loads(self.head.read_bytes())
+            seal = bytes.fromhex(body.pop("seal"))
+            if body["format"] != HEAD_FORMAT or not isinstance(body["lines"], int):
+                raise ValueError(body["format"])
+            _ = body["last"], body["inode"], body["device"], body["path"]
+        except FileNotFoundError:
+            raise StoreError(
+                f"the head {self.head} of the ledger is missing, so nothing shows that {self.path} is the newest copy"
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise StoreError(f"the head {self.head} of the ledger cannot be read") from None
+        if not hmac.compare_digest(seal, self._hash(b"head", _canonical(body))):
+            raise StoreError(f"the head {self.head} of the ledger was changed")
+        return body
 
     def _links(self) -> list[str]:
         link, links = START, []
