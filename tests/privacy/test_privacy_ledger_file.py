@@ -101,14 +101,16 @@ def test_a_fork_cannot_spend_and_keeps_no_lock(tmp_path: Path, in_file: bool) ->
     mine, theirs = context.Pipe()
     child = context.Process(target=_in_child, args=(ledger, theirs))
     child.start()
-    assert "before a fork" in mine.recv()
-    ledger.spend("parent", PART)
-    ledger.close()
-    if in_file:  # the child lives, and must not hold the lock that the parent gave back
-        with Ledger(path=path) as again:
-            assert [entry.name for entry in again.entries] == ["parent"]
-    mine.send(None)
-    child.join()
+    try:
+        assert "before a fork" in mine.recv()
+        ledger.spend("parent", PART)
+        ledger.close()
+        if in_file:  # the child lives, and must not hold the lock that the parent gave back
+            with Ledger(path=path) as again:
+                assert [entry.name for entry in again.entries] == ["parent"]
+    finally:
+        mine.send(None)
+        child.join()
 
 
 @pytest.mark.parametrize("with_head", [False, True])

@@ -208,7 +208,7 @@ class LedgerFile:
     def _read_head(self) -> dict[str, Any]:
         """The head, if nobody has changed it."""
         try:
-            body = json.loads(self.head.read_bytes())
+            body: dict[str, Any] = json.loads(self.head.read_bytes())
             seal = bytes.fromhex(body.pop("seal"))
             if body["format"] != HEAD_FORMAT or not isinstance(body["lines"], int):
                 raise ValueError(body["format"])
