@@ -108,7 +108,18 @@ class SnapshotError(EvercountError):
 
 
 class StoreError(EvercountError):
-    """The durable store refuses: locked by another writer, tampered with, rolled back or unreadable."""
+    """The durable store refuses: locked by another writer, tampered with, rolled back or unreadable.
+
+    `str(error)` may be shown to anybody. `detail` is for the operator: it may name hosts, files and streams.
+    """
+
+    def __init__(self, message: str, detail: str = "") -> None:
+        self.detail = detail
+        super().__init__(message)
+
+    def for_operator(self) -> str:
+        """The message with its detail, for the operator's eyes."""
+        return f"{self} ({self.detail})" if self.detail else str(self)
 
     exit_code = 5
 

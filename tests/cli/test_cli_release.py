@@ -356,7 +356,7 @@ def test_a_second_noise_stream_has_to_be_asked_for(folder: Path) -> None:
     first = Path("out.csv").read_bytes(), Path("out.csv.state").read_bytes()
     done = run("events.csv", "--new-noise-stream", end=at(5))
     assert done.exit_code == 0
-    assert "Together with 1 earlier noise stream over the same data: epsilon=1.45468" in done.stderr
+    assert "Together with 1 earlier noise stream over the same data: epsilon=1.40326, delta=2e-06" in done.stderr
     assert (Path("out.1.csv").read_bytes(), Path("out.csv.state.1").read_bytes()) == first
     assert rows() != rows("out.1.csv")
     again = run("events.csv", "--new-noise-stream", end=at(5), epsilon="0.5")

@@ -24,7 +24,6 @@ ALLOWED = {
     "reproduce/simulate.py: getattr(totals, f.name)": 1,
     # names of a tuple in the line above
     "local/losses.py: getattr(self, name)": 2,
-    "store/database.py: getattr(self, name, None)": 1,
     # modules of this folder, which also run as plain scripts
     "reproduce/gpu_bench.py: import_module(f'{__package__}.kernel_triton' if __package__ else 'kernel_triton')": 1,
     "reproduce/gpu_bench.py: import_module(f'{__package__}.simulate_torch' if __package__ else 'simulate_torch')": 1,

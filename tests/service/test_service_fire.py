@@ -270,13 +270,6 @@ def forge() -> Iterator[Forge]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    made = Postgres()
-    yield made
-    made.close()
-
-
 def test_sqlite_survives_kills(tmp_path: Path, forge: Forge) -> None:
     place = str(tmp_path / "fire.db")
     check(place, None, *under_fire(forge, place, None, kills=6, seed=11))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ import pytest
 from evercount.errors import ParameterError, StoreError
 from evercount.store import Reading, Store
 from evercount.store.database import parse_url
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import Postgres
 
 SECOND = """
@@ -28,13 +25,6 @@ except StoreError as error:
 else:
     print("opened")
 """
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    made = Postgres()
-    yield made
-    made.close()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

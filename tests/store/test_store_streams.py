@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from evercount.errors import HorizonReached, InputError, ParameterError, StoreEr
 from evercount.noise import Secret
 from evercount.store import Accepted, Batch, Conflict, Declaration, Store, TooEarly
 from evercount.store.open_stream import encode_events
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import Postgres
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
@@ -24,13 +21,6 @@ HOUR = {**HISTOGRAM, "tick": "1h", "start": "2026-01-01T00:00:00Z", "horizon": 1
 START = Declaration.from_dict(HOUR).start
 assert START is not None
 Open = Callable[[], Store]
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    made = Postgres()
-    yield made
-    made.close()
 
 
 @pytest.fixture(params=["sqlite", "sqlite, encrypted", "postgresql"])
@@ -237,7 +227,7 @@ def test_a_group_keeps_what_is_legal_of_it(opened: Open) -> None:
         {"start": "yesterday"}, {"start": True}, {"start": 1e300}, {"horizon": 0}, {"horizon": True}, {"horizon": 1.5},
         {"late": "never"}, {"public": 1}, {"description": 5}, {"description": "x" * 2001}, {"extra": 1},
         {"query": {"name": "nothing"}}, {"query": {"name": "prefix", "parameters": {"encode": "os:system"}}},
-        {"query": {"name": "histogram", "parameters": {"keys": 10**6}}}, {"query": {"name": "histogram"}},
+        {"query": {"name": "histogram"}},
         {"query": {"name": "histogram", "parameters": {"keys": [[]]}}}, {"query": 5}, {"budget": 5},
         {"budget": {"epsilon": 0, "delta": 0.1}}, {"budget": {"epsilon": "1", "delta": 0.1}}, {"budget": {}},
         {"postprocess": "monotone"}, {"postprocess": ["tidy"]},
@@ -284,7 +274,7 @@ def test_missed_ticks_are_the_same_whether_closed_together_or_one_by_one(
 def test_unknown_names_are_named(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.db")
     with pytest.raises(StoreError, match="no stream"):
-        store.stream_row("none")
+        store.declaration("none")
     with pytest.raises(UnknownName, match="description"):
         Declaration.from_dict({**HOUR, "descripton": ""})
     store.close()

@@ -18,7 +18,7 @@ from evercount.cli.release_command import release
 from evercount.cli.reproduce_command import reproduce
 from evercount.cli.serve_command import serve
 from evercount.cli.store_command import store
-from evercount.errors import EvercountError
+from evercount.errors import EvercountError, StoreError
 
 
 class Commands(TyperGroup):
@@ -29,7 +29,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except EvercountError as error:
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(f"error: {error.for_operator() if isinstance(error, StoreError) else error}", err=True)
             raise typer.Exit(error.exit_code) from None
 
 

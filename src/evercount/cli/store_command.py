@@ -30,17 +30,17 @@ def verify(
     from evercount.store.rollback_guard import HeadFile, default_path
 
     reading = Reading.open(db)
+    lock = None
     try:
         file = HeadFile(head or default_path(reading.database))
+        lock = Database(db) if adopt else None  # nobody may write between the check and the new head
         wrong = reading.verify(None if adopt else file)
         if adopt and not wrong:
-            lock = Database(db)  # nobody may write meanwhile
-            try:
-                file.write(reading.store_identity(), reading.current_heads())
-            finally:
-                lock.close()
+            file.write(*reading.current_heads())
         names = reading.names()
     finally:
+        if lock is not None:
+            lock.close()
         reading.close()
     for line in wrong:
         typer.echo(f"WRONG  {line}")
@@ -80,6 +80,7 @@ def export_releases(
     """Write all releases of a stream: tick, start, cell, value, std, low, high. Published numbers only."""
     import csv
 
+    from evercount._safe_files import refuse_link
     from evercount.errors import UnknownName
     from evercount.store import Reading
 
@@ -89,6 +90,8 @@ def export_releases(
     try:
         labels = reading.declaration(stream).query.labels
         columns = ("tick", "start", "cell", "value", "std", "low", "high")
+        if output:
+            refuse_link("--output", output)
         file = output.open("w", newline="", encoding="utf-8") if output else sys.stdout
         try:
             writer = csv.writer(file)

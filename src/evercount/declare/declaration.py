@@ -20,7 +20,7 @@ from evercount.declare.schedule import MANUAL, Schedule, format_utc, zone_named
 from evercount.declare.schedule import parse_time as _parse_time
 from evercount.engine.build import check_postprocess
 from evercount.engine.stream import Stream
-from evercount.errors import ParameterError, TooLarge, UnknownName
+from evercount.errors import ParameterError, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries import Query, build_query
@@ -28,8 +28,6 @@ from evercount.text_rules import check_public_text, stored_texts
 
 Late = Literal["drop", "next"]
 
-MOST_CELLS = 1_000_000
-"""Cells of one declared stream; each is a row per tick."""
 LONGEST_DESCRIPTION = 2000
 LARGEST_HORIZON = 2**40
 STREAM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -110,8 +108,6 @@ class StreamDeclaration:
             raise UnknownName("late rule", self.late, get_args(Late))
         if not isinstance(self.public, bool):
             raise ParameterError(f"public must be true or false, got {self.public!r:.80}")
-        if max(self.query.cells, self.query.outputs) > MOST_CELLS:
-            raise TooLarge(f"a declared stream has at most {MOST_CELLS} cells; this query has {self.query.cells}")
         if self.columns is not None:
             self._check_columns(self.columns)
 

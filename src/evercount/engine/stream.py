@@ -16,6 +16,7 @@ from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Release, Releases
 from evercount.engine.retry import Seen
 from evercount.engine.snapshot_format import pack, unpack
+from evercount.engine.spend import spend_for
 from evercount.engine.user_counting import (
     Counting,
     cap_run,
@@ -37,7 +38,7 @@ from evercount.factorizations import check_horizon
 from evercount.mechanisms import NOISES
 from evercount.mechanisms.exact.exact_noise import PrecisionReached
 from evercount.noise import NoiseOwner, Secret
-from evercount.privacy import Budget
+from evercount.privacy import Budget, Ledger
 from evercount.queries.base import Query
 from evercount.queries.user_cap import UserState, initial_users
 from evercount.queries.window import Window
@@ -59,7 +60,7 @@ class Stream(NoiseOwner):
     past. A stream is for one thread at a time, and for the process that made it. One secret may serve several streams
     if their declarations differ: each has a key of its own. A second live stream of the same secret and declaration is
     refused; `replay=True` allows it for an audit: such a stream says that it must not be published, and gives no
-    snapshot, so that no store can take it.
+    snapshot, so that no store can take it. With `ledger` its budget is spent there when it is built (`spend.py`).
     """
 
     owner_noun: ClassVar[str] = "stream"
@@ -76,6 +77,7 @@ class Stream(NoiseOwner):
         secret: Secret | None = None,
         postprocess: Iterable[str] = (),
         replay: bool = False,
+        ledger: Ledger | None = None,
     ) -> None:
         if not isinstance(query, Query):
             raise ParameterError(f"the first argument must be a query such as Count(), got {query!r}")
@@ -104,6 +106,8 @@ class Stream(NoiseOwner):
         self._counting: Counting | None = None
         self._torn = False  # whether an interruption left it between two ticks
         self._last_scale: list[Any] | None = None
+        if ledger is not None:  # last: a stream that cannot be built spends nothing, and one that is built has spent
+            spend_for(self, ledger, secret)
 
     # -- public facts ---------------------------------------------------------------------------------------------
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evercount._safe_files import replaced
 from evercount.declare.declaration import StreamDeclaration
 from evercount.files.count_rows import REASONS, placed, prepare, unreadable
 from evercount.files.source import CHUNK, LINE, Source, connect
@@ -68,16 +68,15 @@ def find_rejects(source: Source, declaration: StreamDeclaration, scratch: Path) 
 def write_rejects(path: Path, rejects: Iterable[Reject]) -> list[Reject]:
     """Write all bad rows as CSV (line, reason, row) and return the first few."""
     few: list[Reject] = []
-    with os.fdopen(
-        os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w", newline="", encoding="utf-8"
-    ) as file:
-        os.fchmod(file.fileno(), 0o600)  # also where it was there before
+    with replaced(path) as raw:
+        file = io.TextIOWrapper(raw, encoding="utf-8", newline="")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(FIELDS)
         for reject in rejects:
             writer.writerow((reject.line, reject.reason, reject.text))
             if len(few) < FEW:
                 few.append(reject)
+        file.detach()  # it is written to `raw`, which is brought to the disk and closed here
     return few
 
 

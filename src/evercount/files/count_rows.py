@@ -6,7 +6,6 @@ is either counted or bad, never both.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -227,19 +226,22 @@ def _fields(source: Source, columns: Columns, number: bool) -> str:
         chosen = ["row_number() OVER () AS n"] * number + ["*"] * (source.kind == "csv") + parts
         return f"SELECT {', '.join(chosen)} FROM {source.scan()}"
     used = {short: name for short, name in names.items() if name}
-    paths = ", ".join("'" + ("$." + json.dumps(name)).replace("'", "''") + "'" for name in used.values())
+    paths = ", ".join(_pointer(name) for name in used.values())
     parts = [f"f[{list(used).index(short) + 1}] AS {short}" if short in used else f"NULL AS {short}" for short in names]
     if columns.value:  # a text that looks like a number is not one, and neither is true
-        path = "'" + ("$." + json.dumps(columns.value)).replace("'", "''") + "'"
-        parts[2] = (
-            f"CASE WHEN json_type({LINE}, {path}) IN ('UBIGINT', 'BIGINT', 'DOUBLE') THEN {parts[2][:-5]} END AS v"
-        )
+        kind = f"json_type({LINE}, {_pointer(columns.value)})"
+        parts[2] = f"CASE WHEN {kind} IN ('UBIGINT', 'BIGINT', 'DOUBLE') THEN {parts[2][:-5]} END AS v"
     count_rows = "row_number() OVER () AS n, " if number else ""
     return (
         f"SELECT *, {', '.join(parts)} FROM (SELECT *, CASE WHEN json_valid({LINE}) THEN "
         f"json_extract_string({LINE}, [{paths}]) END AS f FROM (SELECT {count_rows}{LINE} FROM {source.scan()}) "
         f"WHERE trim({LINE}, ' \t\r') <> '')"
     )
+
+
+def _pointer(name: str) -> str:
+    """SQL: the JSON pointer (RFC 6901) of a field. In a JSONPath, * would be every field, and ü none."""
+    return "'/" + name.replace("~", "~0").replace("/", "~1").replace("'", "''") + "'"
 
 
 def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:

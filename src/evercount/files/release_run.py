@@ -6,7 +6,7 @@ the horizon. The rows have no say in it. If the last event decided, the length o
 
 from __future__ import annotations
 
-import math
+import glob
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +15,7 @@ from typing import IO
 
 import numpy as np
 
+from evercount._safe_files import new_mode, refuse_link, replaced
 from evercount._validate import stated
 from evercount.declare.declaration import StreamDeclaration
 from evercount.engine.close_ticks import close_ticks
@@ -29,7 +30,7 @@ from evercount.files.sink import output_kind, parquet_modules, write_releases
 from evercount.files.source import Prefix, Source, freeze, open_source
 from evercount.noise import Secret
 from evercount.privacy import Budget
-from evercount.privacy.composition import check_same_unit, composed_epsilon
+from evercount.privacy.composition import spent_together
 from evercount.text_rules import check_public_text
 
 CHARTS = (".png", ".svg", ".pdf")
@@ -127,7 +128,7 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
             except OSError as error:
                 raise StoreError(f"the run could not be published: {error.strerror or error}") from error
         if job.plot is not None and places.output is not None and places.output.exists():
-            _plot(job, places.output, stream)
+            _plot(job, places.output, stream, scratch)
         return Outcome(
             first,
             stop - 1,
@@ -186,33 +187,16 @@ def _closed(
 
 
 def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
-    """What all noise streams over the same data promise together.
+    """What all noise streams over the same data promise together, by the rule of `spent_together`.
 
-    Guarantee. Gaussian and pure mechanisms compose (`privacy/composition.proof.md`), where μ belongs to the δ that
-    remains after the numerical error; the numerical errors add up, each scaled from its own ε to the common one, and
-    are paid from a part of the stated δ. Where they do not fit, ε and δ simply add up, which always holds. Test:
+    Guarantee. That of `spent_together`; the numbers are rounded up. Test:
     tests/files/test_release_run.py::test_composed_promise.
     """
-    spent = (*earlier, now)
-    budgets = [Budget.from_dict(one.budget) for one in spent]
-    for budget in budgets:
-        check_same_unit(budgets[0], budget)
-    epsilon, delta = sum(b.epsilon for b in budgets), sum(b.delta for b in budgets)
-    most = max(b.delta for b in budgets)
-    ideal = [b if b.pure else b.reserve(s.numeric_delta) for b, s in zip(budgets, spent, strict=True)]
-    for share in (2.0**-20, 2.0**-6, 0.5):
-        found = composed_epsilon(ideal, most * (1 - share))
-        numeric = sum(
-            s.numeric_delta * (1 + math.exp(min(found, 700.0))) / (1 + math.exp(min(b.epsilon, 700.0)))
-            for b, s in zip(budgets, spent, strict=True)
-        )
-        if numeric <= most * share:
-            epsilon, delta = found, most
-            break
+    whole = spent_together([(Budget.from_dict(one.budget), one.numeric_delta) for one in (*earlier, now)])
     return (
         f"Together with {len(earlier)} earlier noise stream{'s' * (len(earlier) > 1)} over the same data: "
-        f"epsilon={stated(epsilon)}, delta={stated(delta)} (adjacency {budgets[0].adjacency}, unit "
-        f"{budgets[0].unit})."
+        f"epsilon={stated(whole.epsilon)}, delta={stated(whole.delta)} (adjacency {whole.adjacency}, unit "
+        f"{whole.unit})."
     )
 
 
@@ -295,13 +279,15 @@ def _undone(places: Places) -> Iterator[None]:
 
 
 def _check_paths(job: Job, places: Places) -> None:
-    """No two of the files may be the same."""
+    """No two of the files may be the same, and what is written is no symbolic link (`_safe_files.py`)."""
     named = {"the input": None if job.file == "-" else job.file, "--out": places.output, "--state": places.state}
     named |= {"--rejects": job.rejects, "--plot": job.plot}
     seen: dict[Path, str] = {}
     for what, name in named.items():
         if name is None:
             continue
+        if what != "the input":
+            refuse_link(what, Path(name))
         path = Path(name).resolve()
         if path in seen:
             raise ParameterError(f"{what} and {seen[path]} are the same file {name}: name different ones")
@@ -326,21 +312,22 @@ def _check_extras(job: Job) -> None:
             raise ParameterError(f"--plot {job.plot!r}: the name must end in {', '.join(CHARTS)}")
 
 
-def _plot(job: Job, output: Path, stream: Stream) -> None:
+def _plot(job: Job, output: Path, stream: Stream, scratch: Path) -> None:
     """A chart of all released ticks, read back from the published file."""
     import duckdb
 
+    from evercount.files.source import connect
     from evercount.plotting import band_plot
 
     labels = tuple(stream.query.labels)[:8]
     reader = {"csv": "read_csv", "jsonl": "read_json", "parquet": "read_parquet"}[output_kind(job.out)]
     try:
         found = (
-            duckdb.connect()
+            connect(scratch)
             .execute(
                 f"SELECT tick, cell::VARCHAR AS cell, value, high - value AS half FROM {reader}(?) "
                 "WHERE list_contains(?, cell::VARCHAR) ORDER BY tick",
-                [str(output), list(labels)],
+                [glob.escape(str(output)), list(labels)],
             )
             .fetchnumpy()
         )
@@ -356,11 +343,10 @@ def _plot(job: Job, output: Path, stream: Stream) -> None:
     values[rows, columns], half[rows, columns] = found["value"], found["half"]
     caption = f"band: {job.level:.0%} interval per number"
     target = Path(str(job.plot))
-    half_made = target.with_name(f".new.{target.name}")
+    drawn = scratch / target.name
     try:
-        band_plot(ticks, values, half, labels, caption, half_made)
-        half_made.replace(target)
+        band_plot(ticks, values, half, labels, caption, drawn)
+        with replaced(target, new_mode(target)) as file:
+            file.write(drawn.read_bytes())
     except (OSError, ValueError) as error:
         raise EvercountError(f"{output} is published; its chart could not be written: {error}") from error
-    finally:
-        half_made.unlink(missing_ok=True)

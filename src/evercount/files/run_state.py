@@ -19,7 +19,6 @@ The state holds the secret of the noise, raw sums and user ids: it is as private
 from __future__ import annotations
 
 import base64
-import fcntl
 import hashlib
 import os
 import shutil
@@ -28,8 +27,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from evercount._safe_files import lock_exclusively, new_mode, new_private, open_private, sync_folder
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import ParameterError, SnapshotError, StoreError
 from evercount.files.source import Prefix
@@ -164,18 +164,21 @@ def locked(places: Places) -> Iterator[Path]:
     """
     lock = places.state.with_name(f".{places.state.name}.lock")
     try:
-        file = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
+        file = open_private(lock, os.O_CREAT | os.O_RDWR)
     except OSError as error:
         raise StoreError(f"the folder of {places.state} cannot be written: {error.strerror}") from error
     try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_exclusively(file)
         except OSError as error:
             raise StoreError(f"another run is using {places.state}: wait until it has ended") from error
         scratch = places.state.with_name(f".{places.state.name}.scratch")
         shutil.rmtree(scratch, ignore_errors=True)
         try:
-            scratch.mkdir(mode=0o700)
+            try:
+                scratch.mkdir(mode=0o700)
+            except OSError as error:  # a link or a folder of somebody else stands there
+                raise StoreError(f"the scratch folder {scratch} cannot be made: {error.strerror}") from error
             yield scratch
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -216,12 +219,12 @@ def commit(places: Places, state: State) -> None:
     fsync reaches the disk. Tests: tests/files/test_run_state.py, which kills a process at every step.
     """
     complete = replace(state, output=digest_of(places.pending))
-    with _private(places.new_state) as file:
+    with new_private(places.new_state) as file:
         file.write(complete.dump())
         file.flush()
         os.fsync(file.fileno())
     places.new_state.replace(places.state)
-    _sync_folder(places.state)
+    sync_folder(places.state)
     _finish(places, complete)
 
 
@@ -246,13 +249,13 @@ def archive(places: Places, state: State) -> list[Path]:
     for source, target in ((places.output, kept_output), (places.state, kept_state)):
         if source is not None and target is not None:
             half = target.with_name(f".{target.name}.new")
-            with source.open("rb") as old, _private(half) as new:
+            with source.open("rb") as old, new_private(half) as new:
                 shutil.copyfileobj(old, new)
                 new.flush()
                 os.fsync(new.fileno())
             half.chmod(source.stat().st_mode & 0o777)
             half.replace(target)
-            _sync_folder(target)
+            sync_folder(target)
             made.append(target)
     return made
 
@@ -285,25 +288,6 @@ def _finish(places: Places, state: State) -> None:
             f"{places.output} {what}, and its state {places.state} continues it: put the file back as it was, "
             "or name the right --out and --state"
         )
-    pending.chmod(places.output.stat().st_mode & 0o777 if places.output.exists() else 0o666 & ~_umask())
+    pending.chmod(new_mode(places.output))
     pending.replace(places.output)
-    _sync_folder(places.output)
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-def _private(path: Path) -> IO[bytes]:
-    path.unlink(missing_ok=True)
-    return os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "wb")
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(places.output)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from evercount._safe_files import new_private
 from evercount.engine.release_table import COLUMNS, ReleaseTable
 from evercount.errors import MissingExtra, ParameterError, StoreError
 
@@ -45,8 +46,7 @@ def write_releases(
 
     Without `old` a CSV begins with its header, unless `header` says that an earlier run has written it elsewhere.
     """
-    with os.fdopen(os.open(new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
-        os.fchmod(file.fileno(), 0o600)
+    with new_private(new) as file:
         if kind == "parquet":
             _parquet(file, old, _shown(tables, show), guarantee)
         else:

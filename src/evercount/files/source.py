@@ -7,6 +7,7 @@ declared delimiter and text columns, so that no row can change how another row i
 from __future__ import annotations
 
 import csv
+import glob
 import gzip
 import hashlib
 import io
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
+from evercount._safe_files import new_private
 from evercount.errors import InputError, MissingExtra, ParameterError
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ class Source:
     def scan(self) -> str:
         """SQL: the table function that reads the file; rows that cannot be taken apart go to DuckDB's reject tables."""
         if self.kind == "parquet":
-            return f"read_parquet({_quoted(str(self.path))})"
+            return f"read_parquet({_file(self.path)})"
         single = self.kind == "jsonl"
         # Columns go by number: names may repeat, and DuckDB does not tell "TS" from "ts".
         names = (LINE,) if single else tuple(f"c{number}" for number in range(len(self.columns)))
@@ -60,7 +62,7 @@ class Source:
             else f"delim={_quoted(self.delimiter)}, quote='\"', escape='\"'"
         )
         return (
-            f"read_csv({_quoted(str(self.path))}, auto_detect=false, header={str(not single).lower()}, {dialect}, "
+            f"read_csv({_file(self.path)}, auto_detect=false, header={str(not single).lower()}, {dialect}, "
             f"strict_mode=true, store_rejects=true, columns={{{columns}}}, "
             f"compression={_quoted('gzip' if self.compressed else 'none')})"
         )
@@ -123,7 +125,7 @@ def open_source(name: str, scratch: Path, delimiter: str = ",", stdin: IO[bytes]
     shown = "standard input" if name == "-" else name
     try:
         if name == "-":
-            with _private(link) as spool:
+            with new_private(link) as spool:
                 shutil.copyfileobj(stdin or sys.stdin.buffer, spool, CHUNK)
         else:
             path = Path(name)
@@ -131,9 +133,9 @@ def open_source(name: str, scratch: Path, delimiter: str = ",", stdin: IO[bytes]
             if stat.S_ISDIR(mode):
                 raise InputError(f"{name} is a directory: name a file, or '-' for standard input")
             if stat.S_ISREG(mode):
-                link.symlink_to(path.resolve())  # DuckDB takes * ? [ in a name for a pattern; a link has none
+                link.symlink_to(path.resolve())
             else:
-                with path.open("rb") as pipe, _private(link) as spool:
+                with path.open("rb") as pipe, new_private(link) as spool:
                     shutil.copyfileobj(pipe, spool, CHUNK)
         with link.open("rb") as file:
             head = file.read(4)
@@ -158,7 +160,7 @@ def _parquet(link: Path, shown: str, scratch: Path) -> Source:
 
     try:
         with connect(scratch) as connection:
-            rows = connection.execute(f"DESCRIBE SELECT * FROM read_parquet({_quoted(str(link))})").fetchall()
+            rows = connection.execute(f"DESCRIBE SELECT * FROM read_parquet({_file(link)})").fetchall()
     except duckdb.Error as error:
         raise InputError(f"{shown} is a damaged Parquet file") from error
     return Source(link, shown, "parquet", False, tuple(row[0] for row in rows), tuple(row[1] for row in rows))
@@ -213,7 +215,7 @@ def freeze(source: Source, scratch: Path, earlier: Prefix | None) -> tuple[Sourc
     whole, tail = scratch / "whole", scratch / "tail"
     digest, length, matched = hashlib.blake2b(digest_size=32), 0, earlier is None
     header = b""
-    with source.open_bytes() as raw, _private(whole) as copy, _private(tail) as rest:
+    with source.open_bytes() as raw, new_private(whole) as copy, new_private(tail) as rest:
         carry = b""
         while chunk := raw.read(CHUNK):
             chunk = carry + chunk
@@ -244,8 +246,9 @@ def freeze(source: Source, scratch: Path, earlier: Prefix | None) -> tuple[Sourc
     return frozen, later, Prefix(length, digest.hexdigest())
 
 
-def _private(path: Path) -> IO[bytes]:
-    return os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb")
+def _file(path: Path) -> str:
+    """SQL: exactly this file. DuckDB takes * ? [ for a pattern, also in the names of folders."""
+    return _quoted(glob.escape(str(path)))
 
 
 def _quoted(text: str) -> str:

@@ -7,8 +7,9 @@ Gaussian mechanism beside randomised response. Proof: `composition.proof.md`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
 
 from evercount._validate import check_delta
@@ -20,6 +21,93 @@ _ROUNDING = 2.0**-49
 """Relative head-room of the few products that make a mixed δ (`composition.proof.md`, section 4)."""
 _SLACK = 1e-11
 """What the largest μ or ε leaves free of δ, so that spending it is never refused for a rounding error."""
+_LEAST_DELTA = 2.0**-1022
+_ROUNDS = 64
+"""Steps of the search for ε; each is a whole evaluation, and with numerical errors below δ/2 four are enough."""
+
+
+def spent_together(entries: Sequence[tuple[Budget, float]]) -> Budget:
+    """What streams about the same events promise together, each given with its numerical δ. The one rule of the house.
+
+    The stated δ is the sum of the streams' δ (at most 1/2), and ε is the least that is proved for that δ. Why the sum:
+    it is what each stream was allowed by itself, so nothing is traded that nobody agreed to; it is the δ of plain
+    addition, so the stated ε shows directly what exact composition saves; and it does not depend on the order.
+
+    Args:
+        entries: (budget, numeric δ) of each stream: the promise of the whole stream, and the part of its δ that pays
+            for finite arithmetic, as `Stream.numeric_delta` states it. One entry alone is its own promise.
+
+    Returns:
+        The budget of all of them, never above (Σε, Σδ).
+
+    Raises:
+        ParameterError: no entries, entries about different units, or deltas that add up to 1 or more and no proof of
+            less.
+
+    **Guarantee.** All releases of all entries together are (epsilon, delta)-DP: `composition.proof.md`, section 5.
+    Assumes that each stream is pure where its δ is 0, else Gaussian and calibrated to δ less the numerical δ. Tests:
+    `tests/privacy/test_privacy_together.py`, test_the_stated_promise_is_never_below_the_truth.
+
+    >>> both = spent_together([(Budget(0.5, 1e-9), 0.0), (Budget(0.5, 1e-9), 0.0)])
+    >>> both.epsilon < 1.0, both.delta == 2e-9
+    (True, True)
+    """
+    if not entries:
+        raise ParameterError("spent_together needs at least one budget.")
+    budgets = [budget for budget, _ in entries]
+    for budget in budgets:
+        check_same_unit(budgets[0], budget)
+    if len(budgets) == 1:
+        return budgets[0]
+    plain = round_up(sum((Fraction(budget.epsilon) for budget in budgets), Fraction(0)))
+    summed = round_up(sum((Fraction(budget.delta) for budget in budgets), Fraction(0)))
+    delta = min(
+        float(sum(Decimal(repr(budget.delta)) for budget in budgets)), 0.5
+    )  # as people add them: 3 × 1e-9 = 3e-9
+    ideal = [budget.reserve(numeric) if numeric else budget for budget, numeric in entries]
+    numerics = [(numeric, budget.epsilon) for budget, numeric in entries]
+    exact = least_epsilon(compose_mu(map(spent_mu, ideal)), pure_sum(ideal), delta, numerics)
+    if exact is not None and (exact < plain or delta == 0.5):
+        # ε = 0 is no budget; the plain sum is above it and holds as well
+        return replace(budgets[0], epsilon=exact or plain, delta=delta, calibration="tight")
+    if summed >= 1:
+        raise ParameterError("the streams' deltas add up to 1 or more: together they promise nothing.")
+    return replace(budgets[0], epsilon=plain, delta=summed, calibration="tight")
+
+
+def least_epsilon(
+    mu: float, pure: Fraction, delta: float, numerics: Sequence[tuple[float, float]] = ()
+) -> float | None:
+    """The least ε ≥ `pure` with δ_mix(ε) + Σ numerical δ at ε ≤ `delta`, rounded up; None where there is none.
+
+    `numerics` are (numerical δ, the ε that it was computed at). The core of `spent_together` and of `Ledger`.
+
+    **Guarantee.** With μ and `pure` of the ideal mechanisms the whole is (result, delta)-DP. The search rises from
+    ε = 0 and never passes the least solution (`composition.proof.md`, section 5). Test:
+    `tests/privacy/test_privacy_together.py::test_the_least_epsilon_is_the_least`.
+    """
+    epsilon = 0.0
+    for _ in range(_ROUNDS):
+        price = sum((Fraction(numeric_at(numeric, own, epsilon)) for numeric, own in numerics), Fraction(0))
+        left = round_down(Fraction(delta) - price)
+        if left < (_LEAST_DELTA if mu else 0.0):
+            return None
+        found = epsilon_of(mu, pure, left)
+        if found <= epsilon:
+            return found
+        epsilon = found
+    return None
+
+
+def numeric_at(numeric: float, own: float, epsilon: float) -> float:
+    """A numerical δ that was computed at the ε `own`, restated at a larger `epsilon`: (1 + e^ε)/(1 + e^own) as much.
+
+    Rounded up; never less than it was (`mechanisms/exact/exact_noise.proof.md`, theorem).
+    """
+    if not numeric or epsilon <= own:
+        return numeric
+    ratio = math.exp(min(epsilon - own, 700.0)) * (1 + math.exp(-epsilon)) / (1 + math.exp(-own))  # without overflow
+    return min(1.0, numeric * ratio * (1 + 1e-12))
 
 
 def compose(budgets: Iterable[Budget], delta: float | None = None) -> Budget:

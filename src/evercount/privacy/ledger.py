@@ -1,17 +1,21 @@
 """Ledger: one total budget, spent by several streams about the same events; it refuses to overspend.
 
 Entries are immutable and only ever added. They add up as `composition.py` says, and the δ that streams reserve for
-numerical error adds up beside it.
+numerical error adds up beside it. With a path the ledger is kept in a file that one Ledger at a time has open, and
+that shows when entries were changed or removed (`ledger_file.py`). A ledger is never copied.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import threading
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
 
 from evercount._validate import check_number
 from evercount.errors import BudgetExceeded, EvercountError, ParameterError, SnapshotError
@@ -20,20 +24,23 @@ from evercount.privacy.budget import Budget
 from evercount.privacy.composition import (
     check_same_unit,
     compose_mu,
-    epsilon_of,
     largest_mu,
     largest_pure,
+    least_epsilon,
     mixed_delta_upper,
+    numeric_at,
     pure_sum,
     round_down,
     round_up,
     spent_mu,
 )
+from evercount.privacy.ledger_file import LedgerFile
 
 _FORMAT = "evercount-ledger"
 _VERSION = 2
 _READABLE = (1, 2)
 """Version 1 knew no pure entries; its files read the same."""
+_FIELDS = {"sequence", "name", "mu", "budget", "numeric_delta", "note"}
 _LEAST_DELTA = 2.0**-1022
 
 
@@ -47,6 +54,8 @@ class Entry:
     budget: Budget
     numeric_delta: float = 0.0
     note: str = ""
+    stream: str = ""
+    """What tells this stream from every other, where `Stream(..., ledger=...)` has spent."""
 
     @property
     def epsilon(self) -> float:
@@ -67,6 +76,16 @@ class Entry:
 class Ledger:
     """What has been spent of `total`. Safe to use from several threads.
 
+    Args:
+        total: the budget that all entries share. For a file that exists it may be left away, or must be the same.
+        path: the file that keeps the ledger; it is created, or continued, and locked until `close` or the end of the
+            with-block. None: the ledger lives in this process only. A file of an earlier version (the text of
+            `to_json`) is taken over: its entries become the first ones of the chain.
+        key: 16 to 64 random bytes that key the chain of a file. With it nobody who lacks the key can change, remove or
+            add entries unseen; without it only accidents and careless edits are seen (`ledger_file.py`).
+        head: where the head of the chain is kept; default `<path>.head`.
+        adopt: accept a file whose head is missing or names another copy. Only if nothing was spent elsewhere since.
+
     **Guarantee.** The streams of all entries together, with the numerical error that each declared, are
     (total.epsilon, total.delta)-DP, also where they run side by side and inputs depend on earlier releases. Let ε_p be
     Σε of the pure entries and μ = √Σμ² of the others. After every `spend` ε_p ≤ ε in exact arithmetic, and
@@ -78,14 +97,109 @@ class Ledger:
     calibrated with the budget of its entry (for a stream with numerical error: `numeric_delta` is the δ by which it may
     miss the ideal mechanism, for the ε of `total`). Proof: `composition.proof.md`. Tests:
     `tests/privacy/test_privacy_ledger.py`, test_ledger_never_exceeds_its_total, test_mixed_profile_against_oracle.
+
+    One budget is spent once: a copy of the object (copy, pickle, fork) cannot spend, a second Ledger on the same file
+    is refused while the first is open, and a copy of the file is refused. A spend is on the disk before `spend`
+    returns. Tests: `tests/privacy/test_privacy_ledger_file.py`.
+
+    >>> ledger = Ledger(Budget(1.0, 1e-9))
+    >>> ledger.spend("hourly counts", Budget(0.5, 1e-9)).sequence
+    0
     """
 
-    def __init__(self, total: Budget) -> None:
-        if not isinstance(total, Budget):
+    def __init__(
+        self,
+        total: Budget | None = None,
+        path: str | Path | None = None,
+        *,
+        key: bytes | None = None,
+        head: str | Path | None = None,
+        adopt: bool = False,
+    ) -> None:
+        if total is not None and not isinstance(total, Budget):
             raise ParameterError(f"a ledger starts from a Budget, not {type(total).__name__}.")
-        self._total = total
+        if path is None and (total is None or key is not None or head is not None or adopt):
+            raise ParameterError("a ledger without a path starts from a Budget; key, head and adopt go with a path.")
         self._entries: tuple[Entry, ...] = ()
         self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._copy = False
+        self._file: LedgerFile | None = None
+        if path is None:
+            assert total is not None
+            self._total = total
+            return
+        file = LedgerFile(path, key, head, adopt)
+        try:
+            self._load(file, total)
+        except BaseException:
+            file.close()
+            raise
+        self._file = file
+
+    def _load(self, file: LedgerFile, total: Budget | None) -> None:
+        """The entries of a file; a new or an old one gets its first lines."""
+        if not file.records:
+            if file.old is not None:
+                earlier = Ledger.from_json(file.old)
+                self._total, self._entries = earlier._total, earlier._entries
+            elif total is None:
+                file.path.unlink()  # an empty file that this call has made
+                raise ParameterError(f"there is no ledger at {file.path}: give its total to start one.")
+            else:
+                self._total = total
+            self._check_total(total)
+            file.begin([_to_dict(entry) for entry in self._entries], self._total.to_dict())
+            return
+        try:
+            self._total = Budget.from_dict(file.records[0]["total"])
+            for number, item in enumerate(file.records[1:]):
+                self._restore(number, item)
+        except (EvercountError, KeyError, TypeError, ValueError) as error:
+            raise SnapshotError(f"the ledger {file.path} is damaged or was changed: {error}") from error
+        self._check_total(total)
+
+    def _check_total(self, total: Budget | None) -> None:
+        if total is not None and total != self._total:
+            raise ParameterError(f"the ledger's total is {self._total!r}, not {total!r}: leave the total away.")
+
+    def close(self) -> None:
+        """Give the file's lock back; this object spends no more."""
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_file", None) is not None:
+            self.close()
+
+    def __copy__(self) -> NoReturn:
+        raise ParameterError("a ledger is not copied: two copies would spend one budget twice; pass the ledger itself")
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        self.__copy__()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise ParameterError("a ledger is not pickled: keep it in a file (path=…), and open that where it is needed")
+
+    def _check_may_spend(self) -> None:
+        if self._copy:
+            raise ParameterError(
+                "this ledger was read from text: it is a copy, and spends nothing. Open the ledger's file, "
+                "Ledger(path=…); to continue from the text, write it to a file and open that."
+            )
+        if self._process != os.getpid():
+            raise ParameterError(
+                "this ledger was opened before a fork: parent and child would spend one budget twice. Open it in the "
+                "process that spends, Ledger(path=…)."
+            )
+        if self._file is not None and self._file.closed:
+            raise ParameterError(f"the ledger {self._file.path} is closed: open it again.")
 
     @property
     def total(self) -> Budget:
@@ -98,46 +212,64 @@ class Ledger:
         return self._entries
 
     def spend(
-        self, name: str, budget: Budget, note: str = "", numeric_delta: float = 0.0, *, restated: bool = False
+        self,
+        name: str,
+        budget: Budget,
+        note: str = "",
+        numeric_delta: float = 0.0,
+        *,
+        restated: bool = False,
+        stream: str = "",
     ) -> Entry:
         """Record a stream and return its entry, or raise BudgetExceeded with nothing recorded.
 
         `numeric_delta` is the stream's own, which was computed at the ε of `budget`; it is restated at the total's ε,
         where it costs (1+e^ε_total)/(1+e^ε) times as much (`mechanisms/exact/exact_noise.proof.md`, theorem), unless it
         is `restated` already. A budget with δ = 0 is a pure entry. A sparse counter with δ > 0 has a pure part and a
-        Gaussian one and takes two entries (`SparsePlan.budgets`).
+        Gaussian one and takes two entries (`SparsePlan.budgets`). `stream` identifies the stream; one that has spent
+        already is refused.
         """
+        self._check_may_spend()
         if not isinstance(name, str) or not name:
             raise ParameterError(f"an entry needs a name, not {name!r}.")
         if not isinstance(budget, Budget):
             raise ParameterError(f"an entry spends a Budget, not {type(budget).__name__}.")
-        if not isinstance(note, str):
-            raise ParameterError(f"a note is text, not {note!r}.")
+        if not isinstance(note, str) or not isinstance(stream, str):
+            raise ParameterError(f"a note and a stream's identifier are texts, not {note!r} and {stream!r}.")
         check_same_unit(self._total, budget)
         numeric = check_number("numeric_delta", numeric_delta)
         if numeric < 0:
             raise ParameterError(f"numeric_delta must not be negative, not {numeric_delta!r}.")
-        return self._record(name, budget, note, numeric if restated else self._at_total(numeric, budget.epsilon))
-
-    def _at_total(self, numeric: float, epsilon: float) -> float:
-        """A numerical δ that was computed at `epsilon`, restated at the total's ε."""
-        if not numeric or self._total.epsilon <= epsilon:
-            return numeric
-        total = self._total.epsilon
-        # (1 + e^total)/(1 + e^ε), without overflow
-        ratio = math.exp(min(total - epsilon, 700.0)) * (1 + math.exp(-total)) / (1 + math.exp(-epsilon))
-        return min(1.0, numeric * ratio * (1 + 1e-12))
-
-    def _record(self, name: str, budget: Budget, note: str, numeric: float) -> Entry:
-        mu = spent_mu(budget)
+        if not restated:
+            numeric = numeric_at(numeric, budget.epsilon, self._total.epsilon)
         with self._lock:
-            if any(entry.name == name for entry in self._entries):
+            entry = self._checked(name, budget, note, numeric, stream)
+            if self._file is not None:
+                before = len(self._file.records)
+                try:
+                    self._file.append(_to_dict(entry))
+                finally:
+                    if len(self._file.records) > before:  # it is on the disk, also where the head could not be written
+                        self._entries = (*self._entries, entry)
+            else:
+                self._entries = (*self._entries, entry)
+        return entry
+
+    def _checked(self, name: str, budget: Budget, note: str, numeric: float, stream: str) -> Entry:
+        """The next entry, if its name is free and it fits."""
+        for entry in self._entries:
+            if stream and entry.stream == stream:
+                raise ParameterError(
+                    f"this stream (its secret and its declaration) has spent already, as {entry.name!r}. Continue from "
+                    "its snapshot with Stream.restore, which spends nothing. If it was lost before its first release, "
+                    "start again with a new secret, which spends again."
+                )
+            if entry.name == name:
                 raise ParameterError(f"the ledger already has an entry {name!r}: names are unique.")
-            entries = (*self._entries, Entry(len(self._entries), name, mu, budget, numeric, note))
-            if not _fits(self._total, entries):
-                raise BudgetExceeded(_refusal(self._total, self._entries, entries[-1]))
-            self._entries = entries
-        return entries[-1]
+        made = Entry(len(self._entries), name, spent_mu(budget), budget, numeric, note, stream)
+        if not _fits(self._total, (*self._entries, made)):
+            raise BudgetExceeded(_refusal(self._total, self._entries, made))
+        return made
 
     @property
     def mu(self) -> float:
@@ -152,13 +284,16 @@ class Ledger:
     def spent(self) -> float:
         """The ε that all entries have spent, at the total's δ less the numerical error (rounded up).
 
-        It is never below Σε of the pure entries, although some of δ could be traded for a little of that.
+        It is never below Σε of the pure entries, although some of δ could be traded for a little of that. The rule is
+        that of `spent_together`, at the δ of the total instead of the sum of the entries' δ.
         """
         entries = self._entries
         if not entries:
             return 0.0
-        mu = compose_mu(entry.mu for entry in entries)
-        return epsilon_of(mu, pure_sum(entry.budget for entry in entries), _delta_left(self._total, entries))
+        mu, pure = compose_mu(entry.mu for entry in entries), pure_sum(entry.budget for entry in entries)
+        numerics = [(entry.numeric_delta, self._total.epsilon) for entry in entries]
+        found = least_epsilon(mu, pure, self._total.delta, numerics)
+        return self._total.epsilon if found is None else found
 
     def remaining(self, *, pure: bool = False) -> Budget | None:
         """The largest budget that still fits in one piece, at the total's δ where possible; None if none.
@@ -170,30 +305,23 @@ class Ledger:
     # -- JSON ------------------------------------------------------------------------------------------------
 
     def to_json(self) -> str:
-        """The ledger as JSON text; `from_json` gives an equal ledger."""
+        """The ledger as JSON text, for the eye and for `from_json`. A ledger that lasts is kept in a file (`path`)."""
         return json.dumps(
             {
                 "format": _FORMAT,
                 "version": _VERSION,
                 "total": self._total.to_dict(),
-                "entries": [
-                    {
-                        "sequence": entry.sequence,
-                        "name": entry.name,
-                        "mu": entry.mu,
-                        "budget": entry.budget.to_dict(),
-                        "numeric_delta": entry.numeric_delta,
-                        "note": entry.note,
-                    }
-                    for entry in self._entries
-                ],
+                "entries": [_to_dict(entry) for entry in self._entries],
             },
             indent=2,
         )
 
     @classmethod
     def from_json(cls, text: str) -> Ledger:
-        """The ledger of `to_json`; entries are checked again, damage or overspending is a SnapshotError."""
+        """The ledger of `to_json`, to be read: it is a copy, so it spends nothing.
+
+        Entries are checked again; damage or overspending is a SnapshotError.
+        """
         try:
             data = json.loads(text)
             if not isinstance(data, dict) or data.get("format") != _FORMAT:
@@ -203,6 +331,7 @@ class Ledger:
             ledger = cls(Budget.from_dict(data["total"]))
             for number, item in enumerate(data["entries"]):
                 ledger._restore(number, item)
+            ledger._copy = True
         except SnapshotError:
             raise
         except (EvercountError, KeyError, TypeError, ValueError) as error:
@@ -210,12 +339,15 @@ class Ledger:
         return ledger
 
     def _restore(self, number: int, item: dict[str, Any]) -> None:
-        if set(item) != {"sequence", "name", "mu", "budget", "numeric_delta", "note"} or item["sequence"] != number:
+        if set(item) - {"stream"} != _FIELDS or item["sequence"] != number:
             raise ParameterError(f"entry {number} is out of order or has other fields than an entry has.")
         budget = Budget.from_dict(item["budget"])
         if not math.isclose(check_number("mu", item["mu"]), spent_mu(budget), rel_tol=1e-9):
             raise ParameterError(f"entry {number} states mu={item['mu']!r}, and its budget buys {spent_mu(budget)!r}.")
-        self.spend(item["name"], budget, note=item["note"], numeric_delta=item["numeric_delta"], restated=True)
+        stream = item.get("stream", "")
+        self.spend(
+            item["name"], budget, note=item["note"], numeric_delta=item["numeric_delta"], restated=True, stream=stream
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ledger) and (self._total, self._entries) == (other._total, other._entries)
@@ -223,6 +355,19 @@ class Ledger:
     def __repr__(self) -> str:
         pure = f", pure_epsilon={self.pure_epsilon:.6g}" if any(entry.pure for entry in self._entries) else ""
         return f"Ledger({self._total!r}, {len(self._entries)} entries, mu={self.mu:.6g}{pure})"
+
+
+def _to_dict(entry: Entry) -> dict[str, Any]:
+    """An entry as it is kept; `stream` is left away where there is none."""
+    kept = {
+        "sequence": entry.sequence,
+        "name": entry.name,
+        "mu": entry.mu,
+        "budget": entry.budget.to_dict(),
+        "numeric_delta": entry.numeric_delta,
+        "note": entry.note,
+    }
+    return {**kept, "stream": entry.stream} if entry.stream else kept
 
 
 # -- what fits ---------------------------------------------------------------------------------------------------------

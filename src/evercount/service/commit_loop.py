@@ -179,7 +179,7 @@ class Writer(threading.Thread):
         # An unexpected exception's text could hold data; the texts of our own errors never do.
         reason = str(error) if isinstance(error, EvercountError) else type(error).__name__
         if reason != self.failing:
-            log.error("the store fails: %s", reason)
+            log.error("the store fails: %s", error.for_operator() if isinstance(error, StoreError) else reason)
         self.failing = reason
         self._doubtful = True
         self._retry_at = time.monotonic() + PAUSE

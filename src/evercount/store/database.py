@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import sqlite3
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,11 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
+from evercount._safe_files import lock_exclusively, open_private, refuse_link
 from evercount.errors import MissingExtra, ParameterError, StoreError
+from evercount.store import schema
+
+log = logging.getLogger("evercount.store")
 
 LOCK = int.from_bytes(hashlib.blake2b(b"evercount single writer", digest_size=8).digest(), "big", signed=True)
 """The number of the advisory lock that the one writer of a PostgreSQL schema holds."""
@@ -46,11 +50,41 @@ def parse_url(place: str | Path) -> URL:
     raise ParameterError(f"the database must be SQLite or PostgreSQL, not {kind!r:.40}")
 
 
+SQLITE_WORDS = {
+    "full": "is full",
+    "readonly": "is readonly",
+    "locked": "is locked by another program",
+    "unable to open": "cannot be opened",
+    "malformed": "is damaged",
+    "not a database": "is damaged",
+}
+POSTGRESQL_WORDS = {
+    "53100": "is full",
+    "53": "has too little memory or too few connections left",
+    "25006": "is readonly",
+    "08": "cannot be reached",
+    "57": "is stopping or was told to stop",
+}
+"""By the beginning of the error's code (SQLSTATE), the longest that fits first."""
+
+
 def explain(error: SQLAlchemyError) -> StoreError:
-    """The database's own first line as a StoreError; statements and their parameters stay out of it."""
-    origin = error.orig if isinstance(error, DBAPIError) else error
-    first = str(origin).strip().splitlines()[:1]
-    return StoreError(f"the database refused ({type(origin).__name__}): {first[0] if first else 'no reason given'}")
+    """A StoreError whose message says what kind of trouble it is, in words of ours, and whose detail is the database's.
+
+    **Guarantee.** The message holds nothing of the driver's text, which may name hosts, ports, users, files or values.
+    Statements and their parameters are in neither. Test: `tests/store/test_store_messages.py`.
+    """
+    origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    first = (str(origin).strip().splitlines() or ["no reason given"])[0]
+    kind = f"refused the request ({type(origin).__name__})"
+    if isinstance(origin, sqlite3.Error):
+        kind = next((words for part, words in SQLITE_WORDS.items() if part in first), kind)
+    else:
+        code = getattr(origin, "sqlstate", None)
+        if code is None and isinstance(error, DBAPIError):
+            kind = "cannot be reached"  # the driver's own trouble: no answer came
+        kind = next((words for part, words in POSTGRESQL_WORDS.items() if str(code).startswith(part)), kind)
+    return StoreError(f"the database {kind}", f"{type(origin).__name__}: {first}")
 
 
 class Database:
@@ -67,6 +101,7 @@ class Database:
         self.write = write
         self._lock_file: int | None = None
         self._connection: Connection | None = None
+        self._told = ""
         if self.sqlite:
             self._check_file()
             if write:
@@ -94,6 +129,7 @@ class Database:
     def _check_file(self) -> None:
         file = self.file
         assert file is not None
+        refuse_link("the store", file)  # the lock and the head lie beside the name that is used
         if not file.parent.is_dir():
             raise StoreError(f"the folder {file.parent} does not exist: make it, or choose another file")
         if file.exists():
@@ -105,18 +141,18 @@ class Database:
         if self.write and not os.access(file if file.exists() else file.parent, os.W_OK):
             raise StoreError(f"{file} is read-only for this user: change its permissions or choose another file")
         if self.write and not file.exists():
-            os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))  # raw sums and secrets: for the owner only
+            os.close(open_private(file, os.O_CREAT | os.O_RDWR))  # raw sums and secrets: for the owner only
 
     def _take_file_lock(self) -> None:
         file = self.file
         assert file is not None
         path = file.with_name(file.name + ".lock")
         try:
-            handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+            handle = open_private(path, os.O_CREAT | os.O_RDWR)
         except OSError as error:
             raise StoreError(f"the lock {path} cannot be opened: {error.strerror}") from None
         try:
-            _exclusive(handle)
+            lock_exclusively(handle)
         except OSError:
             os.close(handle)
             raise StoreError(
@@ -134,6 +170,8 @@ class Database:
             else:
                 options["connect_args"] = {"connect_timeout": BUSY_SECONDS, "application_name": "evercount"}
             engine = create_engine(self.url, **options)
+            if not write and not self.sqlite:  # one view for all statements of a read; SQLite's BEGIN gives it anyway
+                engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         except (ModuleNotFoundError, NoSuchModuleError) as error:
             raise MissingExtra("PostgreSQL", "postgres") from error
         if self.sqlite:
@@ -152,11 +190,19 @@ class Database:
             if not self.sqlite and not _advisory_lock(connection):
                 connection.close()
                 raise StoreError(
-                    f"another process writes to {self.describe()}: a stream has one writer. Stop that process first"
+                    "another process writes to this store: a stream has one writer. Stop that process first",
+                    self.describe(),
                 )
         except SQLAlchemyError as error:
-            raise explain(error) from None
+            raise self._tell(explain(error)) from None
         self._connection = connection
+
+    def _tell(self, error: StoreError) -> StoreError:
+        """Write an error's detail to the operator's log, once for as long as it stays the same."""
+        if error.detail != self._told:
+            log.error("%s", error.for_operator())
+        self._told = error.detail
+        return error
 
     # -- use -----------------------------------------------------------------------------------------------------
 
@@ -180,7 +226,8 @@ class Database:
         except SQLAlchemyError as error:
             if self.sqlite:
                 self._settle(connection)
-            raise explain(error) from None
+            raise self._tell(explain(error)) from None
+        self._told = ""
 
     def _settle(self, connection: Connection) -> None:
         """After an error SQLite may or may not have ended the transaction: end it for certain."""
@@ -191,15 +238,27 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A consistent view for reading."""
+        """One read-only transaction: all statements in the block see the same committed moment.
+
+        **Guarantee.** SQLite (WAL) and PostgreSQL (REPEATABLE READ, READ ONLY) give one snapshot to the whole block.
+        There is one writer, so a snapshot is the state after one of its commits; nothing stricter is needed. Test:
+        `tests/store/test_store_views.py`.
+        """
         try:
             with self.reader.connect() as connection, connection.begin():
                 yield connection
         except SQLAlchemyError as error:
-            raise explain(error) from None
+            raise self._tell(explain(error)) from None
+
+    def migrate(self) -> None:
+        """Bring the schema up to date."""
+        try:
+            schema.migrate(self.connection())
+        except SQLAlchemyError as error:
+            raise self._tell(explain(error)) from None
 
     def connection(self) -> Connection:
-        """The writer's connection, for migrations."""
+        """The writer's connection."""
         assert self._connection is not None
         return self._connection
 
@@ -209,8 +268,7 @@ class Database:
             with contextlib.suppress(SQLAlchemyError):
                 self._connection.close()
             self._connection = None
-        for name in ("writer", "reader"):
-            engine = getattr(self, name, None)
+        for engine in (getattr(self, "writer", None), getattr(self, "reader", None)):
             if engine is not None:
                 engine.dispose()
         if self._lock_file is not None:
@@ -227,18 +285,6 @@ def _advisory_lock(connection: Connection) -> bool:
         if held or time.monotonic() > last:
             return held
         time.sleep(0.05)
-
-
-def _exclusive(handle: int) -> None:
-    """Lock an open file for this process until it ends, or OSError at once."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _pragmas_of_writer(connection: sqlite3.Connection, _: object) -> None:

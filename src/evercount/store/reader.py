@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
+import os
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from evercount._arrays import FloatArray
+from evercount._safe_files import open_private
 from evercount.declare.declaration import Declaration, format_time
 from evercount.errors import EvercountError, StoreError
 from evercount.privacy import Budget
-from evercount.privacy.composition import composed_epsilon
+from evercount.privacy.composition import spent_together
 from evercount.store import schema
 from evercount.store.database import Database
 from evercount.store.release_chain import genesis, link
-from evercount.store.rollback_guard import HeadFile
+from evercount.store.rollback_guard import HeadFile, Heads
 from evercount.store.sealing import Sealer
 
 LEVEL = 0.95
@@ -61,14 +61,6 @@ class Reading:
 
     # -- releases ------------------------------------------------------------------------------------------------
 
-    def stream_row(self, name: str) -> Any:
-        """The stored row of a stream."""
-        with self.database.reading() as connection:
-            found = connection.execute(select(schema.streams).where(schema.streams.c.name == name)).mappings().first()
-        if found is None:
-            raise StoreError(f"the store has no stream {name!r}")
-        return found
-
     def names(self) -> list[str]:
         """All streams in the order of their declaration."""
         with self.database.reading() as connection:
@@ -76,7 +68,8 @@ class Reading:
 
     def declaration(self, name: str) -> Declaration:
         """What was declared."""
-        return Declaration.from_dict(json.loads(self.stream_row(name)["declaration"]), stored=True)
+        with self.database.reading() as connection:
+            return _declared(_stream_row(connection, name))
 
     def read_releases(
         self,
@@ -89,22 +82,25 @@ class Reading:
     ) -> list[dict[str, Any]]:
         """The releases of ticks after+1 … after+limit (and at most `until`), in order."""
         last = after + limit if until is None else min(after + limit, until)
-        table, chain = schema.releases, schema.ticks
         with self.database.reading() as connection:
-            where = (chain.c.stream == stream) & (chain.c.tick > after) & (chain.c.tick <= last)
-            hashes = {row.tick: bytes(row.hash) for row in connection.execute(select(chain).where(where))}
-            where = (table.c.stream == stream) & (table.c.tick > after) & (table.c.tick <= last)
-            columns = (table.c.tick, table.c.value, table.c.std, table.c.low, table.c.high)
-            rows: dict[int, list[tuple[float, ...]]] = {}
-            for tick, *numbers in connection.execute(
-                select(*columns).where(where).order_by(table.c.tick, table.c.cell)
-            ):
-                rows.setdefault(tick, []).append(tuple(numbers))
-        made = []
-        for tick, cells in rows.items():
-            found = np.asarray(cells, dtype=np.float64).T
-            made.append(self.describe_release(declaration, start, tick, found, hashes.get(tick, b"")))
-        return made
+            return self._page(connection, stream, declaration, start, after, last)
+
+    def _page(
+        self, connection: Connection, stream: int, declaration: Declaration, start: float, after: int, last: int
+    ) -> list[dict[str, Any]]:
+        """The releases of ticks after+1 … last, as one view of the database has them."""
+        table, chain = schema.releases, schema.ticks
+        where = (chain.c.stream == stream) & (chain.c.tick > after) & (chain.c.tick <= last)
+        hashes = {row.tick: bytes(row.hash) for row in connection.execute(select(chain).where(where))}
+        where = (table.c.stream == stream) & (table.c.tick > after) & (table.c.tick <= last)
+        columns = (table.c.tick, table.c.value, table.c.std, table.c.low, table.c.high)
+        rows: dict[int, list[tuple[float, ...]]] = {}
+        for tick, *numbers in connection.execute(select(*columns).where(where).order_by(table.c.tick, table.c.cell)):
+            rows.setdefault(tick, []).append(tuple(numbers))
+        return [
+            self.describe_release(declaration, start, tick, np.asarray(cells).T, hashes.get(tick, b""))
+            for tick, cells in rows.items()
+        ]
 
     def describe_release(
         self, declaration: Declaration, start: float, tick: int, numbers: FloatArray, digest: bytes
@@ -119,16 +115,17 @@ class Reading:
         }
 
     def all_releases(self, name: str) -> Iterator[dict[str, Any]]:
-        """Every release of a stream, in pages."""
-        row = self.stream_row(name)
-        declaration = Declaration.from_dict(json.loads(row["declaration"]), stored=True)
+        """Every release of a stream, as of the moment of the first one; the view is held until the last was taken."""
+        with self.database.reading() as connection:
+            row = _stream_row(connection, name)
+            yield from self._all_releases(connection, row, _declared(row))
+
+    def _all_releases(self, connection: Connection, row: Any, declaration: Declaration) -> Iterator[dict[str, Any]]:
+        size = max(1, 50_000 // declaration.query.outputs)
         after = 0
-        while page := self.read_releases(row["id"], declaration, row["start"], after, self._page(declaration)):
+        while page := self._page(connection, row["id"], declaration, row["start"], after, after + size):
             yield from page
             after = page[-1]["tick"]
-
-    def _page(self, declaration: Declaration) -> int:
-        return max(1, 50_000 // declaration.query.outputs)
 
     # -- the ledger ----------------------------------------------------------------------------------------------
 
@@ -151,7 +148,7 @@ class Reading:
             )
         totals = []
         for (adjacency, unit, most), budgets in groups.items():
-            whole = composed(budgets)
+            whole = spent_together(budgets)
             totals.append(
                 {
                     "adjacency": adjacency,
@@ -166,78 +163,100 @@ class Reading:
 
     # -- whether all is well ---------------------------------------------------------------------------------------
 
-    def known_hashes(self, heads: dict[str, tuple[int, str]]) -> tuple[dict[str, dict[int, str]], bool]:
-        """The database's hashes at the ticks that a head names, and whether anything was released."""
-        known: dict[str, dict[int, str]] = {}
+    def current_heads(self) -> tuple[str, Heads]:
+        """(identity of the store, the last hash of every chain), as the database has them."""
         with self.database.reading() as connection:
-            released = connection.execute(select(schema.ticks.c.tick).limit(1)).first() is not None
-            for row in connection.execute(select(schema.streams)).mappings().all():
-                tick = heads.get(row["name"], (0, ""))[0]
-                known[row["name"]] = {0: bytes(row["genesis"]).hex()}
-                table = schema.ticks
-                where = (table.c.stream == row["id"]) & (table.c.tick == tick)
-                found = connection.execute(select(table.c.hash).where(where)).scalar()
-                if found is not None:
-                    known[row["name"]][tick] = bytes(found).hex()
-        return known, released
-
-    def current_heads(self) -> dict[str, tuple[int, str]]:
-        """The last hash of every chain, as the database has it."""
-        heads = {}
-        with self.database.reading() as connection:
+            heads = {}
             for row in connection.execute(select(schema.streams)).mappings().all():
                 table = schema.ticks
                 query = select(table.c.tick, table.c.hash).where(table.c.stream == row["id"])
                 last = connection.execute(query.order_by(table.c.tick.desc()).limit(1)).first()
                 tick, digest = (last.tick, bytes(last.hash)) if last else (0, bytes(row["genesis"]))
                 heads[row["name"]] = (tick, digest.hex())
-        return heads
-
-    def store_identity(self) -> str:
-        """The random name that the store got when it was made."""
-        with self.database.reading() as connection:
-            found = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "identity")).scalar()
-        if found is None:
-            raise StoreError("this database is not an evercount store")
-        return str(found)
+            return _identity(connection), heads
 
     def check_head(self, head: HeadFile) -> None:
         """Refuse a database that is older than its head."""
-        found = head.read()
-        known, released = self.known_hashes(found[1] if found else {})
-        head.check(self.store_identity(), known, released)
+        found = head.read()  # before the database: see HeadFile.check
+        with self.database.reading() as connection:
+            newer = self._check_head(connection, head, found)
+        if newer is not None:
+            with self.database.reading() as connection:
+                self._check_head(connection, head, newer)
+
+    def _check_head(
+        self, connection: Connection, head: HeadFile, found: tuple[str, Heads] | None
+    ) -> tuple[str, Heads] | None:
+        """Compare one view with a head that was read before it.
+
+        Where there was no head then and there is one now, it is returned: a new store has just written its first one,
+        and a fresh view must be compared with it.
+        """
+        released = connection.execute(select(schema.ticks.c.tick).limit(1)).first() is not None
+        if found is None and released and (newer := head.read()) is not None:
+            return newer
+        heads = found[1] if found else {}
+        known: dict[str, dict[int, str]] = {}
+        for row in connection.execute(select(schema.streams)).mappings().all():
+            tick = heads.get(row["name"], (0, ""))[0]
+            known[row["name"]] = {0: bytes(row["genesis"]).hex()}
+            table = schema.ticks
+            where = (table.c.stream == row["id"]) & (table.c.tick == tick)
+            digest = connection.execute(select(table.c.hash).where(where)).scalar()
+            if digest is not None:
+                known[row["name"]][tick] = bytes(digest).hex()
+        head.check(found, _identity(connection), known, released)
+        return None
 
     def verify(self, head: HeadFile | None = None) -> list[str]:
-        """Recompute every chain; returns what is wrong, nothing when all is well."""
-        wrong: list[str] = []
-        if self.database.sqlite:
+        """Recompute every chain in one view of the database; returns what is wrong, nothing when all is well.
+
+        **Guarantee.** A store that a service writes to meanwhile is as well as one at rest: no false alarm. Test:
+        `tests/store/test_store_views.py::test_a_live_store_verifies`.
+        """
+        try:
+            found = head.read() if head is not None else None
+        except StoreError as error:
+            return [error.for_operator()]
+        with self.database.reading() as connection:
+            wrong, newer = self._verify(connection, head, found)
+        if newer is not None:
             with self.database.reading() as connection:
-                answer = connection.exec_driver_sql("PRAGMA integrity_check").scalar()
-            if answer != "ok":
-                wrong.append("SQLite's own integrity check fails")
-        if head is not None:
-            try:
-                self.check_head(head)
-            except StoreError as error:
-                wrong.append(str(error))
-        for name in self.names():
-            row = self.stream_row(name)
-            try:
-                declaration = Declaration.from_dict(json.loads(row["declaration"]), stored=True)
-            except EvercountError as error:
-                wrong.append(f"{name}: the declaration cannot be read: {error}")
-                continue
-            wrong.extend(self._verify_chain(name, row, declaration))
+                wrong, _ = self._verify(connection, head, newer)
         return wrong
 
-    def _verify_chain(self, name: str, row: Any, declaration: Declaration) -> Iterator[str]:
-        previous = genesis(row["declaration"], row["start"])
+    def _verify(
+        self, connection: Connection, head: HeadFile | None, found: tuple[str, Heads] | None
+    ) -> tuple[list[str], tuple[str, Heads] | None]:
+        wrong: list[str] = []
+        if head is not None:
+            try:
+                newer = self._check_head(connection, head, found)
+            except StoreError as error:
+                wrong.append(error.for_operator())
+            else:
+                if newer is not None:
+                    return [], newer
+        if self.database.sqlite and connection.exec_driver_sql("PRAGMA integrity_check").scalar() != "ok":
+            wrong.append("SQLite's own integrity check fails")
+        for row in connection.execute(select(schema.streams).order_by(schema.streams.c.id)).mappings().all():
+            try:
+                declaration = _declared(row)
+            except (EvercountError, ValueError) as error:
+                wrong.append(f"{row['name']}: the declaration cannot be read: {error}")
+                continue
+            wrong.extend(self._verify_chain(connection, row, declaration))
+            wrong.extend(_verify_spending(connection, row, declaration))
+        return wrong, None
+
+    def _verify_chain(self, connection: Connection, row: Any, declaration: Declaration) -> Iterator[str]:
+        name, previous = row["name"], genesis(row["declaration"], row["start"])
         if previous != bytes(row["genesis"]):
             yield f"{name}: the declaration was changed after it was made"
         tick = 0
-        for release in self.all_releases(name):
+        for release in self._all_releases(connection, row, declaration):
             tick += 1
-            numbers = np.asarray([release[name] for name in ("values", "std", "low", "high")])
+            numbers = np.asarray([release[part] for part in ("values", "std", "low", "high")])
             previous = link(previous, release["tick"], numbers)
             if release["tick"] != tick or numbers.shape[1] != declaration.query.outputs:
                 yield f"{name}: the releases around tick {tick} are not complete"
@@ -245,14 +264,13 @@ class Reading:
             if previous.hex() != release["hash"]:
                 yield f"{name}: the release of tick {tick} was changed after it was made"
                 return
-        with self.database.reading() as connection:
-            state = connection.execute(select(schema.states.c.tick).where(schema.states.c.stream == row["id"])).scalar()
-            chain = connection.execute(
-                select(schema.ticks.c.tick)
-                .where(schema.ticks.c.stream == row["id"])
-                .order_by(schema.ticks.c.tick.desc())
-                .limit(1)
-            ).scalar()
+        state = connection.execute(select(schema.states.c.tick).where(schema.states.c.stream == row["id"])).scalar()
+        chain = connection.execute(
+            select(schema.ticks.c.tick)
+            .where(schema.ticks.c.stream == row["id"])
+            .order_by(schema.ticks.c.tick.desc())
+            .limit(1)
+        ).scalar()
         if not state == tick == (chain or 0):
             yield f"{name}: the state stands at another tick than the releases"
 
@@ -261,9 +279,12 @@ class Reading:
         file = self.database.file
         if file is None:
             raise StoreError("a PostgreSQL store is copied with PostgreSQL's own tools, for example pg_dump")
-        if target.exists():
-            raise StoreError(f"{target} exists already: choose another file")
-        target.touch(mode=0o600)
+        try:
+            os.close(open_private(target, os.O_CREAT | os.O_EXCL | os.O_RDWR))  # a link is refused as well
+        except FileExistsError:
+            raise StoreError(f"{target} exists already: choose another file") from None
+        except OSError as error:
+            raise StoreError(f"{target} cannot be written: {error.strerror}") from None
         try:
             with (
                 contextlib.closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as source,
@@ -275,24 +296,31 @@ class Reading:
             raise StoreError(f"the copy failed ({type(error).__name__}): {error}") from None
 
 
-def composed(entries: list[tuple[Budget, float]]) -> Budget:
-    """What streams about the same events spend together, each given with its numeric δ.
+def _stream_row(connection: Connection, name: str) -> Any:
+    """The stored row of a stream."""
+    found = connection.execute(select(schema.streams).where(schema.streams.c.name == name)).mappings().first()
+    if found is None:
+        raise StoreError(f"the store has no stream {name!r}")
+    return found
 
-    **Guarantee.** All releases of all entries are (epsilon, delta)-DP, delta being the sum of theirs. The ideal
-    mechanisms compose (Gaussian and pure ones, `privacy/composition.proof.md`) at 7/8 of that δ; the rest pays for
-    finite arithmetic, whose price grows with 1 + e^ε. Where it would not suffice, ε is the plain sum. Pure streams
-    alone are exact and have no δ. Test: `tests/store/test_store_ledger.py::test_the_total_is_honest`.
-    """
-    budgets = [budget for budget, _ in entries]
-    if len(budgets) == 1:
-        return budgets[0]
-    summed = math.fsum(budget.delta for budget in budgets) * (1 + 1e-15)
-    delta = min(summed, 0.5)
-    plain = math.fsum(budget.epsilon for budget in budgets) * (1 + 1e-15)
-    exact = composed_epsilon(budgets, delta * 7 / 8)
-    price = math.fsum(numeric * (1 + math.exp(min(exact, 700.0))) / 2 for _, numeric in entries)
-    if price <= delta / 8 and (exact < plain or summed > delta):
-        return replace(budgets[0], epsilon=exact or plain, delta=delta, calibration="tight")
-    if summed >= 1:
-        raise StoreError("the streams' deltas add up to 1 or more: together they promise nothing")
-    return replace(budgets[0], epsilon=plain, delta=summed, calibration="tight")
+
+def _declared(row: Any) -> Declaration:
+    return Declaration.from_dict(json.loads(row["declaration"]), stored=True)
+
+
+def _identity(connection: Connection) -> str:
+    """The random name that the store got when it was made."""
+    found = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "identity")).scalar()
+    if found is None:
+        raise StoreError("this database is not an evercount store")
+    return str(found)
+
+
+def _verify_spending(connection: Connection, row: Any, declaration: Declaration) -> Iterator[str]:
+    """Every stream must stand in the ledger with the budget of its declaration, which the chain covers."""
+    table = schema.ledger
+    found = connection.execute(select(table).where(table.c.stream == row["id"])).mappings().first()
+    if found is None:
+        yield f"{row['name']}: the ledger lacks this stream"
+    elif json.loads(found["budget"]) != declaration.budget.to_dict():
+        yield f"{row['name']}: the ledger states another budget than the declaration"

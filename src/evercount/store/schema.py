@@ -132,6 +132,14 @@ ledger = Table(
     Column("spent", Double, nullable=False),
 )
 
+noise_identities = Table(
+    "noise_identities",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("identity", LargeBinary(32), nullable=False, index=True),
+)
+"""What tells the noise of a stream from that of every other: a hash of its declaration, keyed with its secret."""
+
 tokens = Table(
     "tokens",
     metadata,
@@ -155,7 +163,12 @@ def first_tables(connection: Connection) -> None:
     metadata.create_all(connection)
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (first_tables,)
+def table_of_noise_identities(connection: Connection) -> None:
+    """Version 2. The rows of streams that are there already are written when the store is opened: they need its key."""
+    noise_identities.create(connection, checkfirst=True)  # first_tables makes it in a new database
+
+
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (first_tables, table_of_noise_identities)
 """In order and for ever: a migration that was published is never changed, a new one is added at the end."""
 
 

@@ -14,8 +14,9 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from evercount.declare.declaration import Declaration
 from evercount.engine.release import Releases
+from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
-from evercount.errors import EvercountError, HorizonReached, ParameterError, SnapshotError, StoreError
+from evercount.errors import EvercountError, HorizonReached, ParameterError, SnapshotError, StoreError, TooLarge
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
 from evercount.store.commit_batches import Group
@@ -28,6 +29,8 @@ from evercount.store.sealing import Sealer
 
 REMEMBER_SECONDS = 30 * 86400.0
 """How long an idempotency key is remembered."""
+MOST_CELLS = 100_000
+"""Cells of one stream: each is a row per tick."""
 MOST_MISSED = 100_000
 """Ticks that a newly declared stream may have missed already."""
 COLUMNS = ("value", "std", "low", "high")
@@ -65,7 +68,7 @@ class Store(Reading):
             raise
 
     def _load(self) -> None:
-        schema.migrate(self.database.connection())
+        self.database.migrate()
         with self.database.transaction() as connection:
             self.identity = self._identity(connection)
             self.sealer = self._sealer(connection, self._key)
@@ -76,7 +79,18 @@ class Store(Reading):
                 live = self._restore(connection, row)
                 self.streams[live.name] = live
                 self._draw_ahead(live)
+        self._note_identities()
         self._write_head()
+
+    def _note_identities(self) -> None:
+        """Write the identities of streams that were declared before there were any."""
+        table = schema.noise_identities
+        with self.database.transaction() as connection:
+            known = set(connection.execute(select(table.c.stream)).scalars())
+            for live in self.streams.values():
+                if live.id not in known:
+                    identity = bytes.fromhex(identify(live.stream, live.secret))
+                    connection.execute(insert(table).values(stream=live.id, identity=identity))
 
     def recover(self) -> None:
         """After a failure: if the connection was lost, take the lock again; then load what is committed."""
@@ -114,7 +128,12 @@ class Store(Reading):
     # -- streams -----------------------------------------------------------------------------------------------------
 
     def declare(self, declaration: Declaration, now: float, secret: Secret | None = None) -> LiveStream:
-        """The stream of this declaration: a new one, or the existing one if it was declared in the same way."""
+        """The stream of this declaration: a new one, or the existing one if it was declared in the same way.
+
+        **Guarantee.** No two streams that are declared in one store have the same secret, query, budget and horizon:
+        they would have the same noise, and the difference of their releases would be that of their data. Test:
+        `tests/store/test_store_secrets.py`.
+        """
         known = self.streams.get(declaration.name)
         if known is not None:
             if known.declaration.same_as(declaration, known.start):
@@ -124,6 +143,10 @@ class Store(Reading):
                 "noise is calibrated to its declaration. Declare a new stream under another name (its budget adds to "
                 "this one)"
             )
+        if max(declaration.query.cells, declaration.query.outputs) > MOST_CELLS:
+            raise TooLarge(f"a stream of a store has at most {MOST_CELLS:,} cells; this query has more")
+        if secret is not None:  # before the stream is built: a live twin in this process would be refused first
+            self._refuse_twin(declaration.build(secret=secret, replay=True), secret)
         secret = secret or Secret.generate()
         start = declaration.first_moment(now)
         if declaration.seconds is not None and declaration.tick_at(now, start) > MOST_MISSED:
@@ -132,6 +155,7 @@ class Store(Reading):
             stream = declaration.build(secret=secret)
         else:
             stream = declaration.build(self.noise, seed=int(secret.derive("seed").hex()[:15], 16))
+        identity = bytes.fromhex(identify(stream, secret))
         text = declaration.canonical()
         head = genesis(text, start)
         blob = stream.snapshot()
@@ -145,6 +169,7 @@ class Store(Reading):
             live = LiveStream(number, declaration, start, secret, stream, blob, head, totals)
             hidden = self.sealer.seal(secret.hex().encode(), "secret", number)
             connection.execute(insert(schema.secrets).values(stream=number, sealed=hidden))
+            connection.execute(insert(schema.noise_identities).values(stream=number, identity=identity))
             connection.execute(
                 insert(schema.states).values(stream=number, tick=0, sealed=self.sealer.seal(blob, "state", number))
             )
@@ -167,6 +192,19 @@ class Store(Reading):
         self._draw_ahead(live)
         return live
 
+    def _refuse_twin(self, stream: Stream, secret: Secret) -> None:
+        """Refuse a stream that would have the noise of another one of this store. This store has one writer: us."""
+        identity = bytes.fromhex(identify(stream, secret))
+        table = schema.noise_identities
+        with self.database.reading() as connection:
+            twin = connection.execute(select(table.c.stream).where(table.c.identity == identity)).first()
+        if twin is not None:
+            raise Conflict(
+                "another stream of this store has the same secret, query, budget and horizon, and so the same noise: "
+                "the difference of their releases would reveal how their data differ. Declare it with another secret, "
+                "or without one"
+            )
+
     def find(self, name: str) -> LiveStream:
         """The stream of that name, or KeyError."""
         return self.streams[name]
@@ -175,16 +213,23 @@ class Store(Reading):
         number = row["id"]
 
         def one(table: Any) -> Any:
-            return connection.execute(select(table).where(table.c.stream == number)).mappings().one()
+            found = connection.execute(select(table).where(table.c.stream == number)).mappings().first()
+            if found is None:
+                raise StoreError(
+                    "the store is not in one piece: a stream's row is missing", f"{table.name} of {row['name']!r}"
+                )
+            return found
 
         declaration = Declaration.from_dict(json.loads(row["declaration"]), stored=True)
+        if json.loads(one(schema.ledger)["budget"]) != declaration.budget.to_dict():
+            raise StoreError("the ledger states another budget than a stream was declared with", repr(row["name"]))
         state, sums = one(schema.states), one(schema.accumulators)
         secret = Secret.from_hex(self.sealer.open(one(schema.secrets)["sealed"], "secret", number).decode())
         blob = self.sealer.open(state["sealed"], "state", number, state["tick"])
         try:
             stream = Stream.restore(blob)
         except SnapshotError as error:
-            raise StoreError(f"the state of stream {row['name']!r} cannot be restored: {error}") from None
+            raise StoreError("the state of a stream cannot be restored", f"{row['name']!r}: {error}") from None
         totals = self.sealer.open(sums["sealed"], "accumulator", number, sums["tick"])
         last = connection.execute(
             select(schema.ticks.c.tick, schema.ticks.c.hash)
@@ -194,7 +239,9 @@ class Store(Reading):
         ).first()
         tick, head = (last.tick, bytes(last.hash)) if last else (0, bytes(row["genesis"]))
         if not stream.tick == state["tick"] == tick == sums["tick"] - 1:
-            raise StoreError(f"stream {row['name']!r} is not in one piece: its state, sums and releases disagree")
+            raise StoreError(
+                "a stream is not in one piece: its state, sums and releases disagree", f"stream {row['name']!r}"
+            )
         live = LiveStream(
             number,
             declaration,

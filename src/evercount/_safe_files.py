@@ -1,0 +1,96 @@
+"""Files that hold secrets or promises: no symbolic links, for the owner only, one user at a time, down to the disk.
+
+The rule for symbolic links is the same at every door: a file that evercount writes is named itself. Writing through a
+link would let whoever may change the link choose which file is overwritten, and renaming over a link would replace the
+link and leave the file that it points to behind. So a link is refused, and the message names its target.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from evercount.errors import StoreError
+
+
+def refuse_link(what: str, path: Path) -> None:
+    """Refuse a path that is a symbolic link, with its target, or a device, a pipe or a socket.
+
+    Raises:
+        StoreError: `path` is there and is neither a plain file nor a folder.
+    """
+    if path.is_symlink():
+        raise StoreError(
+            f"{what} {path} is a symbolic link to {path.readlink()}: name the file itself, "
+            f"{path.parent.resolve() / path.readlink()}, or remove the link"
+        )
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise StoreError(f"{what} {path} is not a plain file: it would be replaced by one. Name another file")
+
+
+def open_private(path: Path, flags: int, mode: int = 0o600) -> int:
+    """A handle of a file that is created for its owner only; the last part of `path` is never followed as a link."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0), mode)
+
+
+def new_private(path: Path) -> IO[bytes]:
+    """A new file for its owner only; what stood at `path` before is removed, a link too, and never written to."""
+    path.unlink(missing_ok=True)
+    return os.fdopen(open_private(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL), "wb")
+
+
+@contextlib.contextmanager
+def replaced(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
+    """Write a new file beside `path`, then put it in its place. When the block ends it is on the disk.
+
+    The new file is created, never opened: what somebody else put under its name is not written to. A block that raises
+    changes nothing.
+    """
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        with new_private(fresh) as file:
+            yield file
+            file.flush()
+            if mode != 0o600:
+                os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        sync_folder(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def new_mode(path: Path) -> int:
+    """The permissions of a file that is meant to be read by others: those that it has, else those of any new file."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def lock_exclusively(handle: int) -> None:
+    """Lock an open file until its handle is closed, or OSError at once when another handle has the lock."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def sync_folder(path: Path) -> None:
+    """Bring the names in the folder of `path` to the disk, where the system can do that."""
+    with contextlib.suppress(OSError):  # folders cannot be synced everywhere
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

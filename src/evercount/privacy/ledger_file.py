@@ -1,0 +1,335 @@
+"""The file of a ledger: a locked journal of chained lines, and a small head file beside it that names its end.
+
+One JSON object per line. The first line states the total, every later one an entry; each carries `link`, a hash over
+the line before and its own content. The lines are only ever added. `<file>.head` holds how many lines there are, the
+last link and which file it is about (inode, device, path); it is replaced after every new line.
+
+What is noticed when the file is opened again:
+
+- a line that was changed, removed, moved or added in the middle: its link does not match;
+- lines removed at the end, or the whole file: the head names more lines;
+- a copy of the file, with or without its head: the head names another file;
+- a second user: the file is locked for as long as a Ledger has it open, and a child of a fork is refused.
+
+With a key the links and the head are keyed BLAKE2b, and nobody without the key can make a line, a link or a head.
+Without a key they are plain hashes: they show accidents and careless edits, not somebody who computes all hashes again.
+What is never noticed: an older ledger and its older head that are put back together, in place, or both removed. Keep
+the head where a restore does not bring it back (`head=`), as for a store.
+
+A crash. A line is written and synced first, then the head. A crash before the line is complete leaves a piece without
+a line end that the head does not know: it is dropped, since `spend` had not returned. A crash after it leaves one line
+more than the head knows: it counts as spent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+from evercount._safe_files import lock_exclusively, open_private, refuse_link, replaced, sync_folder
+from evercount.errors import ParameterError, StoreError
+from evercount.noise.secret import random_bytes
+
+FORMAT = "evercount-ledger"
+HEAD_FORMAT = "evercount-ledger-head"
+VERSION = 3
+START = b"\x00" * 32
+_OPEN: weakref.WeakSet[LedgerFile] = weakref.WeakSet()
+"""Files that this process has open. A child of a fork closes its handles, which would keep the lock otherwise."""
+
+
+class LedgerFile:
+    """The journal of one ledger, locked from here until `close`. `records` are its lines without their links."""
+
+    def __init__(self, path: str | Path, key: bytes | None, head: str | Path | None, adopt: bool) -> None:
+        if key is not None and not (isinstance(key, bytes) and 16 <= len(key) <= 64):
+            raise ParameterError("the key of a ledger is 16 to 64 random bytes, for example secrets.token_bytes(32)")
+        self.path = Path(path).expanduser().absolute()
+        self.head = self.path.with_name(self.path.name + ".head") if head is None else Path(head).absolute()
+        self._key = key
+        self._handle = -1
+        self.records: list[dict[str, Any]] = []
+        self.old: str | None = None
+        """The text of a file of an earlier version, which `begin` replaces."""
+        self._link = START
+        self._length = 0
+        refuse_link("the ledger", self.path)
+        refuse_link("the ledger's head", self.head)
+        try:
+            self._open(adopt)
+        except OSError as error:
+            self.close()
+            raise StoreError(f"the ledger {self.path} cannot be used: {error.strerror}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether the lock was given back."""
+        return self._handle < 0
+
+    def _open(self, adopt: bool) -> None:
+        self._handle = open_private(self.path, os.O_RDWR | os.O_CREAT)
+        _OPEN.add(self)
+        self._lock(self._handle)
+        content = self._read()
+        if not content:
+            if self.head.exists():
+                raise StoreError(
+                    f"the ledger {self.path} is empty or missing, and its head {self.head} says that something was "
+                    "spent. Put the ledger back; if it is lost, all of its budget counts as spent"
+                )
+            return
+        text = content.decode("utf-8", "replace")
+        first = text.partition("\n")[0]
+        if '"link"' not in first:
+            if not adopt and (self._key is not None or self.head.exists()):
+                raise StoreError(
+                    f"{self.path} has the format of an earlier version, "
+                    + ("which no key protects" if self._key is not None else f"and its head {self.head} is newer")
+                    + ". If you are certain that this is the ledger, accept it: Ledger(path=…, adopt=True)"
+                )
+            self.old = text
+            return
+        self._load(content)
+        self._check_head(adopt)
+
+    def _lock(self, handle: int) -> None:
+        try:
+            lock_exclusively(handle)
+        except OSError:
+            raise StoreError(
+                f"another Ledger has {self.path} open, in this or another process: a ledger has one user at a time. "
+                "Use the object that is open, or close it first"
+            ) from None
+        here, there = os.fstat(handle), self.path.stat()
+        if (here.st_ino, here.st_dev) != (there.st_ino, there.st_dev):
+            raise StoreError(f"the ledger {self.path} was replaced at this moment: open it again")
+
+    def _read(self) -> bytes:
+        os.lseek(self._handle, 0, os.SEEK_SET)
+        with os.fdopen(os.dup(self._handle), "rb") as file:
+            return file.read()
+
+    # -- the chain ---------------------------------------------------------------------------------------------------
+
+    def _hash(self, *parts: bytes) -> bytes:
+        made = hashlib.blake2b(digest_size=32, key=self._key or b"", person=b"evercount.ledger")
+        for part in parts:
+            made.update(part)
+        return made.digest()
+
+    def _load(self, content: bytes) -> None:
+        self._link, self._length = START, 0
+        for number, line in enumerate(content.splitlines(keepends=True)):
+            if not line.endswith(b"\n"):
+                break  # a crash in the middle of a line, if the head agrees
+            try:
+                record = json.loads(line)
+                link = bytes.fromhex(record.pop("link"))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise StoreError(f"line {number + 1} of the ledger {self.path} is damaged") from None
+            if number == 0:
+                self._check_first(record)
+            self._link = self._hash(self._link, _canonical(record))
+            if not hmac.compare_digest(link, self._link):
+                keyed = ", or the key is not the one of this ledger" if self._key else ""
+                raise StoreError(
+                    f"line {number + 1} of the ledger {self.path} was changed, or a line before it was removed{keyed}. "
+                    "Put the ledger back as it was; if it is lost, all of its budget counts as spent"
+                )
+            self.records.append(record)
+            self._length += len(line)
+
+    def _check_first(self, record: dict[str, Any]) -> None:
+        if record.get("format") != FORMAT or record.get("version") != VERSION:
+            raise StoreError(
+                f"{self.path} is not a ledger that this program reads (format {record.get('format')!r:.40}, version "
+                f"{record.get('version')!r:.10}; known: {VERSION}): update evercount"
+            )
+        if record.get("keyed") and self._key is None:
+            raise StoreError(f"the ledger {self.path} has a key: open it with key=…")
+        if not record.get("keyed") and self._key is not None:
+            raise StoreError(
+                f"a key is given, and the ledger {self.path} was started without one: leave the key away, or start a "
+                "new ledger with the rest of the budget"
+            )
+
+    # -- the head ----------------------------------------------------------------------------------------------------
+
+    def _place(self) -> dict[str, Any]:
+        found = os.fstat(self._handle)
+        return {"inode": found.st_ino, "device": found.st_dev, "path": str(self.path.parent.resolve() / self.path.name)}
+
+    def _write_head(self) -> None:
+        body = {"format": HEAD_FORMAT, "lines": len(self.records), "last": self._link.hex(), **self._place()}
+        seal = self._hash(b"head", _canonical(body)).hex()
+        with replaced(self.head) as file:
+            file.write(_canonical({**body, "seal": seal}) + b"\n")
+
+    def _check_head(self, adopt: bool) -> None:
+        """Refuse a file that is not the one of its head, or older; `adopt` does not excuse entries that are missing."""
+        way_out = (
+            "If this is the only copy and nothing was spent from another one since, accept it: Ledger(path=…, "
+            "adopt=True)"
+        )
+        known = self._links()
+        try:
+            head = self._read_head()
+        except StoreError as error:
+            if not adopt:
+                raise StoreError(f"{error}. {way_out}") from None
+            head = {"lines": len(known), "last": known[-1] if known else "", **self._place()}
+        lines, here = head["lines"], self._place()
+        if not 1 <= lines <= len(known) or known[lines - 1] != head["last"]:
+            raise StoreError(
+                f"the ledger {self.path} lacks entries that its head names: it is older than its head, or was cut. Put "
+                "the newest ledger back; if it is lost, all of its budget counts as spent"
+            )
+        moved = head["inode"] != here["inode"] or (head["device"] != here["device"] and head["path"] != here["path"])
+        if moved and not adopt:
+            raise StoreError(
+                f"{self.path} is a copy of the ledger {head['path']}: two copies would spend one budget twice. Use the "
+                f"original. {way_out}"
+            )
+        if len(known) > lines + 1 and not adopt:
+            raise StoreError(f"the head {self.head} of the ledger is older than the ledger. {way_out}")
+        self._cut()
+        if len(known) > lines or adopt:  # a crash between the line and the head: it counts as spent
+            self._write_head()
+
+    def _read_head(self) -> dict[str, Any]:
+        """The head, if nobody has changed it."""
+        try:
+            body: dict[str, Any] = json.loads(self.head.read_bytes())
+            seal = bytes.fromhex(body.pop("seal"))
+            if body["format"] != HEAD_FORMAT or not isinstance(body["lines"], int):
+                raise ValueError(body["format"])
+            _ = body["last"], body["inode"], body["device"], body["path"]
+        except FileNotFoundError:
+            raise StoreError(
+                f"the head {self.head} of the ledger is missing, so nothing shows that {self.path} is the newest copy"
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise StoreError(f"the head {self.head} of the ledger cannot be read") from None
+        if not hmac.compare_digest(seal, self._hash(b"head", _canonical(body))):
+            raise StoreError(f"the head {self.head} of the ledger was changed")
+        return body
+
+    def _links(self) -> list[str]:
+        link, links = START, []
+        for record in self.records:
+            link = self._hash(link, _canonical(record))
+            links.append(link.hex())
+        return links
+
+    def _cut(self) -> None:
+        """Drop the piece of a line that a crash left: it was never recorded."""
+        if os.fstat(self._handle).st_size != self._length:
+            os.ftruncate(self._handle, self._length)
+            os.fsync(self._handle)
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def begin(self, records: list[dict[str, Any]], total: dict[str, Any]) -> None:
+        """The first line of a new file and `records` after it; a file of an earlier version is replaced as a whole."""
+        first = {
+            "format": FORMAT,
+            "version": VERSION,
+            "identity": random_bytes(16).hex(),
+            "keyed": self._key is not None,
+            "total": total,
+        }
+        if self.old is not None:
+            first["continues"] = hashlib.blake2b(self.old.encode(), digest_size=32).hexdigest()
+        content = b"".join(self._line(record) for record in (first, *records))
+        try:
+            if self.old is None:
+                self._write(content)
+                sync_folder(self.path)
+            else:
+                self._replace(content)
+            self._write_head()
+        except OSError as error:
+            raise StoreError(f"the ledger {self.path} cannot be written: {error.strerror}") from None
+        self.old = None
+
+    def _replace(self, content: bytes) -> None:
+        fresh = self.path.with_name(f".{self.path.name}.{random_bytes(8).hex()}.new")
+        handle = open_private(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            lock_exclusively(handle)
+            os.write(handle, content)
+            os.fsync(handle)
+            fresh.replace(self.path)
+        except BaseException:
+            os.close(handle)
+            fresh.unlink(missing_ok=True)
+            raise
+        os.close(self._handle)
+        self._handle, self._length = handle, len(content)
+        sync_folder(self.path)
+
+    def append(self, record: dict[str, Any]) -> None:
+        """One more line, on the disk when this returns.
+
+        Raises:
+            StoreError: nothing was recorded, or (the message says so) it was recorded and the head was not written.
+        """
+        link = self._link
+        content = self._line(record)
+        try:
+            self._write(content)
+        except OSError as error:
+            self.records.pop()
+            self._link = link
+            with contextlib.suppress(OSError):
+                self._cut()
+            raise StoreError(f"the ledger {self.path} cannot be written: {error.strerror}; nothing is spent") from None
+        try:
+            self._write_head()
+        except OSError as error:
+            raise StoreError(
+                f"the ledger's head {self.head} cannot be written: {error.strerror}; the entry is recorded and its "
+                "budget is spent"
+            ) from None
+
+    def _line(self, record: dict[str, Any]) -> bytes:
+        self._link = self._hash(self._link, _canonical(record))
+        self.records.append(record)
+        return _canonical({**record, "link": self._link.hex()}) + b"\n"
+
+    def _write(self, content: bytes) -> None:
+        os.lseek(self._handle, self._length, os.SEEK_SET)
+        done = 0
+        while done < len(content):
+            done += os.write(self._handle, content[done:])
+        os.fsync(self._handle)
+        self._length += len(content)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+def _close_in_child() -> None:
+    for file in list(_OPEN):
+        file.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
+def _canonical(record: dict[str, Any]) -> bytes:
+    """One text for one record; floats are written so that they read back as the same double."""
+    return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

@@ -1,0 +1,133 @@
+"""Where a run writes: links are not followed or replaced, names of folders are no patterns, nobody's traps are used."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from evercount.cli import app
+from evercount.declare.columns import Columns
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import Schedule
+from evercount.files.count_rows import count
+from evercount.files.source import open_source
+from evercount.privacy import Budget
+from evercount.queries import Count
+
+EVENTS = "ts,user\n2026-01-01T00:10Z,a\n2026-01-01T01:10Z,b\n"
+
+
+def release(folder: Path, *more: object, out: str = "out.csv", events: str = EVENTS) -> tuple[int, str]:
+    source = folder / "events.csv"
+    source.write_text(events)
+    options = {"time": "ts", "every": "1h", "start": "2026-01-01T00:00Z", "end": "2026-01-01T02:00Z"}
+    options |= {"epsilon": "1", "delta": "1e-6", "out": str(folder / out)}
+    named = [part for name, value in options.items() for part in (f"--{name}", value)]
+    done = CliRunner().invoke(app, ["release", str(source), *named, *map(str, more)])
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize("option", ["--out", "--state", "--rejects", "--plot"])
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_symbolic_link_is_refused_with_its_target(tmp_path: Path, option: str, dangling: bool) -> None:
+    target, link = tmp_path / "target.png", tmp_path / ("link.csv" if option == "--out" else "link.png")
+    if not dangling:
+        target.write_text("precious")
+    link.symlink_to(target)
+    code, output = release(tmp_path, *(() if option == "--out" else (option, link)), out="link.csv")
+    if option != "--out":
+        link_out = tmp_path / "link.csv"
+        assert not link_out.exists()
+    assert code == 5
+    assert f"{option} {link} is a symbolic link to {target}" in output.replace("\n", " ")
+    assert link.is_symlink()
+    assert target.exists() != dangling
+    assert dangling or target.read_text() == "precious"
+
+
+@pytest.mark.parametrize("option", ["--rejects", "--plot"])
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path, option: str) -> None:
+    pipe = tmp_path / "pipe.png"
+    os.mkfifo(pipe)
+    code, output = release(tmp_path, option, pipe)
+    assert code == 5
+    assert "not a plain file" in output
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_traps_beside_the_files_are_not_written_to(tmp_path: Path) -> None:
+    """Links under the names of private files: removed or refused, never followed."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    bad = EVENTS + "nonsense,c\n"
+    for trap in (".out.csv.new", ".out.csv.state.new", ".rejects.csv.new", "rejects.csv"):
+        (tmp_path / trap).unlink(missing_ok=True)
+        if trap != "rejects.csv":
+            (tmp_path / trap).symlink_to(victim)
+        else:
+            os.link(victim, tmp_path / trap)
+        code, output = release(tmp_path, "--rejects", tmp_path / "rejects.csv", "--skip-bad", events=bad)
+        assert code == 0, output
+        assert victim.read_text() == "precious"
+        assert "nonsense" in (tmp_path / "rejects.csv").read_text()
+        for made in ("rejects.csv", "out.csv.state"):
+            assert stat.S_IMODE((tmp_path / made).stat().st_mode) == 0o600
+        for left in ("out.csv", "out.csv.state"):
+            (tmp_path / left).unlink()
+    for trap in (".out.csv.state.lock", ".out.csv.state.scratch"):
+        (tmp_path / trap).unlink(missing_ok=True)
+        (tmp_path / trap).symlink_to(tmp_path)
+        code, output = release(tmp_path)
+        assert code == 5
+        assert "cannot be" in output
+        (tmp_path / trap).unlink()
+    assert victim.read_text() == "precious"
+
+
+def counted_by(column: str) -> StreamDeclaration:
+    """Hourly counts of rows whose time stands in that column."""
+    schedule = Schedule.of("1h", "2026-01-01T00:00Z")
+    return StreamDeclaration("events", Count(), Budget(1.0, 1e-6), schedule, columns=Columns(column))
+
+
+def test_names_of_folders_are_no_patterns(tmp_path: Path) -> None:
+    """A folder named a[1] is not the folder a1, and one named s*r is not star: other files would be counted."""
+    spec = counted_by("ts")
+    for name, other in (("a[1]", "a1"), ("s*r", "star"), ("q?", "qq")):
+        for folder in (tmp_path / name, tmp_path / other):
+            folder.mkdir()
+        (tmp_path / other / "input").write_text("ts\n" + "2026-01-01T00:10Z\n" * 5)
+        (tmp_path / name / "events.csv").write_text("ts\n2026-01-01T00:10Z\n")
+        source = open_source(str(tmp_path / name / "events.csv"), tmp_path / name)
+        assert count(source, spec, 1, 2, tmp_path / name).totals.total.tolist() == [1]
+
+
+@pytest.mark.parametrize("name", ["ü", "*", "a/b", "a~b", "a~1b", 'a"b', "a'b", "$", "a.b", "a[0]", " "])
+def test_fields_of_json_lines_are_found_by_their_very_name(tmp_path: Path, name: str) -> None:
+    rows: list[dict[str, Any]] = [{name: "2026-01-01T00:10Z", "other": "x"}, {"other": "2026-01-01T00:10Z", name: None}]
+    for number, plain in enumerate((True, False)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        file = folder / "events.jsonl"
+        file.write_text("".join(json.dumps(row, ensure_ascii=plain) + "\n" for row in rows))
+        found = count(open_source(str(file), folder), counted_by(name), 1, 2, folder)
+        assert (found.totals.total.tolist(), found.bad) == ([1], 1)
+
+
+def test_the_chart_is_readable_like_any_new_file(tmp_path: Path) -> None:
+    chart = tmp_path / "chart.png"
+    for _ in range(2):
+        mask = os.umask(0o027)
+        try:
+            code, output = release(tmp_path, "--plot", chart)
+        finally:
+            os.umask(mask)
+        assert code == 0, output
+        assert stat.S_IMODE(chart.stat().st_mode) == 0o640
+        assert chart.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,162 @@
+"""One rule for what several streams promise together: never below the truth, the least, and the same at every door."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dp_accounting import GaussianDpEvent
+from dp_accounting.pld import PLDAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evercount import Budget, Count, Ledger, Stream
+from evercount.errors import ParameterError
+from evercount.files.release_run import compose_sentence
+from evercount.files.run_state import Spent
+from evercount.privacy import composition, spent_together
+from evercount.privacy.composition import least_epsilon, mixed_delta_upper, numeric_at
+from evercount.store import Declaration, Store
+
+Entry = tuple[Budget, float]
+
+
+def true_delta(entries: list[Entry], epsilon: float) -> Any:
+    """δ of all entries at ε in 50-digit arithmetic, written out again: ideal mechanisms, then the numerical errors."""
+    import mpmath
+
+    with mpmath.workdps(50):
+        mu = mpmath.sqrt(sum(mpmath.mpf(b.reserve(n).mu if n else b.mu) ** 2 for b, n in entries if b.delta > 0))
+        q = mpmath.fsum(b.epsilon for b, _ in entries if b.delta == 0)
+        e = mpmath.mpf(epsilon)
+
+        def gauss(at: Any) -> Any:
+            return mpmath.ncdf(mu / 2 - at / mu) - mpmath.exp(at) * mpmath.ncdf(-mu / 2 - at / mu)
+
+        p = 1 / (1 + mpmath.exp(-q))
+        ideal = p * gauss(e - q) + (1 - p) * gauss(e + q) if mu else mpmath.mpf(0 if e >= q else 1)
+        price = sum(n * max(1, (1 + mpmath.exp(e)) / (1 + mpmath.exp(b.epsilon))) for b, n in entries)
+        return ideal + price
+
+
+some = st.tuples(
+    st.floats(0.05, 3.0), st.sampled_from([0.0, 1e-12, 1e-9, 1e-6, 1e-3]), st.sampled_from([0.0, 1e-15, 1e-3, 0.3, 0.9])
+).map(lambda t: (Budget(t[0], t[1]), t[1] * t[2]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(some, min_size=2, max_size=6))
+def test_the_stated_promise_is_never_below_the_truth(entries: list[Entry]) -> None:
+    """Either the exact δ at the stated ε is within the stated δ, or the plain sums are stated. The sum is the δ."""
+    whole = spent_together(entries)
+    epsilons, deltas = ([float(getattr(b, name)) for b, _ in entries] for name in ("epsilon", "delta"))
+    assert whole.delta == pytest.approx(math.fsum(deltas), rel=1e-12)
+    assert whole.epsilon <= math.fsum(epsilons) * (1 + 1e-12)
+    plain = Fraction(whole.epsilon) >= sum(map(Fraction, epsilons)) and Fraction(whole.delta) >= sum(
+        map(Fraction, deltas)
+    )
+    assert plain or true_delta(entries, whole.epsilon) <= whole.delta
+
+
+def test_a_rule_that_forgets_the_numerical_error_is_caught() -> None:
+    """Negative control: the same oracle refuses ε of the ideal mechanisms at the whole δ."""
+    entries = [(Budget(1.0, 1e-6), 4e-7)] * 2
+    wrong = least_epsilon(math.sqrt(2) * Budget(1.0, 1e-6).reserve(4e-7).mu, Fraction(0), 2e-6)
+    assert wrong is not None
+    assert true_delta(entries, wrong) > 2e-6
+    assert true_delta(entries, spent_together(entries).epsilon) <= 2e-6
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-6, 0.01, 0.3])
+def test_the_least_epsilon_is_the_least(share: float) -> None:
+    """A thousandth less ε needs more δ than is stated, for Gaussian streams and beside a pure one."""
+    for others in ([], [(Budget(0.4, 0.0), 0.0)]):
+        entries = [(Budget(0.5, 1e-9), share * 1e-9), (Budget(0.7, 1e-9), share * 1e-9), *others]
+        whole = spent_together(entries)
+        assert true_delta(entries, whole.epsilon) <= whole.delta
+        assert true_delta(entries, whole.epsilon * 0.999) > whole.delta
+
+
+def test_gaussian_streams_against_another_accountant() -> None:
+    parts = [Budget(0.3, 1e-6), Budget(0.5, 1e-6), Budget(0.9, 1e-6, calibration="classic")]
+    accountant = PLDAccountant()
+    for part in parts:
+        accountant.compose(GaussianDpEvent(part.noise_multiplier()))
+    whole = spent_together([(part, 0.0) for part in parts])
+    assert whole.delta == 3e-6
+    assert whole.epsilon == pytest.approx(accountant.get_epsilon(3e-6), rel=2e-3)
+
+
+def test_order_does_not_matter_and_one_is_itself() -> None:
+    entries = [(Budget(0.5, 1e-9), 1e-12), (Budget(0.25, 0.0), 0.0), (Budget(2.0, 1e-7), 0.0)]
+    first, last = spent_together(entries), spent_together(entries[::-1])
+    assert first.epsilon == pytest.approx(last.epsilon, rel=1e-12)
+    assert first.delta == last.delta
+    assert spent_together(entries[:1]) == entries[0][0]
+    assert spent_together([(Budget(0.25, 0.0), 0.0), (Budget(0.5, 0.0), 0.0)]) == Budget(0.75, 0.0)
+    assert spent_together([(Budget(0.5, 1e-9), 0.0)] * 3).delta == 3e-9
+
+
+def test_a_large_sum_of_deltas_is_stated_honestly() -> None:
+    """Two streams of (0.01, 0.4) are not (0.02, 0.5)-DP: their delta at 0.02 is 0.54."""
+    for count in (2, 5):
+        total = spent_together([(Budget(0.01, 0.4), 0.0)] * count)
+        assert true_delta([(Budget(0.01, 0.4), 0.0)] * count, total.epsilon) <= total.delta <= 0.5
+    with pytest.raises(ParameterError, match="promise nothing"):
+        spent_together([(Budget(1.0, 0.4), 0.3)] * 3)
+    with pytest.raises(ParameterError, match="same adjacency"):
+        spent_together([(Budget(1.0, 1e-9), 0.0), (Budget(1.0, 1e-9, adjacency="replace"), 0.0)])
+    with pytest.raises(ParameterError, match="at least one"):
+        spent_together([])
+
+
+def test_the_numbers_of_the_proof() -> None:
+    """composition.proof.md, section 5: the same two streams at their largest δ and at the sum."""
+    page = Path(composition.__file__).with_name("composition.proof.md").read_text(encoding="utf-8")
+    for delta in (1e-9, 2e-9):
+        epsilon = composition.composed_epsilon([Budget(0.5, 1e-9)] * 2, delta)
+        assert f"({math.ceil(epsilon * 1e4) / 1e4:.4f}, {delta:.0e})".replace("e-09", "e-9") in page
+    assert spent_together([(Budget(0.5, 1e-9), 0.0)] * 2).epsilon == composition.composed_epsilon(
+        [Budget(0.5, 1e-9)] * 2, 2e-9
+    )
+
+
+def test_numerical_errors_grow_with_epsilon() -> None:
+    assert numeric_at(1e-12, 1.0, 0.5) == 1e-12
+    assert numeric_at(1e-12, 1.0, 3.0) == pytest.approx(1e-12 * (1 + math.exp(3)) / (1 + math.e))
+    assert numeric_at(1e-12, 1.0, 1e6) == 1.0
+
+
+@pytest.mark.parametrize("budgets", [((0.5, 1e-9), (0.5, 1e-9)), ((0.5, 0.0), (1.0, 1e-9), (0.1, 1e-12))])
+def test_three_doors_state_the_same(tmp_path: Path, budgets: tuple[tuple[float, float], ...]) -> None:
+    """`release`, the store and a ledger whose total has that δ: real streams, one answer."""
+    parts = [Budget(*budget) for budget in budgets]
+    streams = [Stream(Count(), part, horizon=100) for part in parts]
+    whole = spent_together([(s.budget, s.numeric_delta) for s in streams])
+
+    spent = [Spent(s.budget.to_dict(), s.numeric_delta) for s in streams]
+    sentence = compose_sentence(tuple(spent[:-1]), spent[-1])
+    found = re.search(r"epsilon=([0-9.]+), delta=([0-9.e-]+)", sentence)
+    assert found is not None
+    assert float(found[1]) == pytest.approx(whole.epsilon, rel=2e-5)
+    assert float(found[1]) >= whole.epsilon
+    assert float(found[2]) == pytest.approx(whole.delta, rel=1e-5)
+
+    store = Store(tmp_path / "a.db")
+    for number, part in enumerate(parts):
+        table = {"name": f"s{number}", "query": "count", "budget": part.to_dict(), "horizon": 100}
+        store.declare(Declaration.from_dict(table), 0.0)
+    total = store.ledger()["totals"][0]
+    store.close()
+    assert (total["epsilon"], total["delta"]) == (whole.epsilon, whole.delta)
+
+    ledger = Ledger(Budget(5.0, whole.delta))
+    for part in parts:
+        Stream(Count(), part, horizon=100, ledger=ledger)
+    assert ledger.spent() == pytest.approx(whole.epsilon, rel=1e-6)
+    mu, pure = ledger.mu, Fraction(ledger.pure_epsilon)
+    assert mixed_delta_upper(mu, pure, ledger.spent()) <= whole.delta

@@ -1,0 +1,96 @@
+"""One secret with one declaration is one stream: a second one in the same store is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evercount.errors import StoreError
+from evercount.noise import Secret
+from evercount.store import Conflict, Declaration, Store, schema
+
+TABLE: dict[str, Any] = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
+SAME_NOISE = [{}, {"description": "x"}, {"public": True}, {"tick": "1h"}, {"start": "1970-01-01T01:00:00Z"}, {"late": "next"}]
+OTHER_NOISE = [
+    {"horizon": 65},
+    {"budget": {"epsilon": 1.0, "delta": 1e-8}},
+    {"query": {"name": "histogram", "parameters": {"keys": ["a"]}}},
+]
+
+
+def declared(**change: Any) -> Declaration:
+    return Declaration.from_dict({**TABLE, **change})
+
+
+@pytest.mark.parametrize("key", [None, bytes(32)])
+def test_a_secret_is_used_once_for_one_declaration(tmp_path: Path, key: bytes | None) -> None:
+    secret = Secret.generate()
+    store = Store(tmp_path / "a.db", key)
+    first = store.declare(declared(), 0.0, secret)
+    assert store.declare(declared(), 0.0, secret) is first  # the same stream again is no second one
+    for again in (False, True):
+        if again:
+            store.close()
+            store = Store(tmp_path / "a.db", key)
+        for number, change in enumerate(SAME_NOISE):
+            with pytest.raises(Conflict, match="same noise"):
+                store.declare(declared(**change, name=f"same{number}"), 0.0, secret)
+        assert list(store.streams) == ["one"]
+    for number, change in enumerate(OTHER_NOISE):
+        store.declare(declared(**change, name=f"other{number}"), 0.0, secret)
+    store.declare(declared(name="fresh"), 0.0, Secret.generate())
+    store.declare(declared(name="generated"), 0.0)
+    assert store.verify(store.head) == []
+    store.close()
+    assert secret.hex().encode() not in b"".join(
+        bytes(row[0]) for row in sqlite3.connect(tmp_path / "a.db").execute("select identity from noise_identities")
+    )
+
+
+@pytest.mark.parametrize("key", [None, bytes(32)])
+def test_a_store_of_version_1_is_migrated(tmp_path: Path, key: bytes | None) -> None:
+    """Its streams go on, and their secrets are refused for second streams as those of new ones are."""
+    place, secret = tmp_path / "a.db", Secret.generate()
+    store = Store(place, key)
+    store.close_ticks(store.declare(declared(), 0.0, secret), 2, 0.0)
+    store.close()
+    with sqlite3.connect(place) as connection:
+        connection.execute("drop table noise_identities")
+        connection.execute("delete from evercount_migrations where number = 2")
+    connection.close()
+    store = Store(place, key)
+    with store.database.reading() as view:
+        assert schema.applied(view) == len(schema.MIGRATIONS)
+    store.close_ticks(store.find("one"), 1, 0.0)
+    with pytest.raises(Conflict, match="same noise"):
+        store.declare(declared(name="two"), 0.0, secret)
+    assert store.verify(store.head) == []
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "complaint"),
+    [
+        ("delete from ledger where stream = 1", "ledger lacks"),
+        ("update ledger set budget = replace(budget, '1.0', '0.1') where stream = 1", "another budget"),
+    ],
+)
+def test_spending_that_was_removed_is_seen(tmp_path: Path, statement: str, complaint: str) -> None:
+    place = tmp_path / "a.db"
+    store = Store(place)
+    store.declare(declared(), 0.0)
+    store.declare(declared(name="two"), 0.0)
+    store.close()
+    with sqlite3.connect(place) as connection:
+        connection.execute(statement)
+    connection.close()
+    from evercount.store import Reading
+
+    reading = Reading.open(place)
+    assert any(complaint in line for line in reading.verify())
+    reading.close()
+    with pytest.raises(StoreError, match=r"row is missing|another budget"):
+        Store(place)
