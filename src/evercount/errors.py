@@ -7,6 +7,7 @@
     ├── InputError (ValueError)          data offered to a stream is not legal: the stream is unchanged
     │   └── BadRows                      rows of a file that are no events; carries their number and the first few
     ├── HorizonReached                   a step past the declared horizon: the stream is unchanged
+    │   └── PrecisionReached             no horizon, but the proved price of finite arithmetic ends here
     ├── AlreadyReleased                  a closed tick was offered again with different data
     ├── BudgetExceeded                   a ledger was asked to spend more than it has
     ├── SnapshotError                    a snapshot is corrupt, truncated, foreign or newer than this program
@@ -87,6 +88,18 @@ class HorizonReached(EvercountError):
             "is calibrated to that many. Start a new stream (its budget adds to the spent one) or, next time, use "
             "horizon=None for a stream without end."
         )
+
+
+class PrecisionReached(HorizonReached):
+    """A step past the last tick for which the numeric error is proved; the stream is unchanged."""
+
+    def __init__(self, limit: int) -> None:
+        EvercountError.__init__(
+            self,
+            f"the stream has no horizon, but the price of finite arithmetic is accounted for {limit} ticks only, so "
+            f"tick {limit + 1} is refused. Start a new stream (its budget adds to the spent one).",
+        )
+        self.horizon = limit
 
 
 class AlreadyReleased(EvercountError):

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from evercount import Budget, Histogram, Stream
 from evercount.cli import app
+from evercount.engine import stream as stream_module
 from evercount.examples import flu
 from evercount.files.run_state import State
 from evercount.mechanisms.exact.exact_noise import ExactStream
@@ -81,11 +82,11 @@ def rows(name: str = "out.csv") -> list[dict[str, Any]]:
 
 def same_noise(name: str = "out.csv.state") -> Stream:
     """A new stream with the key of a state: what the engine says about the same counts."""
-    made = Stream.restore(State.load(Path(name).read_bytes()).stream)
-    assert made._noise.key is not None
-    noise = ExactStream(made.factorization, made.sigma / made.query.grid, made.query.cells, made._noise.key)
+    made = Stream.load(State.load(Path(name).read_bytes()).stream)
+    assert made._parameters.noise.key is not None
+    noise = ExactStream(made.factorization, made.sigma / made.query.grid, made.query.cells, made._parameters.noise.key)
     stream = Stream(made.query, made.budget, made.horizon, replay=True)
-    stream._noise = replace(made._noise, stream=noise)
+    stream._parameters = replace(stream._parameters, noise=replace(made._parameters.noise, stream=noise))
     return stream
 
 
@@ -142,7 +143,7 @@ def test_runs_in_pieces_are_one_run(folder: Path, form: str, late: str) -> None:
 
 def totals(name: str = "out.csv.state") -> list[int]:
     """The raw running sums of a state, which only tests look at."""
-    return Stream.restore(State.load(Path(name).read_bytes()).stream)._totals.tolist()
+    return Stream.load(State.load(Path(name).read_bytes()).stream)._totals.tolist()
 
 
 @pytest.mark.parametrize("late", ["drop", "next"])
@@ -295,15 +296,13 @@ def test_ctrl_c_while_the_file_is_read(folder: Path) -> None:
 def test_ctrl_c_leaves_things_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(end=at(3)).exit_code == 0
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    real, calls = Stream._publish, []
+    real = stream_module.advance
 
-    def interrupted(self: Stream, *args: Any, **more: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 1:
-            signal.raise_signal(signal.SIGINT)
-        return real(self, *args, **more)
+    def interrupted(*args: Any, **more: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return real(*args, **more)
 
-    monkeypatch.setattr(Stream, "_publish", interrupted)
+    monkeypatch.setattr(stream_module, "advance", interrupted)
     stopped = run(end=at(9))
     assert stopped.exit_code == 130
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
@@ -447,7 +446,7 @@ def test_the_example_is_reproducible(folder: Path) -> None:
 def test_budget_of_the_stream(folder: Path) -> None:
     """What the options say is what the noise is calibrated to."""
     assert run(end=at(2), user="user", max_events=3, adjacency="replace").exit_code == 0
-    made = Stream.restore(State.load(Path("out.csv.state").read_bytes()).stream)
+    made = Stream.load(State.load(Path("out.csv.state").read_bytes()).stream)
     budget = Budget(1.0, 1e-6, adjacency="replace", unit="user", max_events=3)
     assert made.budget == budget
     assert made.sigma == Stream(Histogram(flu.REGIONS), budget, 64).sigma

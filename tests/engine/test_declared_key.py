@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from evercount import Average, Budget, Count, Histogram, Secret, SparseCount, Stream, Sum, Window
-from evercount.engine.build import choose_engine, make_noise
+from evercount.engine.build import make_noise
 from evercount.engine.snapshot_format import unpack
 from evercount.factorizations import FACTORIZATIONS, SquareRoot, factorization
 from evercount.local import LocalClient
@@ -55,7 +55,7 @@ def normals(arguments: dict[str, Any]) -> Any:
     """400 ticks of noise of the first cell, scaled to size one."""
     given: dict[str, Any] = {"query": Count(), "budget": BUDGET, "horizon": 400, **arguments}
     stream = Stream(**given, secret=SECRET)
-    noise = stream._noise.stream.take(400)[:, 0]
+    noise = stream._parameters.noise.stream.take(400)[:, 0]
     steps = np.diff(noise, prepend=0.0)
     return (steps - steps.mean()) / steps.std()
 
@@ -76,16 +76,16 @@ def test_the_same_declaration_gives_the_same_noise() -> None:
 
 def test_shards_share_the_key_and_count_cells_globally() -> None:
     query = Histogram(100)
-    _, engine = choose_engine(query, 50, None)
+    _, engine = query.choose_engine(50, None)
     whole = make_noise("exact", query, engine, BUDGET, 50, secret=SECRET)
     shards = [ExactStream(engine, whole.sigma, cells, whole.key, first) for first, cells in ((0, 30), (30, 70))]
-    expected = Stream(query, BUDGET, 50, secret=SECRET)._noise.stream.take(50)
+    expected = Stream(query, BUDGET, 50, secret=SECRET)._parameters.noise.stream.take(50)
     assert np.array_equal(np.concatenate([shard.take(50) for shard in shards], axis=1), expected)
 
 
 def test_a_snapshot_holds_the_derived_key_only() -> None:
     stream = Stream(Count(), BUDGET, 40, secret=SECRET)
-    data = unpack(stream.snapshot())[0]
+    data = unpack(stream.snapshot())
     assert data["noise"]["derivation"] == 2
     assert SECRET.hex() not in str(data)
 

@@ -46,6 +46,7 @@ def test_a_second_live_stream_is_refused(budget: Budget) -> None:
 
 def test_the_place_is_free_when_the_stream_is_gone() -> None:
     secret = Secret.generate()
+    gc.collect()
     before = len(noise_owner._live)
     for _ in range(3):
         fresh(BUDGET, secret).step(1)

@@ -90,10 +90,10 @@ def test_a_refused_run_uses_up_no_cap() -> None:
     ):
         with pytest.raises(InputError):
             stream.run(ticks, users=people)  # type: ignore[arg-type]
-    assert stream._users == {}
+    assert stream._state.with_users().users == {}
     assert stream.tick == 0
     stream.run([["a"]], users=[["u"]])
-    assert stream._users == {"u": 1}
+    assert stream._state.with_users().users == {"u": 1}
 
 
 @pytest.mark.parametrize(("query", "tick"), [(Edges(5), [(0, 1)]), (Sum(0, 1), [1.0])])

@@ -196,7 +196,7 @@ def test_a_state_survives_and_damage_is_noticed() -> None:
     state = State(
         {"a": 1},
         {"out format": "csv"},
-        b"\x00stream",
+        {"raw": b"\x00stream"},
         "digest",
         (Spent({"epsilon": 1.0}, 0.0),),
         {"u": 2},

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.errors import HorizonReached, ParameterError, SnapshotError
+from evercount.errors import HorizonReached, ParameterError, PrecisionReached, SnapshotError
 from evercount.factorizations import (
     Balanced,
     BinaryTree,
@@ -26,7 +26,7 @@ from evercount.factorizations import (
     Unbounded,
 )
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
-from evercount.mechanisms.exact.exact_noise import WIDE, ExactStream, PrecisionReached, numeric_horizon
+from evercount.mechanisms.exact.exact_noise import WIDE, ExactStream, numeric_horizon
 from evercount.noise import ExactNoise, Secret
 
 SECRET = Secret.from_hex("5a" * 32)

@@ -13,7 +13,14 @@ from evercount.noise import Secret
 from evercount.store import Conflict, Declaration, Store, schema
 
 TABLE: dict[str, Any] = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
-SAME_NOISE = [{}, {"description": "x"}, {"public": True}, {"tick": "1h"}, {"start": "1970-01-01T01:00:00Z"}, {"late": "next"}]
+SAME_NOISE = [
+    {},
+    {"description": "x"},
+    {"public": True},
+    {"tick": "1h"},
+    {"start": "1970-01-01T01:00:00Z"},
+    {"late": "next"},
+]
 OTHER_NOISE = [
     {"horizon": 65},
     {"budget": {"epsilon": 1.0, "delta": 1e-8}},

@@ -5,29 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from evercount.engine.error_model import ErrorModel
+from evercount.engine.state import StreamParameters
 from evercount.errors import ParameterError, UnknownName
-from evercount.factorizations import Factorization, factorization
-from evercount.factorizations.laplace_trees import pure_factorization, window_tree
-from evercount.mechanisms import Noise, build_noise
+from evercount.factorizations import Factorization, check_horizon
+from evercount.mechanisms import NOISES, Noise, build_noise
 from evercount.mechanisms.laplace_noise import build_pure_for
 from evercount.privacy import Budget
 from evercount.queries.base import Adjacency, Query
-from evercount.queries.graphs.graph_query import GraphQuery
-from evercount.queries.window import Window
 
 POSTPROCESSES = ("nonnegative", "integer", "monotone")
 
 
-def choose_engine(
-    query: Query, horizon: int | None, name: str | None, pure: bool = False
-) -> tuple[Query, Factorization]:
-    """The query with its way of counting settled, and the factorisation that it runs on."""
-    if isinstance(query, Window):
-        if name is not None:
-            raise ParameterError("a Window chooses its own factorisation; choose its method instead")
-        query = query.resolved(horizon, pure)
-        return query, window_tree(query.width, horizon) if pure else query.engine(horizon)
-    return query, pure_factorization(name, horizon) if pure else factorization(name, horizon)
+def build_parameters(
+    query: Query,
+    budget: Budget,
+    horizon: int | None,
+    factorization: str | None,
+    noise: str,
+    postprocess: Iterable[str],
+    replay: bool,
+    **source: Any,
+) -> StreamParameters:
+    """All that a stream never changes, with every check; `source` says where its noise comes from."""
+    if not isinstance(query, Query):
+        raise ParameterError(f"the first argument must be a query such as Count(), got {query!r}")
+    if not isinstance(budget, Budget):
+        raise ParameterError(f"the second argument must be a Budget, got {budget!r}")
+    if noise not in NOISES:
+        raise UnknownName("noise", noise, NOISES)
+    horizon = check_horizon(horizon, unbounded=True)
+    query, engine = query.choose_engine(horizon, factorization, budget.pure)
+    names = check_postprocess(postprocess)
+    if "monotone" in names and not query.monotone:
+        raise ParameterError(f"{query.name!r} may truly fall, so its releases cannot be made monotone")
+    query.check_budget(budget)
+    built = make_noise(noise, query, engine, budget, horizon, names, **source)
+    errors = ErrorModel(query, engine, built.sigma, built.stream.rounded)
+    return StreamParameters(query, budget, horizon, engine, built, names, replay, errors)
 
 
 def sensitivity_on(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
@@ -75,15 +90,6 @@ def make_noise(
         declaration=declaration,
         **rest,
     )
-
-
-def check_fit(query: Query, budget: Budget, postprocess: tuple[str, ...]) -> None:
-    """Refuse combinations that would state something wrong."""
-    if "monotone" in postprocess and not query.monotone:
-        raise ParameterError(f"{query.name!r} may truly fall, so its releases cannot be made monotone")
-    if isinstance(query, GraphQuery) and budget.unit == "user" and budget.adjacency == "replace":
-        # changing a user's edges one by one may pass through streams that the graph promises exclude
-        raise ParameterError("graph streams protect users under adjacency='add-remove' only")
 
 
 def check_postprocess(names: Iterable[str]) -> tuple[str, ...]:

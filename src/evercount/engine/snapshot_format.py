@@ -1,6 +1,10 @@
-"""Versioned, checksummed snapshots: JSON for the small things, raw bytes for arrays.
+"""Versioned, checksummed snapshots: a tree of JSON values with arrays and bytes as raw blocks, packed once.
 
-b"evercount snapshot\\n" · version (2 bytes) · blake2b-256 of the body · body (zlib of JSON)
+b"evercount snapshot\\n" · version (2 bytes) · blake2b-256 of the body · body
+
+The body is zlib of: length of the JSON (8 bytes, big-endian) · JSON · raw blocks, one after the other. In the JSON an
+array is {"$array": [dtype, shape, offset]} and bytes are {"$bytes": [length, offset]}. Version 1, in which arrays were
+texts inside the JSON, is read too.
 """
 
 from __future__ import annotations
@@ -10,65 +14,130 @@ import hashlib
 import hmac
 import json
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evercount._arrays import AnyArray
 from evercount.errors import SnapshotError
 
 MAGIC = b"evercount snapshot\n"
-VERSION = 1
-DIGEST = 32
-
-DTYPES = {text: np.dtype(text) for text in ("<i8", "<f8", ">i8", ">f8")}
+VERSION = 2
+DIGEST_BYTES = 32
+LARGEST_BODY = 1 << 34
+"""Bytes of an unpacked snapshot: a crafted small file must not fill the memory."""
+DTYPES = ("<i8", "<f8", ">i8", ">f8", "|u1")
 """The kinds of numbers that a snapshot holds; no other is read."""
 
-Arrays = dict[str, npt.NDArray[Any] | None]
+
+def pack(tree: Mapping[str, Any]) -> bytes:
+    """One blob that `unpack` takes apart again.
+
+    >>> unpack(pack({"tick": 3, "sums": np.arange(2), "more": {"raw": b"x"}}))["more"]
+    {'raw': b'x'}
+    """
+    blocks: list[bytes] = []
+    text = json.dumps(_without_blocks(tree, blocks, [0])).encode()
+    body = zlib.compress(b"".join([len(text).to_bytes(8, "big"), text, *blocks]), 1)
+    return MAGIC + VERSION.to_bytes(2, "big") + hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest() + body
 
 
-def pack(data: dict[str, Any], arrays: Arrays) -> bytes:
-    """One blob that `unpack` takes apart again."""
-    packed = {
-        name: None
-        if array is None
-        else {
-            "dtype": array.dtype.str,
-            "shape": list(array.shape),
-            "bytes": base64.b85encode(np.ascontiguousarray(array).tobytes()).decode(),
-        }
-        for name, array in arrays.items()
-    }
-    body = zlib.compress(json.dumps({"data": data, "arrays": packed}).encode(), 1)
-    return MAGIC + VERSION.to_bytes(2, "big") + hashlib.blake2b(body, digest_size=DIGEST).digest() + body
-
-
-def unpack(blob: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(data, arrays) of `pack`, or SnapshotError with the reason."""
+def unpack(blob: bytes) -> dict[str, Any]:
+    """The tree of `pack`, or SnapshotError with the reason."""
     if not isinstance(blob, bytes | bytearray | memoryview):
         raise SnapshotError(f"a snapshot is bytes, got {type(blob).__name__}")
     blob = bytes(blob)
     if not blob.startswith(MAGIC):
         raise SnapshotError("this is not an evercount snapshot")
-    head, rest = len(MAGIC) + 2, blob[len(MAGIC) + 2 + DIGEST :]
-    if len(blob) < head + DIGEST:
+    head = len(MAGIC) + 2
+    if len(blob) < head + DIGEST_BYTES:
         raise SnapshotError("the snapshot is truncated")
     version = int.from_bytes(blob[len(MAGIC) : head], "big")
-    if version != VERSION:
+    if version > VERSION:
         raise SnapshotError(
-            f"the snapshot has format {version} and this program reads format {VERSION}: "
-            + ("it is newer; update evercount" if version > VERSION else "it is no longer supported")
+            f"the snapshot has format {version} and this program reads up to {VERSION}: it is newer; update evercount"
         )
-    if not hmac.compare_digest(hashlib.blake2b(rest, digest_size=DIGEST).digest(), blob[head : head + DIGEST]):
+    body = blob[head + DIGEST_BYTES :]
+    if not hmac.compare_digest(
+        hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest(), blob[head : head + DIGEST_BYTES]
+    ):
         raise SnapshotError("the snapshot is corrupt or truncated: its checksum does not match")
     try:
-        content = json.loads(zlib.decompress(rest))
-        arrays = {
-            name: None
-            if item is None
-            else np.frombuffer(base64.b85decode(item["bytes"]), DTYPES[item["dtype"]]).reshape(item["shape"]).copy()
-            for name, item in content["arrays"].items()
-        }
-        return content["data"], arrays
-    except (zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        content = _inflated(body)
+        if version == 1:
+            return _tree_of_version_1(json.loads(content))
+        size = int.from_bytes(content[:8], "big")
+        tree = _with_blocks(json.loads(content[8 : 8 + size]), content, 8 + size)
+    except (zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SnapshotError(f"the snapshot holds something else than it should ({type(error).__name__})") from error
+    if not isinstance(tree, dict):
+        raise SnapshotError("the snapshot holds something else than it should")
+    return tree
+
+
+def _without_blocks(value: Any, blocks: list[bytes], end: list[int]) -> Any:
+    """The tree as JSON; arrays and bytes go to `blocks`, `end[0]` is the length of those so far."""
+    if isinstance(value, Mapping):
+        packed = {key: _without_blocks(item, blocks, end) for key, item in value.items()}
+        return {"$map": packed} if any(str(key).startswith("$") for key in value) else packed
+    if isinstance(value, list | tuple):
+        return [_without_blocks(item, blocks, end) for item in value] if _has_blocks(value) else value
+    if isinstance(value, np.ndarray):
+        return {
+            "$array": [value.dtype.str, list(value.shape), _added(np.ascontiguousarray(value).tobytes(), blocks, end)]
+        }
+    if isinstance(value, bytes):
+        return {"$bytes": [len(value), _added(value, blocks, end)]}
+    return value
+
+
+def _has_blocks(items: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether a list may hold arrays or bytes. Long lists of numbers and texts are passed on as they are."""
+    return any(isinstance(item, Mapping | list | tuple | np.ndarray | bytes) for item in items)
+
+
+def _added(block: bytes, blocks: list[bytes], end: list[int]) -> int:
+    offset = end[0]
+    blocks.append(block)
+    end[0] += len(block)
+    return offset
+
+
+def _with_blocks(value: Any, content: bytes, start: int) -> Any:
+    if isinstance(value, list):
+        return [_with_blocks(item, content, start) for item in value] if _has_blocks(value) else value
+    if not isinstance(value, dict):
+        return value
+    if "$array" in value:
+        dtype, shape, offset = value["$array"]
+        return _array(memoryview(content)[start + offset :], dtype, shape)
+    if "$bytes" in value:
+        size, offset = value["$bytes"]
+        return content[start + offset : start + offset + size]
+    return {key: _with_blocks(item, content, start) for key, item in value.get("$map", value).items()}
+
+
+def _array(raw: Any, dtype: str, shape: list[int]) -> AnyArray:
+    if dtype not in DTYPES:
+        raise SnapshotError("the snapshot holds an array of an unknown kind")
+    kind = np.dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64))
+    return np.frombuffer(raw[: count * kind.itemsize], dtype=kind, count=count).reshape(shape).copy()
+
+
+def _inflated(body: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    content = inflater.decompress(body, LARGEST_BODY)
+    if inflater.unconsumed_tail:
+        raise SnapshotError("the snapshot is larger than any that evercount writes")
+    return content
+
+
+def _tree_of_version_1(content: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 kept arrays beside the data, as texts."""
+    arrays = {
+        name: None if item is None else _array(base64.b85decode(item["bytes"]), item["dtype"], item["shape"])
+        for name, item in content["arrays"].items()
+    }
+    return {**content["data"], **arrays}

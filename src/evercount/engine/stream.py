@@ -1,50 +1,40 @@
-"""Stream: query + budget + horizon → step() and run(). The whole flow of a release is on this page.
+"""Stream: query + budget + horizon → step() and run(). The thin mutable shell around `state.advance`.
 
-events ──encode──► increments ──add──► running sums ──+ noise──► noisy sums ──decode──► Release
+events ──encode──► increments ──advance──► published numbers with their errors
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.engine.build import check_fit, check_postprocess, choose_engine, make_noise
-from evercount.engine.error_model import ErrorModel
+from evercount.engine.build import build_parameters
 from evercount.engine.release import Release, Releases
 from evercount.engine.retry import Seen
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.engine.spend import spend_for
-from evercount.engine.user_counting import (
-    Counting,
-    cap_run,
-    cap_tick,
-    choose_counting,
-    guarantee_sentence,
-    stored_counting,
-)
+from evercount.engine.state import StreamParameters, StreamState, advance
+from evercount.engine.stored_stream import dump_stream, load_stream
+from evercount.engine.user_counting import Counting, cap_run, cap_tick, choose_counting, guarantee_sentence
 from evercount.errors import (
     AlreadyReleased,
     EvercountError,
     HorizonReached,
     InputError,
     ParameterError,
-    SnapshotError,
-    UnknownName,
+    PrecisionReached,
 )
-from evercount.factorizations import check_horizon
-from evercount.mechanisms import NOISES
-from evercount.mechanisms.exact.exact_noise import PrecisionReached
+from evercount.factorizations import Factorization
 from evercount.noise import NoiseOwner, Secret
 from evercount.privacy import Budget, Ledger
 from evercount.queries.base import Query
-from evercount.queries.user_cap import UserState, initial_users
-from evercount.queries.window import Window
 
-CHUNK = 1 << 18
-"""Numbers of a run that are processed at a time."""
+Encoded = tuple[IntArray, Any, Mapping[str, int]]
+"""Increments of a tick, the encoder's state after it, and users whose number of events changes."""
 
 
 class Stream(NoiseOwner):
@@ -79,66 +69,79 @@ class Stream(NoiseOwner):
         replay: bool = False,
         ledger: Ledger | None = None,
     ) -> None:
-        if not isinstance(query, Query):
-            raise ParameterError(f"the first argument must be a query such as Count(), got {query!r}")
-        if not isinstance(budget, Budget):
-            raise ParameterError(f"the second argument must be a Budget, got {budget!r}")
-        if noise not in NOISES:
-            raise UnknownName("noise", noise, NOISES)
-        self.horizon = check_horizon(horizon, unbounded=True)
-        self.query, self.factorization = choose_engine(query, self.horizon, factorization, budget.pure)
-        self.budget = budget
-        self.postprocess = check_postprocess(postprocess)
-        check_fit(self.query, budget, self.postprocess)
-        self._noise = make_noise(
-            noise, self.query, self.factorization, budget, self.horizon, self.postprocess, seed=seed, secret=secret
+        parameters = build_parameters(
+            query, budget, horizon, factorization, noise, postprocess, replay, seed=seed, secret=secret
         )
-        self.replay = replay
-        self._own(None if replay else self._noise.key)
-        self._errors = ErrorModel(self.query, self.factorization, self.sigma, self._noise.stream.rounded)
-        self._tick = 0
-        self._totals = np.zeros(self.query.cells, np.int64)
-        self._encoder = self.query.initial_state()
-        self._memory = np.zeros((self.query.memory, self.query.cells))
-        self._last: tuple[Seen, Release] | None = None
-        self._highest: FloatArray | None = None
-        self._users = initial_users()
-        self._counting: Counting | None = None
-        self._torn = False  # whether an interruption left it between two ticks
-        self._last_scale: list[Any] | None = None
+        self._open(parameters, StreamState.initial(parameters.query), restored=False)
         if ledger is not None:  # last: a stream that cannot be built spends nothing, and one that is built has spent
             spend_for(self, ledger, secret)
+
+    def _open(self, parameters: StreamParameters, state: StreamState, *, restored: bool) -> None:
+        self._parameters = parameters
+        self._state = state
+        self._torn = False  # whether an interruption left an encoder that works in place between two ticks
+        self._own(None if parameters.replay else parameters.noise.key, restored=restored)
 
     # -- public facts ---------------------------------------------------------------------------------------------
 
     @property
+    def query(self) -> Query:
+        """What is asked."""
+        return self._parameters.query
+
+    @property
+    def budget(self) -> Budget:
+        """What all releases together may reveal."""
+        return self._parameters.budget
+
+    @property
+    def horizon(self) -> int | None:
+        """The number of ticks, or None for a stream without end."""
+        return self._parameters.horizon
+
+    @property
+    def factorization(self) -> Factorization:
+        """How noise is correlated."""
+        return self._parameters.factorization
+
+    @property
+    def postprocess(self) -> tuple[str, ...]:
+        """The post-processing that is applied."""
+        return self._parameters.postprocess
+
+    @property
+    def replay(self) -> bool:
+        """Whether it repeats the noise of another stream, for an audit."""
+        return self._parameters.replay
+
+    @property
     def tick(self) -> int:
         """How many ticks have been released."""
-        return self._tick
+        return self._state.tick
 
     @property
     def sigma(self) -> float:
         """Std of the normals z, in the query's units."""
-        return self._noise.sigma
+        return self._parameters.noise.sigma
 
     @property
     def numeric_delta(self) -> float:
         """The part of δ that pays for finite arithmetic."""
-        return self._noise.numeric_delta
+        return self._parameters.noise.numeric_delta
 
     @property
     def noise(self) -> str:
         """The kind of noise, as every release states it."""
-        return self._noise.stream.name
+        return self._parameters.noise.stream.name
 
     @property
     def guarantee(self) -> str:
         """The guarantee in one sentence, with what the caller promised for it."""
-        return guarantee_sentence(self.budget, self._counting, self.replay, self.noise)
+        return guarantee_sentence(self.budget, self._state.counting, self.replay, self.noise)
 
     def std(self, ticks: Any) -> FloatArray:
         """Exact std of what is published at 1-based ticks, past or future, shape (ticks, outputs or 1)."""
-        return self._errors.std(ticks)
+        return self._parameters.errors.std(ticks)
 
     def __repr__(self) -> str:
         return (
@@ -152,13 +155,31 @@ class Stream(NoiseOwner):
     def step(
         self, events: Any, tick: int | None = None, users: Iterable[str] | None = None, *, capped: bool = False
     ) -> Release:
-        """Release the next tick. With `tick`, a retry of the last tick with the same events reads back its release.
+        """Release the next tick.
 
-        A tick that is already released with different events is refused (AlreadyReleased), as is a tick out of turn.
-        `users` names the user of each event (for `Count`, events may then be None: one event per user named); events
-        beyond a user's first `budget.max_events` of the whole stream are dropped (`queries/user_cap.proof.md`).
         Where the budget protects users, every tick names them, or the caller promises with `capped` that all ticks
-        together hold at most `budget.max_events` events of each user; the guarantee then says so.
+        together hold at most `budget.max_events` events of each user; the guarantee then says so. Events beyond a
+        user's first `budget.max_events` of the whole stream are dropped (`queries/user_cap.proof.md`).
+
+        Args:
+            events: what the query takes as one tick.
+            tick: the 1-based number of the tick. It makes a retry safe: the last tick again with the same events
+                reads back its release.
+            users: the user of each event; for `Count`, events may then be None (one event per user named).
+            capped: the caller's promise about the events of each user.
+
+        Returns:
+            What the tick publishes.
+
+        Raises:
+            InputError: the events are not legal, or the tick is out of turn; the stream is unchanged.
+            AlreadyReleased: the tick was released with other events.
+            HorizonReached: all ticks are released.
+
+        >>> from evercount import Budget, Count
+        >>> stream = Stream(Count(), Budget(epsilon=1.0, delta=1e-6), horizon=24)
+        >>> stream.step(3).tick
+        1
         """
         if hasattr(events, "__next__"):  # an iterator can be read once only, and the fingerprint reads it too
             events = list(events)
@@ -166,210 +187,164 @@ class Stream(NoiseOwner):
             raise InputError("users name the user of each event: a sequence of texts, not one text")
         named = None if users is None else list(users)
         seen = Seen(events if named is None else [named, events])
-        way = self._account(named is not None, capped)
-        return self._step(seen, tick, way, lambda: self._encoded(events, named))
+        counting = self._account(named is not None, capped)
+        return self._step(seen, tick, counting, lambda: self._encoded(events, named))
+
+    def step_totals(self, totals: Any, tick: int | None = None, *, capped: bool = False) -> Release:
+        """As `step`, for events that were already added up per cell (grid units): see `Query.encode_totals`."""
+        counting = self._account(False, capped)
+        encoder = self._state.encoder
+        return self._step(Seen(totals), tick, counting, lambda: (*self.query.encode_totals(encoder, totals), {}))
 
     def _step(
-        self, seen: Seen, tick: int | None, way: Counting, encode: Callable[[], tuple[IntArray, Any, UserState]]
+        self,
+        seen: Seen,
+        tick: int | None,
+        counting: Counting,
+        encode: Callable[[], tuple[IntArray, Any, Mapping[str, int]]],
     ) -> Release:
-        """The next tick, or what a retry reads back. `encode` gives its increments and the states after it."""
+        """The next tick, or what a retry reads back. `encode` gives its increments, the encoder after it, and users."""
         self._check_owner()
         if tick is not None:
             if isinstance(tick, bool) or not isinstance(tick, int | np.integer) or tick < 1:
                 raise InputError(f"tick must be a whole number of at least 1, got {tick!r}")
-            if tick != self._tick + 1:
+            if tick != self.tick + 1:
                 return self._again(tick, seen)
-        self._check_room(1)
-        self._torn = True  # from here to the end of the tick an interruption leaves the stream refusing
+        self._check_torn()
+        self._check_limit(1)
+        self._torn = self.query.in_place
         try:
-            row, encoder, changes = encode()
-        except Exception as error:
-            # a refusal comes before anything is changed; other failures harm only encoders that work in place
-            self._torn = self.query.in_place and not isinstance(error, EvercountError)
+            row, encoder, users = encode()
+        except EvercountError:
+            self._torn = False  # a refusal comes before anything is changed
             raise
-        self._counting = way
-        release = self._releases(row[np.newaxis])[0]
-        self._encoder, self._last = encoder, (seen, release)
-        self._users.update(changes)
+        rows, after = advance(self._parameters, self._state, row[np.newaxis], encoder=encoder)
+        release = self._parameters.releases(after.tick, rows, counting)[0]
+        self._state = replace(after, counting=counting, last_users=users, last=(seen, release))  # the commit
         self._torn = False
         return release
 
-    def _encoded(self, events: Any, users: Sequence[str] | None) -> tuple[IntArray, Any, UserState]:
-        changes: UserState = {}
+    def _encoded(self, events: Any, users: Sequence[str] | None) -> Encoded:
+        changes: Mapping[str, int] = {}
         if users is not None:
-            events, changes = cap_tick(self.query, events, users, self.budget.max_events, self._users)
-        return *self.query.encode(self._encoder, events), changes
+            self._state = self._state.with_users()
+            events, changes = cap_tick(self.query, events, users, self.budget.max_events, self._state.users)
+        return *self.query.encode(self._state.encoder, events), changes
 
     def _account(self, named: bool, capped: bool) -> Counting:
         """How the next ticks account for users, as all ticks before did."""
-        return choose_counting(self.budget, self._counting if self._tick else None, named, capped)
+        return choose_counting(self.budget, self._state.counting if self.tick else None, named, capped)
 
     def prepare(self) -> None:
-        """Make the noise of the next ticks now, so that the next `step` is fast; it changes no number."""
+        """Draw the noise of the next ticks now, so that the next `step` is fast; it changes no number."""
         self._check_owner()
-        self._noise.stream.prepare()
-
-    def step_totals(self, totals: Any, tick: int | None = None, *, capped: bool = False) -> Release:
-        """As `step`, for events that were already added up per cell (grid units): see `Query.encode_totals`."""
-        way = self._account(False, capped)
-        return self._step(Seen(totals), tick, way, lambda: (*self.query.encode_totals(self._encoder, totals), {}))
+        self._parameters.noise.stream.prepare()
 
     def run(
         self, ticks: Iterable[Any], users: Iterable[Iterable[str]] | None = None, *, capped: bool = False
     ) -> Releases:
-        """Release many ticks: the same numbers as one `step` for each. `users` names the users, tick by tick."""
+        """Release many ticks: the same numbers as one `step` for each.
+
+        Args:
+            ticks: what the query takes as a tick, for each tick.
+            users: the users of the events, tick by tick.
+            capped: as in `step`.
+
+        Returns:
+            What the ticks publish.
+
+        Raises:
+            InputError, HorizonReached: as in `step`; no tick is released.
+        """
         if not isinstance(ticks, Iterable) or isinstance(ticks, Mapping):
             raise InputError(f"a run is a sequence of ticks, not {type(ticks).__name__}; for one tick use step")
         if isinstance(ticks, Iterator):
             ticks = list(ticks)
         self._check_owner()
-        way = self._account(users is not None, capped)
-        self._check_room(0)
-        before = self.query.dump_state(self._encoder) if self._encoder is not None else None
-        self._torn = True
-        changes: UserState = {}
+        counting = self._account(users is not None, capped)
+        self._check_torn()
+        self._check_limit(0)
+        before = self.query.dump_state(self._state.encoder) if self.query.in_place else None
+        self._torn = self.query.in_place
+        changes: Mapping[str, int] = {}
         try:
             if users is not None:
-                ticks, changes = cap_run(self.query, ticks, users, self.budget.max_events, self._users)
-            increments, encoder = self.query.encode_run(self._encoder, ticks)
+                self._state = self._state.with_users()
+                ticks, changes = cap_run(self.query, ticks, users, self.budget.max_events, self._state.users)
+            increments, encoder = self.query.encode_run(self._state.encoder, ticks)
             self._check_limit(len(increments))
         except BaseException:
-            if before is not None:  # an encoder may have advanced in place before a later tick was refused
-                self._encoder = self.query.load_state(before)
+            if before is not None:  # it may have advanced in place before a later tick was refused
+                self._state = replace(self._state, encoder=self.query.load_state(before))
             self._torn = False
             raise
-        return self._close_run(increments, encoder, way, changes)
+        return self._close(increments, encoder, counting, changes)
 
     def run_totals(self, totals: Any, *, capped: bool = False) -> Releases:
         """As `run`, for ticks that were already added up, shape (ticks, cells): see `Query.encode_totals`."""
         if not isinstance(totals, Iterable):
             raise InputError(f"totals are a sequence of ticks, not {type(totals).__name__}")
         self._check_owner()
-        way = self._account(False, capped)
+        counting = self._account(False, capped)
+        self._check_torn()
         try:
             rows = totals if isinstance(totals, np.ndarray) else np.asarray(list(totals))
         except ValueError as error:
             raise InputError("totals must be rows of one length, one row for each tick") from error
         rows = rows if len(rows) else np.empty((0, self.query.cells), np.int64)
-        increments = self.query.encode_totals_run(self._encoder, rows)
-        self._check_room(len(increments))
-        return self._close_run(increments, self._encoder, way, {})
+        increments = self.query.encode_totals_run(self._state.encoder, rows)
+        self._check_limit(len(increments))
+        return self._close(increments, self._state.encoder, counting, {})
 
-    def _close_run(self, increments: IntArray, encoder: Any, way: Counting, changes: UserState) -> Releases:
-        self._torn = True
-        self._counting = way
-        releases = self._releases(increments)
-        self._encoder, self._last = encoder, None
-        self._users.update(changes)
+    def _close(self, increments: IntArray, encoder: Any, counting: Counting, users: Mapping[str, int]) -> Releases:
+        first = self.tick + 1
+        rows, after = advance(self._parameters, self._state.with_users(), increments, encoder=encoder)
+        releases = self._parameters.releases(first, rows, counting)
+        self._state = replace(after, counting=counting, last_users=users, last=None)  # the commit
         self._torn = False
         return releases
 
-    def _releases(self, increments: IntArray) -> Releases:
-        """Publish the next ticks."""
-        first = self._tick + 1
-        scales = []
-        rows = max(1, CHUNK // self.query.cells)
-        if len(increments) <= rows:
-            out, scale = self._publish(increments)
-            return self._as_releases(first, out, scale)
-        out = np.empty((len(increments), self.query.outputs))
-        for start in range(0, len(increments), rows):
-            part = slice(start, start + rows)
-            out[part], scale = self._publish(increments[part])
-            if scale is not None:
-                scales.append(scale)
-        return self._as_releases(first, out, np.concatenate(scales) if scales else None)
-
-    def _as_releases(self, first: int, values: FloatArray, scale: FloatArray | None) -> Releases:
-        self._last_scale = None if scale is None else scale[-1:].tolist()
-        values.flags.writeable = False  # what is published stays as it is
-        return Releases(first, values, self._errors, self.noise, self.guarantee, self.postprocess, scale)
-
-    def _publish(self, increments: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        """Noisy sums and published numbers of the next ticks; the only place where noise meets data."""
-        noisy = self._noise.stream.take(len(increments))
-        if self._noise.stream.whole:  # whole numbers are added as such: no sum is ever too large to be private
-            noisy = (noisy.astype(np.int64) + self._running(increments)).astype(np.float64)
-        else:
-            noisy += self._running(increments)
-        if self.query.grid != 1.0:
-            noisy *= self.query.grid
-        if self.query.memory:
-            window = np.concatenate([self._memory, noisy])
-            self._memory = window[-self.query.memory :].copy()
-        else:
-            window = noisy
-        published = self.query.decode_run(self._tick + 1, window)
-        scale = self.query.output_scale(noisy, published)
-        self._tick += len(increments)
-        return self._tidy(published), scale
-
-    def _running(self, increments: IntArray) -> IntArray:
-        """Exact running sums, which start again from zero where the query says so."""
-        period = self.query.restart
-        if period is None:
-            if len(increments) == 1:  # one tick of many cells: no need to add along time
-                self._totals += increments[0]
-                return self._totals[np.newaxis]
-            sums = np.cumsum(increments, axis=0)
-            sums += self._totals
-            self._totals = sums[-1].copy() if len(sums) else self._totals
-            return sums
-        sums = np.empty_like(increments)
-        done = 0
-        while done < len(increments):
-            into = (self._tick + done) % period
-            part = slice(done, min(len(increments), done + period - into))
-            sums[part] = np.cumsum(increments[part], axis=0) + (self._totals if into else 0)
-            self._totals = sums[part.stop - 1].copy()
-            done = part.stop
-        return sums
-
-    def _tidy(self, published: FloatArray) -> FloatArray:
-        """The declared post-processing, in the order nonnegative, integer, monotone."""
-        if not self.postprocess:
-            return published
-        if "nonnegative" in self.postprocess:
-            published = np.maximum(published, 0.0)
-        if "integer" in self.postprocess:
-            published = np.rint(published)
-        if "monotone" in self.postprocess:
-            published = np.maximum.accumulate(published, axis=0)
-            if self._highest is not None:
-                published = np.maximum(published, self._highest)
-            if len(published):
-                self._highest = published[-1].copy()
-        return published
-
     # -- refusals -----------------------------------------------------------------------------------------------------
 
-    def _check_room(self, ticks: int) -> None:
-        self._check_whole()
-        self._check_limit(ticks)
-
-    def _check_whole(self) -> None:
+    def _check_torn(self) -> None:
         if self._torn:
             raise EvercountError(
                 "this stream was interrupted in the middle of a tick and cannot go on; restore its newest snapshot"
             )
 
     def _check_limit(self, ticks: int) -> None:
-        limit = self._noise.limit
-        if limit is not None and self._tick + ticks > limit:
+        limit = self._parameters.noise.limit
+        if limit is not None and self.tick + ticks > limit:
             raise HorizonReached(limit) if self.horizon is not None else PrecisionReached(limit)
 
     def _again(self, tick: int, seen: Seen) -> Release:
-        self._check_whole()
-        if tick == self._tick and self._last is not None and self._last[0].digest == seen.digest:
-            return self._last[1]
-        if tick > self._tick:
-            raise InputError(f"tick {tick} is out of turn: the next tick is {self._tick + 1}")
+        self._check_torn()
+        last = self._state.last
+        if tick == self.tick and last is not None and last[0].digest == seen.digest:
+            return last[1]
+        if tick > self.tick:
+            raise InputError(f"tick {tick} is out of turn: the next tick is {self.tick + 1}")
         raise AlreadyReleased(
             f"tick {tick} is already released and cannot be released again with other events: the difference of two "
             "releases with the same noise would reveal them. Late events belong to the next tick."
         )
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def dump(self) -> dict[str, Any]:
+        """Everything needed to continue identically, as `load` takes it. Secret: see `snapshot`."""
+        self._check_owner()
+        self._check_torn()
+        if self.replay:
+            raise ParameterError("a replay gives no snapshot: it repeats the noise of another stream, for audits only")
+        return dump_stream(self._parameters, self._state.with_users())
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any]) -> Stream:
+        """The stream of `dump`, with every check that a new one passes; SnapshotError says what does not fit."""
+        stream = cls.__new__(cls)
+        stream._open(*load_stream(data), restored=True)
+        return stream
 
     def snapshot(self) -> bytes:
         """Everything needed to continue identically. Secret: it holds raw sums and the noise of the future.
@@ -378,31 +353,7 @@ class Stream(NoiseOwner):
         one releases the same ticks again with the same noise, and if their data differ (late events, say), the
         difference of the two releases reveals it exactly. The store of `evercount serve` sees to both.
         """
-        self._check_owner()
-        self._check_whole()
-        if self.replay:
-            raise ParameterError("a replay gives no snapshot: it repeats the noise of another stream, for audits only")
-        last = None
-        if self._last is not None:
-            seen, release = self._last
-            last = {"digest": seen.digest, "values": release.values.tolist(), "scale": self._last_scale}
-        return pack(
-            {
-                "query": {"name": self.query.name, "parameters": self.query.parameters()},
-                "budget": self.budget.to_dict(),
-                "horizon": self.horizon,
-                "factorization": self.factorization.name,
-                "postprocess": list(self.postprocess),
-                "noise": self._noise.dump(),
-                "tick": self._tick,
-                "encoder": self.query.dump_state(self._encoder),
-                "last": last,
-                "users": self._users,
-                "named": self._counting == "named",
-                "counting": self._counting,
-            },
-            {"totals": self._totals, "memory": self._memory, "highest": self._highest},
-        )
+        return pack(self.dump())
 
     @classmethod
     def restore(cls, blob: bytes) -> Stream:
@@ -410,52 +361,4 @@ class Stream(NoiseOwner):
 
         Restore the newest snapshot only (see there), and only once: two streams from one snapshot share their noise.
         """
-        data, arrays = unpack(blob)
-        try:
-            return cls._restored(data, arrays)
-        except SnapshotError:
-            raise
-        except EvercountError as error:
-            raise SnapshotError(f"the snapshot's stream cannot be built here: {error}") from error
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise SnapshotError(f"the snapshot lacks something or holds something else: {error!r}") from error
-
-    @classmethod
-    def _restored(cls, data: dict[str, Any], arrays: dict[str, Any]) -> Stream:
-        from evercount.queries import build_query
-
-        query = build_query(data["query"]["name"], data["query"]["parameters"], stored=True)
-        stream = cls.__new__(cls)
-        stream.query = query
-        stream.horizon = data["horizon"]
-        stream.budget = Budget.from_dict(data["budget"])
-        name = None if isinstance(query, Window) else data["factorization"]
-        _, stream.factorization = choose_engine(query, stream.horizon, name, stream.budget.pure)
-        stream.postprocess = check_postprocess(data["postprocess"])
-        if data["noise"]["name"] not in NOISES:
-            raise UnknownName("noise", data["noise"]["name"], NOISES)
-        stream._noise = make_noise(
-            data["noise"]["name"], query, stream.factorization, stream.budget, stream.horizon, dumped=data["noise"]
-        )
-        stream.replay = False
-        stream._own(stream._noise.key, restored=True)
-        stream._errors = ErrorModel(query, stream.factorization, stream.sigma, stream._noise.stream.rounded)
-        stream._tick = data["tick"]
-        if stream._noise.stream.tick != stream._tick:
-            raise SnapshotError("the snapshot's noise stands at another tick than its sums")
-        stream._totals, stream._memory = arrays["totals"], arrays["memory"]
-        if stream._totals.shape != (query.cells,) or stream._memory.shape != (query.memory, query.cells):
-            raise SnapshotError("the snapshot's sums do not belong to its query")
-        stream._highest = arrays["highest"]
-        stream._encoder = query.load_state(data["encoder"]) if data["encoder"] is not None else None
-        stream._users = data["users"]
-        stream._counting = stored_counting(data, stream.budget)
-        stream._torn = False
-        stream._last = None
-        if data["last"] is not None:
-            last = data["last"]
-            values = np.asarray(last["values"], dtype=np.float64)[np.newaxis]
-            scale = None if last["scale"] is None else np.asarray(last["scale"], dtype=np.float64)
-            release = stream._as_releases(stream._tick, values, scale)[0]
-            stream._last = (Seen(digest=last["digest"]), release)
-        return stream
+        return cls.load(unpack(blob))

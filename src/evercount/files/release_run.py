@@ -98,12 +98,12 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
         kept: tuple[Path, ...] = ()
         earlier = () if state is None else state.earlier
         if job.new_noise_stream and state is not None:
-            old = Stream.restore(state.stream)
+            old = Stream.load(state.stream)
             earlier = (*earlier, Spent(old.budget.to_dict(), old.numeric_delta))
         before = None if job.new_noise_stream else state
         job = _settled(job, before)
         declaration = job.declaration
-        stream = declaration.build(secret=job.secret) if before is None else Stream.restore(before.stream)
+        stream = declaration.build(secret=job.secret) if before is None else Stream.load(before.stream)
         if before is None:  # of no ticks: the guarantee states the promise of the cap from the first row on
             stream.run_totals([], capped=declaration.budget.unit == "user")
         composed = compose_sentence(earlier, Spent(stream.budget.to_dict(), stream.numeric_delta)) if earlier else None
@@ -122,7 +122,7 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
                 show = declaration.schedule.show
                 write_releases(kind, continued, places.pending, tables, show, stream.guarantee, header=before is None)
                 users = {**(before.users if before else {}), **counted.users}
-                after = State(declaration.to_dict(), output_facts(job), stream.snapshot(), "", earlier, users, consumed)
+                after = State(declaration.to_dict(), output_facts(job), stream.dump(), "", earlier, users, consumed)
             try:
                 commit(places, after)
             except OSError as error:

@@ -53,7 +53,8 @@ class State:
     declaration: dict[str, Any]
     output_facts: dict[str, Any]
     """Format and place of the output: every run must name the same."""
-    stream: bytes
+    stream: dict[str, Any]
+    """What `Stream.load` takes."""
     output: str
     """Digest of the output that belongs to this state."""
     earlier: tuple[Spent, ...] = ()
@@ -67,28 +68,29 @@ class State:
             "version": VERSION,
             "declaration": self.declaration,
             "output facts": self.output_facts,
-            "stream": base64.b85encode(self.stream).decode(),
+            "stream": self.stream,
             "output": self.output,
             "earlier": [[spent.budget, spent.numeric_delta] for spent in self.earlier],
             "users": self.users,
             "consumed": None if self.consumed is None else [self.consumed.length, self.consumed.digest],
         }
-        return pack(data, {})
+        return pack(data)
 
     @classmethod
     def load(cls, blob: bytes) -> State:
         """The state of `dump`, or SnapshotError."""
-        data, _ = unpack(blob)
+        data = unpack(blob)
         if data.get("format") != FORMAT:
             raise SnapshotError("this is not the state of a release")
         if data.get("version") not in (1, VERSION):
             raise SnapshotError(f"the state has version {data.get('version')!r}, this program reads {VERSION}")
         if data["version"] == 1:
-            data = {**data, **_from_version_1(data["parameters"])}
+            stream = unpack(base64.b85decode(data["stream"]))
+            data = {**data, **_from_version_1(data["parameters"]), "stream": stream}
         return cls(
             data["declaration"],
             data["output facts"],
-            base64.b85decode(data["stream"]),
+            data["stream"],
             data["output"],
             tuple(Spent(budget, numeric) for budget, numeric in data["earlier"]),
             data["users"],

@@ -6,8 +6,10 @@ import operator
 from abc import ABC, abstractmethod
 from typing import Any, NoReturn, SupportsIndex
 
+import numpy as np
+
 from evercount._arrays import FloatArray
-from evercount.errors import ParameterError
+from evercount.errors import EvercountError, ParameterError
 
 
 class NoiseStream(ABC):
@@ -37,6 +39,30 @@ class NoiseStream(ABC):
     @abstractmethod
     def take(self, ticks: int) -> FloatArray:
         """Noise of the next `ticks` ticks in grid units, shape (ticks, cells); the same for any split into calls."""
+
+    _last_block: tuple[int, FloatArray] | None = None
+    _taking: bool = False
+
+    def rows(self, first: int, ticks: int) -> FloatArray:
+        """Noise of ticks first … first+ticks−1: the same numbers again if it is asked again.
+
+        It reaches back to the first tick of the last block that was asked for, so that a step that failed after its
+        noise was drawn can be tried again. The array must not be changed.
+        """
+        start, block = self._last_block if self._last_block is not None else (self.tick + 1, None)
+        if not start <= first <= self.tick + 1:
+            raise ParameterError(f"noise of tick {first} is gone: the next tick is {self.tick + 1}")
+        drawn = None if block is None else block[first - start :]
+        missing = ticks if drawn is None else ticks - len(drawn)
+        if missing > 0 or drawn is None:
+            if self._taking:
+                raise EvercountError("the noise was interrupted in the middle of a tick; restore the newest snapshot")
+            self._taking = True
+            fresh = self.take(missing)
+            drawn = np.concatenate([drawn, fresh]) if drawn is not None and len(drawn) else fresh
+            self._last_block = (first, drawn)
+            self._taking = False
+        return drawn[:ticks]
 
     def __reduce__(self) -> NoReturn:
         raise ParameterError("a noise stream is not pickled: keep dump() where passwords are kept")

@@ -12,7 +12,7 @@ import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.bounds import nuclear_lower
-from evercount.engine.build import choose_engine, make_noise
+from evercount.engine.build import make_noise
 from evercount.engine.error_model import ErrorModel, interval_factor
 from evercount.errors import ParameterError
 from evercount.factorizations import ENDLESS, FACTORIZATIONS, BinaryTree, Honaker, check_horizon, tick_grid
@@ -311,7 +311,7 @@ def _candidates(
 
 def _model(query: Query, name: str | None, budget: Budget, horizon: int | None) -> tuple[ErrorModel, float, int]:
     """(error model with exact noise, numeric δ, bytes of streaming state per cell)."""
-    _, engine = choose_engine(query, horizon, name, budget.pure)
+    _, engine = query.choose_engine(horizon, name, budget.pure)
     nothing = Secret.from_hex("00" * 32)  # a plan draws nothing from it
     noise = make_noise("exact", query, engine, budget, horizon, secret=nothing)
     return ErrorModel(query, engine, noise.sigma, noise.stream.rounded), noise.numeric_delta, engine.state_bytes

@@ -23,6 +23,9 @@ import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import InputError, ParameterError
+from evercount.factorizations import Factorization, factorization
+from evercount.factorizations.laplace_trees import pure_factorization
+from evercount.privacy import Budget
 
 Adjacency = Literal["add-remove", "replace"]
 
@@ -75,6 +78,19 @@ class Query(ABC):
             f"{type(self).__name__} does not declare an l1 sensitivity, which pure privacy (delta=0) needs; "
             "choose a small positive delta"
         )
+
+    def choose_engine(self, horizon: int | None, name: str | None, pure: bool = False) -> tuple[Query, Factorization]:
+        """The query with its way of counting settled, and the factorisation that it runs on.
+
+        Args:
+            horizon: the number of ticks, or None.
+            name: the factorisation that the user asked for, or None.
+            pure: whether δ = 0.
+        """
+        return self, pure_factorization(name, horizon) if pure else factorization(name, horizon)
+
+    def check_budget(self, budget: Budget) -> None:  # noqa: B027 - most queries go with every budget
+        """Refuse a budget whose promise the query's sensitivity does not cover."""
 
     # -- from events to increments -----------------------------------------------------------------------------
 

@@ -11,6 +11,8 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import Balanced, Factorization, factorization, tick_grid
+from evercount.factorizations.laplace_trees import window_tree
+from evercount.queries.base import Query
 from evercount.queries.counts import Count
 
 Method = Literal["auto", "difference", "periods", "inputs", "nodes"]
@@ -67,6 +69,14 @@ class Window(Count):
     def restart(self) -> int | None:
         """Periods start again every `width` ticks."""
         return self.width if self.method == "periods" else None
+
+    def choose_engine(self, horizon: int | None, name: str | None, pure: bool = False) -> tuple[Query, Factorization]:
+        """See `Query`: a window chooses its own factorisation by its method."""
+        query = self.resolved(horizon, pure)
+        engine = window_tree(query.width, horizon) if pure else query.engine(horizon)
+        if name is not None and name != engine.name:
+            raise ParameterError("a Window chooses its own factorisation; choose its method instead")
+        return query, engine
 
     def resolved(self, horizon: int | None, pure: bool = False) -> Window:
         """The same window with the method that has the smallest worst error over the horizon; `pure`: for δ = 0."""

@@ -198,12 +198,12 @@ class SparseCount(NoiseOwner):
             "noise": self._noise.dump(),
             "state": [self.tick, self.segments, self._open, self._total, self._estimate],
         }
-        return pack(data, {})
+        return pack(data)
 
     @classmethod
     def restore(cls, blob: bytes) -> SparseCount:
         """The counter of `snapshot`, or a SnapshotError."""
-        data, _ = unpack(blob)
+        data = unpack(blob)
         try:
             epsilon, horizon, delta, max_ones, beta = data["sparse"]
             made = cls.__new__(cls)

@@ -154,7 +154,7 @@ class LiveStream:
     def try_events(self, events: list[Any]) -> None:
         """Refuse events that the encoder would refuse at the end of the tick; nothing is changed."""
         query = self.declaration.query
-        state = query.load_state(query.dump_state(self.stream._encoder))
+        state = query.load_state(query.dump_state(self.stream._state.encoder))
         try:
             query.encode(state, events)
         except InputError:

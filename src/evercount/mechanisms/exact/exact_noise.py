@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from evercount._arrays import AnyArray, FloatArray, Limbs32, ObjectArray
-from evercount.errors import EvercountError, HorizonReached, ParameterError, SnapshotError, TooLarge
+from evercount.errors import HorizonReached, ParameterError, PrecisionReached, SnapshotError, TooLarge
 from evercount.factorizations import BinaryTree, Factorization, Honaker, Identity, Optimal, SquareRoot
 from evercount.factorizations.row_weighted import Weighted
 from evercount.mechanisms.blas_threads import one_thread
@@ -41,18 +41,6 @@ SEVERAL = 12
 FEWEST_BITS, MOST_BITS = 6 * WIDTH, 10 * WIDTH
 _FORMAT = 1
 _LARGEST = 2.0**53
-
-
-class PrecisionReached(HorizonReached):
-    """A step past the last tick for which the numeric error is proved; the stream is unchanged."""
-
-    def __init__(self, limit: int) -> None:
-        EvercountError.__init__(
-            self,
-            f"the stream has no horizon, but the price of finite arithmetic is accounted for {limit} ticks only, so "
-            f"tick {limit + 1} is refused. Start a new stream (its budget adds to the spent one).",
-        )
-        self.horizon = limit
 
 
 class Kernel(Protocol):

@@ -25,6 +25,7 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_name
 from evercount.errors import InputError, ParameterError, SnapshotError, TooLarge
+from evercount.privacy import Budget
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 
 StreamKind = Literal["insert", "delete", "ignore-duplicates"]
@@ -179,6 +180,11 @@ class GraphQuery(Query):
     def cells(self) -> int:
         """One running sum, unless a subclass says otherwise."""
         return 1
+
+    def check_budget(self, budget: Budget) -> None:
+        """See `Query`: changing a user's edges one by one may pass through streams that the promises exclude."""
+        if budget.unit == "user" and budget.adjacency == "replace":
+            raise ParameterError("graph streams protect users under adjacency='add-remove' only")
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S: see the Guarantee of the class."""

@@ -1,0 +1,187 @@
+"""A stream as a value: frozen parameters, a frozen state, and `advance`, the only place where noise meets data.
+
+increments ──add──► running sums ──+ noise──► noisy sums ──decode──► published numbers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from evercount._arrays import FloatArray, IntArray
+from evercount.engine.error_model import ErrorModel
+from evercount.engine.release import Release, Releases
+from evercount.engine.retry import Seen
+from evercount.engine.user_counting import Counting, guarantee_sentence
+from evercount.factorizations import Factorization
+from evercount.mechanisms import Noise
+from evercount.privacy import Budget
+from evercount.queries.base import Query
+from evercount.queries.user_cap import UserState
+
+NUMBERS_AT_A_TIME = 1 << 18
+"""Numbers of a run that are processed at a time: they stay in the processor's cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class StreamParameters:
+    """What never changes in a stream."""
+
+    query: Query
+    budget: Budget
+    horizon: int | None
+    factorization: Factorization
+    noise: Noise
+    postprocess: tuple[str, ...]
+    replay: bool
+    errors: ErrorModel
+
+    def releases(self, first_tick: int, rows: Rows, counting: Counting | None) -> Releases:
+        """Published numbers with their errors and their guarantee."""
+        kind = self.noise.stream.name
+        sentence = guarantee_sentence(self.budget, counting, self.replay, kind)
+        rows.values.flags.writeable = False  # what is published stays as it is
+        return Releases(first_tick, rows.values, self.errors, kind, sentence, self.postprocess, rows.scale)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Published numbers of some ticks, shape (ticks, outputs), and for ratios the scale of their errors."""
+
+    values: FloatArray
+    scale: FloatArray | None
+
+
+@dataclass(frozen=True, eq=False)
+class StreamState:
+    """All that changes from tick to tick, but for the noise, which is a function of the tick.
+
+    A step makes a new state and puts it in the place of the old one: a step that fails leaves the old one as it was.
+    Encoders with `Query.in_place` change `encoder` themselves, after all checks; `Stream` then refuses to go on if it
+    was interrupted there.
+    """
+
+    tick: int
+    totals: IntArray
+    """Exact running sums, in grid units."""
+    memory: FloatArray
+    """The last noisy sums, where the query looks back."""
+    encoder: Any
+    highest: FloatArray | None = None
+    """The largest published numbers, for monotone releases."""
+    users: UserState = field(default_factory=dict)
+    """Events so far of each user, without those of `last_users`. Shared by successive states: see `with_users`."""
+    last_users: Mapping[str, int] = field(default_factory=dict)
+    """Users whose number of events the last ticks changed."""
+    counting: Counting | None = None
+    last: tuple[Seen, Release] | None = None
+    """What the last step was given and what it released, for a retry."""
+    last_scale: FloatArray | None = None
+
+    @classmethod
+    def initial(cls, query: Query) -> StreamState:
+        """Before the first tick."""
+        zeros = np.zeros(query.cells, np.int64)
+        return cls(0, zeros, np.zeros((query.memory, query.cells)), query.initial_state())
+
+    def with_users(self) -> StreamState:
+        """The same state with the changes of the last ticks written into `users`.
+
+        Numbers of events are absolute, so writing them twice does no harm; that is why an interruption does none.
+        """
+        if not self.last_users:
+            return self
+        self.users.update(self.last_users)
+        return replace(self, last_users={})
+
+
+def advance(
+    parameters: StreamParameters, state: StreamState, increments: IntArray, *, encoder: Any
+) -> tuple[Rows, StreamState]:
+    """Release the next ticks.
+
+    Args:
+        parameters: of the stream.
+        state: before the first of these ticks. It is not changed.
+        increments: what each tick adds to each cell, in grid units, shape (ticks, cells).
+        encoder: the encoder's state after these ticks.
+
+    Returns:
+        The published numbers, and the state after them.
+    """
+    size = max(1, NUMBERS_AT_A_TIME // parameters.query.cells)
+    if len(increments) <= size:
+        rows, state = _advance_block(parameters, state, increments)
+        return rows, replace(state, encoder=encoder)
+    values = np.empty((len(increments), parameters.query.outputs))
+    scales = []
+    for start in range(0, len(increments), size):
+        rows, state = _advance_block(parameters, state, increments[start : start + size])
+        values[start : start + size] = rows.values
+        if rows.scale is not None:
+            scales.append(rows.scale)
+    return Rows(values, np.concatenate(scales) if scales else None), replace(state, encoder=encoder)
+
+
+def _advance_block(parameters: StreamParameters, state: StreamState, increments: IntArray) -> tuple[Rows, StreamState]:
+    query, noise = parameters.query, parameters.noise.stream
+    sums, totals = _running_sums(query, state, increments)
+    noisy = noise.rows(state.tick + 1, len(increments))
+    # whole numbers are added as such: no sum is ever too large to be private
+    noisy = (noisy.astype(np.int64) + sums).astype(np.float64) if noise.whole else noisy + sums
+    if query.grid != 1.0:
+        noisy *= query.grid
+    window = np.concatenate([state.memory, noisy]) if query.memory else noisy
+    published = query.decode_run(state.tick + 1, window)
+    scale = query.output_scale(noisy, published)
+    published, highest = _postprocessed(parameters.postprocess, published, state.highest)
+    after = replace(
+        state,
+        tick=state.tick + len(increments),
+        totals=totals,
+        memory=window[-query.memory :].copy() if query.memory else state.memory,
+        highest=highest,
+        last_scale=None if scale is None else scale[-1:],
+    )
+    return Rows(published, scale), after
+
+
+def _running_sums(query: Query, state: StreamState, increments: IntArray) -> tuple[IntArray, IntArray]:
+    """Exact running sums, which start again from zero where the query says so, and the last of them."""
+    period = query.restart
+    if period is None:
+        if len(increments) == 1:  # one tick of many cells: no need to add along time
+            totals = state.totals + increments[0]
+            return totals[np.newaxis], totals
+        sums = np.cumsum(increments, axis=0)
+        sums += state.totals
+        return sums, sums[-1].copy() if len(sums) else state.totals
+    sums, totals = np.empty_like(increments), state.totals
+    done = 0
+    while done < len(increments):
+        into = (state.tick + done) % period
+        part = slice(done, min(len(increments), done + period - into))
+        sums[part] = np.cumsum(increments[part], axis=0) + (totals if into else 0)
+        totals = sums[part.stop - 1].copy()
+        done = part.stop
+    return sums, totals
+
+
+def _postprocessed(
+    names: tuple[str, ...], published: FloatArray, highest: FloatArray | None
+) -> tuple[FloatArray, FloatArray | None]:
+    """The declared post-processing, in the order nonnegative, integer, monotone, and the largest numbers so far."""
+    if "nonnegative" in names:
+        published = np.maximum(published, 0.0)
+    if "integer" in names:
+        published = np.rint(published)
+    if "monotone" in names:
+        published = np.maximum.accumulate(published, axis=0)
+        if highest is not None:
+            published = np.maximum(published, highest)
+        if len(published):
+            highest = published[-1].copy()
+    return published, highest

@@ -1,0 +1,105 @@
+"""A stream as data, and back: `dump_stream` and `load_stream` are inverse to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from evercount.engine.build import build_parameters
+from evercount.engine.retry import Seen
+from evercount.engine.state import Rows, StreamParameters, StreamState
+from evercount.engine.user_counting import stored_counting
+from evercount.errors import EvercountError, SnapshotError
+from evercount.privacy import Budget
+from evercount.queries import build_query
+
+
+def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, Any]:
+    """Everything needed to continue identically: a tree of JSON values, bytes and arrays. Secret."""
+    if parameters.noise.stream.tick != state.tick:
+        raise EvercountError(
+            "a step of this stream was interrupted after its noise was drawn: release that tick first, then take the "
+            "snapshot, or restore the newest one"
+        )
+    query, last = parameters.query, None
+    if state.last is not None:
+        seen, release = state.last
+        scale = None if state.last_scale is None else state.last_scale.tolist()
+        last = {"digest": seen.digest, "values": release.values.tolist(), "scale": scale}
+    return {
+        "query": {"name": query.name, "parameters": query.parameters()},
+        "budget": parameters.budget.to_dict(),
+        "horizon": parameters.horizon,
+        "factorization": parameters.factorization.name,
+        "postprocess": list(parameters.postprocess),
+        "noise": parameters.noise.dump(),
+        "tick": state.tick,
+        "encoder": query.dump_state(state.encoder),
+        "last": last,
+        "users": dict(state.users),
+        "named": state.counting == "named",
+        "counting": state.counting,
+        "totals": state.totals,
+        "memory": state.memory,
+        "highest": state.highest,
+    }
+
+
+def load_stream(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
+    """The inverse of `dump_stream`, with every check that a new stream passes."""
+    try:
+        return _load(data)
+    except SnapshotError:
+        raise
+    except EvercountError as error:
+        raise SnapshotError(f"the snapshot's stream cannot be built here: {error}") from error
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise SnapshotError(f"the snapshot lacks something or holds something else: {error!r}") from error
+
+
+def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
+    query = build_query(data["query"]["name"], data["query"]["parameters"], stored=True)
+    parameters = build_parameters(
+        query,
+        Budget.from_dict(data["budget"]),
+        data["horizon"],
+        data["factorization"],
+        data["noise"]["name"],
+        data["postprocess"],
+        False,
+        dumped=data["noise"],
+    )
+    tick, totals, memory = data["tick"], data["totals"], data["memory"]
+    if parameters.noise.stream.tick != tick:
+        raise SnapshotError("the snapshot's noise stands at another tick than its sums")
+    if totals.shape != (query.cells,) or memory.shape != (query.memory, query.cells):
+        raise SnapshotError("the snapshot's sums do not belong to its query")
+    counting = stored_counting(dict(data), parameters.budget)
+    state = StreamState(
+        tick,
+        totals,
+        memory,
+        query.load_state(data["encoder"]) if data["encoder"] is not None else None,
+        data["highest"],
+        dict(data["users"]),
+        counting=counting,
+    )
+    last = data["last"]
+    if last is None:
+        return parameters, state
+    values = np.asarray(last["values"], dtype=np.float64)[np.newaxis]
+    scale = None if last["scale"] is None else np.asarray(last["scale"], dtype=np.float64)
+    release = parameters.releases(tick, Rows(values, scale), counting)[0]
+    return parameters, StreamState(
+        tick,
+        totals,
+        memory,
+        state.encoder,
+        state.highest,
+        state.users,
+        counting=counting,
+        last=(Seen(digest=last["digest"]), release),
+        last_scale=scale,
+    )
