@@ -39,6 +39,10 @@ class Query(ABC):
     in_place: ClassVar[bool] = False
     """Whether `encode` changes the state that it is given (after all checks), instead of returning a new one."""
 
+    splits: ClassVar[bool] = False
+    """Whether a tick may be encoded in parts, one after the other: the increments add up to those of the tick at once,
+    the last state is the same, and so is what is refused. True for encoders that read event by event."""
+
     # -- what is counted ---------------------------------------------------------------------------------------
 
     @property
@@ -88,6 +92,13 @@ class Query(ABC):
 
         Validates everything before it changes anything: on an InputError the old state is as it was. After a
         successful call the old state must not be used again (an encoder may update it in place).
+        """
+
+    def check_events(self, events: Iterable[Any]) -> None:
+        """Refuse events that are illegal whatever came before them, as `encode` does, without any state.
+
+        Encoders with a memory that `splits` override it. So a service can refuse what one sender got wrong before
+        it looks at what others have sent.
         """
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
