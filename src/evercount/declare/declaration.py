@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -15,7 +15,9 @@ from evercount.engine.stream import Stream
 from evercount.errors import ParameterError, TooLarge, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget
-from evercount.queries import Query, build_query
+from evercount.queries import QUERIES, Query, build_query
+from evercount.queries.graphs import GraphQuery
+from evercount.text_rules import check_public_text
 
 Late = Literal["drop", "next"]
 
@@ -89,6 +91,9 @@ class Declaration:
     late: Late = "drop"
     public: bool = False
     postprocess: tuple[str, ...] = ()
+    loud_query: Query | None = field(compare=False, default=None)
+    """The query with the library's own defaults, where `quiet_defaults` changed something. Streams that were declared
+    in the same words before those defaults existed are recognised by it."""
     seconds: Fraction | None = field(init=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
@@ -126,7 +131,8 @@ class Declaration:
         name, parameters = query["name"], query.get("parameters") or {}
         if not isinstance(name, str) or not isinstance(parameters, dict):
             raise ParameterError("query must be {name: text, parameters: table}")
-        built = _build(name, parameters)
+        quiet = quiet_defaults(name, parameters)
+        built = _build(name, quiet)
         budget = table["budget"]
         if not isinstance(budget, dict):
             raise ParameterError("budget must be a table with epsilon and delta")
@@ -150,6 +156,7 @@ class Declaration:
             late=table.get("late", "drop"),
             public=table.get("public", False),
             postprocess=check_postprocess(postprocess),
+            loud_query=None if quiet == parameters else _built_or_none(name, parameters),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -175,7 +182,16 @@ class Declaration:
         """Whether `other` declares this stream again; it may leave the start open or name the actual one."""
         mine, theirs = self.to_dict(), other.to_dict()
         mine.pop("start"), theirs.pop("start")
+        if other.loud_query is not None and self.query == other.loud_query:
+            theirs["query"] = mine["query"]
         return mine == theirs and (other.start is None or other.start == start)
+
+    def check_texts(self) -> None:
+        """Refuse a new stream whose texts could be read as others: description, keys, letters and labels."""
+        check_public_text("description", self.description)
+        for text in _texts(self.query.parameters()):
+            if text != " ":  # a letter of an alphabet may be the blank
+                check_public_text(f"a text in the query's parameters ({text!a:.80})", text)
 
     # -- the engine and the clock --------------------------------------------------------------------------------
 
@@ -213,6 +229,41 @@ class Declaration:
     def tick_start(self, tick: int, start: float) -> float | None:
         """When a tick begins; None for a manual clock."""
         return None if self.seconds is None else float(Fraction(start) + (tick - 1) * self.seconds)
+
+
+def quiet_defaults(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters with defaults under which a query refuses no event because of earlier ones.
+
+    Whoever sends an edge and is told that it is there already has learnt what somebody else sent. So a declared graph
+    query ignores duplicates and absent edges and enforces its degree, unless the declaration says otherwise.
+    """
+    made = dict(parameters)
+    kind = QUERIES.get(name)
+    if kind is not None and issubclass(kind, GraphQuery):
+        made.setdefault("stream", "ignore-absent" if made.get("initial_edges") else "ignore-duplicates")
+        if made.get("max_degree") is not None and made["stream"] in ("insert", "ignore-duplicates"):
+            made.setdefault("enforce_degree", True)
+    return made
+
+
+def _built_or_none(name: str, parameters: Mapping[str, Any]) -> Query | None:
+    try:
+        return _build(name, parameters)
+    except ParameterError:
+        return None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in nested parameters."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts(key)
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
 
 
 def _build(name: str, parameters: Mapping[str, Any]) -> Query:
