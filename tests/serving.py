@@ -17,7 +17,7 @@ import httpx
 import pytest
 import uvicorn
 
-from evercount.service.http_app import create_app
+from evercount.service.http_server import parse_proxies, server_config
 from evercount.service.runtime import Service
 
 ADMIN = "an admin token for the tests only"
@@ -26,10 +26,9 @@ BINARIES = Path("/usr/lib/postgresql/15/bin")
 
 
 @contextlib.contextmanager
-def served(service: Service) -> Iterator[httpx.Client]:
-    """A client of the service, which is served by uvicorn over a real socket."""
-    config = uvicorn.Config(create_app(service), port=0, log_level="warning", access_log=False)
-    server = uvicorn.Server(config)
+def served(service: Service, *proxies: str) -> Iterator[httpx.Client]:
+    """A client of the service, which is served over a real socket as `evercount serve` does it."""
+    server = uvicorn.Server(server_config(service, "127.0.0.1", 0, parse_proxies(proxies)))
     began = threading.Event()
     original = server.startup
 

@@ -323,7 +323,7 @@ def anything(name: str, kind: str, draw: random.Random) -> tuple[GraphQuery, lis
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", MAKERS)
 def test_nothing_needs_to_be_promised(name: str, kind: str) -> None:
-    """With an enforced degree and an ignoring kind no update is refused because of others; the other kinds do refuse."""
+    """With an enforced degree and an ignoring kind no update is refused because of others; the others do refuse."""
     query, updates = anything(name, kind, random.Random(f"{name} {kind} anything"))
     query.check_events(updates)
     state = query.initial_state()

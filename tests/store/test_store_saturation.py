@@ -129,7 +129,7 @@ def send(store: Store, declaration: Declaration, events: list[Any]) -> Any:
 
 @pytest.mark.parametrize(("most", "wanted"), [(5, 5), (None, 14)])
 def test_a_full_tick_is_no_secret(tmp_path: Path, most: int | None, wanted: int) -> None:
-    """The same request gets the same answer whatever others have sent, and the tick releases at most what is declared."""
+    """The same request gets the same answer whatever others sent; the tick releases at most what is declared."""
     declaration, secret = declared({"max_per_tick": most}), Secret.generate()
     store = Store(tmp_path / "a.db")
     live = store.declare(declaration, 0.0, secret)

@@ -94,7 +94,7 @@ class Query(ABC):
         successful call the old state must not be used again (an encoder may update it in place).
         """
 
-    def check_events(self, events: Iterable[Any]) -> None:
+    def check_events(self, events: Iterable[Any]) -> None:  # noqa: B027 - encoders without a memory need none
         """Refuse events that are illegal whatever came before them, as `encode` does, without any state.
 
         Encoders with a memory that `splits` override it. So a service can refuse what one sender got wrong before
