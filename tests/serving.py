@@ -19,10 +19,25 @@ import uvicorn
 
 from evercount.service.http_server import parse_proxies, server_config
 from evercount.service.runtime import Service
+from evercount.service.wall_clock import Clock
 
 ADMIN = "an admin token for the tests only"
 HEADERS = {"Authorization": f"Bearer {ADMIN}"}
 BINARIES = Path("/usr/lib/postgresql/15/bin")
+
+
+class HandClock(Clock):
+    """A clock that is set by hand."""
+
+    def __init__(self, moment: float) -> None:
+        super().__init__()
+        self.moment = moment
+
+    def now(self) -> float:
+        return self.moment
+
+    def seconds_until(self, moment: float) -> float:
+        return 3600.0 if moment > self.moment else 0.0
 
 
 @contextlib.contextmanager

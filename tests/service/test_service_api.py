@@ -18,11 +18,10 @@ from evercount.declare.declaration import parse_time
 from evercount.errors import InputError
 from evercount.service.access import Limits
 from evercount.service.runtime import Service
-from evercount.service.wall_clock import Clock
 from evercount.store import Declaration, Store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from serving import ADMIN, HEADERS, served
+from serving import ADMIN, HEADERS, HandClock, served
 
 FLU = {
     "name": "flu",
@@ -33,20 +32,6 @@ FLU = {
     "public": True,
 }
 START = "2026-03-01T00:00:00Z"
-
-
-class HandClock(Clock):
-    """A clock that is set by hand."""
-
-    def __init__(self, moment: float) -> None:
-        super().__init__()
-        self.moment = moment
-
-    def now(self) -> float:
-        return self.moment
-
-    def seconds_until(self, moment: float) -> float:
-        return 3600.0 if moment > self.moment else 0.0
 
 
 @pytest.fixture
