@@ -110,7 +110,7 @@ def test_a_request_in_time_is_not_ended(tmp_path: Path) -> None:
 
 def test_an_answer_that_nobody_reads_is_ended(tmp_path: Path) -> None:
     wide = {**COUNT, "name": "wide", "query": {"name": "histogram", "parameters": {"keys": 4000}}}
-    with limited(tmp_path, write_seconds=0.3) as (_, client):
+    with limited(tmp_path, write_seconds=0.3, header_seconds=2.0) as (_, client):
         client.post("/v1/streams", json=wide, headers=HEADERS).raise_for_status()
         for _ in range(20):
             client.post("/v1/streams/wide/close-tick", headers=HEADERS).raise_for_status()
@@ -120,7 +120,10 @@ def test_an_answer_that_nobody_reads_is_ended(tmp_path: Path) -> None:
         other.sendall(b"GET /v1/streams/wide/live?after=0 HTTP/1.1\r\nHost: x\r\n\r\n")
         assert counted(client, "evercount_listeners 1")
         assert counted(client, "evercount_listeners 0")  # it did not read either: its seat is free again
-        assert counted(client, 'route="/v1/streams/{name}/releases",status="200"} 2')  # the second one is over too
+        assert counted(
+            client, 'route="/v1/streams/{name}/releases",status="200"} 2'
+        )  # the second answer waits to be read
+        assert ended(connect(client))  # a connection that says nothing: its deadline is the later one
         got = 0
         with contextlib.suppress(ConnectionError):
             while part := connection.recv(65536):
