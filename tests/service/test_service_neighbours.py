@@ -38,6 +38,12 @@ STREAMS: list[dict[str, Any]] = [
         **HOURLY,
         "budget": {**BUDGET, "unit": "user", "max_events": 2},
     },
+    {
+        "name": "friends",
+        "query": {"name": "edges", "parameters": {"vertices": 9}},
+        **HOURLY,
+        "budget": {**BUDGET, "unit": "user", "max_events": 2},
+    },
     {"name": "hidden", "query": {"name": "count"}, **HOURLY, "public": False},
 ]
 OTHERS: dict[str, list[Any]] = {
@@ -47,6 +53,7 @@ OTHERS: dict[str, list[Any]] = {
     "words": ["a", "b"],
     "sums": [1, -1],
     "users": [{"user": "x", "key": "a"}],
+    "friends": [{"user": "x", "edge": [0, 1]}],
     "hidden": [1, 1],
 }
 """What other people send; neighbouring streams have one event more, or one event that is another."""
@@ -57,14 +64,16 @@ EVENT: dict[str, tuple[Any, Any]] = {
     "words": ("a", "b"),
     "sums": (1, -1),
     "users": ({"user": "x", "key": "a"}, {"user": "y", "key": "a"}),
+    "friends": ({"user": "x", "edge": [0, 2]}, {"user": "y", "edge": [0, 2]}),
     "hidden": (1, 0),
 }
 PROBES: list[tuple[str, Any]] = [
     ("keys", ["a"]), ("keys", ["c"]), ("keys", []), ("few", [5]), ("few", [6]), ("few", [1, 1, 1]),
-    ("edges", [[1, 2]]), ("edges", [[1, 2], [1, 2]]), ("edges", [[0, 3], [0, 4], [0, 5]]), ("edges", [[1, 1]]),
+    ("edges", [[1, 7]]), ("edges", [[1, 2]]), ("edges", [[1, 2], [1, 2]]), ("edges", [[0, 3], [0, 4], [0, 5]]), ("edges", [[1, 1]]),
     ("edges", [[5, 6], [0, 99]]), ("words", ["b", "z"]), ("words", ["b"]), ("sums", [1, 2]), ("sums", [1]),
     ("users", [{"user": "x", "key": "a"}]), ("users", [{"user": "x", "key": "q"}]), ("users", [{"user": "x"}]),
     ("users", [{"user": "x", "key": "b"}, {"user": "x", "key": "b"}, {"user": "x", "key": "q"}]),
+    ("friends", [{"user": "x", "edge": [4, 4]}]), ("friends", [{"user": "x", "edge": [3, 4]}]),
     ("hidden", [1]), ("hidden", ["x"]), ("none", [1]),
 ]  # fmt: skip
 READS = [
