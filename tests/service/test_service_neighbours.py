@@ -69,7 +69,8 @@ EVENT: dict[str, tuple[Any, Any]] = {
 }
 PROBES: list[tuple[str, Any]] = [
     ("keys", ["a"]), ("keys", ["c"]), ("keys", []), ("few", [5]), ("few", [6]), ("few", [1, 1, 1]),
-    ("edges", [[1, 7]]), ("edges", [[1, 2]]), ("edges", [[1, 2], [1, 2]]), ("edges", [[0, 3], [0, 4], [0, 5]]), ("edges", [[1, 1]]),
+    ("edges", [[1, 7]]),
+    ("edges", [[1, 2]]), ("edges", [[1, 2], [1, 2]]), ("edges", [[0, 3], [0, 4], [0, 5]]), ("edges", [[1, 1]]),
     ("edges", [[5, 6], [0, 99]]), ("words", ["b", "z"]), ("words", ["b"]), ("sums", [1, 2]), ("sums", [1]),
     ("users", [{"user": "x", "key": "a"}]), ("users", [{"user": "x", "key": "q"}]), ("users", [{"user": "x"}]),
     ("users", [{"user": "x", "key": "b"}, {"user": "x", "key": "b"}, {"user": "x", "key": "q"}]),
