@@ -17,19 +17,33 @@ import httpx
 import pytest
 import uvicorn
 
-from evercount.service.http_app import create_app
+from evercount.service.http_server import parse_proxies, server_config
 from evercount.service.runtime import Service
+from evercount.service.wall_clock import Clock
 
 ADMIN = "an admin token for the tests only"
 HEADERS = {"Authorization": f"Bearer {ADMIN}"}
 BINARIES = Path("/usr/lib/postgresql/15/bin")
 
 
+class HandClock(Clock):
+    """A clock that is set by hand."""
+
+    def __init__(self, moment: float) -> None:
+        super().__init__()
+        self.moment = moment
+
+    def now(self) -> float:
+        return self.moment
+
+    def seconds_until(self, moment: float) -> float:
+        return 3600.0 if moment > self.moment else 0.0
+
+
 @contextlib.contextmanager
-def served(service: Service) -> Iterator[httpx.Client]:
-    """A client of the service, which is served by uvicorn over a real socket."""
-    config = uvicorn.Config(create_app(service), port=0, log_level="warning", access_log=False)
-    server = uvicorn.Server(config)
+def served(service: Service, *proxies: str) -> Iterator[httpx.Client]:
+    """A client of the service, which is served over a real socket as `evercount serve` does it."""
+    server = uvicorn.Server(server_config(service, "127.0.0.1", 0, parse_proxies(proxies)))
     began = threading.Event()
     original = server.startup
 

@@ -5,7 +5,8 @@
     │   ├── UnknownName                  a name is not in the list; carries the nearest and all of them
     │   └── TooLarge                     the request is legal but would not fit; carries what it would need
     ├── InputError (ValueError)          data offered to a stream is not legal: the stream is unchanged
-    │   └── BadRows                      rows of a file that are no events; carries their number and the first few
+    │   ├── BadRows                      rows of a file that are no events; carries their number and the first few
+    │   └── EventRefused                 one event of it is not; carries its place, so that it can be numbered anew
     ├── HorizonReached                   a step past the declared horizon: the stream is unchanged
     │   └── PrecisionReached             no horizon, but the proved price of finite arithmetic ends here
     ├── AlreadyReleased                  a closed tick was offered again with different data
@@ -74,6 +75,26 @@ class BadRows(InputError):
             f"{name} has {bad} bad {'row' if bad == 1 else 'rows'}; nothing was published:{listed}{more}\nMend them, "
             "or leave them out with --skip-bad; --rejects FILE writes all of them to a file."
         )
+
+
+class EventRefused(InputError):
+    """One event is not legal: `number` is its place (from 0) in what was offered, `reason` says why.
+
+    A tick of the library is what one call offers. The service offers parts of a request, and its answer counts from the
+    beginning of that request: see `numbered`.
+
+    >>> refused = EventRefused(3, "is not a letter")
+    >>> str(refused), str(refused.numbered(7, "of this request"))
+    ('event 3 of this tick (from 0) is not a letter', 'event 7 of this request (from 0) is not a letter')
+    """
+
+    def __init__(self, number: int, reason: str, what: str = "event", where: str = "of this tick") -> None:
+        self.number, self.reason, self.what = number, reason, what
+        super().__init__(f"{what} {number} {where} (from 0) {reason}")
+
+    def numbered(self, number: int, where: str) -> EventRefused:
+        """The same refusal with another number."""
+        return EventRefused(number, self.reason, self.what, where)
 
 
 class HorizonReached(EvercountError):

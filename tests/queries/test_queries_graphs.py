@@ -13,7 +13,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from evercount.errors import InputError, ParameterError, SnapshotError, TooLarge, UnknownName
+from evercount.errors import EventRefused, InputError, ParameterError, SnapshotError, TooLarge, UnknownName
 from evercount.queries.graphs import (
     Components,
     DegreeHistogram,
@@ -26,7 +26,8 @@ from evercount.queries.graphs import (
     Triangles,
 )
 
-KINDS = ("insert", "delete", "ignore-duplicates")
+KINDS = ("insert", "delete", "ignore-duplicates", "ignore-absent")
+DELETING = ("delete", "ignore-absent")
 MAKERS: dict[str, tuple[type[GraphQuery], dict[str, Any]]] = {
     "edges": (Edges, {}),
     "triangles": (Triangles, {}),
@@ -41,7 +42,7 @@ MAKERS: dict[str, tuple[type[GraphQuery], dict[str, Any]]] = {
 
 def make(name: str, n: int, kind: str, start: Any = (), **more: Any) -> GraphQuery:
     maker, arguments = MAKERS[name]
-    if kind == "delete":
+    if kind in DELETING:
         more["initial_edges"] = start
     elif maker.needs_degree:
         more.setdefault("max_degree", n - 1)
@@ -84,9 +85,11 @@ def test_increments_match_networkx(name: str, kind: str) -> None:
         n = draw.randint(5, 10)
         pairs = list(itertools.combinations(range(n), 2))
         present: dict[tuple[int, int], int] = {}
-        if kind == "delete":
+        if kind in DELETING:
             present = {pair: draw.randint(1, 4) if weighted else 1 for pair in draw.sample(pairs, 2 * n)}
             order = draw.sample(list(present), len(present))
+            if kind == "ignore-absent":
+                order = [draw.choice(pairs) for _ in range(3 * len(pairs))]
         elif kind == "insert":
             order = draw.sample(pairs, len(pairs))
         else:
@@ -98,8 +101,9 @@ def test_increments_match_networkx(name: str, kind: str) -> None:
             tick = []
             for u, v in [order.pop() for _ in range(min(draw.randint(0, 3), len(order)))]:
                 update: tuple[int, ...] = (u, v) if draw.random() < 0.5 else (v, u)
-                if kind == "delete":
-                    del present[u, v]
+                if kind in DELETING:
+                    gone = present.pop((u, v), None)
+                    assert gone or kind == "ignore-absent"
                 else:
                     weight = draw.randint(1, 4) if weighted else 1
                     present[u, v] = min(weight, present.get((u, v), weight))
@@ -320,3 +324,58 @@ def test_which_streams_never_refuse_an_update_because_of_others(name: str, enfor
     _, state = strict.encode(strict.initial_state(), ends[:1])
     with pytest.raises(InputError, match="second time"):
         strict.encode(state, ends[:1])
+
+
+PROMISED = ("insert", "delete")
+
+
+def anything(name: str, kind: str, draw: random.Random) -> tuple[GraphQuery, list[Any]]:
+    """A query with an enforced degree, and updates of which only the form is legal."""
+    n = 6
+    pairs = list(itertools.combinations(range(n), 2))
+    weighted = name == "spanning-forest"
+    start = [(*pair, draw.randint(1, 4)) if weighted else pair for pair in draw.sample(pairs, 9)]
+    query = make(name, n, kind, start, max_degree=3, enforce_degree=True)
+    updates: list[Any] = [draw.choice(pairs) for _ in range(60)]
+    if weighted and kind not in DELETING:
+        updates = [(*pair, draw.randint(1, 4)) for pair in updates]
+    return query, updates
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", MAKERS)
+def test_nothing_needs_to_be_promised(name: str, kind: str) -> None:
+    """With an enforced degree and an ignoring kind no update is refused because of others; the others do refuse."""
+    query, updates = anything(name, kind, random.Random(f"{name} {kind} anything"))
+    query.check_events(updates)
+    state = query.initial_state()
+    if kind in PROMISED:
+        with pytest.raises(EventRefused):
+            query.encode(state, updates)
+    else:
+        query.encode(state, updates)
+
+
+@pytest.mark.parametrize("kind", ["ignore-duplicates", "ignore-absent"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_tick_can_be_encoded_in_parts(name: str, kind: str) -> None:
+    """The claim of `Query.splits`: increments add up, the last state is the same."""
+    draw = random.Random(f"{name} {kind} parts")
+    query, updates = anything(name, kind, draw)
+    assert query.splits
+    at_once, whole_state = query.encode(query.initial_state(), updates)
+    state, total = query.initial_state(), np.zeros(query.cells, np.int64)
+    rest = list(updates)
+    while rest:
+        size = draw.randint(1, 7)
+        row, state = query.encode(state, rest[:size])
+        total, rest = total + row, rest[size:]
+    assert total.tolist() == at_once.tolist()
+    assert query.dump_state(state) == query.dump_state(whole_state)
+
+
+def test_a_refusal_names_the_place_of_the_update() -> None:
+    with pytest.raises(EventRefused) as caught:
+        Edges(4).check_events([(0, 1), (0, 1), (2, 2)])
+    assert caught.value.number == 2
+    assert str(caught.value.numbered(9, "of this request")).startswith("update 9 of this request (from 0) is (2, 2)")

@@ -29,13 +29,14 @@ from evercount.queries.graphs.graph_query import Reach
 K4 = list(itertools.combinations(range(4), 2))
 TRIANGLE = [(0, 1, 1), (0, 2, 2), (1, 2, 2)]
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace")
-KINDS = ("insert", "delete", "ignore-duplicates")
+KINDS = ("insert", "delete", "ignore-duplicates", "ignore-absent")
+DELETING = ("delete", "ignore-absent")
 
 
 def small_queries(kind: Any) -> list[GraphQuery]:
-    start = {"initial_edges": K4} if kind == "delete" else {}
+    start = {"initial_edges": K4} if kind in DELETING else {}
     bound = start or {"max_degree": 3}
-    weighted = {"initial_edges": TRIANGLE} if kind == "delete" else {}
+    weighted = {"initial_edges": TRIANGLE} if kind in DELETING else {}
     return [
         Edges(4, kind, **start),
         Components(4, kind, **start),
@@ -109,7 +110,7 @@ TWO_TRIANGLES: Updates = [(0, 2), (1, 2), (0, 3), (1, 3)]  # both over the edge 
 HEAVY_THEN_LIGHT: Updates = [(0, 2, 2), (1, 2, 2), (0, 3, 1), (1, 3, 1)]  # paths beside 0-1 of weight 2, then 1
 
 # query type, its own arguments, stream kind, the edge that changes, what follows it, S for add-remove and replace
-INSERT, DELETE, IGNORE = KINDS
+INSERT, DELETE, IGNORE, ABSENT = KINDS
 REACHED: list[tuple[type[GraphQuery], dict[str, Any], str, tuple[int, ...], Updates, int, int]] = [
     (Triangles, {"max_degree": 3}, INSERT, (0, 1), TWO_TRIANGLES, 4, 8),
     (Triangles, {}, DELETE, (0, 1), TWO_TRIANGLES, 8, 8),
@@ -138,6 +139,15 @@ REACHED: list[tuple[type[GraphQuery], dict[str, Any], str, tuple[int, ...], Upda
     (Edges, {}, INSERT, (0, 1), [(0, 2)], 1, 1),
     (Edges, {}, DELETE, (0, 1), [(0, 2)], 1, 1),
     (Edges, {}, IGNORE, (0, 1), [(0, 2)], 2, 2),
+    (Triangles, {}, ABSENT, (0, 1), TWO_TRIANGLES, 8, 8),
+    (KStars, {"k": 2}, ABSENT, (0, 1), STAR_PAIR, 32, 32),
+    (HighDegree, {"tau": 1}, ABSENT, (0, 1), STAR_PAIR, 8, 32),
+    (HighDegree, {"tau": 2}, ABSENT, (0, 1), STAR_PAIR, 8, 32),
+    (HighDegree, {"tau": 3}, ABSENT, (0, 1), STAR_PAIR, 8, 8),
+    (DegreeHistogram, {}, ABSENT, (0, 1), STAR_PAIR, 24, 72),
+    (SpanningForest, {"max_weight": 2}, ABSENT, (0, 1, 1), HEAVY_THEN_LIGHT, 8, 32),
+    (Components, {}, ABSENT, (0, 1), [(0, 2), (1, 2)], 2, 8),
+    (Edges, {}, ABSENT, (0, 1), [(0, 2)], 2, 2),
 ]
 
 
@@ -147,12 +157,12 @@ def test_claims_are_reached(
 ) -> None:
     """Remove the edge, or replace it by its image in a second copy of the same streams, on six other vertices."""
     twin, both = shifted([edge])[0], [*rest, *shifted(rest)]
-    if kind == "delete":
+    if kind in DELETING:
         arguments = arguments | {"initial_edges": [edge, twin, *both]}
         # deletions run backwards; the heavy path must go last
         edge, twin, both = edge[:2], twin[:2], [update[:2] for update in reversed(both)]
     query = maker(12, kind, **arguments)
-    again = [edge, twin] if kind == "ignore-duplicates" else []
+    again = [edge, twin] if kind.startswith("ignore") else []
     one = [edge, *both, *again]
     assert query.squared_sensitivity("add-remove") == away
     assert norm(query, one, [None, *both, *again]) == away
@@ -167,6 +177,11 @@ def test_claims_are_reached(
         (Matching(4), [(0, 1), (1, 2), (2, 3), (0, 3)], 8),
         (Matching(4, "ignore-duplicates"), [(0, 1), (1, 2), (2, 3), (0, 3)], 8),
         (Matching(4, "delete", initial_edges=[(0, 1), (1, 2), (2, 3), (0, 3)]), [(0, 1), (0, 3), (2, 3), (1, 2)], 5),
+        (
+            Matching(4, "ignore-absent", initial_edges=[(0, 1), (1, 2), (2, 3), (0, 3)]),
+            [(0, 1), (0, 3), (2, 3), (1, 2), (0, 1)],
+            8,
+        ),
     ],
 )
 def test_matching_claims_are_reached(query: Matching, stream: Updates, expected: int) -> None:
@@ -182,21 +197,21 @@ def test_general_formulas() -> None:
     start = [(0, v) for v in range(1, D + 1)]
     bound = {"max_degree": D}
     away: dict[str, list[float]] = {
-        "triangles": [(D - 1) ** 2, 2 * (D - 1) ** 2, 2 * (D - 1) ** 2],
-        "stars": [K**2, 2 * K**2, 2 * K**2],
-        "degrees": [8 * D - 4, 8 * D - 4, 8 * D],
-        "forest": [2 * W**2, W**2 + (W - 1) ** 2, 2 * W**2],
-        "matching": [2 * (n // 2) ** 2, 1, 2 * (n // 2) ** 2],
+        "triangles": [(D - 1) ** 2, 2 * (D - 1) ** 2, 2 * (D - 1) ** 2, 2 * (D - 1) ** 2],
+        "stars": [K**2, 2 * K**2, 2 * K**2, 2 * K**2],
+        "degrees": [8 * D - 4, 8 * D - 4, 8 * D, 8 * D],
+        "forest": [2 * W**2, W**2 + (W - 1) ** 2, 2 * W**2, 2 * W**2],
+        "matching": [2 * (n // 2) ** 2, 1, 2 * (n // 2) ** 2, 2],
     }
     for number, kind in enumerate(KINDS):
-        more: dict[str, Any] = {"initial_edges": start} if kind == "delete" else bound
-        weighted = {"initial_edges": [(*e, 1) for e in start]} if kind == "delete" else {}
+        more: dict[str, Any] = {"initial_edges": start} if kind in DELETING else bound
+        weighted = {"initial_edges": [(*e, 1) for e in start]} if kind in DELETING else {}
         made = {
             "triangles": Triangles(n, kind, **more),  # type: ignore[arg-type]
             "stars": KStars(n, kind, k=3, **more),  # type: ignore[arg-type]
             "degrees": DegreeHistogram(n, kind, **more),  # type: ignore[arg-type]
             "forest": SpanningForest(n, kind, max_weight=W, **weighted),  # type: ignore[arg-type]
-            "matching": Matching(n, kind, **({"initial_edges": start} if kind == "delete" else {})),  # type: ignore
+            "matching": Matching(n, kind, **({"initial_edges": start} if kind in DELETING else {})),  # type: ignore
         }
         for name, query in made.items():
             assert query.squared_sensitivity("add-remove") == away[name][number], (name, kind)

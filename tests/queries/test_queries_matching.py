@@ -22,7 +22,7 @@ from evercount.queries.graphs.graph_query import StreamKind
 NAMES = tuple(FACTORIZATIONS)
 SQUARE = [(0, 1), (1, 2), (2, 3), (0, 3)]
 ALL_EDGES = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
-KINDS: tuple[StreamKind, ...] = ("insert", "delete", "ignore-duplicates")
+KINDS: tuple[StreamKind, ...] = ("insert", "delete", "ignore-duplicates", "ignore-absent")
 
 
 def claim(sums: FloatArray) -> FloatArray:
@@ -127,7 +127,7 @@ def test_nothing_is_promised_by_default() -> None:
 
 
 def matching(kind: StreamKind, edges: list[tuple[int, int]] = ALL_EDGES) -> Matching:
-    return Matching(4, kind, initial_edges=edges if kind == "delete" else ())
+    return Matching(4, kind, initial_edges=edges if kind in ("delete", "ignore-absent") else ())
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
@@ -166,7 +166,7 @@ def test_smaller_claims_are_reached(query: Matching, stream: Any, adjacency: Adj
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_larger_matchings_that_a_search_finds_beat_the_smaller_claim(kind: StreamKind, adjacency: Adjacency) -> None:
     edges = [(u, v) for u in range(6) for v in range(u)]
-    query = Matching(6, kind, initial_edges=edges if kind == "delete" else ())
+    query = Matching(6, kind, initial_edges=edges if kind in ("delete", "ignore-absent") else ())
     S = query.falling_sensitivity(adjacency)
     assert S is not None
     matrices = {name: factorization(name, 12).dense(12)[1] for name in ("balanced", "unbounded", "identity")}

@@ -18,11 +18,10 @@ from evercount.declare.declaration import parse_time
 from evercount.errors import InputError
 from evercount.service.access import Limits
 from evercount.service.runtime import Service
-from evercount.service.wall_clock import Clock
 from evercount.store import Declaration, Store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from serving import ADMIN, HEADERS, served
+from serving import ADMIN, HEADERS, HandClock, served
 
 FLU = {
     "name": "flu",
@@ -33,20 +32,6 @@ FLU = {
     "public": True,
 }
 START = "2026-03-01T00:00:00Z"
-
-
-class HandClock(Clock):
-    """A clock that is set by hand."""
-
-    def __init__(self, moment: float) -> None:
-        super().__init__()
-        self.moment = moment
-
-    def now(self) -> float:
-        return self.moment
-
-    def seconds_until(self, moment: float) -> float:
-        return 3600.0 if moment > self.moment else 0.0
 
 
 @pytest.fixture
@@ -329,7 +314,9 @@ def test_the_demonstration_runs_and_stops_cleanly(tmp_path: Path, number: signal
     try:
         assert process.stderr is not None
         address = process.stderr.readline().split()[2]
-        token = process.stderr.readline().rsplit(": ", 1)[1].strip()
+        told = process.stderr.readline()
+        token = Path(told.rsplit(" is in ", 1)[1].strip()).read_text().strip()
+        assert token not in told
         with httpx.stream("GET", f"{address}/v1/streams/flu-demo/live?after=0", timeout=20) as live:
             events = read_events(live)
             assert next(events)[0] == 1
@@ -382,6 +369,6 @@ def test_a_stream_that_cannot_go_on_stops_alone(client: httpx.Client, service: S
     assert client.get("/v1/streams/flu").json()["state"] == "stopped"
     assert client.get("/v1/streams/flu").json()["released"] == 2
     assert client.get("/v1/streams/other").json()["released"] == 3
-    problem(client.post("/v1/streams/flu/events", json=["north"]), 503, "StoreError")
+    problem(client.post("/v1/streams/flu/events", json=["north"]), 503, "StreamStopped")
     assert client.post("/v1/streams/other/events", json=["north"]).json()["tick"] == 4
     assert client.get("/healthz").status_code == 200

@@ -67,7 +67,7 @@ def universe(query: Query) -> Universe:
 
 
 def _graph_universe(query: GraphQuery) -> Universe:
-    if query.stream == "delete":
+    if query.deletes:
         events: tuple[Any, ...] = tuple(tuple(edge[:2]) for edge in query.initial_edges)
     else:
         count = query.vertices * (query.vertices - 1) // 2 * (query.weight_limit or 1)

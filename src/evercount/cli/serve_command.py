@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -25,16 +24,44 @@ def serve(
     demo: Annotated[bool, typer.Option("--demo", help="Show a synthetic flu stream, one hour per second.")] = False,
     key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
     head: Annotated[Path | None, typer.Option(help="Where the head of the release chain is kept.")] = None,
-    rate: Annotated[float, typer.Option(min=1, help="Requests per second of one client.")] = 1000.0,
+    rate: Annotated[
+        float, typer.Option(min=1, help="Requests per second of one token, or of one address without a known token.")
+    ] = 1000.0,
+    trusted_proxy: Annotated[
+        list[str] | None, typer.Option(help="Address or network of a proxy whose X-Forwarded-For is believed.")
+    ] = None,
+    admin_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of the admin token; made, for its owner only, if missing.", show_default="DB.admin-token"
+        ),
+    ] = None,
+    print_admin_token: Annotated[
+        bool, typer.Option("--print-admin-token", help="Print a new admin token on the terminal.")
+    ] = False,
 ) -> None:
     """Serve streams over HTTP: events in, private releases out, with a live dashboard.
 
-    Prints an admin token at the first start, unless EVERCOUNT_ADMIN_TOKEN is set. Stops on Ctrl-C and SIGTERM.
+    At the first start an admin token is written into a file for its owner only, unless EVERCOUNT_ADMIN_TOKEN is set.
+    Stops on Ctrl-C and SIGTERM.
     """
     from rich.console import Console
 
     console = Console(stderr=True, soft_wrap=True, highlight=False)
-    _serve(console.print, db, streams, host, port, demo, key_file, head, rate)
+    _serve(
+        console.print,
+        db,
+        streams,
+        host,
+        port,
+        demo,
+        key_file,
+        head,
+        rate,
+        trusted_proxy or [],
+        admin_token_file,
+        print_admin_token,
+    )
 
 
 def _serve(
@@ -47,6 +74,9 @@ def _serve(
     key_file: Path | None,
     head: Path | None,
     rate: float,
+    trusted_proxies: list[str],
+    admin_token_file: Path | None,
+    print_admin_token: bool,
 ) -> None:
     from evercount.errors import MissingExtra, ParameterError
 
@@ -57,12 +87,15 @@ def _serve(
         raise MissingExtra("The service", "service") from error
     from evercount.declare.declaration import read_declarations
     from evercount.service.access import Limits
+    from evercount.service.admin_token import choose_admin_token
     from evercount.service.demo import Feeder, demo_clock, demo_declaration, demo_file
+    from evercount.service.http_server import parse_proxies
     from evercount.service.run_server import run
     from evercount.service.runtime import Service
     from evercount.store import Store, key_from_environment
 
     assert callable(say)
+    parse_proxies(trusted_proxies)  # a mistake is named before anything is opened
     declared = read_declarations(streams) if streams else []
     folder = None
     if demo:
@@ -78,9 +111,9 @@ def _serve(
     try:
         clock = demo_clock(store) if demo else None
         limits = Limits(rate=rate, burst=2 * rate)
-        service = Service(store, clock=clock, limits=limits, admin=os.environ.get("EVERCOUNT_ADMIN_TOKEN"))
+        token = choose_admin_token(store, admin_token_file, print_admin_token)
+        service = Service(store, clock=clock, limits=limits, admin=token.given)
         service.declare(declared)
-        token = service.first_token()
     except BaseException:
         store.close()
         raise
@@ -88,8 +121,10 @@ def _serve(
 
     def ready(address: str) -> None:
         say(f"evercount serves {address}  (store: {store.database.describe()})", markup=False)
-        if token:
-            say(f"admin token, shown this once: {token}", markup=False)
+        if token.file is not None:
+            say(f"the admin token is in {token.file}", markup=False)
+        if token.shown is not None:
+            say(f"admin token, shown this once: {token.shown}", markup=False)
         if host not in LOOPBACK:
             say("warning: listening beyond this machine. Put TLS in front; tokens travel in the clear.", markup=False)
         if not store.sealer.encrypted and not demo:
@@ -98,7 +133,7 @@ def _serve(
             feeder.start()
 
     try:
-        run(service, host, port, ready)
+        run(service, host, port, ready, trusted_proxies)
     finally:
         if feeder is not None and feeder.is_alive():
             feeder.stop()

@@ -23,7 +23,7 @@ from evercount.engine.stream import Stream
 from evercount.errors import ParameterError, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget
-from evercount.queries import Query, build_query
+from evercount.queries import QUERIES, Query, build_query
 from evercount.text_rules import check_public_text, stored_texts
 
 Late = Literal["drop", "next"]
@@ -85,6 +85,9 @@ class StreamDeclaration:
     late: Late = "drop"
     public: bool = False
     postprocess: tuple[str, ...] = ()
+    other_query: Query | None = field(compare=False, default=None)
+    """The query with the library's own defaults, where `Query.quiet_parameters` changed something: streams that were
+    declared in the same words before those defaults existed are recognised by it."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not STREAM_NAME.fullmatch(self.name):
@@ -157,7 +160,7 @@ class StreamDeclaration:
         description = table.get("description")
         return cls(
             name=table["name"],
-            query=_query(table["query"]),
+            query=_query(table["query"], quiet=True),
             budget=_budget(table["budget"]),
             schedule=schedule,
             description="" if description is None else description,
@@ -167,6 +170,7 @@ class StreamDeclaration:
             late=table.get("late", "drop"),
             public=table.get("public", False),
             postprocess=_postprocess(table.get("postprocess") or ()),
+            other_query=_built_or_none(table["query"]),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,6 +208,8 @@ class StreamDeclaration:
         A start may be left open by either. Names, descriptions and who may read do not matter here.
         """
         mine, theirs = self.to_dict(), other.to_dict()
+        if self.query == other.other_query:
+            theirs["query"] = mine["query"]
         found = []
         for name in FIELDS:
             if name in ("name", "description", "public", "start", "tick", "zone") or mine[name] == theirs[name]:
@@ -271,6 +277,8 @@ class StreamDeclaration:
         """Compat."""
         mine, theirs = self.to_dict(), other.to_dict()
         mine.pop("start"), theirs.pop("start")
+        if self.query == other.other_query:
+            theirs["query"] = mine["query"]
         return mine == theirs and (other.start is None or other.start == start)
 
     def first_moment(self, now: float) -> float:
@@ -319,13 +327,23 @@ def read_declarations(path: Path) -> list[StreamDeclaration]:
     return declarations
 
 
-def _query(data: Any) -> Query:
+def _query(data: Any, *, quiet: bool) -> Query:
+    """The declared query; `quiet` with defaults under which no event is refused because of earlier ones."""
     table = {"name": data} if isinstance(data, str) else data
     table = _table("query", table, ("name", "parameters"), required=("name",))
     name, parameters = table["name"], table.get("parameters") or {}
     if not isinstance(name, str) or not isinstance(parameters, dict):
         raise ParameterError("query must be {name: text, parameters: table}")
+    if quiet and name in QUERIES:
+        parameters = QUERIES[name].quiet_parameters(parameters)
     return _build(name, parameters)
+
+
+def _built_or_none(data: Any) -> Query | None:
+    try:
+        return _query(data, quiet=False)
+    except ParameterError:
+        return None
 
 
 def _budget(data: Any) -> Budget:

@@ -15,7 +15,7 @@ the noisy running sums into what is published.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -41,6 +41,10 @@ class Query(ABC):
 
     in_place: ClassVar[bool] = False
     """Whether `encode` changes the state that it is given (after all checks), instead of returning a new one."""
+
+    splits: ClassVar[bool] = False
+    """Whether a tick may be encoded in parts, one after the other: the increments add up to those of the tick at once,
+    the last state is the same, and so is what is refused. True for encoders that read event by event."""
 
     # -- what is counted ---------------------------------------------------------------------------------------
 
@@ -89,6 +93,14 @@ class Query(ABC):
         """
         return self, pure_factorization(name, horizon) if pure else factorization(name, horizon)
 
+    @classmethod
+    def quiet_parameters(cls, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters with defaults under which no event is refused because of earlier ones.
+
+        Anyone who sends an event to a service and is told that it is there already has learnt what somebody else sent.
+        """
+        return dict(parameters)
+
     def check_budget(self, budget: Budget) -> None:  # noqa: B027 - most queries go with every budget
         """Refuse a budget whose promise the query's sensitivity does not cover."""
 
@@ -104,6 +116,13 @@ class Query(ABC):
 
         Validates everything before it changes anything: on an InputError the old state is as it was. After a
         successful call the old state must not be used again (an encoder may update it in place).
+        """
+
+    def check_events(self, events: Iterable[Any]) -> None:  # noqa: B027 - encoders without a memory need none
+        """Refuse events that are illegal whatever came before them, as `encode` does, without any state.
+
+        Encoders with a memory that `splits` override it. So a service can refuse what one sender got wrong before
+        it looks at what others have sent.
         """
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.errors import InputError, ParameterError, UnknownName
+from evercount.errors import EventRefused, InputError, ParameterError, UnknownName
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 
 MOST_UNITS = 2**20
@@ -179,7 +179,7 @@ class Sum(Query):
             bad = ~((values >= self.lo) & (values <= self.hi))
         if bad.any():
             at = int(np.argmax(bad))
-            raise InputError(f"event {at} (from 0) is outside the declared range [{self.lo:g}, {self.hi:g}]")
+            raise EventRefused(at, f"is outside the declared range [{self.lo:g}, {self.hi:g}]")
         return np.rint(values / self._grid).astype(np.int64)
 
     @property

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name
-from evercount.errors import InputError, ParameterError
+from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.memory_limit import require_fits
 from evercount.text_rules import check_public_text, shown
@@ -231,9 +231,10 @@ class Histogram(Query):
         """The cells that one event changes, each by −1 or +1 (or by 0, for `other`)."""
         named = self._named(number, event)
         if len(named) > self._most:
-            raise InputError(
-                f"event {number} of the tick (from 0) names more than {self._most} keys; split it, or raise "
-                "max_keys_per_event (the noise grows with its square root)"
+            raise EventRefused(
+                number,
+                f"names more than {self._most} keys; split it, or raise max_keys_per_event (the noise grows with its "
+                "square root)",
             )
         change: dict[int, int] = {}
         strangers = 0
@@ -251,19 +252,19 @@ class Histogram(Query):
         """The event as key → sign, with distinct keys."""
         if isinstance(event, Mapping):
             if not self._removals:
-                raise InputError(f"event {number} of the tick (from 0) maps keys to signs; that needs removals=True")
+                raise EventRefused(number, "maps keys to signs; that needs removals=True")
             for sign in event.values():
                 if isinstance(sign, bool) or not isinstance(sign, Integral) or sign not in (-1, 1):
-                    raise InputError(f"event {number} of the tick (from 0) has the sign {sign!r}; it must be +1 or -1")
+                    raise EventRefused(number, f"has the sign {sign!r:.80}; it must be +1 or -1")
             return {key: int(sign) for key, sign in event.items()}
         if isinstance(event, set | frozenset | list | tuple | np.ndarray):
             keys = event.tolist() if isinstance(event, np.ndarray) else list(event)
             try:
                 named = dict.fromkeys(keys, 1)
             except TypeError:
-                raise InputError(f"event {number} of the tick (from 0) holds something that is not a key") from None
+                raise EventRefused(number, "holds something that is not a key") from None
             if len(named) < len(keys):
-                raise InputError(f"event {number} of the tick (from 0) names a key twice; keys must be distinct")
+                raise EventRefused(number, "names a key twice; keys must be distinct")
             return named
         return {event: 1} if isinstance(event, str | Integral) else self._no_key(number, event)
 
@@ -282,14 +283,13 @@ class Histogram(Query):
 
     def _no_key(self, number: int, key: Any) -> dict[Any, int]:
         wanted = "a whole number" if self._keys is None else "a string"
-        raise InputError(
-            f"event {number} of the tick (from 0): a key is {wanted}, not {key!r:.80} ({type(key).__name__})"
-        )
+        raise EventRefused(number, f"is no key: a key is {wanted}, not {key!r:.80} ({type(key).__name__})")
 
-    def _unknown_key(self, number: int, key: Any) -> InputError:
-        return InputError(
-            f"event {number} of the tick (from 0) names the key {key!r:.80}, which is not in the public list; add "
-            "it to the list, or build the histogram with unknown='other'"
+    def _unknown_key(self, number: int, key: Any) -> EventRefused:
+        return EventRefused(
+            number,
+            f"names the key {key!r:.80}, which is not in the public list; add it to the list, or build the histogram "
+            "with unknown='other'",
         )
 
 

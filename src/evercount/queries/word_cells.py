@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import product
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from evercount._validate import check_count
-from evercount.errors import InputError, ParameterError
+from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import Query
 from evercount.queries.memory_limit import require_fits
 from evercount.text_rules import check_public_text, shown
@@ -98,10 +98,11 @@ class Words:
         except TypeError:
             return False
 
-    def _no_letter(self, number: int, letter: Any) -> InputError:
-        return InputError(
-            f"event {number} of the tick (from 0) is {letter!r:.80}, which is not a letter of the alphabet; add it to "
-            "the alphabet, or pass None for a position without a letter"
+    def _no_letter(self, number: int, letter: Any) -> EventRefused:
+        return EventRefused(
+            number,
+            f"is {letter!r:.80}, which is not a letter of the alphabet; add it to the alphabet, or pass None for a "
+            "position without a letter",
         )
 
 
@@ -124,6 +125,8 @@ def _checked_alphabet(alphabet: Any) -> tuple[str, ...]:
 class WordQuery(Query):
     """A query with one cell for every word of at most `max_length` letters."""
 
+    splits: ClassVar[bool] = True
+
     def __init__(self, alphabet: Sequence[str] | int, max_length: int) -> None:
         self._words = Words(alphabet, max_length)
 
@@ -140,6 +143,10 @@ class WordQuery(Query):
     def cell(self, word: Iterable[Any]) -> int:
         """The cell of one word."""
         return self._words.cell(word)
+
+    def check_events(self, events: Iterable[Any]) -> None:
+        """See `Query`: each event is a letter of the alphabet or None."""
+        self._words.read(events)
 
     @property
     def monotone(self) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Scope
 
@@ -23,10 +25,20 @@ class Limits:
     batch: int = 10_000
     """Events of a batch."""
     rate: float = 1000.0
-    """Requests per second of one token, or of one address without a token."""
+    """Requests per second of one client: of one known token, or of one address without such a token."""
     burst: float = 2000.0
     listeners: int = 256
     """Live connections at a time."""
+    listeners_per_client: int = 32
+    """Live connections of one client at a time."""
+    connections: int = 512
+    """Open connections of one address at a time, whatever they are used for; trusted proxies may have more."""
+    header_seconds: float = 10.0
+    """How long the head of a request may take to arrive."""
+    body_seconds: float = 60.0
+    """How long the body of a request may take to arrive."""
+    write_seconds: float = 60.0
+    """How long a client may leave an answer unread."""
     page: int = 1000
     """Releases of one answer."""
     numbers: int = 200_000
@@ -46,11 +58,6 @@ class Access:
         """Read the stored tokens again."""
         self._tokens = read_tokens(self._store)
 
-    @property
-    def has_admin(self) -> bool:
-        """Whether anybody can administer the service."""
-        return self._given is not None or any(token.role == "admin" for token in self._tokens)
-
     def role(self, request: Request) -> str | None:
         """The role of the request's token; None without a token, Problem with a wrong one.
 
@@ -60,17 +67,42 @@ class Access:
         header = request.headers.get("authorization")
         if header is None:
             return None
-        scheme, _, token = header.partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
+        digest = sent_digest(header)
+        if digest is None:
             raise Problem(401, "Unauthorized", "the Authorization header must be: Bearer TOKEN")
-        digest = token_digest(token.strip())
+        found = self._role_of(digest)
+        if found is None:
+            raise Problem(401, "Unauthorized", "the token is not known")
+        return found
+
+    def _role_of(self, digest: bytes) -> str | None:
         found = "admin" if self._given is not None and same(digest, self._given) else None
         for known in self._tokens:
             if same(digest, known.digest):
                 found = found or known.role
-        if found is None:
-            raise Problem(401, "Unauthorized", "the token is not known")
         return found
+
+    def client(self, scope: Scope) -> str:
+        """Whose share of the service a request uses up: its token's if that is known, else its address's.
+
+        The address is the one that connected, or the one that a trusted proxy names. Addresses of one IPv6 network
+        of 64 bits are one client: whoever has one of them has all.
+        """
+        digest = sent_digest(Headers(scope=scope).get("authorization", ""))
+        if digest is not None and self._role_of(digest) is not None:
+            return f"token {digest.hex()}"
+        return f"address {shared_address(str(scope['client'][0]) if scope.get('client') else 'local')}"
+
+    def sender(self, request: Request) -> bytes:
+        """What tells the holder of one token from another: idempotency keys of different senders are different."""
+        return sent_digest(request.headers.get("authorization", "")) or b""
+
+    def still_allowed(self, request: Request) -> bool:
+        """Whether a long answer may go on: the token that began it was not taken back."""
+        try:
+            return self.role(request) is not None
+        except Problem:
+            return False
 
     def require(self, request: Request, *roles: str) -> str:
         """The request's role, which must be admin or one of `roles`."""
@@ -102,9 +134,25 @@ class Buckets:
             self._buckets.popitem(last=False)
 
 
-def client_of(scope: Scope) -> str:
-    """Whose bucket a request is taken from: the address that connected."""
-    return str(scope["client"][0]) if scope.get("client") else "local"
+def sent_digest(header: str) -> bytes | None:
+    """The digest of the token in an Authorization header, known or not; None where there is no token."""
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        return None
+    return token_digest(token.strip())
+
+
+def shared_address(host: str) -> str:
+    """The address, or the network of 64 bits of an IPv6 address."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host[:64]
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
 async def read_body(request: Request, most: int) -> bytes:

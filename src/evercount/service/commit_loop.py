@@ -28,7 +28,17 @@ Publish = Callable[[str, list[dict[str, Any]]], None]
 
 
 class Busy(StoreError):
-    """Too many requests wait for the store."""
+    """The writer takes no more requests for the moment; the text is public."""
+
+
+def loggable(error: Exception) -> str:
+    """What a log may say of an error: its kind, and the text only where that speaks of the store itself.
+
+    The texts of refusals quote what they refuse: keys, edges, letters. They go to whoever sent it and nowhere else.
+    Statements and their parameters are kept out of a StoreError (`store.database.explain`). Test:
+    `tests/service/test_service_neighbours.py::test_logs_quote_no_event`.
+    """
+    return f"{type(error).__name__}: {error}" if isinstance(error, StoreError) else type(error).__name__
 
 
 class Writer(threading.Thread):
@@ -53,7 +63,7 @@ class Writer(threading.Thread):
         """A batch to be committed, or a function to be called in the writer's thread."""
         future: Future[Any] = Future()
         if self._stopping or not self.is_alive():
-            future.set_exception(StoreError("the service is stopping: send the request again when it is back"))
+            future.set_exception(Busy("the service is stopping: send the request again when it is back"))
         elif self._queue.qsize() >= WAITING:
             future.set_exception(Busy("too many requests are waiting for the store: send fewer and larger batches"))
         else:
@@ -139,6 +149,8 @@ class Writer(threading.Thread):
             answers: list[Accepted | EvercountError] = self.store.accept([b for b, _ in batches], now)
         except Exception as error:  # noqa: BLE001 - nothing was committed, and everybody waiting is told
             self._failed(error)
+            if isinstance(error, EvercountError) and not isinstance(error, StoreError):
+                error = StoreError(type(error).__name__)  # its text may quote one sender's events to another
             for _, future in batches:
                 future.set_exception(error)
             return
@@ -163,7 +175,7 @@ class Writer(threading.Thread):
                     self.failing = None
             except Exception as error:  # noqa: BLE001 - one stream's failure must not stop the others
                 if live.stopped:
-                    log.error("stream %s is stopped: %s", live.name, error)
+                    log.error("stream %s is stopped: %s", live.name, loggable(error))
                 else:
                     self._failed(error)
         return now
@@ -176,8 +188,7 @@ class Writer(threading.Thread):
             log.warning("the store was loaded again after a failure")
 
     def _failed(self, error: Exception) -> None:
-        # An unexpected exception's text could hold data; the texts of our own errors never do.
-        reason = str(error) if isinstance(error, EvercountError) else type(error).__name__
+        reason = loggable(error)
         if reason != self.failing:
             log.error("the store fails: %s", error.for_operator() if isinstance(error, StoreError) else reason)
         self.failing = reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Header, Path, Query, Request
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -19,15 +21,21 @@ import evercount
 from evercount.errors import InputError
 from evercount.privacy import Budget
 from evercount.service import http_errors, openapi
-from evercount.service.access import client_of, read_body
+from evercount.service.access import read_body
 from evercount.service.http_errors import Json, Problem, describe
 from evercount.service.pages import add_pages
 from evercount.service.read_events import load_json, read_batch
 from evercount.service.runtime import Service, all_plans
+from evercount.service.sse import LiveResponse
 from evercount.store import Declaration, LiveStream
 from evercount.store.tokens import add_token, read_tokens, remove_token
+from evercount.text_rules import check_public_text
+
+log = logging.getLogger("evercount.service")
 
 LARGEST = 2**53
+WENT_AWAY = 499
+"""The status under which a client that left before its request was complete is counted; nobody receives it."""
 SAFETY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -93,26 +101,31 @@ class Watch:
             await send(message)
 
         try:
-            self.service.buckets.take(client_of(scope))
+            self.service.buckets.take(self.service.access.client(scope))
             await self.app(scope, receive, watched)
+        except ClientDisconnect:
+            status = WENT_AWAY
+            log.warning("a client went away in the middle of its request: %s %s", scope["method"], route_of(scope))
         except Exception as error:  # noqa: BLE001 - the last one to catch it; the answer tells nothing but its kind
+            answer = describe(error)  # this also writes unexpected ones to the log
             if not status:
-                await describe(error)(scope, receive, watched)
+                await answer(scope, receive, watched)
         finally:
-            route = getattr(scope.get("route"), "path", "other")
-            self.service.metrics.record(scope["method"], route, status, time.perf_counter() - began)
+            self.service.requests.record(scope["method"], route_of(scope), status, time.perf_counter() - began)
+
+
+def route_of(scope: Scope) -> str:
+    """The route's pattern, without the names that were asked for."""
+    return str(getattr(scope.get("route"), "path", "other"))
 
 
 def _add_streams(app: FastAPI, service: Service) -> None:
     @app.get("/v1/streams", tags=["streams"])
     async def list_streams(request: Request) -> Response:
-        """All streams; without a token the public ones. With the ledger: what they spend together."""
+        """All streams; without a token the public ones. With the ledger: what these spend together."""
         role = service.access.role(request)
         seen = [live for live in service.store.streams.values() if role or live.declaration.public]
-        ledger = await service.read(service.store.ledger)
-        if not role:
-            public = {live.name for live in seen}
-            ledger["entries"] = [entry for entry in ledger["entries"] if entry["stream"] in public]
+        ledger = await service.read(service.store.ledger, role is None)
         return Json({"streams": [service.facts(live) for live in seen], "ledger": ledger})
 
     @app.post("/v1/streams", tags=["streams"], status_code=201, openapi_extra=openapi.DECLARATION)
@@ -120,9 +133,9 @@ def _add_streams(app: FastAPI, service: Service) -> None:
         """Declare a stream (admin). The same declaration again changes nothing; another one is refused."""
         service.access.require(request)
         body = await read_body(request, service.limits.body)
-        data = load_json(body, "the body")
-        declaration = await service.read(Declaration.from_dict, data)
-        await service.read(declaration.build)  # what is heavy is done, and kept ready, outside the writer
+        data = await service.encode(load_json, body, "the body")
+        declaration = await service.compute(Declaration.from_dict, data)
+        await service.compute(declaration.build)  # what is heavy is done, and kept ready, outside the writer
         known = declaration.name in service.store.streams
         live = await service.write(lambda: service.store.declare(declaration, service.clock.now()))
         return Json(service.facts(live), status_code=200 if known else 201)
@@ -140,7 +153,7 @@ def _add_streams(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """Count a batch of events (write). The answer comes when they are durable.
 
-        With an Idempotency-Key the same batch may be sent again without being counted again.
+        With an Idempotency-Key the same batch may be sent again, with the same token, without being counted again.
         """
         service.access.require(request, "write")
         live = service.find(name)
@@ -148,12 +161,14 @@ def _add_streams(app: FastAPI, service: Service) -> None:
         if kind not in ("application/json", "application/x-ndjson"):
             raise Problem(415, "UnsupportedMediaType", "the events must be JSON or NDJSON")
         body = await read_body(request, service.limits.body)
-        batch = read_batch(
+        batch = await service.encode(
+            read_batch,
             live.declaration,
             body,
             ndjson=kind == "application/x-ndjson",
             key=idempotency_key,
             most=service.limits.batch,
+            sender=service.access.sender(request),
         )
         accepted = await service.write(batch)
         return Json({"accepted": accepted.accepted, "tick": accepted.tick})
@@ -192,8 +207,6 @@ def _add_releases(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """Releases as they are made: server-sent events. Without `after` or Last-Event-ID, new ones only."""
         live = visible(service, request, name)
-        if service.hub.closing or service.hub.listeners >= service.limits.listeners:
-            raise Problem(503, "Busy", "there are too many live connections", "Ask for /releases instead.", retry=5)
         if last_event_id is not None:
             if not (last_event_id.isascii() and last_event_id.isdigit()):
                 raise Problem(422, "ParameterError", "Last-Event-ID must be the number of a tick", "Leave it away.")
@@ -203,8 +216,12 @@ def _add_releases(app: FastAPI, service: Service) -> None:
         async def read(behind: int, limit: int) -> list[dict[str, Any]]:
             return await service.read(service.read_page, service.find(name), behind, limit)
 
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(service.hub.events(name, begin, read), media_type="text/event-stream", headers=headers)
+        def allowed() -> bool:
+            return live.declaration.public or service.access.still_allowed(request)
+
+        return LiveResponse(
+            service.hub, service.access.client(request.scope), service.hub.events(name, begin, read, allowed)
+        )
 
     @app.get("/v1/streams/{name}/plan", tags=["releases"])
     async def get_plan(
@@ -217,11 +234,11 @@ def _add_releases(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """The stream's own error over its ticks; with epsilon, delta or horizon also what others would give."""
         live = visible(service, request, name)
-        made = await service.read(service.plan, live, points)
+        made = await service.compute(service.plan, live, points)
         if epsilon is not None or delta is not None or horizon is not None:
             own = live.declaration
             budget = replace(own.budget, epsilon=epsilon or own.budget.epsilon, delta=delta or own.budget.delta)
-            made["plan"] = await service.read(all_plans, budget, horizon or own.horizon, own.query)
+            made["plan"] = await service.compute(all_plans, budget, horizon or own.horizon, own.query)
         return Json(made)
 
     @app.get("/v1/plan", tags=["releases"])
@@ -231,7 +248,7 @@ def _add_releases(app: FastAPI, service: Service) -> None:
         horizon: Annotated[int | None, Query(ge=1, le=2**30)] = None,
     ) -> Response:
         """The errors of all mechanisms for a budget and a horizon: what a new stream would give."""
-        return Json(await service.read(all_plans, Budget(epsilon, delta), horizon))
+        return Json(await service.compute(all_plans, Budget(epsilon, delta), horizon))
 
 
 def _add_administration(app: FastAPI, service: Service) -> None:
@@ -256,10 +273,9 @@ def _add_administration(app: FastAPI, service: Service) -> None:
         if not isinstance(data, dict) or not set(data) <= {"role", "label"} or not isinstance(data.get("role"), str):
             raise InputError("the body must be {role: 'read', 'write' or 'admin', label: text}")
         label = data.get("label", "")
-        if not isinstance(label, str) or not label.isprintable():
-            raise InputError("label must be a printable text")
+        check_public_text("label", label)
         number, token = await service.write(lambda: add_token(service.store, data["role"], label))
-        service.access.reload()
+        await service.read(service.access.reload)
         return Json({"id": number, "role": data["role"], "token": token}, status_code=201)
 
     @app.delete("/v1/tokens/{number}", tags=["administration"])
@@ -267,7 +283,7 @@ def _add_administration(app: FastAPI, service: Service) -> None:
         """Take a token back (admin)."""
         service.access.require(request)
         gone = await service.write(lambda: remove_token(service.store, number))
-        service.access.reload()
+        await service.read(service.access.reload)
         if not gone:
             raise Problem(404, "NotFound", "there is no such token")
         return Json({"removed": number})
@@ -280,25 +296,15 @@ def _add_administration(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", tags=["administration"], response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
-        """Prometheus text (read). It holds no raw count: not of events, and not of accepted batches."""
-        service.access.require(request, "read", "write")
-        streams = list(service.store.streams.values())
-        gauges = {
-            "evercount_streams_open": (
-                "Streams that take events.",
-                float(sum(not (live.finished or live.stopped) for live in streams)),
-            ),
-            "evercount_listeners": ("Live connections.", float(service.hub.listeners)),
-            "evercount_healthy": ("1 while the store can be written.", float(service.writer.failing is None)),
-        }
-        text = service.metrics.text(gauges, {live.name: live.closed for live in streams})
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        """Prometheus text (read): ticks, uptime and build. Requests and their durations only for an admin."""
+        admin = service.access.require(request, "read", "write") == "admin"
+        return PlainTextResponse(service.metrics_page(admin), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def visible(service: Service, request: Request, name: str) -> LiveStream:
     """The stream if this request may read it."""
     role = service.access.role(request)
-    live = service.store.streams.get(name)
+    live = service.look_up(name)
     if live is None or not live.declaration.public:
         if role is None:  # the same answer whether the stream exists or not
             raise Problem(401, "Unauthorized", "this stream is not public, or there is none: reading needs a token")

@@ -22,7 +22,7 @@ from evercount.errors import (
     StoreError,
 )
 from evercount.service.commit_loop import Busy
-from evercount.store import Conflict, TooEarly
+from evercount.store import Conflict, StreamStopped, TooEarly
 
 log = logging.getLogger("evercount.service")
 
@@ -32,6 +32,7 @@ REMEDIES: tuple[tuple[type[Exception], int, str], ...] = (
     (TooEarly, 425, "Send the same batch again when its tick has begun."),
     (Conflict, 409, "Use another name or another Idempotency-Key."),
     (Busy, 503, "Send fewer, larger batches, and try again after a second."),
+    (StreamStopped, 503, "The operator finds the reason in the log of the service."),
     (StoreError, 503, "Send the same request again; if it keeps failing, the operator finds the reason in the log."),
     (HorizonReached, 409, "Declare a new stream; its budget adds to the spent one."),
     (AlreadyReleased, 409, "Read the release; a closed tick does not change."),
@@ -90,7 +91,9 @@ def describe(error: Exception) -> Json:
     for kind, status, remedy in REMEDIES:
         if isinstance(error, kind):
             retry = 1.0 if status in (425, 503) else None
-            return answer(status, type(error).__name__, str(error), remedy, retry)
+            # a StoreError may name files, hosts and ports of the operator: that is for the log
+            message = "the store cannot be used at the moment" if kind is StoreError else str(error)
+            return answer(status, type(error).__name__, message, remedy, retry)
     frames = "".join(traceback.format_tb(error.__traceback__))
     log.error("unexpected %s\n%s", type(error).__name__, frames)  # its text could hold data, so it is left away
     return answer(

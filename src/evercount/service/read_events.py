@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 from evercount.declare.declaration import parse_time
 from evercount.errors import InputError, ParameterError
 from evercount.store import Batch, Declaration
-from evercount.store.open_stream import encode_events
+from evercount.store.open_stream import read_request
+from evercount.text_rules import check_public_text
 
 PAYLOADS = ("key", "keys", "value", "edge", "letter", "event")
 """Names under which an event's own content may stand; which one makes no difference."""
@@ -44,11 +45,19 @@ def read_items(body: bytes, ndjson: bool, most: int) -> list[Any]:
 
 
 def read_batch(
-    declaration: Declaration, body: bytes, *, ndjson: bool = False, key: str | None = None, most: int = 10_000
+    declaration: Declaration,
+    body: bytes,
+    *,
+    ndjson: bool = False,
+    key: str | None = None,
+    most: int = 10_000,
+    sender: bytes = b"",
 ) -> Batch:
-    """The batch of a request, with every event checked by the stream's query."""
-    if key is not None and not (0 < len(key) <= LONGEST_KEY):
-        raise InputError(f"Idempotency-Key must have 1 to {LONGEST_KEY} characters")
+    """The batch of a request, with every event checked by the stream's query, whatever the open tick holds."""
+    if key is not None:
+        if not (0 < len(key) <= LONGEST_KEY):
+            raise InputError(f"Idempotency-Key must have 1 to {LONGEST_KEY} characters")
+        check_public_text("Idempotency-Key", key)
     items = read_items(body, ndjson, most)
     payloads = [item for item in items if type(item) is not dict]
     users: list[str] | None = None
@@ -56,18 +65,8 @@ def read_batch(
     per_user = declaration.budget.unit == "user"
     if len(payloads) < len(items) or (per_user and items):
         payloads, users, times = _read_objects(declaration, items, per_user)
-    row = None if declaration.remembers else _encode(declaration, payloads)
-    return Batch(declaration.name, payloads, row, users, times, key, body)
-
-
-def _encode(declaration: Declaration, payloads: list[Any]) -> Any:
-    try:
-        return encode_events(declaration, payloads)
-    except InputError:
-        raise
-    except (TypeError, ValueError, OverflowError, IndexError, KeyError, AttributeError):
-        # what a query's own checks did not foresee is still the sender's event, never ours
-        raise InputError("the batch holds an event that the stream's query cannot read") from None
+    row = read_request(declaration, payloads)
+    return Batch(declaration.name, payloads, row, users, times, key, body, sender)
 
 
 def _read_objects(
@@ -99,18 +98,13 @@ def _read_objects(
 
 
 def _user(number: int, user: Any) -> str:
-    good = isinstance(user, str) and 0 < len(user) <= LONGEST_USER
-    if good:
-        try:
-            user.encode()
-        except UnicodeEncodeError:
-            good = False
-    if not good:
+    if not isinstance(user, str) or not 0 < len(user) <= LONGEST_USER:
         raise InputError(
             f"event {number} (from 0) needs 'user', a text of 1 to {LONGEST_USER} characters: "
             "this stream protects users"
         )
-    return str(user)
+    # two spellings of one name would be two users, each with events of their own
+    return check_public_text(f"the user of event {number} (from 0)", user)
 
 
 def _moment(number: int, moment: Any) -> float:

@@ -6,7 +6,7 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -15,16 +15,22 @@ from evercount.errors import MissingExtra
 if TYPE_CHECKING:
     from evercount.service.runtime import Service
 
-GRACE = 5
-"""Seconds that open requests get when the service stops."""
 
+def run(
+    service: Service,
+    host: str,
+    port: int,
+    ready: Callable[[str], None] | None = None,
+    trusted_proxies: Sequence[str] = (),
+) -> None:
+    """Serve until SIGTERM or Ctrl-C, then finish what was accepted. `ready` is called with the address.
 
-def run(service: Service, host: str, port: int, ready: Callable[[str], None] | None = None) -> None:
-    """Serve until SIGTERM or Ctrl-C, then finish what was accepted. `ready` is called with the address."""
+    `trusted_proxies`: addresses or networks whose X-Forwarded-For is believed; nobody else's is.
+    """
     try:
         import uvicorn
 
-        from evercount.service.http_app import create_app
+        from evercount.service.http_server import parse_proxies, server_config
     except ImportError as error:
         raise MissingExtra("The service", "service") from error
 
@@ -43,17 +49,7 @@ def run(service: Service, host: str, port: int, ready: Callable[[str], None] | N
                 ready(f"http://{shown}:{bound[1]}")
 
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    config = uvicorn.Config(
-        create_app(service),
-        host=host,
-        port=port,
-        access_log=False,  # an access log would count the batches
-        log_level="warning",
-        timeout_graceful_shutdown=GRACE,
-        server_header=False,
-        lifespan="on",
-    )
-    server = Server(config)
+    server = Server(server_config(service, host, port, parse_proxies(trusted_proxies)))
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     main = threading.current_thread() is threading.main_thread()
     service.start()

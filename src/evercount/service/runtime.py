@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
 
+import evercount
 from evercount.declare.declaration import format_time
 from evercount.privacy import Budget
 from evercount.queries import Query
 from evercount.service.access import Access, Buckets, Limits
 from evercount.service.commit_loop import Writer
 from evercount.service.http_errors import Problem
-from evercount.service.metrics import Metrics
+from evercount.service.metrics import Requests, public_lines
 from evercount.service.sse import Hub
 from evercount.service.wall_clock import Clock
 from evercount.store import Declaration, LiveStream, Store
-from evercount.store.tokens import add_token
 
 T = TypeVar("T")
 
+READERS, PLANNERS, ENCODERS = 8, 2, 2
+"""Threads that read the database, compute plans, and read bodies of requests."""
 UNBOUNDED_PLAN = 2**20
 """How far ahead the error of a stream without horizon is shown."""
 
@@ -42,19 +46,16 @@ class Service:
         self.store = store
         self.clock = clock or Clock()
         self.limits = limits or Limits()
-        self.hub = Hub()
-        self.metrics = Metrics()
+        self.hub = Hub(self.limits.listeners, self.limits.listeners_per_client)
+        self.requests = Requests()
+        self.began = time.monotonic()
         self.access = Access(store, admin)
         self.buckets = Buckets(self.limits.rate, self.limits.burst)
         self.writer = Writer(store, self.clock, self.hub.publish)
-
-    def first_token(self) -> str | None:
-        """A new admin token if there is none yet; called before `start`."""
-        if self.access.has_admin:
-            return None
-        _, token = add_token(self.store, "admin", "made at the first start")
-        self.access.reload()
-        return token
+        # threads of their own: whoever asks for many plans or pages keeps nobody from sending events
+        self._readers = ThreadPoolExecutor(READERS, "evercount-read")
+        self._planners = ThreadPoolExecutor(PLANNERS, "evercount-plan")
+        self._encoders = ThreadPoolExecutor(ENCODERS, "evercount-encode")
 
     def declare(self, declarations: list[Declaration]) -> None:
         """Declare streams before `start`."""
@@ -70,6 +71,8 @@ class Service:
         """Finish what was accepted and let the store go."""
         if self.writer.is_alive():
             self.writer.stop()
+        for pool in (self._readers, self._planners, self._encoders):
+            pool.shutdown(wait=False, cancel_futures=True)
         self.store.close()
 
     async def write(self, work: Any) -> Any:
@@ -78,16 +81,43 @@ class Service:
 
     async def read(self, function: Callable[..., T], *arguments: Any) -> T:
         """Have a thread read something, and wait for it."""
-        return await asyncio.to_thread(function, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, partial(function, *arguments))
+
+    async def encode(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Have a thread read a body that was sent, so that a large one keeps nobody else waiting."""
+        return await asyncio.get_running_loop().run_in_executor(self._encoders, partial(function, *arguments, **named))
+
+    async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Have a thread compute a plan, after those that others asked for."""
+        return await asyncio.get_running_loop().run_in_executor(self._planners, partial(function, *arguments))
 
     # -- what may be known -------------------------------------------------------------------------------------------
 
+    def look_up(self, name: str) -> LiveStream | None:
+        """The stream, or None; Problem 503 while nobody can say whether it exists."""
+        found = self.store.streams.get(name)
+        if found is None and self.writer.failing is not None:
+            raise Problem(503, "Recovering", "the store is being loaded again", "Try again in a moment.", retry=2)
+        return found
+
     def find(self, name: str) -> LiveStream:
         """The stream, or Problem 404."""
-        try:
-            return self.store.find(name)
-        except KeyError:
-            raise Problem(404, "NotFound", "there is no such stream") from None
+        found = self.look_up(name)
+        if found is None:
+            raise Problem(404, "NotFound", "there is no such stream")
+        return found
+
+    def metrics_page(self, admin: bool) -> str:
+        """The exposition text: public facts, and for an admin what the requests were like."""
+        streams = list(self.store.streams.values())
+        lines = public_lines(
+            evercount.__version__,
+            time.monotonic() - self.began,
+            self.writer.failing is None,
+            {live.name: live.closed for live in streams},
+            sum(not (live.finished or live.stopped) for live in streams),
+        )
+        return "\n".join([*lines, *(self.requests.lines(self.hub.listeners) if admin else [])]) + "\n"
 
     def facts(self, live: LiveStream) -> dict[str, Any]:
         """The public facts of a stream. Nothing of them depends on the events."""

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from evercount.service.http_errors import Problem, describe
 
 RECENT = 64
 """Releases of each stream that are kept ready for listeners."""
@@ -43,11 +49,33 @@ class Topic:
 class Hub:
     """All topics. Lives in the event loop; other threads come in by `publish`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 256, most_per_client: int = 32) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.closing = False
-        self.listeners = 0
+        self.most, self.most_per_client = most, most_per_client
+        self._clients: Counter[str] = Counter()
         self._topics: dict[str, Topic] = {}
+
+    @property
+    def listeners(self) -> int:
+        """Live connections."""
+        return self._clients.total()
+
+    @contextmanager
+    def seat(self, client: str) -> Iterator[None]:
+        """A live connection of a client, counted from here to the end of the block, or Problem 503.
+
+        There is no await between the look and the taking, so that a burst gets no more than the limit.
+        """
+        if self.closing or self.listeners >= self.most or self._clients[client] >= self.most_per_client:
+            raise Problem(503, "Busy", "there are too many live connections", "Ask for /releases instead.", retry=5)
+        self._clients[client] += 1
+        try:
+            yield
+        finally:
+            self._clients[client] -= 1
+            if not self._clients[client]:
+                del self._clients[client]
 
     def publish(self, name: str, releases: list[dict[str, Any]]) -> None:
         """Called by the writer after a commit."""
@@ -71,25 +99,49 @@ class Hub:
         for topic in self._topics.values():
             topic.wake()
 
-    async def events(self, name: str, after: int, read: Read, heartbeat: float = HEARTBEAT) -> AsyncIterator[str]:
-        """Every release after a tick, for ever, as server-sent events with heartbeats between."""
+    async def events(
+        self,
+        name: str,
+        after: int,
+        read: Read,
+        allowed: Callable[[], bool] = lambda: True,
+        heartbeat: float = HEARTBEAT,
+    ) -> AsyncIterator[str]:
+        """Every release after a tick, as server-sent events with heartbeats between, for as long as it is allowed."""
         topic = self.topic(name)
-        self.listeners += 1
-        try:
-            yield "retry: 2000\n: evercount\n\n"
-            while not self.closing:
-                news = topic.news
-                ready = [(tick, text) for tick, text in topic.recent if tick > after]
-                if not ready or ready[0][0] != after + 1:
-                    ready = [(release["tick"], sse(release)) for release in await read(after, RECENT)]
-                for tick, text in ready:
-                    yield text
-                    after = tick
-                if ready:
-                    continue
-                try:
-                    await asyncio.wait_for(news.wait(), heartbeat)
-                except TimeoutError:
-                    yield ": heartbeat\n\n"
-        finally:
-            self.listeners -= 1
+        yield "retry: 2000\n: evercount\n\n"
+        while not self.closing and allowed():
+            news = topic.news
+            ready = [(tick, text) for tick, text in topic.recent if tick > after]
+            if not ready or ready[0][0] != after + 1:
+                ready = [(release["tick"], sse(release)) for release in await read(after, RECENT)]
+            for tick, text in ready:
+                if not allowed():
+                    return
+                yield text
+                after = tick
+            if ready:
+                continue
+            try:
+                await asyncio.wait_for(news.wait(), heartbeat)
+            except TimeoutError:
+                yield ": heartbeat\n\n"
+
+
+class LiveResponse(StreamingResponse):
+    """Server-sent events that hold a seat of the hub while they are sent, and only then."""
+
+    def __init__(self, hub: Hub, client: str, events: AsyncIterator[str]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._hub, self._client = hub, client
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See `Response`."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._hub.seat(self._client))
+            except Problem as error:
+                await describe(error)(scope, receive, send)
+                return
+            await super().__call__(scope, receive, send)

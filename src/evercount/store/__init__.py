@@ -10,7 +10,7 @@ if importlib.util.find_spec("sqlalchemy") is None:
     raise MissingExtra("The durable store", "store")
 
 from evercount.declare.declaration import Declaration
-from evercount.store.open_stream import Accepted, Batch, Conflict, LiveStream, TooEarly
+from evercount.store.open_stream import Accepted, Batch, Conflict, LiveStream, StreamStopped, TooEarly
 from evercount.store.reader import Reading
 from evercount.store.sealing import key_from_environment
 from evercount.store.writer import Store
@@ -23,6 +23,7 @@ __all__ = [
     "LiveStream",
     "Reading",
     "Store",
+    "StreamStopped",
     "TooEarly",
     "key_from_environment",
 ]

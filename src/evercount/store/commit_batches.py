@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
-from evercount._arrays import IntArray
 from evercount.errors import EvercountError
 from evercount.queries.user_cap import cap_per_user
 from evercount.store import schema
 from evercount.store.open_stream import Accepted, Batch, Conflict, LiveStream
+from evercount.store.saturation import Totals, add_exactly
 from evercount.store.sealing import Sealer
 
 
@@ -22,7 +23,7 @@ class Group:
 
     def __init__(self, streams: dict[str, LiveStream], sealer: Sealer, connection: Connection, now: float) -> None:
         self.streams, self.sealer, self.connection, self.now = streams, sealer, connection, now
-        self.totals: dict[str, IntArray] = {}
+        self.totals: dict[str, Totals] = {}
         self.events: dict[str, list[Any]] = {}
         self.users: dict[tuple[int, bytes], int] = {}
         self.stored_users: set[tuple[int, bytes]] = set()
@@ -52,7 +53,9 @@ class Group:
         found = self.keys.get((live.id, key))
         if found is None:
             table = schema.batches
-            where = (table.c.stream == live.id) & (table.c.key == key)
+            # keys that were stored before they were told apart by their sender
+            shared = keyed(live, replace(batch, sender=b""))[0]
+            where = (table.c.stream == live.id) & table.c.key.in_({key, shared})
             row = self.connection.execute(select(table.c.digest, table.c.tick).where(where)).first()
             found = (bytes(row.digest), row.tick) if row else None
         if found is None:
@@ -62,26 +65,23 @@ class Group:
         return Accepted(batch.size, found[1])
 
     def _count(self, live: LiveStream, batch: Batch) -> None:
-        kept: list[Any] = batch.payloads
-        users = batch.users
+        places = list(range(batch.size))
         changes: dict[str, int] = {}
         if batch.times is not None:
             counted = live.on_time(batch.times)
-            kept = [item for item, good in zip(kept, counted, strict=True) if good]
-            users = users and [user for user, good in zip(users, counted, strict=True) if good]
-        if users is not None:
-            limit = live.declaration.budget.max_events
+            places = [place for place in places if counted[place]]
+        if batch.users is not None:
+            users = [batch.users[place] for place in places]
             before = self._events_of(live, users)
-            kept, changes = cap_per_user(zip(users, kept, strict=True), limit, before)
+            places, changes = cap_per_user(zip(users, places, strict=True), live.declaration.budget.max_events, before)
+        kept = [batch.payloads[place] for place in places]
         if live.declaration.remembers:
-            events = [*self.events.get(live.name, []), *kept]
-            live.try_events([*live.events, *events])
-            self.events[live.name] = events
+            pending = self.events.setdefault(live.name, [])
+            live.offer(kept, places, pending)
+            pending.extend(kept)
         else:
             row = batch.row if len(kept) == batch.size and batch.row is not None else live.encode(kept)
-            totals = self.totals.get(live.name, live.totals) + row
-            live.check_totals(totals)
-            self.totals[live.name] = totals
+            self.totals[live.name] = add_exactly(self.totals.get(live.name, live.totals), row)
         for user, events_so_far in changes.items():
             place = (live.id, user_hash(live, user))
             self.users[place] = events_so_far
@@ -119,6 +119,8 @@ class Group:
             where = schema.accumulators.c.stream == live.id
             self.connection.execute(update(schema.accumulators).where(where).values(sealed=sealed))
         for name, events in self.events.items():
+            if not events:
+                continue
             live = self.streams[name]
             sealed = self.sealer.seal(json.dumps(events).encode(), "events", live.id, live.open_tick)
             row = {"stream": live.id, "tick": live.open_tick, "number": live.groups, "sealed": sealed}
@@ -143,6 +145,8 @@ class Group:
         for name, totals in self.totals.items():
             self.streams[name].totals = totals
         for name, events in self.events.items():
+            if not events:
+                continue
             live = self.streams[name]
             live.events.extend(events)
             live.groups += 1
@@ -153,6 +157,8 @@ def keyed(live: LiveStream, batch: Batch) -> tuple[bytes, bytes]:
     secret = bytes.fromhex(live.secret.derive("evercount/store/batches").hex())
     assert batch.key is not None
     key = hashlib.blake2b(batch.key.encode(), digest_size=32, key=secret, person=b"evercount.key").digest()
+    if batch.sender:
+        key = hashlib.blake2b(key + batch.sender, digest_size=32, key=secret, person=b"evercount.sender").digest()
     return key, hashlib.blake2b(batch.body, digest_size=32, key=secret, person=b"evercount.body").digest()
 
 

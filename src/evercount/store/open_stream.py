@@ -11,9 +11,11 @@ import numpy as np
 from evercount._arrays import IntArray
 from evercount.declare.declaration import Declaration, format_time
 from evercount.engine.stream import Stream
-from evercount.errors import HorizonReached, InputError, StoreError
+from evercount.errors import EventRefused, HorizonReached, InputError, StoreError
 from evercount.noise import Secret
 from evercount.queries.counts import Count
+from evercount.store.open_encoder import ENCODER_FAULTS, OF_REQUEST, UNREADABLE, OpenEncoder
+from evercount.store.saturation import Totals, check_request, cut_total, pack_totals
 from evercount.store.sealing import Sealer
 
 
@@ -25,12 +27,16 @@ class Conflict(StoreError):
     """A name or an idempotency key was used before for something else."""
 
 
+class StreamStopped(StoreError):
+    """The stream takes no more events; the text is public."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """Events of one request, read and checked one by one.
 
     `row` is their sum per cell for queries without a memory (None for the others). `users` and `times` are None where
-    no event needs them.
+    no event needs them. `sender` tells apart who may use the same idempotency key for something else.
     """
 
     stream: str
@@ -40,6 +46,7 @@ class Batch:
     times: list[float] | None = None
     key: str | None = None
     body: bytes = b""
+    sender: bytes = b""
 
     @property
     def size(self) -> int:
@@ -66,8 +73,11 @@ class LiveStream:
     stream: Stream
     blob: bytes
     head: bytes
-    totals: IntArray
+    totals: Totals
+    """The exact sums of the open tick."""
     events: list[Any] = field(default_factory=list)
+    encoder: OpenEncoder | None = None
+    """For queries with a memory: the encoder after `events`. None: it has to be built."""
     groups: int = 0
     """How many groups of open events are stored for the open tick."""
     ahead: Future[Any] | None = None
@@ -113,7 +123,7 @@ class LiveStream:
     def check_open(self, now: float) -> None:
         """Refuse events that no tick could take."""
         if self.stopped:
-            raise StoreError(f"stream {self.name!r} is stopped: {self.stopped}")
+            raise StreamStopped(f"stream {self.name!r} is stopped: {self.stopped}")
         if self.finished:
             assert self.declaration.horizon is not None
             raise HorizonReached(self.declaration.horizon)
@@ -142,29 +152,53 @@ class LiveStream:
         """The sum per cell of events of a query without memory."""
         return encode_events(self.declaration, payloads)
 
-    def check_totals(self, totals: IntArray) -> None:
-        """Refuse what the query could not take at the end of the tick."""
-        query = self.declaration.query
-        most = query.max_per_tick if isinstance(query, Count) else None
-        if most is not None and int(totals[0]) > most:
-            raise InputError("the tick would hold more events than the declared max_per_tick")
-        if np.abs(totals).max(initial=0) >= 2**52:
-            raise InputError("the sum of a tick would pass 2^52 grid units")
+    def closing_totals(self) -> IntArray:
+        """What the open tick releases of its sums."""
+        return cut_total(self.declaration.query, self.totals)
 
-    def try_events(self, events: list[Any]) -> None:
-        """Refuse events that the encoder would refuse at the end of the tick; nothing is changed."""
-        query = self.declaration.query
-        state = query.load_state(query.dump_state(self.stream._state.encoder))
+    def offer(self, events: list[Any], places: list[int], pending: list[Any]) -> None:
+        """Refuse events that the encoder would refuse at the end of the tick, numbered as in their request.
+
+        `pending` are events of the same transaction that were taken already. Accepted events are remembered by
+        `encoder`; whoever cannot commit them forgets it (`encoder = None`).
+        """
+        if self.encoder is None:
+            self.encoder = OpenEncoder(self.declaration.query, self.stream._state.encoder, [*self.events, *pending])
         try:
-            query.encode(state, events)
+            self.encoder.take(events, places)
         except InputError:
             raise
-        except (TypeError, ValueError, OverflowError, IndexError, KeyError, AttributeError):
-            raise InputError("the batch holds an event that the stream's query cannot read") from None
+        except ENCODER_FAULTS:
+            self.encoder = None
+            raise InputError(UNREADABLE) from None
+        except BaseException:
+            self.encoder = None
+            raise
 
-    def pack_totals(self, sealer: Sealer, totals: IntArray, tick: int) -> bytes:
+    def pack_totals(self, sealer: Sealer, totals: Totals, tick: int) -> bytes:
         """The accumulator as it is stored."""
-        return sealer.seal(totals.astype("<i8").tobytes(), "accumulator", self.id, tick)
+        return sealer.seal(pack_totals(totals), "accumulator", self.id, tick)
+
+
+def read_request(declaration: Declaration, payloads: list[Any]) -> IntArray | None:
+    """Refuse a request for what it holds itself; its sum per cell where the query has no memory.
+
+    **Guarantee.** The answer depends on the declaration and on these events only: never on the open tick. Test:
+    tests/service/test_service_neighbours.py::test_neighbours_look_alike_from_outside.
+    """
+    try:
+        if declaration.remembers:
+            declaration.query.check_events(payloads)
+            return None
+        row = encode_events(declaration, payloads)
+    except EventRefused as error:
+        raise error.numbered(error.number, OF_REQUEST) from None
+    except InputError:
+        raise
+    except ENCODER_FAULTS:
+        raise InputError(UNREADABLE) from None
+    check_request(declaration.query, row)
+    return row
 
 
 def encode_events(declaration: Declaration, payloads: list[Any]) -> IntArray:

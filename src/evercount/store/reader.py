@@ -129,11 +129,14 @@ class Reading:
 
     # -- the ledger ----------------------------------------------------------------------------------------------
 
-    def ledger(self) -> dict[str, Any]:
-        """What each stream spends, and what streams of one unit spend together, exactly composed."""
+    def ledger(self, public_only: bool = False) -> dict[str, Any]:
+        """What each stream spends, and what streams of one unit spend together, exactly composed.
+
+        With `public_only` streams that are not public are left out of the entries, the numbers and the totals.
+        """
         table, names = schema.ledger, schema.streams
         query = (
-            select(table.c.budget, table.c.mu, table.c.numeric_delta, names.c.name)
+            select(table.c.budget, table.c.mu, table.c.numeric_delta, names.c.name, names.c.declaration)
             .join(names, names.c.id == table.c.stream)
             .order_by(table.c.sequence)
         )
@@ -141,6 +144,8 @@ class Reading:
             rows = connection.execute(query).mappings().all()
         entries, groups = [], dict[tuple[Any, ...], list[tuple[Budget, float]]]()
         for row in rows:
+            if public_only and not json.loads(row["declaration"])["public"]:
+                continue
             budget = Budget.from_dict(json.loads(row["budget"]))
             entries.append({"stream": row["name"], "mu": row["mu"], **budget.to_dict()})
             groups.setdefault((budget.adjacency, budget.unit, budget.max_events), []).append(
@@ -159,7 +164,7 @@ class Reading:
                     "delta": whole.delta,
                 }
             )
-        return {"entries": entries, "totals": totals}
+        return {"covers": "public streams" if public_only else "all streams", "entries": entries, "totals": totals}
 
     # -- whether all is well ---------------------------------------------------------------------------------------
 

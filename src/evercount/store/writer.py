@@ -25,6 +25,7 @@ from evercount.store.open_stream import Accepted, Batch, Conflict, LiveStream
 from evercount.store.reader import LEVEL, PROBE, Reading
 from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import HeadFile, default_path
+from evercount.store.saturation import unpack_totals
 from evercount.store.sealing import Sealer
 
 REMEMBER_SECONDS = 30 * 86400.0
@@ -73,12 +74,13 @@ class Store(Reading):
             self.identity = self._identity(connection)
             self.sealer = self._sealer(connection, self._key)
         self.check_head(self.head)
-        self.streams: dict[str, LiveStream] = {}
+        streams: dict[str, LiveStream] = {}
         with self.database.reading() as connection:
             for row in connection.execute(select(schema.streams).order_by(schema.streams.c.id)).mappings():
                 live = self._restore(connection, row)
-                self.streams[live.name] = live
+                streams[live.name] = live
                 self._draw_ahead(live)
+        self.streams = streams  # at once: whoever reads meanwhile sees the streams of before, never a part of them
         self._note_identities()
         self._write_head()
 
@@ -250,7 +252,7 @@ class Store(Reading):
             stream,
             blob,
             head,
-            np.frombuffer(totals, dtype="<i8").astype(np.int64),
+            unpack_totals(totals, stream.query.cells),
         )
         table = schema.open_events
         where = (table.c.stream == number) & (table.c.tick == live.open_tick)
@@ -263,10 +265,15 @@ class Store(Reading):
 
     def accept(self, batches: Sequence[Batch], now: float) -> list[Accepted | EvercountError]:
         """Commit batches together; each answer is what became of the batch. StoreError: none was committed."""
-        with self.database.transaction() as connection:
-            group = Group(self.streams, self.sealer, connection, now)
-            answers = [group.add(batch) for batch in batches]
-            group.write()
+        try:
+            with self.database.transaction() as connection:
+                group = Group(self.streams, self.sealer, connection, now)
+                answers = [group.add(batch) for batch in batches]
+                group.write()
+        except BaseException:
+            for live in self.streams.values():  # they may have read events that are not committed
+                live.encoder = None
+            raise
         group.settle()
         return answers
 
@@ -292,7 +299,7 @@ class Store(Reading):
                 numbers.append((tick, found))
                 links.append({"stream": live.id, "tick": tick, "hash": head, "closed": closed_at})
             blob = live.stream.snapshot()
-            zeros = np.zeros_like(live.totals)
+            zeros = np.zeros(live.stream.query.cells, np.int64)
             with self.database.transaction() as connection:
                 connection.execute(
                     insert(schema.releases),
@@ -305,11 +312,12 @@ class Store(Reading):
                 connection.execute(insert(schema.ticks), links)
                 self._consume(connection, live, first + count - 1, blob, zeros, closed_at)
         except BaseException as error:
-            live.stream = Stream.restore(live.blob)
+            live.stream, live.encoder = Stream.restore(live.blob), None
             if isinstance(error, EvercountError) and not isinstance(error, StoreError):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
         live.blob, live.head, live.totals, live.events, live.groups = blob, head, zeros, [], 0
+        live.encoder = None
         self._write_head()
         self._draw_ahead(live)
         return [
@@ -323,7 +331,7 @@ class Store(Reading):
         if live.declaration.remembers:
             return live.stream.run([live.events, *([] for _ in range(count - 1))], capped=capped)
         totals = np.zeros((count, live.stream.query.cells), np.int64)
-        totals[0] = live.totals
+        totals[0] = live.closing_totals()
         return live.stream.run_totals(totals, capped=capped)
 
     def _draw_ahead(self, live: LiveStream) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name, check_positive
-from evercount.errors import InputError, ParameterError, TooLarge
+from evercount.errors import EventRefused, InputError, ParameterError, TooLarge
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.cuts.cut_graph import CutGraph
 from evercount.queries.memory_limit import require_fits
@@ -107,9 +107,8 @@ class Cuts(Query):
             table = np.array(triples, np.float64)
         except (TypeError, ValueError, OverflowError):
             number = next(number for number, update in enumerate(updates) if not _is_triple(update))
-            raise InputError(
-                f"update {number} of this tick, {updates[number]!r}, is not (u, v, weight), three numbers"
-            ) from None
+            reason = f"is {updates[number]!r:.80} and not (u, v, weight), three numbers"
+            raise EventRefused(number, reason, "update") from None
         n, least = self.vertices, -1.0 if self.weights == "signed" else 0.0
         ends, weight = table[:, :2], table[:, 2]
         # comparisons are written so that NaN fails them
@@ -121,7 +120,7 @@ class Cuts(Query):
         for legal, reason in rules:
             if not legal.all():
                 number = int(np.argmin(legal))
-                raise InputError(f"update {number} of this tick, {updates[number]!r}, {reason}")
+                raise EventRefused(number, f"is {updates[number]!r:.80} and {reason}", "update")
         low = ends.min(axis=1).astype(np.int64)
         high = ends.max(axis=1).astype(np.int64)
         cells = low * n - low * (low + 1) // 2 + high - low - 1

@@ -146,8 +146,8 @@ def _degree_reach(stream: StreamKind, tau: int, top: int, cells: int = 1) -> Rea
     tau. It enters that time once and leaves it once; it enters with the changed update itself if tau is the first
     degree to pass, and never leaves it if tau is the last.
     """
-    if stream == "ignore-duplicates":
-        return Reach(2, 2, cells, swap=8 if tau == 1 else 32)
+    if stream in ("ignore-duplicates", "ignore-absent"):  # a later copy always ends it
+        return Reach(2, 2, cells, swap=8 if tau == (top if stream == "ignore-absent" else 1) else 32)
     last = tau == (1 if stream == "delete" else top)
     first = tau == (top if stream == "delete" else 1)
     swap = 4 if first and last else 8 if first or last else 32

@@ -152,7 +152,7 @@ class SpanningForest(GraphQuery):
 
     def new_tracker(self) -> Tracker:
         """A forest."""
-        return _ForestTracker(1, removals=self.stream == "delete")
+        return _ForestTracker(1, removals=self.deletes)
 
     def reach(self, stream: StreamKind) -> Sequence[Reach]:
         """An edge costs up to W, then replaces a cheaper and cheaper other edge."""
@@ -171,7 +171,7 @@ class Components(GraphQuery):
 
     def new_tracker(self) -> Tracker:
         """Union-find, or a forest if edges go."""
-        return _ForestTracker(-1, removals=True) if self.stream == "delete" else _ComponentTracker()
+        return _ForestTracker(-1, removals=True) if self.deletes else _ComponentTracker()
 
     def empty_value(self) -> int:
         """Every vertex alone."""
@@ -187,6 +187,8 @@ class Components(GraphQuery):
 
 
 def _forest_reach(stream: StreamKind, heaviest: int) -> Reach:
+    if stream == "ignore-absent":
+        return Reach(heaviest, heaviest)
     down = heaviest - 1 if stream == "delete" else heaviest
     return Reach(heaviest, down, swap=2 * (2 * heaviest - 1) ** 2)
 
@@ -196,7 +198,7 @@ class Matching(GraphQuery):
     """Size of a maximum matching.
 
     Guarantee: see GraphQuery. The effect of one edge can go and come back with every new pair, so S grows with
-    the square of the largest matching m: 2m², or m² + (m−1)² for deletions (m is public there). Coming and going take
+    the square of the largest matching m: 2m², or m² + (m−1)² for ``delete`` (m is public there). Coming and going take
     turns, so where the Gram matrix falls (all factorisations here) 2m is enough, or 4m − 2 for replace.
     """
 
@@ -215,7 +217,7 @@ class Matching(GraphQuery):
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """See `Query`; proof: ``graphs.proof.md``, section 8."""
-        if self.enforce_degree and self.stream != "delete":
+        if self.enforce_degree and not self.deletes:
             return None
         most = self.largest_value()
         if self.stream == "delete":
@@ -224,4 +226,4 @@ class Matching(GraphQuery):
 
     def largest_value(self) -> int:
         """Half of the vertices; for deletions the matching of the public start."""
-        return int(self.start_values[0]) if self.stream == "delete" else self.vertices // 2
+        return int(self.start_values[0]) if self.deletes else self.vertices // 2

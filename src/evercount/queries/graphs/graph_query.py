@@ -1,11 +1,15 @@
 """Edge streams and the base of all graph queries: what is legal, which edges count, how far one update reaches.
 
-Three kinds of stream over a public vertex set 0..n-1:
+Four kinds of stream over a public vertex set 0..n-1:
 
 - ``insert``: the graph starts empty, every update inserts a new edge;
 - ``delete``: the graph starts as the public `initial_edges`, every update deletes an edge that is there;
 - ``ignore-duplicates``: as ``insert``, but an edge may come again and then changes nothing (with weights: the
-  lighter of parallel edges counts).
+  lighter of parallel edges counts);
+- ``ignore-absent``: as ``delete``, but an update may name an edge that is not there and then changes nothing.
+
+The first two refuse an update that does not fit the edges before it, which tells its sender about those. The last two
+never do; the service takes them unless a declaration asks for refusals.
 
 A tick holds any number of updates, also none. Its increment is f(graph after) − f(graph before); `decode` adds
 f(start), which is public.
@@ -14,7 +18,7 @@ f(start), which is public.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from operator import index
@@ -24,11 +28,11 @@ import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_name
-from evercount.errors import InputError, ParameterError, SnapshotError, TooLarge
+from evercount.errors import EventRefused, InputError, ParameterError, SnapshotError, TooLarge
 from evercount.privacy import Budget
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 
-StreamKind = Literal["insert", "delete", "ignore-duplicates"]
+StreamKind = Literal["insert", "delete", "ignore-duplicates", "ignore-absent"]
 Edge = tuple[int, int]
 Update = tuple[int, int, int]
 """Smaller vertex, larger vertex, weight (1 where edges have none)."""
@@ -95,13 +99,14 @@ class GraphQuery(Query):
     """Base of the graph queries: validation, projection, increments, the public start and S.
 
     `max_degree` promises that no vertex ever has more edges; an update that breaks the promise is refused. With
-    `enforce_degree` the degree needs no promise: an edge counts only if both its ends have had fewer than
-    `max_degree` arrivals before, whether those counted or not. A deletion-only stream starts from public edges, so
-    its maximum degree is known; there `enforce_degree` drops public edges before the first tick.
+    `enforce_degree` no degree needs to be promised: an edge counts only if both its ends have had fewer than
+    `max_degree` arrivals before, whether those counted or not. What the stream kind promises is still promised: new
+    edges for ``insert``, edges that are there for ``delete``. With ``ignore-duplicates`` and `enforce_degree`, or with
+    ``ignore-absent``, nothing is promised at all: whether an update is refused depends on that update alone
+    (tests/queries/test_queries_graphs.py::test_nothing_needs_to_be_promised). A deletion-only stream starts from
+    public edges, so its maximum degree is known; there `enforce_degree` drops public edges before the first tick.
 
-    What the stream kind says stays a promise: ``insert`` refuses an edge that has come before, ``delete`` an edge that
-    is not there, so whoever sends an update and sees the refusal learns of another one. Only ``ignore-duplicates``,
-    without `max_degree` or with `enforce_degree`, never refuses an update because of others. Test:
+    Whoever sends an update to an ``insert`` or ``delete`` stream and sees it refused learns of another one. Test:
     tests/queries/test_queries_graphs.py::test_which_streams_never_refuse_an_update_because_of_others.
 
         Guarantee. Σ_cells (P² + N²) ≤ squared_sensitivity(adjacency) for streams that differ in one update.
@@ -119,6 +124,7 @@ class GraphQuery(Query):
 
     needs_degree: ClassVar[bool] = False
     in_place: ClassVar[bool] = True
+    splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _whole("vertices", self.vertices, 2, 2**31)
@@ -129,7 +135,7 @@ class GraphQuery(Query):
             _whole("max_degree", self.max_degree, 1, self.vertices - 1)
         elif self.enforce_degree:
             raise ParameterError("enforce_degree needs max_degree: say which degree is to be enforced")
-        elif self.needs_degree and self.stream != "delete":
+        elif self.needs_degree and not self.deletes:
             raise ParameterError(
                 f"{type(self).__name__} needs max_degree: one edge changes it by an amount that grows with the degree. "
                 "Promise a maximum, or add enforce_degree=True to have it enforced."
@@ -138,7 +144,7 @@ class GraphQuery(Query):
             object.__setattr__(self, "initial_edges", tuple(tuple(edge) for edge in self.initial_edges))
         except TypeError:
             raise ParameterError(f"initial_edges must be a sequence of edges, got {self.initial_edges!r}") from None
-        if (self.stream == "delete") != bool(self.initial_edges):
+        if self.deletes != bool(self.initial_edges):
             raise ParameterError(
                 "initial_edges is the public start of a deletion-only stream: give it there and only there "
                 f"(stream={self.stream!r}, {'some' if len(self.initial_edges) else 'no'} initial edges)"
@@ -147,6 +153,11 @@ class GraphQuery(Query):
         _ = self._start  # refuses initial edges that are not legal
         if self.largest_value() > LARGEST_TOTAL:
             raise TooLarge(f"{self!r} can reach {self.largest_value():.3g}, beyond the largest exact sum 2**53")
+
+    @property
+    def deletes(self) -> bool:
+        """Whether edges only go, from a public start."""
+        return self.stream in ("delete", "ignore-absent")
 
     # -- what a subclass says ----------------------------------------------------------------------------------
 
@@ -181,6 +192,15 @@ class GraphQuery(Query):
         """One running sum, unless a subclass says otherwise."""
         return 1
 
+    @classmethod
+    def quiet_parameters(cls, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Query`: duplicates and absent edges are ignored and a degree is enforced, unless said otherwise."""
+        quiet = dict(parameters)
+        quiet.setdefault("stream", "ignore-absent" if quiet.get("initial_edges") else "ignore-duplicates")
+        if quiet.get("max_degree") is not None and quiet["stream"] in ("insert", "ignore-duplicates"):
+            quiet.setdefault("enforce_degree", True)
+        return quiet
+
     def check_budget(self, budget: Budget) -> None:
         """See `Query`: changing a user's edges one by one may pass through streams that the promises exclude."""
         if budget.unit == "user" and budget.adjacency == "replace":
@@ -190,7 +210,7 @@ class GraphQuery(Query):
         """S: see the Guarantee of the class."""
         check_name("adjacency", adjacency, get_args(Adjacency))
         parts = self.reach(self.stream)
-        if not self.enforce_degree or self.stream == "delete":
+        if not self.enforce_degree or self.deletes:
             return float(sum(part.squared(adjacency) for part in parts))
         inserted = self.reach("insert")
         return float(sum(part.squared(adjacency, edge) for part, edge in zip(parts, inserted, strict=True)))
@@ -198,7 +218,7 @@ class GraphQuery(Query):
     @property
     def degree_bound(self) -> int:
         """The degree that no vertex exceeds: promised, enforced, or seen in the public start."""
-        if self.stream == "delete":
+        if self.deletes:
             return max(1, self._start[2])
         return self.max_degree if self.max_degree is not None else self.vertices - 1
 
@@ -212,7 +232,7 @@ class GraphQuery(Query):
         updates, dropped, load = self._read(state, events)
         row = [0] * self.cells
         tracker = state.tracker
-        if self.stream == "delete":
+        if self.deletes:
             for u, v, _ in updates:
                 del state.edges[u, v]
                 tracker.remove(u, v, row)
@@ -304,7 +324,7 @@ class GraphQuery(Query):
         """Validate a tick; give the updates that count, the edges dropped and the new loads. Changes nothing."""
         if not isinstance(events, Iterable):
             raise InputError(f"a tick is a sequence of updates, got {events!r}: give [] for a quiet tick")
-        inserts, limit = self.stream != "delete", self.max_degree
+        inserts, limit = not self.deletes, self.max_degree
         weighted = inserts and self.weight_limit is not None
         updates: list[Update] = []
         dropped: list[Edge] = []
@@ -315,6 +335,8 @@ class GraphQuery(Query):
             edge = (u, v)
             if not inserts:
                 if edge in fresh or not (edge in state.edges or edge in state.dropped):
+                    if self.stream == "ignore-absent":
+                        continue
                     raise _refusal(number, event, "deletes an edge that is not there; leave it out")
                 fresh[edge] = weight
                 if edge in state.edges:
@@ -348,6 +370,12 @@ class GraphQuery(Query):
                 updates.append((u, v, weight))
         return updates, dropped, load
 
+    def check_events(self, events: Iterable[Any]) -> None:
+        """See `Query`: vertices, loops and weights. Which edges are there is not looked at."""
+        weighted = not self.deletes and self.weight_limit is not None
+        for number, event in enumerate(events):
+            self._parse(number, event, weighted)
+
     def _parse(self, number: int, event: Any, weighted: bool) -> Update:
         """One update as (smaller vertex, larger vertex, weight)."""
         try:
@@ -373,8 +401,8 @@ class GraphQuery(Query):
         return (u, v, weight) if u < v else (v, u, weight)
 
 
-def _refusal(number: int, event: Any, reason: str) -> InputError:
-    return InputError(f"update {number} of this tick, {event!r}, {reason}")
+def _refusal(number: int, event: Any, reason: str) -> EventRefused:
+    return EventRefused(number, f"is {event!r:.80} and {reason}", "update")
 
 
 def _whole(name: str, value: object, least: int, largest: int) -> None:

@@ -23,7 +23,7 @@ class _EdgeTracker(Tracker):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Edges(GraphQuery):
-    """Number of edges. Guarantee: see GraphQuery; S = 1, or 2 where duplicates are ignored, both adjacencies."""
+    """Number of edges. Guarantee: see GraphQuery; S = 1, or 2 where updates are ignored, both adjacencies."""
 
     name: ClassVar[str] = "edges"
 
@@ -32,8 +32,8 @@ class Edges(GraphQuery):
         return _EdgeTracker()
 
     def reach(self, stream: StreamKind) -> Sequence[Reach]:
-        """±1 once; where duplicates are ignored a later copy takes it back."""
-        again = stream == "ignore-duplicates"
+        """±1 once; where duplicates or absent edges are ignored a later copy takes it back."""
+        again = stream in ("ignore-duplicates", "ignore-absent")
         return [Reach(1, int(again), swap=2 if again else 1)]
 
     def largest_value(self) -> int:
@@ -151,6 +151,6 @@ def _rising_reach(stream: StreamKind, most: int) -> Reach:
     """Reach of a count in which the share of one edge lies in 0..most and grows with the other edges."""
     if stream == "insert":
         return Reach(most, 0, swap=2 * most**2)
-    if stream == "delete":
+    if stream in ("delete", "ignore-absent"):
         return Reach(most, most, swap=2 * most**2)
     return Reach(most, most)

@@ -100,7 +100,7 @@ function together(facts, ledger) {
   if (!total || total.streams < 2) return [];
   return part(
     "Together with the other streams",
-    words(`This service runs ${number(total.streams)} streams with this kind of promise. If they are about the same ${unit}s, the promise of all of them together is epsilon ${number(total.epsilon, 2)} and delta ${probability(total.delta)}.`),
+    words(`This service ${ledger.covers === "public streams" ? "publishes" : "runs"} ${number(total.streams)} streams with this kind of promise. If they are about the same ${unit}s, the promise of all of them together is epsilon ${number(total.epsilon, 2)} and delta ${probability(total.delta)}.`),
   );
 }
 

@@ -1,0 +1,123 @@
+"""uvicorn with what it leaves out: deadlines for half-sent requests and unread answers, connections per address."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections import Counter
+from collections.abc import Sequence
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from evercount.errors import ParameterError
+from evercount.service.access import Limits, shared_address
+from evercount.service.http_app import create_app
+from evercount.service.runtime import Service
+
+GRACE = 5
+"""Seconds that open requests get when the service stops."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def parse_proxies(addresses: Sequence[str]) -> list[Network]:
+    """The networks of `--trusted-proxy`, each an address or a network such as 10.0.0.0/8."""
+    try:
+        return [ipaddress.ip_network(address) for address in addresses]
+    except ValueError as error:
+        raise ParameterError(f"a trusted proxy is an IP address or a network such as 10.0.0.0/8: {error}") from None
+
+
+def guarded_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[H11Protocol]:
+    """The HTTP protocol of one server, with its limits."""
+    opened: Counter[str] = Counter()
+
+    def trusted(host: str) -> bool:
+        try:
+            return any(ipaddress.ip_address(host) in network for network in proxies)
+        except ValueError:
+            return False
+
+    class Guarded(H11Protocol):
+        """Ends a connection whose request does not arrive or whose answer is not read; see `Limits`."""
+
+        _peer: str | None = None
+        _phase: object = None
+        _deadline: asyncio.TimerHandle | None = None
+        _unread: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            host = self.client[0] if self.client else "local"
+            if not trusted(host):
+                self._peer = shared_address(host)
+                opened[self._peer] += 1
+                if opened[self._peer] > limits.connections:
+                    transport.abort()
+                    return
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            for timer in (self._deadline, self._unread):
+                if timer is not None:
+                    timer.cancel()
+            if self._peer is not None:
+                opened[self._peer] -= 1
+                if not opened[self._peer]:
+                    del opened[self._peer]
+                self._peer = None
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._watch()
+
+        def _watch(self) -> None:
+            """Start a deadline when a part of a request begins, and never again before that part has ended."""
+            state = self.conn.their_state
+            phase = (state, self.cycle)
+            if phase == self._phase:
+                return
+            self._phase = phase
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+            seconds = {h11.IDLE: limits.header_seconds, h11.SEND_BODY: limits.body_seconds}.get(state)
+            if seconds is not None:
+                self._deadline = self.loop.call_later(seconds, self.transport.abort)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._unread = self.loop.call_later(limits.write_seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
+            super().resume_writing()
+
+    return Guarded
+
+
+def server_config(service: Service, host: str, port: int, proxies: Sequence[Network] = ()) -> uvicorn.Config:
+    """How the service is served. No header of a request says who sent it, unless a declared proxy wrote it."""
+    return uvicorn.Config(
+        create_app(service),
+        host=host,
+        port=port,
+        http=guarded_protocol(service.limits, proxies),
+        ws="none",
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=[str(network) for network in proxies],
+        access_log=False,  # an access log would count the batches
+        log_level="warning",
+        timeout_graceful_shutdown=GRACE,
+        server_header=False,
+        lifespan="on",
+    )
