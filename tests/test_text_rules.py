@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evercount import Budget, Histogram, PrefixQuery, Stream, Substrings, TopK
-from evercount.declare.declaration import Declaration
+from evercount.declare.declaration import StreamDeclaration
 from evercount.errors import ParameterError
 from evercount.queries import build_query
 from evercount.text_rules import LONGEST, check_public_text, escaped, fault, shown, stored_texts
@@ -74,7 +74,7 @@ def test_every_door_refuses(name: str, tmp_path: Path) -> None:
         lambda: Substrings(["a", text], 2),
         lambda: PrefixQuery(lambda events: [0, 0], 2, {"replace": 1}, labels=["a", text]),
         lambda: build_query("histogram", {"keys": ["a", text]}),
-        lambda: Declaration.from_dict(table),
+        lambda: StreamDeclaration.from_dict(table),
     ]
     for door in doors:
         with pytest.raises(ParameterError):
@@ -85,10 +85,10 @@ def test_every_door_refuses(name: str, tmp_path: Path) -> None:
 def test_descriptions_obey_the_rule_line_by_line(name: str) -> None:
     table = {"name": "x", "query": "count", "budget": {"epsilon": 1, "delta": 1e-9}}
     with pytest.raises(ParameterError, match="description"):
-        Declaration.from_dict({**table, "description": f"first line\n{BAD[name]}"})
-    kept = Declaration.from_dict({**table, "description": f"first line\n{BAD[name]}"}, stored=True)
+        StreamDeclaration.from_dict({**table, "description": f"first line\n{BAD[name]}"})
+    kept = StreamDeclaration.from_dict({**table, "description": f"first line\n{BAD[name]}"}, stored=True)
     assert kept.description.endswith(BAD[name])
-    assert Declaration.from_dict({**table, "description": "one\n\n  two"}).description == "one\n\n  two"
+    assert StreamDeclaration.from_dict({**table, "description": "one\n\n  two"}).description == "one\n\n  two"
 
 
 def test_a_blank_is_a_letter() -> None:

@@ -18,7 +18,7 @@ from evercount.planning.compare import plan
 from evercount.planning.compare_sparse import ONES, SparseComparison, plan_sparse_count
 from evercount.queries import build_query
 from evercount.sparse.budget_split import plain_bound, plan_sparse
-from evercount.store import Declaration
+from evercount.store import StreamDeclaration
 
 DOCS = Path(__file__).parents[2] / "docs" / "pure-and-sparse.md"
 
@@ -121,7 +121,7 @@ def test_parameters_that_make_no_sense(words: tuple[str, ...], message: str) -> 
 def test_release_and_serve_say_where_it_is() -> None:
     for build in (
         lambda: build_query("sparse-count", {"max_ones": 3}),
-        lambda: Declaration.from_dict(
+        lambda: StreamDeclaration.from_dict(
             {"name": "s", "query": {"name": "sparse-count"}, "budget": {"epsilon": 1.0, "delta": 0.0}, "horizon": 9}
         ),
     ):

@@ -20,7 +20,7 @@ from evercount.files.release_run import compose_sentence
 from evercount.files.run_state import Spent
 from evercount.privacy import composition, spent_together
 from evercount.privacy.composition import least_epsilon, mixed_delta_upper, numeric_at
-from evercount.store import Declaration, Store
+from evercount.store import Store, StreamDeclaration
 
 Entry = tuple[Budget, float]
 
@@ -149,7 +149,7 @@ def test_three_doors_state_the_same(tmp_path: Path, budgets: tuple[tuple[float, 
     store = Store(tmp_path / "a.db")
     for number, part in enumerate(parts):
         table = {"name": f"s{number}", "query": "count", "budget": part.to_dict(), "horizon": 100}
-        store.declare(Declaration.from_dict(table), 0.0)
+        store.declare(StreamDeclaration.from_dict(table), 0.0)
     total = store.ledger()["totals"][0]
     store.close()
     assert (total["epsilon"], total["delta"]) == (whole.epsilon, whole.delta)

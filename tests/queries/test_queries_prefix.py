@@ -22,7 +22,7 @@ from evercount.audit.neighbours import (
     random_neighbours,
     worst_pair,
 )
-from evercount.declare.declaration import Declaration
+from evercount.declare.declaration import StreamDeclaration
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import InputError, ParameterError, SnapshotError, TooLarge
 from evercount.queries import prefix
@@ -179,7 +179,7 @@ def test_no_name_is_resolved_but_those_of_registered_encoders(encoders: dict[str
         PrefixQuery(**parameters)  # type: ignore[arg-type]
     table = {"name": "x", "query": {"name": "prefix", "parameters": parameters}}
     with pytest.raises(ParameterError, match="no encoder is registered"):
-        Declaration.from_dict({**table, "budget": {"epsilon": 1, "delta": 1e-9}})
+        StreamDeclaration.from_dict({**table, "budget": {"epsilon": 1, "delta": 1e-9}})
     data, arrays = unpack(Stream(PrefixQuery(Holder.encode, 1, {"add-remove": 1}), Budget(1.0, 1e-9), 8).snapshot())
     data["query"]["parameters"]["encode"] = name
     with pytest.raises(SnapshotError, match="no encoder is registered"):

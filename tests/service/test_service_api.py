@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
-from evercount.declare.declaration import parse_time
+from evercount.declare.schedule import Schedule
 from evercount.errors import InputError
 from evercount.service.access import Limits
 from evercount.service.runtime import Service
-from evercount.store import Declaration, Store
+from evercount.store import Store, StreamDeclaration
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import ADMIN, HEADERS, HandClock, served
@@ -36,7 +36,7 @@ START = "2026-03-01T00:00:00Z"
 
 @pytest.fixture
 def clock() -> HandClock:
-    return HandClock(parse_time(START))
+    return HandClock(Schedule.of("1h", START).begin / 1e6)
 
 
 @pytest.fixture
@@ -229,9 +229,9 @@ def test_ticks_close_on_the_clock_and_never_open_again(
 
 
 def test_missed_ticks_are_closed_at_the_next_start(tmp_path: Path) -> None:
-    place, clock = tmp_path / "a.db", HandClock(parse_time(START))
+    place, clock = tmp_path / "a.db", HandClock(Schedule.of("1h", START).begin / 1e6)
     store = Store(place)
-    live = store.declare(Declaration.from_dict({**FLU, "tick": "1h", "start": START}), clock.now())
+    live = store.declare(StreamDeclaration.from_dict({**FLU, "tick": "1h", "start": START}), clock.now())
     store.accept([], clock.now())
     store.close()
     clock.moment += 3600 * 500.5
@@ -290,7 +290,7 @@ def test_plans_and_pages(client: httpx.Client) -> None:
     declare(client)
     made = client.get("/v1/streams/flu/plan", params={"points": 20}).json()
     assert (made["ticks"][0], made["ticks"][-1]) == (1, 1000)
-    assert made["std"] == Declaration.from_dict(FLU).build().std(made["ticks"])[:, 0].tolist()
+    assert made["std"] == StreamDeclaration.from_dict(FLU).build().std(made["ticks"])[:, 0].tolist()
     assert client.get("/v1/plan", params={"epsilon": 1, "delta": 1e-6, "horizon": 64}).json()["mechanisms"]
     assert "Bearer TOKEN" in client.get("/docs").text
     assert client.get("/openapi.json").json()["info"]["title"] == "evercount"

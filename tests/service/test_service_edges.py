@@ -18,7 +18,7 @@ from evercount.errors import ParameterError
 from evercount.service import read_events as read_events_module
 from evercount.service.admin_token import choose_admin_token, default_file
 from evercount.service.runtime import Service
-from evercount.store import Declaration, Store
+from evercount.store import Store, StreamDeclaration
 from evercount.store.tokens import read_tokens
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -152,14 +152,14 @@ def test_streams_that_exist_keep_their_texts(tmp_path: Path) -> None:
     place = tmp_path / "a.db"
     store = Store(place)
     table = {**COUNT, "description": "two lines"}
-    store.declare(Declaration.from_dict(table), 0.0)
+    store.declare(StreamDeclaration.from_dict(table), 0.0)
     store.close()
     with sqlite3.connect(place) as connection:
         connection.execute("update streams set declaration = replace(declaration, 'two lines', 'two\\nlines')")
     store = Store(place)
-    assert store.declare(Declaration.from_dict({**COUNT, "description": "two\nlines"}), 0.0).name == "open"
+    assert store.declare(StreamDeclaration.from_dict({**COUNT, "description": "two\nlines"}), 0.0).name == "open"
     with pytest.raises(ParameterError, match="hidden character"):
-        store.declare(Declaration.from_dict({**COUNT, "name": "new", "description": "two\nlines"}), 0.0)
+        store.declare(StreamDeclaration.from_dict({**COUNT, "name": "new", "description": "two\nlines"}), 0.0)
     store.close()
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from evercount.noise import Secret
-from evercount.store import Declaration, Store
+from evercount.store import Store, StreamDeclaration
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import ADMIN, HEADERS, Postgres
@@ -97,7 +97,7 @@ def serve_once(life: dict[str, Any]) -> None:
     store = Store(life["db"], head=Path(life["head"]) if life["head"] else None)
     service = Service(store, admin=ADMIN)
     for table in life["streams"]:
-        store.declare(Declaration.from_dict(table), service.clock.now(), Secret.from_hex(SECRET))
+        store.declare(StreamDeclaration.from_dict(table), service.clock.now(), Secret.from_hex(SECRET))
     run(
         service, "127.0.0.1", 0, lambda address: print(json.dumps({"address": address, "pid": os.getpid()}), flush=True)
     )
@@ -255,7 +255,7 @@ def check(
         released = list(store.all_releases("fire"))
         assert [release["tick"] for release in released] == list(range(1, len(expected) + 1))
         assert released == answers
-        plain = Declaration.from_dict(DECLARATION).build(secret=Secret.from_hex(SECRET), replay=True)
+        plain = StreamDeclaration.from_dict(DECLARATION).build(secret=Secret.from_hex(SECRET), replay=True)
         for release, totals in zip(released, expected, strict=True):
             assert release["values"] == plain.step_totals(totals).values.tolist()
         assert store.verify(store.head) == []
@@ -309,7 +309,7 @@ def clock_under_fire(forge: Forge, place: str, head: Path | None, kills: int, se
     try:
         assert store.verify(store.head) == []
         released = list(store.all_releases("clocked"))
-        noise = Declaration.from_dict(CLOCKED).build(secret=Secret.from_hex(SECRET), replay=True)
+        noise = StreamDeclaration.from_dict(CLOCKED).build(secret=Secret.from_hex(SECRET), replay=True)
         silence = noise.run_totals(np.zeros((len(released), len(KEYS)), np.int64)).values
         sums = np.asarray([release["values"] for release in released]) - silence
         ticks = np.zeros((len(released) + 1, len(KEYS)))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from evercount.service.access import Limits
 from evercount.service.http_app import create_app
 from evercount.service.runtime import Service
-from evercount.store import Declaration, Store
+from evercount.store import Store, StreamDeclaration
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import ADMIN, HEADERS, served
@@ -45,7 +45,9 @@ def fill(store: Store) -> None:
     for table in STREAMS:
         unit = {"unit": "user", "max_events": 3} if table.get("unit") else {}
         rest = {key: value for key, value in table.items() if key != "unit"}
-        live = store.declare(Declaration.from_dict({**rest, "budget": {**TINY, **unit}, "horizon": 4096}), time.time())
+        live = store.declare(
+            StreamDeclaration.from_dict({**rest, "budget": {**TINY, **unit}, "horizon": 4096}), time.time()
+        )
         if not live.declaration.remembers:
             live.totals = np.full_like(live.totals, RAW)
 

@@ -13,11 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
-from evercount.declare.declaration import parse_time
+from evercount.declare.schedule import Schedule
 from evercount.errors import InputError
 from evercount.noise import Secret
 from evercount.service.runtime import Service
-from evercount.store import Declaration, Store
+from evercount.store import Store, StreamDeclaration
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from serving import ADMIN, HEADERS, HandClock, served
@@ -134,10 +134,10 @@ def seen(answer: httpx.Response) -> tuple[Any, ...]:
 def look(folder: Path, caplog: pytest.LogCaptureFixture, others: Others) -> tuple[Seen, list[Any]]:
     """All that readers, another writer and the log see while others send their events; and the released numbers."""
     caplog.clear()
-    clock = HandClock(parse_time(START))
+    clock = HandClock(Schedule.of("1h", START).begin / 1e6)
     store = Store(folder / "a.db")
     for table in STREAMS:
-        store.declare(Declaration.from_dict(table), clock.now(), SECRET)
+        store.declare(StreamDeclaration.from_dict(table), clock.now(), SECRET)
     service = Service(store, admin=ADMIN, clock=clock)
     made: Seen = []
     with served(service) as client:
@@ -228,9 +228,9 @@ def test_a_leak_would_be_seen(
 
 def test_logs_quote_no_event(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Texts of refusals quote data: they reach whoever sent it, and no log."""
-    clock = HandClock(parse_time(START))
+    clock = HandClock(Schedule.of("1h", START).begin / 1e6)
     store = Store(tmp_path / "a.db")
-    live = store.declare(Declaration.from_dict(STREAMS[0]), clock.now())
+    live = store.declare(StreamDeclaration.from_dict(STREAMS[0]), clock.now())
     service = Service(store, admin=ADMIN, clock=clock)
 
     def refuse(_: Any) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evercount.store import Declaration, Store
+from evercount.store import Store, StreamDeclaration
 from evercount.store.release_chain import genesis, link
 
 DECLARATION = {
@@ -41,7 +41,7 @@ def test_any_change_changes_the_hash() -> None:
 def place(tmp_path: Path) -> Path:
     place = tmp_path / "chain.db"
     store = Store(place)
-    live = store.declare(Declaration.from_dict(DECLARATION), 0.0)
+    live = store.declare(StreamDeclaration.from_dict(DECLARATION), 0.0)
     store.close_ticks(live, 5, 0.0)
     store.close()
     return place

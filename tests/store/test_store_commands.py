@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from evercount.cli.store_command import store as commands
 from evercount.declare.declaration import read_declarations
 from evercount.errors import EvercountError, ParameterError
-from evercount.store import Batch, Declaration, Store
+from evercount.store import Batch, Store, StreamDeclaration
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "streams.toml"
 
@@ -24,7 +24,7 @@ def place(tmp_path: Path) -> Path:
     store = Store(place)
     table = {"name": "h", "query": {"name": "histogram", "parameters": {"keys": ["a", "b,c"]}},
              "budget": {"epsilon": 1.0, "delta": 1e-9}, "tick": "1h", "start": "2026-01-01", "horizon": 50}  # fmt: skip
-    live = store.declare(Declaration.from_dict(table), 1767225600.0)
+    live = store.declare(StreamDeclaration.from_dict(table), 1767225600.0)
     store.accept([Batch("h", ["a"] * 7, live.encode(["a"] * 7))], 1767225600.0)
     store.close_ticks(live, 3, 0.0)
     store.close()
@@ -83,7 +83,7 @@ def test_the_example_file_is_legal() -> None:
     assert len(made) >= 3
     assert any(declaration.budget.unit == "user" for declaration in made)
     for declaration in made:
-        assert Declaration.from_dict(declaration.to_dict()) == declaration
+        assert StreamDeclaration.from_dict(declaration.to_dict()) == declaration
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from evercount.errors import StoreError
 from evercount.noise import Secret
-from evercount.store import Batch, Declaration, Store, schema
+from evercount.store import Batch, Store, StreamDeclaration, schema
 from evercount.store.database import Database
 
 TABLE = {
@@ -45,7 +45,7 @@ def accept_for_ever(store: Store) -> None:
 def test_a_full_disk_undoes_everything_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     secret = Secret.generate()
     store = Store(tmp_path / "a.db")
-    live = store.declare(Declaration.from_dict(TABLE), 0.0, secret)
+    live = store.declare(StreamDeclaration.from_dict(TABLE), 0.0, secret)
     store.accept([Batch("wide", [1, 2, 2], live.encode([1, 2, 2]), key="k", body=b"x")], 0.0)
     limit_pages(store, 2)
     with pytest.raises(StoreError, match="full"):
@@ -84,7 +84,7 @@ def test_a_read_only_file_is_refused_by_its_permissions(tmp_path: Path) -> None:
 
 def test_a_read_only_database_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.db")
-    live = store.declare(Declaration.from_dict(TABLE), 0.0)
+    live = store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
     store.database.connection().exec_driver_sql("PRAGMA query_only=ON")
     store.database.connection().commit()
     with pytest.raises(StoreError, match="readonly"):
@@ -139,7 +139,7 @@ def test_a_migration_and_its_record_are_one_transaction(tmp_path: Path) -> None:
 def test_a_store_that_is_not_in_one_piece_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "a.db"
     store = Store(place)
-    store.close_ticks(store.declare(Declaration.from_dict(TABLE), 0.0), 2, 0.0)
+    store.close_ticks(store.declare(StreamDeclaration.from_dict(TABLE), 0.0), 2, 0.0)
     store.close()
     with sqlite3.connect(place) as connection:
         connection.execute("update accumulators set tick = 2")
@@ -157,7 +157,7 @@ def test_a_store_that_is_not_in_one_piece_is_refused(tmp_path: Path) -> None:
 def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
     place = tmp_path / "a.db"
     store = Store(place)
-    store.declare(Declaration.from_dict(TABLE), 0.0)
+    store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
     assert place.stat().st_mode & 0o077 == 0
     store.backup(tmp_path / "copy.db")
     assert (tmp_path / "copy.db").stat().st_mode & 0o077 == 0

@@ -10,7 +10,7 @@ import pytest
 
 import evercount
 from evercount.errors import StoreError
-from evercount.store import Declaration, Reading, Store
+from evercount.store import Reading, Store, StreamDeclaration
 
 TABLE = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
 
@@ -49,7 +49,7 @@ def test_a_trap_beside_the_head_is_not_written_to(tmp_path: Path) -> None:
     for name in (".a.db.head.new", "a.db.head.new"):
         (tmp_path / name).symlink_to(victim)
     store = Store(place)
-    store.close_ticks(store.declare(Declaration.from_dict(TABLE), 0.0), 1, 0.0)
+    store.close_ticks(store.declare(StreamDeclaration.from_dict(TABLE), 0.0), 1, 0.0)
     store.close()
     assert victim.read_text() == "precious"
     assert stat.S_IMODE((tmp_path / "a.db.head").stat().st_mode) == 0o600

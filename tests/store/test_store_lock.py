@@ -55,12 +55,12 @@ def test_a_second_process_is_refused_while_the_first_lives(
 
 
 def test_a_lost_connection_is_noticed_and_mended(tmp_path: Path, postgres: Postgres) -> None:
-    from evercount.store import Batch, Declaration
+    from evercount.store import Batch, StreamDeclaration
 
     store = Store(postgres.fresh(), head=tmp_path / "head")
     try:
         table = {"name": "c", "query": {"name": "count"}, "budget": {"epsilon": 1.0, "delta": 1e-9}}
-        live = store.declare(Declaration.from_dict(table), 0.0)
+        live = store.declare(StreamDeclaration.from_dict(table), 0.0)
         batch = Batch("c", [1, 1], live.encode([1, 1]), key="k", body=b"2")
         store.accept([batch], 0.0)
         postgres.stop("immediate")

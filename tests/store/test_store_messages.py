@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from evercount.errors import StoreError
-from evercount.store import Declaration, Reading, Store
+from evercount.store import Reading, Store, StreamDeclaration
 from serving import Postgres, free_port
 
 TABLE = {"name": "private-name", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
@@ -28,7 +28,7 @@ def test_a_database_that_is_gone_is_not_named(
     tmp_path: Path, postgres: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Store(postgres.fresh(), head=tmp_path / "head")
-    live = store.declare(Declaration.from_dict(TABLE), 0.0)
+    live = store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
     port = str(postgres.port)
     postgres.stop("immediate")
     try:
@@ -67,7 +67,7 @@ def test_values_and_statements_stay_out_of_both(tmp_path: Path, postgres: Postgr
 def test_the_head_and_the_streams_are_named_to_the_operator_only(tmp_path: Path) -> None:
     place, head = tmp_path / "a.db", tmp_path / "the-head"
     store = Store(place, head=head)
-    live = store.declare(Declaration.from_dict(TABLE), 0.0)
+    live = store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
     store.close_ticks(live, 2, 0.0)
     written = head.read_text()
     head.write_text(written.replace('[2, "', '[3, "'))

@@ -12,7 +12,7 @@ import pytest
 from evercount.errors import EventRefused, InputError, StoreError
 from evercount.noise import Secret
 from evercount.queries import PrefixQuery, Query, build_query
-from evercount.store import Accepted, Batch, Declaration, Store
+from evercount.store import Accepted, Batch, Store, StreamDeclaration
 from evercount.store.open_encoder import OpenEncoder
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
@@ -94,7 +94,7 @@ def test_an_encoder_that_reads_ticks_as_units_gets_them_so() -> None:
 def test_each_event_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch costs what it holds, not what the tick holds; a restart reads the tick once more."""
     store = Store(tmp_path / "a.db")
-    live = store.declare(Declaration.from_dict(table("edges", **GRAPH)), 0.0)
+    live = store.declare(StreamDeclaration.from_dict(table("edges", **GRAPH)), 0.0)
     seen: list[int] = []
     kind = type(live.declaration.query)
     original = kind.encode
@@ -119,7 +119,7 @@ def test_each_event_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_refusal_counts_within_the_request(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.db")
-    store.declare(Declaration.from_dict(table("edges", **GRAPH, stream="insert")), 0.0)
+    store.declare(StreamDeclaration.from_dict(table("edges", **GRAPH, stream="insert")), 0.0)
     others = [[0, number] for number in range(1, 40)]
     assert send(store, others) == Accepted(39, 1)
     refused = send(store, [[1, 2], [3, 4], [0, 7]])
@@ -134,7 +134,7 @@ def test_places_are_those_of_the_request_also_where_events_are_left_out(tmp_path
     declaration = table("edges", **GRAPH, stream="insert")
     declaration["budget"] = {**BUDGET, "unit": "user", "max_events": 2}
     store = Store(tmp_path / "a.db")
-    store.declare(Declaration.from_dict(declaration), 0.0)
+    store.declare(StreamDeclaration.from_dict(declaration), 0.0)
     send(store, [[0, 1], [0, 2]], users=["x", "x"])
     refused = send(store, [[5, 6], [5, 7], [8, 9], [0, 1]], users=["x", "x", "y", "y"])
     assert str(refused).startswith("update 3 of this request")
@@ -142,7 +142,7 @@ def test_places_are_those_of_the_request_also_where_events_are_left_out(tmp_path
 
 
 def test_what_is_not_committed_is_forgotten(tmp_path: Path) -> None:
-    secret, declaration = Secret.generate(), Declaration.from_dict(table("edges", **GRAPH, stream="insert"))
+    secret, declaration = Secret.generate(), StreamDeclaration.from_dict(table("edges", **GRAPH, stream="insert"))
     store = Store(tmp_path / "a.db")
     live = store.declare(declaration, 0.0, secret)
     send(store, [[0, 1]])
@@ -164,23 +164,23 @@ def test_what_is_not_committed_is_forgotten(tmp_path: Path) -> None:
 def test_declared_graphs_refuse_nothing_because_of_others(tmp_path: Path) -> None:
     """The quiet defaults; refusals can be asked for, and streams that were declared before keep their meaning."""
     store = Store(tmp_path / "a.db")
-    quiet = store.declare(Declaration.from_dict(table("triangles", **GRAPH, max_degree=3)), 0.0)
+    quiet = store.declare(StreamDeclaration.from_dict(table("triangles", **GRAPH, max_degree=3)), 0.0)
     assert quiet.declaration.query.parameters() | {"stream": "ignore-duplicates", "enforce_degree": True} == (
         quiet.declaration.query.parameters()
     )
     for _ in range(2):
         assert send(store, [[0, number] for number in range(1, 9)]) == Accepted(8, 1)
     start = [[0, 1], [1, 2]]
-    less = store.declare(Declaration.from_dict(table("components", "less", **GRAPH, initial_edges=start)), 0.0)
+    less = store.declare(StreamDeclaration.from_dict(table("components", "less", **GRAPH, initial_edges=start)), 0.0)
     assert less.declaration.query.parameters()["stream"] == "ignore-absent"
     for _ in range(2):
         assert send(store, [[0, 1], [5, 6]], "less") == Accepted(2, 1)
     loud = table("triangles", "loud", **GRAPH, max_degree=3, stream="insert", enforce_degree=False)
-    store.declare(Declaration.from_dict(loud), 0.0)
+    store.declare(StreamDeclaration.from_dict(loud), 0.0)
     assert isinstance(send(store, [[0, 1], [0, 1]], "loud"), EventRefused)
     # declared with today's words before these defaults existed: stored with every parameter written out
     again = table("triangles", "loud", **GRAPH, max_degree=3)
-    assert store.declare(Declaration.from_dict(again), 0.0).name == "loud"
+    assert store.declare(StreamDeclaration.from_dict(again), 0.0).name == "loud"
     assert store.find("loud").declaration.query.parameters()["stream"] == "insert"
     store.close()
     store = Store(tmp_path / "a.db")

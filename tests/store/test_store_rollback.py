@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from evercount.cli.store_command import store as commands
 from evercount.errors import StoreError
-from evercount.store import Declaration, Store
+from evercount.store import Store, StreamDeclaration
 from serving import Postgres
 
 DECLARATION = {"name": "one", "query": {"name": "count"}, "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
@@ -19,7 +19,7 @@ DECLARATION = {"name": "one", "query": {"name": "count"}, "budget": {"epsilon": 
 def advance(place: str | Path, ticks: int, head: Path | None = None, name: str = "one") -> None:
     store = Store(place, head=head)
     try:
-        live = store.declare(Declaration.from_dict({**DECLARATION, "name": name}), 0.0)
+        live = store.declare(StreamDeclaration.from_dict({**DECLARATION, "name": name}), 0.0)
         if ticks:
             store.close_ticks(live, ticks, 0.0)
     finally:

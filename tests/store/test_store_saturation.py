@@ -13,7 +13,7 @@ from evercount._arrays import IntArray
 from evercount.errors import InputError
 from evercount.noise import Secret
 from evercount.queries import Query, build_query
-from evercount.store import Accepted, Batch, Declaration, Store
+from evercount.store import Accepted, Batch, Store, StreamDeclaration
 from evercount.store.open_stream import read_request
 from evercount.store.saturation import (
     MOST_PER_REQUEST,
@@ -117,13 +117,13 @@ def test_sums_are_exact_beyond_int64_and_are_stored() -> None:
     assert cut_total(query, total).tolist() == [MOST_PER_TICK, -MOST_PER_TICK, 12]
 
 
-def declared(parameters: dict[str, Any]) -> Declaration:
-    return Declaration.from_dict(
+def declared(parameters: dict[str, Any]) -> StreamDeclaration:
+    return StreamDeclaration.from_dict(
         {"name": "c", "query": {"name": "count", "parameters": parameters}, "budget": BUDGET, "horizon": 8}
     )
 
 
-def send(store: Store, declaration: Declaration, events: list[Any]) -> Any:
+def send(store: Store, declaration: StreamDeclaration, events: list[Any]) -> Any:
     return store.accept([Batch("c", events, read_request(declaration, events))], 0.0)[0]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from evercount.errors import ParameterError, StoreError
 from evercount.noise import Secret
-from evercount.store import Batch, Declaration, Store
+from evercount.store import Batch, Store, StreamDeclaration
 from evercount.store.sealing import Sealer, key_from_environment, read_key
 
 KEY = bytes(range(32))
@@ -95,7 +95,7 @@ def test_no_secret_and_no_event_is_readable_in_an_encrypted_file(tmp_path: Path)
         place = tmp_path / f"{name}.db"
         store = Store(place, key)
         budget = {"epsilon": 1.0, "delta": 1e-9, "unit": "user", "max_events": 2}
-        store.declare(Declaration.from_dict({**WORDS, "budget": budget}), 0.0, secret)
+        store.declare(StreamDeclaration.from_dict({**WORDS, "budget": budget}), 0.0, secret)
         payloads, users = list("abba"), ["somebody-here"] * 4
         store.accept([Batch("words", payloads, users=users, key="the-key", body=b"abba-body")], 0.0)
         content = b"".join(file.read_bytes() for file in tmp_path.glob(f"{name}.db*"))

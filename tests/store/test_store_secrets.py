@@ -10,7 +10,7 @@ import pytest
 
 from evercount.errors import StoreError
 from evercount.noise import Secret
-from evercount.store import Conflict, Declaration, Store, schema
+from evercount.store import Conflict, Store, StreamDeclaration, schema
 
 TABLE: dict[str, Any] = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
 SAME_NOISE = [
@@ -28,8 +28,8 @@ OTHER_NOISE = [
 ]
 
 
-def declared(**change: Any) -> Declaration:
-    return Declaration.from_dict({**TABLE, **change})
+def declared(**change: Any) -> StreamDeclaration:
+    return StreamDeclaration.from_dict({**TABLE, **change})
 
 
 @pytest.mark.parametrize("key", [None, bytes(32)])

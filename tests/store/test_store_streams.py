@@ -11,14 +11,14 @@ import pytest
 
 from evercount.errors import EventRefused, HorizonReached, InputError, ParameterError, StoreError, UnknownName
 from evercount.noise import Secret
-from evercount.store import Accepted, Batch, Conflict, Declaration, Store, TooEarly
+from evercount.store import Accepted, Batch, Conflict, Store, StreamDeclaration, TooEarly
 from evercount.store.open_stream import encode_events
 from serving import Postgres
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
 HISTOGRAM = {"name": "h", "query": {"name": "histogram", "parameters": {"keys": ["a", "b"]}}, "budget": BUDGET}
 HOUR = {**HISTOGRAM, "tick": "1h", "start": "2026-01-01T00:00:00Z", "horizon": 100}
-START = Declaration.from_dict(HOUR).start
+START = StreamDeclaration.from_dict(HOUR).start
 assert START is not None
 Open = Callable[[], Store]
 
@@ -45,11 +45,11 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
 
 
 def declare(store: Store, table: dict[str, Any], now: float = START, secret: Secret | None = None) -> Any:
-    return store.declare(Declaration.from_dict(table), now, secret)
+    return store.declare(StreamDeclaration.from_dict(table), now, secret)
 
 
 def batch(table: dict[str, Any], events: list[Any], **rest: Any) -> Batch:
-    declaration = Declaration.from_dict(table)
+    declaration = StreamDeclaration.from_dict(table)
     row = None if declaration.remembers else encode_events(declaration, events)
     return Batch(declaration.name, events, row, **rest)
 
@@ -180,7 +180,7 @@ def test_an_encoder_with_a_memory_gets_its_events_in_order(opened: Open) -> None
     store = opened()
     accept(store, batch(table, ["b"]))
     third = store.close_ticks(store.find("w"), 1, 0.0)
-    plain = Declaration.from_dict(table).build(secret=secret, replay=True)
+    plain = StreamDeclaration.from_dict(table).build(secret=secret, replay=True)
     wanted = [plain.step(events).values.tolist() for events in (["a", "b", "a", "b"], [], ["b"])]
     assert [release["values"] for release in first + third] == wanted
 
@@ -238,7 +238,7 @@ def test_a_group_keeps_what_is_legal_of_it(opened: Open) -> None:
 )  # fmt: skip
 def test_wrong_declarations_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ParameterError):
-        Declaration.from_dict({**HOUR, **change})
+        StreamDeclaration.from_dict({**HOUR, **change})
 
 
 def test_a_start_far_in_the_past_is_refused(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_unknown_names_are_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no stream"):
         store.declaration("none")
     with pytest.raises(UnknownName, match="description"):
-        Declaration.from_dict({**HOUR, "descripton": ""})
+        StreamDeclaration.from_dict({**HOUR, "descripton": ""})
     store.close()
 
 
@@ -290,7 +290,7 @@ def test_what_is_stored_is_what_the_engine_states(tmp_path: Path, postprocess: l
     live = declare(store, table, secret=secret)
     accept(store, batch(table, ["a"] * 100))
     store.close_ticks(live, 10, 0.0)
-    plain = Declaration.from_dict(table).build(secret=secret, replay=True)
+    plain = StreamDeclaration.from_dict(table).build(secret=secret, replay=True)
     for release, wanted in zip(store.all_releases("h"), plain.run([["a"] * 100, *[[]] * 9]), strict=True):
         low, high = wanted.interval(0.95)
         assert release["values"] == wanted.values.tolist()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, func, select
 
-from evercount.store import Declaration, LiveStream, Reading, Store, schema
+from evercount.store import LiveStream, Reading, Store, StreamDeclaration, schema
 from serving import Postgres
 
 TABLE = {
@@ -33,7 +33,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def opened(place: str, tmp_path: Path) -> Iterator[tuple[Store, LiveStream, Reading]]:
     store = Store(place, head=tmp_path / "head")
-    live = store.declare(Declaration.from_dict(TABLE), 0.0)
+    live = store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
     store.close_ticks(live, 3, 0.0)
     reading = Reading.open(place)
     yield store, live, reading
@@ -72,7 +72,7 @@ def test_no_release_lacks_its_hash(opened: tuple[Store, LiveStream, Reading]) ->
     store, live, reading = opened
     with after_every_statement(reading, lambda: store.close_ticks(live, 1, 0.0)) as times:
         for _ in range(10):
-            found = reading.read_releases(live.id, live.declaration, live.start, 0, 500)
+            found = reading.read_releases(live.id, live.declaration, 0, 500)
             assert [release["tick"] for release in found] == list(range(1, len(found) + 1))
             assert all(len(release["hash"]) == 64 and len(release["values"]) == 3 for release in found)
             assert all(release["hash"] for release in reading.all_releases("h"))
@@ -87,7 +87,7 @@ def test_a_store_that_changes_between_any_two_statements_verifies(opened: tuple[
         store.close_ticks(live, 1, 0.0)
         if len(store.streams) < 4:
             table = {**TABLE, "name": f"more{len(store.streams)}"}
-            store.close_ticks(store.declare(Declaration.from_dict(table), 0.0), 1, 0.0)
+            store.close_ticks(store.declare(StreamDeclaration.from_dict(table), 0.0), 1, 0.0)
 
     with after_every_statement(reading, declare_and_close) as times:
         for _ in range(5):
@@ -120,7 +120,7 @@ def test_a_live_store_verifies(opened: tuple[Store, LiveStream, Reading]) -> Non
     def read() -> None:
         while not over.is_set():
             after = max(0, live.closed - 5)
-            for release in reading.read_releases(live.id, live.declaration, live.start, after, 10):
+            for release in reading.read_releases(live.id, live.declaration, after, 10):
                 if not release["hash"]:
                     wrong.append(f"tick {release['tick']} has no hash")
             reads[0] += 1

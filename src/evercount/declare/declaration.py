@@ -11,13 +11,11 @@ import tomllib
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from evercount.declare.columns import Columns
-from evercount.declare.schedule import MANUAL, Schedule, format_utc, zone_named
-from evercount.declare.schedule import parse_time as _parse_time
+from evercount.declare.schedule import MANUAL, Schedule, format_utc, parse_time, zone_named
 from evercount.engine.build import check_postprocess
 from evercount.engine.stream import Stream
 from evercount.errors import ParameterError, UnknownName
@@ -155,7 +153,7 @@ class StreamDeclaration:
             )
         start = table.get("start")
         if start is not None:
-            schedule = Schedule(tick, _parse_time(start, zone_named(schedule.zone), "start"), schedule.zone)
+            schedule = Schedule(tick, parse_time(start, zone_named(schedule.zone), "start"), schedule.zone)
         columns = table.get("columns")
         description = table.get("description")
         return cls(
@@ -256,46 +254,18 @@ class StreamDeclaration:
             replay=replay,
         )
 
-    # -- compat
+    def started(self, start: int) -> StreamDeclaration:
+        """The declaration with the start that the stream really has, in microseconds since 1970."""
+        return replace(self, schedule=replace(self.schedule, start=start))
 
-    @property
-    def tick(self) -> str:
-        """As declared."""
-        return self.schedule.tick
-
-    @property
-    def seconds(self) -> Fraction | None:
-        """Compat."""
-        return None if self.schedule.manual else Fraction(self.schedule.length, 10**6)
-
-    @property
-    def start(self) -> float | None:
-        """Compat."""
-        return None if self.schedule.start is None else self.schedule.start / 1e6
-
-    def same_as(self, other: StreamDeclaration, start: float | None) -> bool:
-        """Compat."""
+    def same_as(self, other: StreamDeclaration) -> bool:
+        """Whether `other` declares this stream again, in every field; it may leave the start open."""
         mine, theirs = self.to_dict(), other.to_dict()
-        mine.pop("start"), theirs.pop("start")
         if self.query == other.other_query:
             theirs["query"] = mine["query"]
-        return mine == theirs and (other.start is None or other.start == start)
-
-    def first_moment(self, now: float) -> float:
-        """Compat."""
-        return self.schedule.opened(round(now * 1e6)).begin / 1e6
-
-    def tick_at(self, moment: float, start: float) -> int:
-        """Compat."""
-        if self.seconds is None:
-            raise ParameterError("a manually clocked stream has no times")
-        return replace(self.schedule, start=round(start * 1e6)).tick_of(round(moment * 1e6))
-
-    def tick_start(self, tick: int, start: float) -> float | None:
-        """Compat."""
-        if self.schedule.manual:
-            return None
-        return replace(self.schedule, start=round(start * 1e6)).start_of(tick) / 1e6
+        if theirs["start"] is None:
+            theirs["start"] = mine["start"]
+        return mine == theirs
 
     @property
     def remembers(self) -> bool:
@@ -390,16 +360,3 @@ def _without_none(table: dict[str, Any]) -> dict[str, Any]:
         for key, value in table.items()
         if value is not None
     }
-
-
-Declaration = StreamDeclaration
-
-
-def format_time(seconds: float) -> str:
-    """Compat."""
-    return format_utc(round(seconds * 1e6))
-
-
-def parse_time(value: Any, what: str = "time") -> float:
-    """Compat."""
-    return _parse_time(value, zone_named("UTC"), what) / 1e6

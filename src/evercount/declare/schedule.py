@@ -179,6 +179,11 @@ def _shown(value: Any) -> str:
     return repr(value)[:80]
 
 
+def instant_of(seconds: float) -> int:
+    """The instant of a clock's seconds since 1970."""
+    return round(seconds * SECOND)
+
+
 def format_utc(instant: int) -> str:
     """ISO text in UTC, such as 2026-01-31T09:00:00Z; milliseconds only where there are some."""
     moment = (EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)

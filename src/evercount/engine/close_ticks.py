@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
-from evercount.engine.tick_totals import TickTotals
+from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import InputError
 
 NUMBERS_AT_A_TIME = 1 << 17
@@ -17,13 +17,19 @@ Starts = Callable[[int, int], Sequence[int | None]]
 
 
 def close_ticks(
-    stream: Stream, totals: TickTotals, starts: Starts, *, level: float = LEVEL, numbers: int = NUMBERS_AT_A_TIME
+    stream: Stream,
+    totals: TickTotals | TickEvents,
+    starts: Starts,
+    *,
+    level: float = LEVEL,
+    numbers: int = NUMBERS_AT_A_TIME,
 ) -> Iterator[ReleaseTable]:
     """Release the ticks of `totals`, in order, as tables of a bounded size.
 
     Args:
         stream: the stream; it must stand just before the first tick of `totals`.
-        totals: what the events of each tick add to each cell, capped per user where the budget protects users.
+        totals: what the events of each tick add to each cell, or the events; capped per user where the budget protects
+            users.
         starts: when each tick begins (`Schedule.starts_of`).
         level: the level of the intervals.
         numbers: how many published numbers a table may hold.
@@ -37,6 +43,11 @@ def close_ticks(
     """
     if totals.first_tick != stream.tick + 1:
         raise InputError(f"the totals begin at tick {totals.first_tick}, and the stream's next is {stream.tick + 1}")
+    capped = stream.budget.unit == "user"
+    if isinstance(totals, TickEvents):
+        releases = stream.run(totals.ticks, capped=capped)
+        yield ReleaseTable.of(releases, starts(totals.first_tick, len(totals.ticks)), level)
+        return
     for first, rows in totals.blocks(numbers):
-        releases = stream.run_totals(rows, capped=stream.budget.unit == "user")
+        releases = stream.run_totals(rows, capped=capped)
         yield ReleaseTable.of(releases, starts(first, len(rows)), level)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ LEVEL = 0.95
 """The level of the intervals that doors publish."""
 NUMBERS = ("value", "std", "low", "high")
 COLUMNS = ("tick", "start", "cell", *NUMBERS)
-LARGEST = float(np.finfo(np.float64).max)
+LARGEST = 1e300
+"""What stands for an error that has no bound: JSON has no infinity."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +62,18 @@ class ReleaseTable:
             "cell": list(self.cells) * len(self),
             **{name: self.numbers[:, index].ravel().tolist() for index, name in enumerate(NUMBERS)},
         }
+
+    def described(self, show: Callable[[int], str], hashes: Mapping[int, bytes]) -> list[dict[str, Any]]:
+        """Each tick as readers of a service get it; `hashes` are those of the release chain."""
+        return [
+            {
+                "tick": tick,
+                "start": None if start is None else show(start),
+                **dict(zip(("values", "std", "low", "high"), numbers.tolist(), strict=True)),
+                "hash": hashes.get(tick, b"").hex(),
+            }
+            for tick, start, numbers in self.each_tick()
+        ]
 
     def each_tick(self) -> Iterator[tuple[int, int | None, FloatArray]]:
         """(tick, start, numbers of shape (4, cells)) of each tick."""

@@ -1,4 +1,4 @@
-"""TickTotals: what the events of some ticks add to each cell. Every source of events ends in one of these. Secret."""
+"""What the events of some ticks add to each cell: every source of events ends in one of these. Secret."""
 
 from __future__ import annotations
 
@@ -63,3 +63,11 @@ class TickTotals:
         last = self.first_tick + self.ticks
         for first in range(self.first_tick, last, size):
             yield first, self.rows(first, min(first + size, last))
+
+
+@dataclass(frozen=True)
+class TickEvents:
+    """The events themselves of consecutive ticks, for queries whose encoder has a memory. Secret."""
+
+    first_tick: int
+    ticks: list[list[Any]]

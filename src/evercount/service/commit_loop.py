@@ -72,12 +72,14 @@ class Writer(threading.Thread):
 
     def close_manually(self, live: LiveStream, tick: int | None) -> list[dict[str, Any]]:
         """Release the open tick of a manual stream; called in the writer's thread."""
-        if live.declaration.seconds is not None:
-            raise InputError(f"stream {live.name!r} closes its ticks by the clock, every {live.declaration.tick}")
+        if not live.declaration.schedule.manual:
+            raise InputError(
+                f"stream {live.name!r} closes its ticks by the clock, every {live.declaration.schedule.tick}"
+            )
         if tick is not None and tick != live.open_tick:
             if tick > live.open_tick:
                 raise InputError(f"tick {tick} is out of turn: the open tick is {live.open_tick}")
-            found = self.store.read_releases(live.id, live.declaration, live.start, tick - 1, 1)
+            found = self.store.read_releases(live.id, live.declaration, tick - 1, 1)
             if not found:
                 raise AlreadyReleased(f"tick {tick} is released already")
             return found

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from evercount._arrays import IntArray
-from evercount.declare.declaration import parse_time
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import SECOND
 from evercount.errors import EvercountError
 from evercount.examples import flu
 from evercount.service.read_events import read_batch
 from evercount.service.runtime import Service
 from evercount.service.wall_clock import Clock
-from evercount.store import Declaration, Store
+from evercount.store import Store
 
 NAME = "flu-demo"
 START = "2026-10-01T00:00:00Z"
@@ -52,12 +53,13 @@ def demo_clock(store: Store) -> Clock:
     """An hour per second, from the start of the demonstration or from where it stopped."""
     known = store.streams.get(NAME)
     done = known.closed if known is not None else 0
-    return Clock(HOUR / TICK_SECONDS, parse_time(START) + done * HOUR)
+    start = demo_declaration().schedule.begin / SECOND
+    return Clock(HOUR / TICK_SECONDS, start + done * HOUR)
 
 
-def demo_declaration() -> Declaration:
+def demo_declaration() -> StreamDeclaration:
     """The stream of the demonstration."""
-    return Declaration.from_dict(DECLARATION)
+    return StreamDeclaration.from_dict(DECLARATION)
 
 
 class Feeder(threading.Thread):
@@ -73,13 +75,13 @@ class Feeder(threading.Thread):
         live = self.service.store.find(NAME)
         hour, piece = live.closed, 0
         while not self.ended.is_set() and not live.finished:
-            due = live.start + (hour + (piece + 0.5) / PIECES) * HOUR
+            due = (live.declaration.schedule.begin / SECOND) + (hour + (piece + 0.5) / PIECES) * HOUR
             if self.ended.wait(self.service.clock.seconds_until(due)):
                 return
             self._send(live.declaration, hour, piece)
             hour, piece = (hour, piece + 1) if piece + 1 < PIECES else (hour + 1, 0)
 
-    def _send(self, declaration: Declaration, hour: int, piece: int) -> None:
+    def _send(self, declaration: StreamDeclaration, hour: int, piece: int) -> None:
         numbers = reports(hour, self.seed)
         events = [name for name, number in zip(flu.REGIONS, numbers.tolist(), strict=True) for _ in range(number)]
         body = json.dumps(events[piece::PIECES]).encode()

@@ -27,7 +27,7 @@ from evercount.service.pages import add_pages
 from evercount.service.read_events import load_json, read_batch
 from evercount.service.runtime import Service, all_plans
 from evercount.service.sse import LiveResponse
-from evercount.store import Declaration, LiveStream
+from evercount.store import LiveStream, StreamDeclaration
 from evercount.store.tokens import add_token, read_tokens, remove_token
 from evercount.text_rules import check_public_text
 
@@ -134,7 +134,7 @@ def _add_streams(app: FastAPI, service: Service) -> None:
         service.access.require(request)
         body = await read_body(request, service.limits.body)
         data = await service.encode(load_json, body, "the body")
-        declaration = await service.compute(Declaration.from_dict, data)
+        declaration = await service.compute(StreamDeclaration.from_dict, data)
         await service.compute(declaration.build)  # what is heavy is done, and kept ready, outside the writer
         known = declaration.name in service.store.streams
         live = await service.write(lambda: service.store.declare(declaration, service.clock.now()))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import tzinfo
 from typing import Any, NoReturn
 
-from evercount.declare.declaration import parse_time
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import parse_instant, zone_named
 from evercount.errors import InputError, ParameterError
-from evercount.store import Batch, Declaration
+from evercount.store import Batch
 from evercount.store.open_stream import read_request
 from evercount.text_rules import check_public_text
 
@@ -45,7 +47,7 @@ def read_items(body: bytes, ndjson: bool, most: int) -> list[Any]:
 
 
 def read_batch(
-    declaration: Declaration,
+    declaration: StreamDeclaration,
     body: bytes,
     *,
     ndjson: bool = False,
@@ -61,7 +63,7 @@ def read_batch(
     items = read_items(body, ndjson, most)
     payloads = [item for item in items if type(item) is not dict]
     users: list[str] | None = None
-    times: list[float] | None = None
+    times: list[int | None] | None = None
     per_user = declaration.budget.unit == "user"
     if len(payloads) < len(items) or (per_user and items):
         payloads, users, times = _read_objects(declaration, items, per_user)
@@ -70,13 +72,14 @@ def read_batch(
 
 
 def _read_objects(
-    declaration: Declaration, items: list[Any], per_user: bool
-) -> tuple[list[Any], list[str] | None, list[float] | None]:
+    declaration: StreamDeclaration, items: list[Any], per_user: bool
+) -> tuple[list[Any], list[str] | None, list[int | None] | None]:
     """Contents, users and times of events of which some are objects."""
     payloads: list[Any] = []
     users: list[str] = []
-    times: list[float | None] = []
-    counting = declaration.query.name in ("count", "window")
+    times: list[int | None] = []
+    zone = zone_named(declaration.schedule.zone)
+    counting = declaration.query.event_columns == ()
     for number, item in enumerate(items):
         fields = dict(item) if isinstance(item, dict) else {"event": item}
         user, moment = fields.pop("user", None), fields.pop("time", None)
@@ -90,11 +93,10 @@ def _read_objects(
         payloads.extend(fields.values())
         if per_user:
             users.append(_user(number, user))
-        times.append(None if moment is None else _moment(number, moment))
+        times.append(None if moment is None else _moment(number, moment, zone))
     if all(moment is None for moment in times):
         return payloads, users if per_user else None, None
-    # an event without a time among others with one counts in the open tick, whatever that is: never late, never early
-    return payloads, users if per_user else None, [float("nan") if m is None else m for m in times]
+    return payloads, users if per_user else None, times
 
 
 def _user(number: int, user: Any) -> str:
@@ -107,8 +109,8 @@ def _user(number: int, user: Any) -> str:
     return check_public_text(f"the user of event {number} (from 0)", user)
 
 
-def _moment(number: int, moment: Any) -> float:
+def _moment(number: int, moment: Any, zone: tzinfo) -> int:
     try:
-        return parse_time(moment, f"the time of event {number} (from 0)")
+        return parse_instant(moment, zone, f"the time of event {number} (from 0)")
     except ParameterError as error:
         raise InputError(str(error)) from None

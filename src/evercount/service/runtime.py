@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 import evercount
-from evercount.declare.declaration import format_time
+from evercount.declare.schedule import format_utc, instant_of
 from evercount.privacy import Budget
 from evercount.queries import Query
 from evercount.service.access import Access, Buckets, Limits
@@ -22,7 +22,7 @@ from evercount.service.http_errors import Problem
 from evercount.service.metrics import Requests, public_lines
 from evercount.service.sse import Hub
 from evercount.service.wall_clock import Clock
-from evercount.store import Declaration, LiveStream, Store
+from evercount.store import LiveStream, Store, StreamDeclaration
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Service:
         self._planners = ThreadPoolExecutor(PLANNERS, "evercount-plan")
         self._encoders = ThreadPoolExecutor(ENCODERS, "evercount-encode")
 
-    def declare(self, declarations: list[Declaration]) -> None:
+    def declare(self, declarations: list[StreamDeclaration]) -> None:
         """Declare streams before `start`."""
         for declaration in declarations:
             self.store.declare(declaration, self.clock.now())
@@ -123,7 +123,8 @@ class Service:
         """The public facts of a stream. Nothing of them depends on the events."""
         declaration, closed = live.declaration, live.closed
         horizon = declaration.horizon
-        begin, end = declaration.tick_start(closed + 1, live.start), live.next_end()
+        schedule = declaration.schedule
+        begin, end = schedule.starts_of(closed + 1, 1)[0], live.next_end()
         return {
             "name": live.name,
             "description": declaration.description,
@@ -132,8 +133,9 @@ class Service:
             "budget": declaration.budget.to_dict(),
             "guarantee": live.stream.guarantee,
             "noise": live.stream.noise,
-            "tick": declaration.tick,
-            "start": format_time(live.start),
+            "tick": schedule.tick,
+            "start": format_utc(schedule.begin),
+            "zone": schedule.zone,
             "horizon": horizon,
             "late": declaration.late,
             "public": declaration.public,
@@ -141,8 +143,8 @@ class Service:
             "released": closed,
             "ticks_left": None if horizon is None else horizon - closed,
             "open_tick": None if live.finished else closed + 1,
-            "open_since": None if begin is None or live.finished else format_time(begin),
-            "closes": None if end is None else format_time(end),
+            "open_since": None if begin is None or live.finished else format_utc(begin),
+            "closes": None if end is None else format_utc(instant_of(end)),
             "state": "stopped" if live.stopped else "finished" if live.finished else "open",
             "level": 0.95,
         }
@@ -150,7 +152,7 @@ class Service:
     def read_page(self, live: LiveStream, after: int, limit: int) -> list[dict[str, Any]]:
         """Releases after a tick: at most `limit`, and not more numbers than one answer may hold."""
         limit = max(1, min(limit, self.limits.page, self.limits.numbers // live.stream.query.outputs))
-        return self.store.read_releases(live.id, live.declaration, live.start, after, limit, live.closed)
+        return self.store.read_releases(live.id, live.declaration, after, limit, live.closed)
 
     def plan(self, live: LiveStream, points: int) -> dict[str, Any]:
         """The stream's own error over its ticks."""

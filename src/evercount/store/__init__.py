@@ -9,7 +9,7 @@ from evercount.errors import MissingExtra
 if importlib.util.find_spec("sqlalchemy") is None:
     raise MissingExtra("The durable store", "store")
 
-from evercount.declare.declaration import Declaration
+from evercount.declare.declaration import StreamDeclaration
 from evercount.store.open_stream import Accepted, Batch, Conflict, LiveStream, StreamStopped, TooEarly
 from evercount.store.reader import Reading
 from evercount.store.sealing import key_from_environment
@@ -19,10 +19,10 @@ __all__ = [
     "Accepted",
     "Batch",
     "Conflict",
-    "Declaration",
     "LiveStream",
     "Reading",
     "Store",
+    "StreamDeclaration",
     "StreamStopped",
     "TooEarly",
     "key_from_environment",

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from evercount._arrays import IntArray
-from evercount.declare.declaration import Declaration, format_time
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import SECOND, format_utc, instant_of
 from evercount.engine.stream import Stream
 from evercount.errors import EventRefused, HorizonReached, InputError, StoreError
 from evercount.noise import Secret
@@ -43,7 +44,8 @@ class Batch:
     payloads: list[Any]
     row: IntArray | None = None
     users: list[str] | None = None
-    times: list[float] | None = None
+    times: list[int | None] | None = None
+    """Instants; None for an event without a time of its own."""
     key: str | None = None
     body: bytes = b""
     sender: bytes = b""
@@ -67,8 +69,7 @@ class LiveStream:
     """A stream under its writer's hands. Only the store changes it, and only after a commit."""
 
     id: int
-    declaration: Declaration
-    start: float
+    declaration: StreamDeclaration
     secret: Secret
     stream: Stream
     blob: bytes
@@ -107,18 +108,20 @@ class LiveStream:
 
     def due(self, now: float) -> int:
         """How many ticks the clock has ended and the stream has not released; a clock that went back ends none."""
-        if self.declaration.seconds is None or self.finished or self.stopped:
+        schedule = self.declaration.schedule
+        if schedule.manual or self.finished or self.stopped:
             return 0
-        ended = self.declaration.tick_at(now, self.start) - 1
+        ended = schedule.tick_of(instant_of(now)) - 1
         if self.declaration.horizon is not None:
             ended = min(ended, self.declaration.horizon)
         return max(0, ended - self.closed)
 
     def next_end(self) -> float | None:
         """When the open tick ends; None for manual clocks and streams that are over."""
-        if self.declaration.seconds is None or self.finished or self.stopped:
+        schedule = self.declaration.schedule
+        if schedule.manual or self.finished or self.stopped:
             return None
-        return self.declaration.tick_start(self.open_tick + 1, self.start)
+        return schedule.start_of(self.open_tick + 1) / SECOND
 
     def check_open(self, now: float) -> None:
         """Refuse events that no tick could take."""
@@ -127,26 +130,32 @@ class LiveStream:
         if self.finished:
             assert self.declaration.horizon is not None
             raise HorizonReached(self.declaration.horizon)
-        if self.declaration.seconds is not None and now < self.start:
-            raise TooEarly(f"the stream starts at {format_time(self.start)}: send the events then")
+        schedule = self.declaration.schedule
+        if not schedule.manual and instant_of(now) < schedule.begin:
+            raise TooEarly(f"the stream starts at {format_utc(schedule.begin)}: send the events then")
 
-    def on_time(self, times: list[float]) -> list[bool]:
-        """For each event whether it is counted: late ones follow the declared rule, early ones refuse the batch."""
-        if self.declaration.seconds is None:
+    def on_time(self, times: list[int | None]) -> list[bool]:
+        """For each event whether it is counted: late ones follow the declared rule, early ones refuse the batch.
+
+        An event before the start of the stream is not legal, as in every door. One without a time counts in the open
+        tick, whatever that is.
+        """
+        schedule = self.declaration.schedule
+        if schedule.manual:
             raise InputError("the stream has a manual clock: events have no 'time', they count in the open tick")
-        begin = self.declaration.tick_start(self.open_tick, self.start)
-        end = self.declaration.tick_start(self.open_tick + 1, self.start)
-        assert begin is not None
-        assert end is not None
+        begin, end = schedule.start_of(self.open_tick), schedule.start_of(self.open_tick + 1)
         for number, moment in enumerate(times):
-            if moment >= end:
-                raise TooEarly(
-                    f"event {number} (from 0) has the time {format_time(moment)}, after the end of the open tick at "
-                    f"{format_time(end)}: send it when its tick has begun"
+            if moment is not None and moment < schedule.begin:
+                raise InputError(
+                    f"event {number} (from 0) has the time {format_utc(moment)}, before the start of the stream at "
+                    f"{format_utc(schedule.begin)}"
                 )
-        if self.declaration.late == "next":
-            return [True] * len(times)
-        return [not moment < begin for moment in times]  # an event without a time (NaN) is never late
+            if moment is not None and moment >= end:
+                raise TooEarly(
+                    f"event {number} (from 0) has the time {format_utc(moment)}, after the end of the open tick at "
+                    f"{format_utc(end)}: send it when its tick has begun"
+                )
+        return [self.declaration.late == "next" or moment is None or moment >= begin for moment in times]
 
     def encode(self, payloads: list[Any]) -> IntArray:
         """The sum per cell of events of a query without memory."""
@@ -180,7 +189,7 @@ class LiveStream:
         return sealer.seal(pack_totals(totals), "accumulator", self.id, tick)
 
 
-def read_request(declaration: Declaration, payloads: list[Any]) -> IntArray | None:
+def read_request(declaration: StreamDeclaration, payloads: list[Any]) -> IntArray | None:
     """Refuse a request for what it holds itself; its sum per cell where the query has no memory.
 
     **Guarantee.** The answer depends on the declaration and on these events only: never on the open tick. Test:
@@ -201,7 +210,7 @@ def read_request(declaration: Declaration, payloads: list[Any]) -> IntArray | No
     return row
 
 
-def encode_events(declaration: Declaration, payloads: list[Any]) -> IntArray:
+def encode_events(declaration: StreamDeclaration, payloads: list[Any]) -> IntArray:
     """The sum per cell of single events of a query without memory, each checked by the query itself."""
     query = declaration.query
     if isinstance(query, Count):

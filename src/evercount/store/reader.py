@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, select
 
-from evercount._arrays import FloatArray
 from evercount._safe_files import open_private
-from evercount.declare.declaration import Declaration, format_time
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import format_utc, instant_of
+from evercount.engine.release_table import ReleaseTable
 from evercount.errors import EvercountError, StoreError
 from evercount.privacy import Budget
 from evercount.privacy.composition import spent_together
@@ -25,7 +26,6 @@ from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import HeadFile, Heads
 from evercount.store.sealing import Sealer
 
-LEVEL = 0.95
 PAGE = 200
 PROBE = b"evercount store"
 
@@ -66,16 +66,15 @@ class Reading:
         with self.database.reading() as connection:
             return list(connection.execute(select(schema.streams.c.name).order_by(schema.streams.c.id)).scalars())
 
-    def declaration(self, name: str) -> Declaration:
+    def declaration(self, name: str) -> StreamDeclaration:
         """What was declared."""
         with self.database.reading() as connection:
-            return _declared(_stream_row(connection, name))
+            return declared(_stream_row(connection, name))
 
     def read_releases(
         self,
         stream: int,
-        declaration: Declaration,
-        start: float,
+        declaration: StreamDeclaration,
         after: int = 0,
         limit: int = PAGE,
         until: int | None = None,
@@ -83,10 +82,10 @@ class Reading:
         """The releases of ticks after+1 … after+limit (and at most `until`), in order."""
         last = after + limit if until is None else min(after + limit, until)
         with self.database.reading() as connection:
-            return self._page(connection, stream, declaration, start, after, last)
+            return self._page(connection, stream, declaration, after, last)
 
     def _page(
-        self, connection: Connection, stream: int, declaration: Declaration, start: float, after: int, last: int
+        self, connection: Connection, stream: int, declaration: StreamDeclaration, after: int, last: int
     ) -> list[dict[str, Any]]:
         """The releases of ticks after+1 … last, as one view of the database has them."""
         table, chain = schema.releases, schema.ticks
@@ -97,33 +96,25 @@ class Reading:
         rows: dict[int, list[tuple[float, ...]]] = {}
         for tick, *numbers in connection.execute(select(*columns).where(where).order_by(table.c.tick, table.c.cell)):
             rows.setdefault(tick, []).append(tuple(numbers))
-        return [
-            self.describe_release(declaration, start, tick, np.asarray(cells).T, hashes.get(tick, b""))
-            for tick, cells in rows.items()
-        ]
-
-    def describe_release(
-        self, declaration: Declaration, start: float, tick: int, numbers: FloatArray, digest: bytes
-    ) -> dict[str, Any]:
-        """One release as everybody gets it; `numbers` has the rows value, std, low and high."""
-        begin = declaration.tick_start(tick, start)
-        return {
-            "tick": tick,
-            "start": None if begin is None else format_time(begin),
-            **{name: row.tolist() for name, row in zip(("values", "std", "low", "high"), numbers, strict=True)},
-            "hash": digest.hex(),
-        }
+        described = []
+        for tick, cells in rows.items():
+            starts = declaration.schedule.starts_of(tick, 1)
+            one = ReleaseTable(tick, starts, declaration.query.labels, np.asarray(cells).T[np.newaxis])
+            described += one.described(format_utc, hashes)
+        return described
 
     def all_releases(self, name: str) -> Iterator[dict[str, Any]]:
         """Every release of a stream, as of the moment of the first one; the view is held until the last was taken."""
         with self.database.reading() as connection:
             row = _stream_row(connection, name)
-            yield from self._all_releases(connection, row, _declared(row))
+            yield from self._all_releases(connection, row, declared(row))
 
-    def _all_releases(self, connection: Connection, row: Any, declaration: Declaration) -> Iterator[dict[str, Any]]:
+    def _all_releases(
+        self, connection: Connection, row: Any, declaration: StreamDeclaration
+    ) -> Iterator[dict[str, Any]]:
         size = max(1, 50_000 // declaration.query.outputs)
         after = 0
-        while page := self._page(connection, row["id"], declaration, row["start"], after, after + size):
+        while page := self._page(connection, row["id"], declaration, after, after + size):
             yield from page
             after = page[-1]["tick"]
 
@@ -246,7 +237,7 @@ class Reading:
             wrong.append("SQLite's own integrity check fails")
         for row in connection.execute(select(schema.streams).order_by(schema.streams.c.id)).mappings().all():
             try:
-                declaration = _declared(row)
+                declaration = declared(row)
             except (EvercountError, ValueError) as error:
                 wrong.append(f"{row['name']}: the declaration cannot be read: {error}")
                 continue
@@ -254,7 +245,7 @@ class Reading:
             wrong.extend(_verify_spending(connection, row, declaration))
         return wrong, None
 
-    def _verify_chain(self, connection: Connection, row: Any, declaration: Declaration) -> Iterator[str]:
+    def _verify_chain(self, connection: Connection, row: Any, declaration: StreamDeclaration) -> Iterator[str]:
         name, previous = row["name"], genesis(row["declaration"], row["start"])
         if previous != bytes(row["genesis"]):
             yield f"{name}: the declaration was changed after it was made"
@@ -309,8 +300,10 @@ def _stream_row(connection: Connection, name: str) -> Any:
     return found
 
 
-def _declared(row: Any) -> Declaration:
-    return Declaration.from_dict(json.loads(row["declaration"]), stored=True)
+def declared(row: Any) -> StreamDeclaration:
+    """The declaration of a stored stream, with its start."""
+    declaration = StreamDeclaration.from_dict(json.loads(row["declaration"]), stored=True)
+    return declaration.started(instant_of(row["start"]))
 
 
 def _identity(connection: Connection) -> str:
@@ -321,7 +314,7 @@ def _identity(connection: Connection) -> str:
     return str(found)
 
 
-def _verify_spending(connection: Connection, row: Any, declaration: Declaration) -> Iterator[str]:
+def _verify_spending(connection: Connection, row: Any, declaration: StreamDeclaration) -> Iterator[str]:
     """Every stream must stand in the ledger with the budget of its declaration, which the chain covers."""
     table = schema.ledger
     found = connection.execute(select(table).where(table.c.stream == row["id"])).mappings().first()

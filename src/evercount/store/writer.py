@@ -6,23 +6,27 @@ import json
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, delete, insert, select, update
 
-from evercount.declare.declaration import Declaration
-from evercount.engine.release import Releases
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import SECOND, format_utc, instant_of
+from evercount.engine.close_ticks import close_ticks
+from evercount.engine.release_table import NUMBERS
 from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
+from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import EvercountError, HorizonReached, ParameterError, SnapshotError, StoreError, TooLarge
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
 from evercount.store.commit_batches import Group
 from evercount.store.database import Database
 from evercount.store.open_stream import Accepted, Batch, Conflict, LiveStream
-from evercount.store.reader import LEVEL, PROBE, Reading
+from evercount.store.reader import PROBE, Reading, declared
 from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import HeadFile, default_path
 from evercount.store.saturation import unpack_totals
@@ -34,12 +38,7 @@ MOST_CELLS = 100_000
 """Cells of one stream: each is a row per tick."""
 MOST_MISSED = 100_000
 """Ticks that a newly declared stream may have missed already."""
-COLUMNS = ("value", "std", "low", "high")
-LARGEST = 1e300
-"""What stands for an error that has no bound."""
-CHUNK_TICKS = 256
-"""Ticks that one transaction releases. The engine states errors of so few ticks exactly, as it does tick by tick."""
-CHUNK_NUMBERS = 50_000
+NUMBERS_PER_COMMIT = 50_000
 """Numbers that one transaction releases when missed ticks are closed together."""
 
 
@@ -129,7 +128,7 @@ class Store(Reading):
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
-    def declare(self, declaration: Declaration, now: float, secret: Secret | None = None) -> LiveStream:
+    def declare(self, declaration: StreamDeclaration, now: float, secret: Secret | None = None) -> LiveStream:
         """The stream of this declaration: a new one, or the existing one if it was declared in the same way.
 
         **Guarantee.** No two streams that are declared in one store have the same secret, query, budget and horizon:
@@ -138,7 +137,7 @@ class Store(Reading):
         """
         known = self.streams.get(declaration.name)
         if known is not None:
-            if known.declaration.same_as(declaration, known.start):
+            if known.declaration.same_as(declaration):
                 return known
             raise Conflict(
                 f"stream {declaration.name!r} is declared in another way, and a declared stream is immutable: its "
@@ -150,15 +149,17 @@ class Store(Reading):
         if secret is not None:  # before the stream is built: a live twin in this process would be refused first
             self._refuse_twin(declaration.build(secret=secret, replay=True), secret)
         secret = secret or Secret.generate()
-        start = declaration.first_moment(now)
-        if declaration.seconds is not None and declaration.tick_at(now, start) > MOST_MISSED:
+        text = declaration.canonical()
+        declaration = replace(declaration, schedule=declaration.schedule.opened(instant_of(now)))
+        schedule = declaration.schedule
+        if not schedule.manual and schedule.tick_of(instant_of(now)) > MOST_MISSED:
             raise ParameterError(f"start lies more than {MOST_MISSED} ticks in the past: start the stream later")
         if self.noise == "exact":
             stream = declaration.build(secret=secret)
         else:
             stream = declaration.build(self.noise, seed=int(secret.derive("seed").hex()[:15], 16))
         identity = bytes.fromhex(identify(stream, secret))
-        text = declaration.canonical()
+        start = schedule.begin / SECOND
         head = genesis(text, start)
         blob = stream.snapshot()
         totals = np.zeros(stream.query.cells, np.int64)
@@ -168,7 +169,7 @@ class Store(Reading):
                 .values(name=declaration.name, declaration=text, start=start, created=time.time(), genesis=head)
                 .returning(schema.streams.c.id)
             ).scalar_one()
-            live = LiveStream(number, declaration, start, secret, stream, blob, head, totals)
+            live = LiveStream(number, declaration, secret, stream, blob, head, totals)
             hidden = self.sealer.seal(secret.hex().encode(), "secret", number)
             connection.execute(insert(schema.secrets).values(stream=number, sealed=hidden))
             connection.execute(insert(schema.noise_identities).values(stream=number, identity=identity))
@@ -222,7 +223,7 @@ class Store(Reading):
                 )
             return found
 
-        declaration = Declaration.from_dict(json.loads(row["declaration"]), stored=True)
+        declaration = declared(row)
         if json.loads(one(schema.ledger)["budget"]) != declaration.budget.to_dict():
             raise StoreError("the ledger states another budget than a stream was declared with", repr(row["name"]))
         state, sums = one(schema.states), one(schema.accumulators)
@@ -247,7 +248,6 @@ class Store(Reading):
         live = LiveStream(
             number,
             declaration,
-            row["start"],
             secret,
             stream,
             blob,
@@ -284,19 +284,15 @@ class Store(Reading):
         if live.finished:
             assert live.declaration.horizon is not None
             raise HorizonReached(live.declaration.horizon)
-        count = min(count, CHUNK_TICKS, max(1, CHUNK_NUMBERS // live.stream.query.outputs))
+        count = min(count, max(1, NUMBERS_PER_COMMIT // live.stream.query.outputs))
         first, head = live.open_tick, live.head
         if live.ahead is not None:
             wait([live.ahead])  # what went wrong there goes wrong again below
         try:
-            numbers, links = [], list[dict[str, Any]]()
-            for tick, release in enumerate(self._step(live, count), first):
-                low, high = release.interval(LEVEL)
-                parts = (release.values, release.std_all, np.atleast_1d(low), np.atleast_1d(high))
-                # SQLite keeps no negative zero, and JSON no infinity
-                found = np.clip(np.stack(parts), -LARGEST, LARGEST) + 0.0
-                head = link(head, tick, found)
-                numbers.append((tick, found))
+            (table,) = close_ticks(live.stream, self._open_ticks(live, count), live.declaration.schedule.starts_of)
+            links: list[dict[str, Any]] = []
+            for tick, _, numbers in table.each_tick():
+                head = link(head, tick, numbers)
                 links.append({"stream": live.id, "tick": tick, "hash": head, "closed": closed_at})
             blob = live.stream.snapshot()
             zeros = np.zeros(live.stream.query.cells, np.int64)
@@ -304,9 +300,9 @@ class Store(Reading):
                 connection.execute(
                     insert(schema.releases),
                     [
-                        {"stream": live.id, "tick": tick, "cell": cell} | dict(zip(COLUMNS, column, strict=True))
-                        for tick, found in numbers
-                        for cell, column in enumerate(found.T.tolist())
+                        {"stream": live.id, "tick": tick, "cell": cell} | dict(zip(NUMBERS, column, strict=True))
+                        for tick, _, numbers in table.each_tick()
+                        for cell, column in enumerate(numbers.T.tolist())
                     ],
                 )
                 connection.execute(insert(schema.ticks), links)
@@ -320,19 +316,15 @@ class Store(Reading):
         live.encoder = None
         self._write_head()
         self._draw_ahead(live)
-        return [
-            self.describe_release(live.declaration, live.start, tick, found, item["hash"])
-            for (tick, found), item in zip(numbers, links, strict=True)
-        ]
+        return table.described(format_utc, {one["tick"]: one["hash"] for one in links})
 
-    def _step(self, live: LiveStream, count: int) -> Releases:
-        """The next ticks: the first with what was accepted, the others empty. Noise is drawn in blocks."""
-        capped = live.declaration.budget.unit == "user"  # `commit_batches` has counted every user's events
+    def _open_ticks(self, live: LiveStream, count: int) -> TickTotals | TickEvents:
+        """The next ticks: the first with what was accepted, the others empty."""
         if live.declaration.remembers:
-            return live.stream.run([live.events, *([] for _ in range(count - 1))], capped=capped)
-        totals = np.zeros((count, live.stream.query.cells), np.int64)
-        totals[0] = live.closing_totals()
-        return live.stream.run_totals(totals, capped=capped)
+            return TickEvents(live.open_tick, [live.events, *([] for _ in range(count - 1))])
+        rows = np.zeros((count, live.stream.query.cells), np.int64)
+        rows[0] = live.closing_totals()
+        return TickTotals.dense(live.open_tick, rows)
 
     def _draw_ahead(self, live: LiveStream) -> None:
         """Draw the next block of noise beside the writer, so that no tick waits for it; the numbers are the same."""
