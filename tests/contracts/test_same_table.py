@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 
 from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import EPOCH
+from evercount.declare.schedule import EPOCH, format_utc
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import COLUMNS
 from evercount.engine.tick_totals import TickTotals
 from evercount.files.release_run import Job, release_file
 from evercount.noise import Secret
+from evercount.service.read_events import read_batch
+from evercount.store import Accepted, Store
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -145,6 +147,48 @@ def by_file(form: str, pieces: int = 3) -> Callable[[Case, list[dict[str, Any]],
     return run
 
 
+def by_service(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path, place: str | None = None) -> Rows:
+    """Requests of the service, batch by batch, by the clock of the declaration; read back from the store."""
+    declaration = one.declaration
+    schedule, columns = declaration.schedule, declaration.columns
+    assert columns is not None
+    payload = "region" if columns.key else "score" if columns.value else None
+    store = Store(place or folder / "store.db")
+    try:
+        live = store.declare(declaration, schedule.begin / 1e6, secret)
+        for tick in range(1, one.ticks + 1):
+            inside = [row for row in rows if schedule.tick_of(row["instant"]) == tick]
+            for start in range(0, len(inside), 7):
+                events = [
+                    {"time": row["ts"]}
+                    | ({} if payload is None else {"key" if columns.key else "value": row[payload]})
+                    | ({"user": row["who"]} if columns.user else {})
+                    for row in inside[start : start + 7]
+                ]
+                # a time as text or, where it is one, as a number
+                for event in events:
+                    if event["time"].replace(".", "").isdigit():
+                        event["time"] = float(event["time"])
+                body = json.dumps(events).encode()
+                (answer,) = store.accept([read_batch(declaration, body)], schedule.start_of(tick) / 1e6)
+                assert isinstance(answer, Accepted), answer
+            if tick % 3 == 0:  # several ticks at once: the later ones of these have no events
+                store.recover()
+                live = store.find(declaration.name)
+            store.close_ticks(live, 1, 0.0)
+        found: Rows = []
+        for release in store.all_releases(declaration.name):
+            start = schedule.start_of(release["tick"])
+            assert release["start"] == format_utc(start)
+            numbers = zip(*(release[name] for name in ("values", "std", "low", "high")), strict=True)
+            for label, row in zip(declaration.query.labels, numbers, strict=True):
+                found.append((release["tick"], start, label, *row))
+        assert store.verify(store.head) == []
+        return found
+    finally:
+        store.close()
+
+
 def write(path: Path, form: str, rows: list[dict[str, Any]]) -> None:
     if form == "csv":
         with path.open("w", newline="", encoding="utf-8") as file:
@@ -173,6 +217,7 @@ DOORS = {
     "csv": by_file("csv"),
     "jsonl": by_file("jsonl"),
     "parquet": by_file("parquet", pieces=1),
+    "sqlite": by_service,
 }
 
 
@@ -186,6 +231,14 @@ def test_every_door_publishes_the_same_table(name: str, door: str, tmp_path: Pat
     found = DOORS[door](one, rows, secret, tmp_path)
     assert len(found) == one.ticks * one.declaration.query.outputs
     assert found == expected
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_service_on_postgresql_publishes_the_same_table(name: str, tmp_path: Path, postgres: Any) -> None:
+    one = CASES[name]
+    rows, secret = events_of(one, 60), secret_of(name)
+    expected = by_library(one, rows, secret, tmp_path)
+    assert by_service(one, rows, secret, tmp_path, postgres.fresh()) == expected
 
 
 def test_a_table_of_other_events_differs(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ TINY = {"epsilon": 1e-4, "delta": 1e-12}
 """So little budget that the noise hides RAW: a release that holds its digits is a leak, not a chance."""
 STREAMS: list[dict[str, Any]] = [
     {"name": "keys", "query": {"name": "histogram", "parameters": {"keys": ["a", "b"], "removals": True}}},
-    {"name": "many", "query": {"name": "top-k", "parameters": {"keys": 5, "max_keys_per_event": 3}}, "tick": "1d"},
+    {"name": "many", "query": {"name": "top-k", "parameters": {"keys": 5, "max_keys_per_event": 3}}, "tick": "24h"},
     {"name": "sum", "query": {"name": "sum", "parameters": {"lo": -1, "hi": 1, "grid": 0.5}}, "public": True},
     {"name": "count", "query": {"name": "count"}, "unit": "user"},
     {"name": "words", "query": {"name": "substrings", "parameters": {"alphabet": "ab", "max_length": 2}}},

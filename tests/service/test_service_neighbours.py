@@ -233,7 +233,7 @@ def test_logs_quote_no_event(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     live = store.declare(StreamDeclaration.from_dict(STREAMS[0]), clock.now())
     service = Service(store, admin=ADMIN, clock=clock)
 
-    def refuse(_: Any) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
         raise InputError("event 5 names the key 'secret-key'")
 
     with served(service) as client:

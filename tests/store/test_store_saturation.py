@@ -156,5 +156,5 @@ def test_one_request_is_refused_for_itself_alone(tmp_path: Path) -> None:
         live.totals = np.asarray([MOST_PER_TICK - 1], np.int64)
         assert send(store, plain, [MOST_PER_REQUEST]) == Accepted(1, live.open_tick)
         assert store.close_ticks(live, 1, 0.0)[0]["tick"] == live.closed
-    assert live.stream._totals.tolist() == [3 * MOST_PER_TICK]
+    assert live.stream._state.totals.tolist() == [3 * MOST_PER_TICK]
     store.close()

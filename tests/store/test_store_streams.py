@@ -18,7 +18,7 @@ from serving import Postgres
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
 HISTOGRAM = {"name": "h", "query": {"name": "histogram", "parameters": {"keys": ["a", "b"]}}, "budget": BUDGET}
 HOUR = {**HISTOGRAM, "tick": "1h", "start": "2026-01-01T00:00:00Z", "horizon": 100}
-START = StreamDeclaration.from_dict(HOUR).start
+START = StreamDeclaration.from_dict(HOUR).schedule.begin / 1e6
 assert START is not None
 Open = Callable[[], Store]
 

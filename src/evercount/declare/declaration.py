@@ -95,7 +95,7 @@ class StreamDeclaration:
             )
         if not isinstance(self.description, str) or len(self.description) > LONGEST_DESCRIPTION:
             raise ParameterError(f"description must be a text of at most {LONGEST_DESCRIPTION} characters")
-        for line in filter(None, map(str.strip, self.description.splitlines())):
+        for line in filter(None, self.description.split("\n")):
             check_public_text("description:", line)
         if self.horizon is not None and (
             isinstance(self.horizon, bool)

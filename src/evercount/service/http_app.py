@@ -273,7 +273,8 @@ def _add_administration(app: FastAPI, service: Service) -> None:
         if not isinstance(data, dict) or not set(data) <= {"role", "label"} or not isinstance(data.get("role"), str):
             raise InputError("the body must be {role: 'read', 'write' or 'admin', label: text}")
         label = data.get("label", "")
-        check_public_text("label", label)
+        if label:
+            check_public_text("label", label)
         number, token = await service.write(lambda: add_token(service.store, data["role"], label))
         await service.read(service.access.reload)
         return Json({"id": number, "role": data["role"], "token": token}, status_code=201)

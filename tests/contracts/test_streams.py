@@ -1,0 +1,146 @@
+"""Every query × every factorisation × both noises: step, run, snapshot, restore, retry and refusals agree."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount import Budget, Secret, Stream, register_encoder
+from evercount.audit.universes import universe
+from evercount.errors import AlreadyReleased, EvercountError, HorizonReached, InputError, ParameterError
+from evercount.factorizations import ENDLESS, FACTORIZATIONS
+from evercount.factorizations.laplace_trees import PURE, PURE_ENDLESS
+from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, Query, build_query
+
+TICKS = 6
+GAUSSIAN = Budget(1.0, 1e-6)
+PURE_BUDGET = Budget(1.0, 0.0)
+
+
+@register_encoder("contract: even and odd")
+def even_and_odd(events: list[int]) -> list[int]:
+    odd = sum(event % 2 for event in events)
+    return [len(events) - odd, odd]
+
+
+SMALL: dict[str, dict[str, Any]] = {
+    name: {
+        **EXAMPLE_PARAMETERS.get(name, {}),
+        **({"vertices": 6} if "vertices" in EXAMPLE_PARAMETERS.get(name, {}) else {}),
+    }
+    for name in QUERIES
+} | {
+    "window": {"width": 2},
+    "prefix": {"encode": "contract: even and odd", "cells": 2, "sensitivity": {"add-remove": 1.0, "replace": 2.0}},
+}
+
+
+def small(name: str) -> Query:
+    return build_query(name, SMALL[name])
+
+
+def ticks_of(query: Query, number: int = TICKS) -> list[Any]:
+    """Legal ticks, the same in every call. A graph takes every edge once."""
+    draw = random.Random(f"{query.name} ticks")
+    if query.name == "prefix":
+        return [[draw.randrange(9) for _ in range(draw.randrange(4))] for _ in range(number)]
+    known = universe(query)
+    events = list(known.events)
+    if query.initial_state() is not None and query.event_columns is None and len(events) > 3:
+        draw.shuffle(events)
+        chosen = [[events.pop()] if events and draw.random() < 0.7 else [] for _ in range(number)]
+    else:
+        chosen = [[draw.choice(events) for _ in range(draw.randrange(3))] for _ in range(number)]
+    return [known.tick(tick) for tick in chosen]
+
+
+def source(noise: str, text: str) -> dict[str, Any]:
+    if noise == "exact":
+        return {"secret": Secret.from_hex("c0" * 32).derive(text), "replay": True}
+    return {"seed": 11}
+
+
+def combinations() -> list[tuple[str, str, bool]]:
+    gaussian = [(query, engine, False) for query in QUERIES for engine in FACTORIZATIONS if query != "window"]
+    pure = [(query, engine, True) for query in QUERIES for engine in (*PURE, *PURE_ENDLESS) if query != "window"]
+    return [*gaussian, ("window", "auto", False), *pure, ("window", "auto", True)]
+
+
+def opened(query: str, engine: str, pure: bool, noise: str, replay: bool = True) -> Stream:
+    endless = engine in PURE_ENDLESS
+    given = source(noise, f"{query} {engine}")
+    if noise == "exact" and not replay:
+        given.pop("replay")
+    return Stream(
+        small(query),
+        PURE_BUDGET if pure else GAUSSIAN,
+        None if endless else TICKS,
+        None if engine == "auto" else engine,
+        noise,
+        **given,
+    )
+
+
+@pytest.mark.parametrize("noise", ["exact", "insecure-float"])
+@pytest.mark.parametrize(("query", "engine", "pure"), combinations())
+def test_one_way_to_release_a_tick(query: str, engine: str, pure: bool, noise: str) -> None:
+    try:
+        stream = opened(query, engine, pure, noise, replay=False)
+    except ParameterError as error:
+        if pure and ("l1 sensitivity" in str(error) or noise == "insecure-float"):
+            return  # refused with its reason: the query declares none, or pure noise is always exact
+        raise
+    ticks = ticks_of(stream.query)
+    whole = opened(query, engine, pure, noise).run(ticks)
+    assert whole.rows.shape == (TICKS, stream.query.outputs)
+    assert np.isfinite(whole.rows).all()
+    # step by step, with a retry of each tick and a snapshot in the middle
+    for number, tick in enumerate(ticks, 1):
+        release = stream.step(tick, tick=number)
+        assert release.values.tolist() == whole.rows[number - 1].tolist()
+        assert release.std_all.tolist() == whole.std_all[number - 1].tolist()
+        assert stream.step(tick, tick=number).values.tolist() == release.values.tolist(), "a retry reads it back"
+        if number == 3:
+            blob = stream.snapshot()
+            stream.close()
+            stream = Stream.restore(blob)
+            assert stream.step(tick, tick=number).values.tolist() == release.values.tolist(), "also after a restore"
+    # refusals change nothing
+    state = stream.snapshot()
+    with pytest.raises(AlreadyReleased):
+        stream.step(ticks[0], tick=1)
+    with pytest.raises(InputError):
+        stream.step(ticks[0], tick=TICKS + 2)
+    if stream.horizon is not None:
+        with pytest.raises(HorizonReached):
+            stream.step(ticks_of(stream.query, 1)[0])
+    with pytest.raises(EvercountError):
+        stream.step(object())
+    assert stream.snapshot() == state
+    stream.close()
+
+
+@pytest.mark.parametrize("engine", ENDLESS)
+@pytest.mark.parametrize("query", [name for name in QUERIES if name != "window"])
+def test_streams_without_end(query: str, engine: str) -> None:
+    stream = Stream(small(query), GAUSSIAN, None, engine, **source("exact", f"endless {query} {engine}"))
+    ticks = ticks_of(stream.query)
+    assert stream.run(ticks[:3]).rows.shape == (3, stream.query.outputs)
+    assert stream.run(ticks[3:]).first_tick == 4
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_totals_and_events_are_the_same_tick(query: str) -> None:
+    """Where a query takes totals: those of its own encoder give the same release."""
+    one = small(query)
+    if one.initial_state() is not None:
+        with pytest.raises(InputError):
+            Stream(one, GAUSSIAN, TICKS).run_totals(np.zeros((1, one.cells), np.int64))
+        return
+    ticks = ticks_of(one)
+    increments = np.stack([one.encode(None, tick)[0] for tick in ticks])
+    events, totals = (Stream(one, GAUSSIAN, TICKS, **source("exact", f"totals {query}")) for _ in range(2))
+    assert totals.run_totals(increments).rows.tolist() == events.run(ticks).rows.tolist()
