@@ -2,8 +2,8 @@
 
 What one update costs (n vertices, m edges): components, insertions: almost constant (union-find). Spanning forest,
 insertions: O(n), a search of the tree path between the ends. Deletions of both: nothing for an edge outside the
-forest, else O(n + m), a search of the cheapest edge that joins the two halves again. Matching: at most two
-augmenting searches, and none while the matching is as large as it can be.
+forest, else O(n + m), a search of the cheapest edge that joins the two halves again. Matching: see
+`maximum_matching`; at worst one search of a component per update.
 """
 
 from __future__ import annotations
@@ -16,28 +16,7 @@ from typing import ClassVar
 from evercount.queries.base import Adjacency
 from evercount.queries.graphs.graph_query import GraphQuery, Reach, StreamKind, Tracker, _whole
 from evercount.queries.graphs.maximum_matching import MatchingTracker
-
-
-class _UnionFind:
-    __slots__ = ("parent",)
-
-    def __init__(self) -> None:
-        self.parent: dict[int, int] = {}
-
-    def find(self, vertex: int) -> int:
-        parent = self.parent
-        while (above := parent.get(vertex, vertex)) != vertex:
-            parent[vertex] = parent.get(above, above)  # path halving
-            vertex = parent[vertex]
-        return vertex
-
-    def join(self, u: int, v: int) -> bool:
-        """Join the two sets; True if they were two."""
-        u, v = self.find(u), self.find(v)
-        if u == v:
-            return False
-        self.parent[max(u, v)] = min(u, v)
-        return True
+from evercount.queries.graphs.union_find import UnionFind
 
 
 class _ComponentTracker(Tracker):
@@ -46,7 +25,7 @@ class _ComponentTracker(Tracker):
     __slots__ = ("sets",)
 
     def __init__(self) -> None:
-        self.sets = _UnionFind()
+        self.sets = UnionFind()
 
     def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
         row[0] -= self.sets.join(u, v)
@@ -64,7 +43,7 @@ class _ForestTracker(Tracker):
         self.sign = sign
         self.tree: defaultdict[int, dict[int, int]] = defaultdict(dict)
         self.graph: defaultdict[int, dict[int, int]] | None = defaultdict(dict) if removals else None
-        self.sets = _UnionFind()  # right only while edges come; removals never ask it
+        self.sets = UnionFind()  # right only while edges come; removals never ask it
 
     def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
         if self.graph is not None:
@@ -204,7 +183,7 @@ class Matching(GraphQuery):
 
     def new_tracker(self) -> Tracker:
         """A maximum matching."""
-        return MatchingTracker(self.vertices)
+        return MatchingTracker()
 
     def reach(self, stream: StreamKind) -> Sequence[Reach]:
         """The size only rises, or only falls, and never exceeds m."""
