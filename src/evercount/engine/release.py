@@ -23,6 +23,7 @@ from evercount.engine.error_model import ErrorModel, coarse, interval_factor
 from evercount.errors import MissingExtra, ParameterError
 from evercount.factorizations import tick_grid
 from evercount.queries.base import Query
+from evercount.queries.cell_errors import CellErrors
 from evercount.queries.cuts.cut_graph import CutGraph, CutValue
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.histogram import TopK
@@ -92,16 +93,15 @@ class Release:
         """(low, high) that holds the true number with probability at least `level`, for each output by itself.
 
         Post-processing to nonnegative or whole numbers keeps that true where the truth is such. A monotone release is
-        the largest number so far, so its interval has to hold for all ticks at once and is wider.
+        the largest number so far, so its interval has to hold for all ticks at once and is wider. The interval of an
+        average per event is not symmetric.
         """
-        half = self.half_widths(level)
-        if len(self.values) == 1:
-            return float(self.values[0] - half[0]), float(self.values[0] + half[0])
-        return self.values - half, self.values + half
+        low, high = (side[0] for side in self._run.limits(level, self._index))
+        return (float(low[0]), float(high[0])) if len(self.values) == 1 else (low, high)
 
     def half_widths(self, level: float = 0.95) -> FloatArray:
-        """Half the width of each output's interval."""
-        return self._run.half_widths(level, self._index)
+        """How far each output's interval reaches on either side; the larger side where they differ."""
+        return np.asarray(self._run.half_widths(level, self._index)[0])
 
     def top(self, k: int | None = None) -> list[tuple[str, float]]:
         """The k largest published numbers with their labels; k defaults to that of a `TopK`, else to 1."""
@@ -143,12 +143,12 @@ class Releases:
         noise: str,
         guarantee: str,
         postprocessed: tuple[str, ...] = (),
-        scale: FloatArray | None = None,
+        sums: FloatArray | None = None,
     ) -> None:
         self.first_tick = first_tick
         self._values = values
         self._errors = errors
-        self._scale = scale
+        self._sums = sums
         self._parts: tuple[FloatArray, FloatArray, FloatArray] | None = None
         self.noise = noise
         self.guarantee = guarantee
@@ -204,8 +204,8 @@ class Releases:
             if not len(self):
                 return np.empty(shape), np.empty(shape), np.empty(shape)
             std, spread, slack = self._errors.errors(self.ticks)
-            if self._scale is not None:
-                std, spread, slack = (part[:, :1] * self._scale for part in (std, spread, slack))
+            if self._sums is not None:  # spread and slack stay those of a cell
+                std = std[:, :1] * self.query.output_scale(self._sums, self._values)
             if self._looks_back:  # the largest number so far has the largest error so far
                 before = [part.max(axis=0) for part in self._errors.errors(tick_grid(self.first_tick))]
                 std, spread, slack = (
@@ -221,15 +221,30 @@ class Releases:
         """Std before post-processing (monotone: the largest so far), always (ticks, outputs)."""
         return self._errors_all[0]
 
+    def limits(self, level: float, index: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """Lower and upper ends of the intervals of all ticks, or of one, shape (ticks, outputs)."""
+        part = slice(None) if index is None else slice(index, index + 1)
+        if self._sums is not None:
+            spread, slack = (error[part, :1] for error in self._errors_all[1:])
+            errors = CellErrors(spread, slack, self._errors.pure)
+            return self.query.interval(self._values[part], self._sums[part], errors, level)
+        half = self._symmetric(level, part)
+        return self._values[part] - half, self._values[part] + half
+
     def half_widths(self, level: float, index: int | None = None) -> FloatArray:
-        """Half-widths of the intervals: of one tick, or of all of them as (ticks, outputs)."""
-        ticks = self.ticks if index is None else self.ticks[index : index + 1]
+        """How far the intervals reach on either side, shape (ticks, outputs); the larger side where they differ."""
+        part = slice(None) if index is None else slice(index, index + 1)
+        if self._sums is None:
+            return self._symmetric(level, part)
+        low, high = self.limits(level, index)
+        return np.maximum(self._values[part] - low, high - self._values[part])
+
+    def _symmetric(self, level: float, part: slice) -> FloatArray:
+        ticks = self.ticks[part]
         counts = [coarse(int(tick) * self._values.shape[1]) for tick in ticks] if self._looks_back else [1] * len(ticks)
         factors = {count: interval_factor(level, self.postprocessed, count, self._errors.pure) for count in set(counts)}
         factor = np.asarray([factors[count] for count in counts]).reshape(-1, 1)
-        part = slice(None) if index is None else slice(index, index + 1)
-        half = factor * self._errors_all[1][part] + self._errors_all[2][part]
-        return half if index is None else np.asarray(half[0])
+        return np.asarray(factor * self._errors_all[1][part] + self._errors_all[2][part])
 
     @property
     def _looks_back(self) -> bool:
@@ -243,8 +258,8 @@ class Releases:
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """(low, high): each holds its true number with probability at least `level`; see `Release.interval`."""
-        half = self.half_widths(level)
-        return self._squeeze(self._values - half), self._squeeze(self._values + half)
+        low, high = self.limits(level)
+        return self._squeeze(low), self._squeeze(high)
 
     def bound(self, beta: float = 0.05, method: str = "union") -> FloatArray:
         """Half-widths that hold for all ticks and outputs of this run at once with probability 1 − beta.
@@ -255,8 +270,8 @@ class Releases:
         """
         if not isinstance(beta, int | float) or not 0 < beta < 1:
             raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
-        if self._scale is not None:
-            raise ParameterError("a ratio has a first-order error only: no bound for all ticks is offered")
+        if self._sums is not None:
+            raise ParameterError("a ratio has no error that is known before: no bound for all ticks is offered")
         last = self.first_tick + len(self) - 1
         numbers = last * self._values.shape[1] if self._looks_back else self._values.size
         quantile = float(simultaneous_quantile(max(numbers, 1), beta))
@@ -312,14 +327,14 @@ class Releases:
         A column `noise` follows where it is not exact, and `postprocessed` where the numbers are.
         """
         outputs = len(self.labels)
-        half = self.half_widths(level)
+        low, high = self.limits(level)
         return {
             "tick": np.repeat(self.ticks, outputs),
             "cell": np.tile(np.asarray(self.labels, dtype=object), len(self)),
             "value": self._values.ravel(),
             "std": np.ascontiguousarray(self.std_all).ravel(),
-            "low": (self._values - half).ravel(),
-            "high": (self._values + half).ravel(),
+            "low": low.ravel(),
+            "high": high.ravel(),
             **{name: np.full(self._values.size, text, dtype=object) for name, text in self._marks().items()},
         }
 
@@ -369,9 +384,9 @@ class Releases:
         """Values with their error band: into a file (PNG, SVG, PDF), given axes, or new axes that are returned."""
         from evercount.plotting import band_plot
 
-        half = self.half_widths(level)[:, :outputs]
+        low, high = (side[:, :outputs] for side in self.limits(level))
         return band_plot(
-            self.ticks, self._values[:, :outputs], half, self.labels[:outputs], self.caption(level), target
+            self.ticks, self._values[:, :outputs], low, high, self.labels[:outputs], self.caption(level), target
         )
 
     def caption(self, level: float = 0.95) -> str:

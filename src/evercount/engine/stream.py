@@ -87,7 +87,7 @@ class Stream:
         self._users = initial_users()
         self._named = False  # whether ticks name the users of their events
         self._torn = False  # whether an interruption left it between two ticks
-        self._last_scale: list[Any] | None = None
+        self._last_sums: list[Any] | None = None
 
     # -- public facts ---------------------------------------------------------------------------------------------
 
@@ -253,23 +253,22 @@ class Stream:
     def _releases(self, increments: IntArray) -> Releases:
         """Publish the next ticks."""
         first = self._tick + 1
-        scales = []
         rows = max(1, CHUNK // self.query.cells)
         if len(increments) <= rows:
-            out, scale = self._publish(increments)
-            return self._as_releases(first, out, scale)
+            return self._as_releases(first, *self._publish(increments))
         out = np.empty((len(increments), self.query.outputs))
+        kept = []
         for start in range(0, len(increments), rows):
             part = slice(start, start + rows)
-            out[part], scale = self._publish(increments[part])
-            if scale is not None:
-                scales.append(scale)
-        return self._as_releases(first, out, np.concatenate(scales) if scales else None)
+            out[part], sums = self._publish(increments[part])
+            if sums is not None:
+                kept.append(sums)
+        return self._as_releases(first, out, np.concatenate(kept) if kept else None)
 
-    def _as_releases(self, first: int, values: FloatArray, scale: FloatArray | None) -> Releases:
-        self._last_scale = None if scale is None else scale[-1:].tolist()
+    def _as_releases(self, first: int, values: FloatArray, sums: FloatArray | None) -> Releases:
+        self._last_sums = None if sums is None else sums[-1:].tolist()
         values.flags.writeable = False  # what is published stays as it is
-        return Releases(first, values, self._errors, self.noise, self.guarantee, self.postprocess, scale)
+        return Releases(first, values, self._errors, self.noise, self.guarantee, self.postprocess, sums)
 
     def _publish(self, increments: IntArray) -> tuple[FloatArray, FloatArray | None]:
         """Noisy sums and published numbers of the next ticks; the only place where noise meets data."""
@@ -286,9 +285,8 @@ class Stream:
         else:
             window = noisy
         published = self.query.decode_run(self._tick + 1, window)
-        scale = self.query.output_scale(noisy, published)
         self._tick += len(increments)
-        return self._tidy(published), scale
+        return self._tidy(published), noisy if self.query.keeps_sums else None
 
     def _running(self, increments: IntArray) -> IntArray:
         """Exact running sums, which start again from zero where the query says so."""
@@ -377,7 +375,7 @@ class Stream:
         last = None
         if self._last is not None:
             seen, release = self._last
-            last = {"digest": seen.digest, "values": release.values.tolist(), "scale": self._last_scale}
+            last = {"digest": seen.digest, "values": release.values.tolist(), "sums": self._last_sums}
         return pack(
             {
                 "query": {"name": self.query.name, "parameters": self.query.parameters()},
@@ -444,7 +442,9 @@ class Stream:
         if data["last"] is not None:
             last = data["last"]
             values = np.asarray(last["values"], dtype=np.float64)[np.newaxis]
-            scale = None if last["scale"] is None else np.asarray(last["scale"], dtype=np.float64)
-            release = stream._as_releases(stream._tick, values, scale)[0]
+            sums = None if last.get("sums") is None else np.asarray(last["sums"], dtype=np.float64)
+            if last.get("scale") is not None:  # written before releases kept their sums
+                sums = query.sums_behind(values, np.asarray(last["scale"], dtype=np.float64))
+            release = stream._as_releases(stream._tick, values, sums)[0]
             stream._last = (Seen(digest=last["digest"]), release)
         return stream

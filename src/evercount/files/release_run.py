@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from evercount._arrays import FloatArray
 from evercount._validate import stated
 from evercount.engine.stream import Stream
 from evercount.errors import EvercountError, HorizonReached, InputError, ParameterError, StoreError
@@ -257,15 +258,14 @@ def _blocks(stream: Stream, job: Job, counts: Counts, first: int, last: int, tel
     labels = tuple(stream.query.labels)
     for begin in range(first, last, size):
         ticks = range(begin, min(begin + size, last))
-        values, std, half = [], [], []
+        parts: list[tuple[FloatArray, ...]] = []
         for tick in ticks:
             made = stream.step_totals(counts.row(tick, cells), tick + 1)
-            values.append(made.values)
-            std.append(made.std_all)
-            half.append(made.half_widths(job.level))
+            low, high = map(np.atleast_1d, made.interval(job.level))
+            parts.append((made.values, made.std_all, low, high))
             tell("releasing", tick + 1 - first, last - first)
         starts = [job.spec.clock.label(tick) for tick in ticks]
-        yield Block([tick + 1 for tick in ticks], starts, labels, np.stack(values), np.stack(std), np.stack(half))
+        yield Block([tick + 1 for tick in ticks], starts, labels, *map(np.stack, zip(*parts, strict=True)))
 
 
 @contextmanager
@@ -353,7 +353,7 @@ def _plot(job: Job, output: Path, stream: Stream) -> None:
         found = (
             duckdb.connect()
             .execute(
-                f"SELECT tick, cell::VARCHAR AS cell, value, high - value AS half FROM {reader}(?) "
+                f"SELECT tick, cell::VARCHAR AS cell, value, low, high FROM {reader}(?) "
                 "WHERE list_contains(?, cell::VARCHAR) ORDER BY tick",
                 [str(output), list(labels)],
             )
@@ -365,15 +365,16 @@ def _plot(job: Job, output: Path, stream: Stream) -> None:
         ) from error
     ticks = np.unique(np.asarray(found["tick"], np.int64))
     shape = (len(ticks), len(labels))
-    values, half = np.full(shape, np.nan), np.full(shape, np.nan)
+    values, low, high = (np.full(shape, np.nan) for _ in range(3))
     rows = np.searchsorted(ticks, np.asarray(found["tick"], np.int64))
     columns = np.asarray([labels.index(cell) for cell in found["cell"]], np.int64)
-    values[rows, columns], half[rows, columns] = found["value"], found["half"]
+    for side, name in ((values, "value"), (low, "low"), (high, "high")):
+        side[rows, columns] = found[name]
     caption = f"band: {job.level:.0%} interval per number"
     target = Path(str(job.plot))
     half_made = target.with_name(f".new.{target.name}")
     try:
-        band_plot(ticks, values, half, labels, caption, half_made)
+        band_plot(ticks, values, low, high, labels, caption, half_made)
         half_made.replace(target)
     except (OSError, ValueError) as error:
         raise EvercountError(f"{output} is published; its chart could not be written: {error}") from error

@@ -23,14 +23,15 @@ SUFFIXES: dict[str, OutputKind] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Published numbers of some ticks: `values`, `std` and `half` (half of the interval) of shape (ticks, cells)."""
+    """Published numbers of some ticks, their stds and the ends of their intervals, each of shape (ticks, cells)."""
 
     ticks: list[int]
     starts: list[str]
     cells: tuple[str, ...]
     values: FloatArray
     std: FloatArray
-    half: FloatArray
+    low: FloatArray
+    high: FloatArray
 
     def columns(self) -> dict[str, list[Any]]:
         """The columns of FIELDS."""
@@ -41,8 +42,8 @@ class Block:
             "cell": list(self.cells) * len(self.ticks),
             "value": self.values.ravel().tolist(),
             "std": np.ascontiguousarray(self.std).ravel().tolist(),
-            "low": (self.values - self.half).ravel().tolist(),
-            "high": (self.values + self.half).ravel().tolist(),
+            "low": self.low.ravel().tolist(),
+            "high": self.high.ravel().tolist(),
         }
 
 

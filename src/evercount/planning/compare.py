@@ -173,7 +173,7 @@ def plan(
     horizon = check_horizon(horizon, unbounded=True)
     if not 0 < beta < 1:
         raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
-    if query.output_scale(np.ones((1, query.cells)), np.ones((1, query.outputs))) is not None:
+    if query.keeps_sums:
         raise ParameterError(
             f"{query!r} publishes a ratio, whose error depends on how many events come, and that is not known before; "
             "plan an average per tick, or a sum and a count"

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import InputError, ParameterError
+from evercount.queries.cell_errors import CellErrors
 
 Adjacency = Literal["add-remove", "replace"]
 
@@ -181,9 +182,27 @@ class Query(ABC):
         """‖row‖₂ of the linear map `decode` for each output: std of an output = this × std of a cell."""
         return 1.0
 
-    def output_scale(self, noisy: FloatArray, published: FloatArray) -> FloatArray | None:
-        """For ratios and the like: std of the published numbers over that of a cell, to first order; else None."""
-        return None
+    @property
+    def keeps_sums(self) -> bool:
+        """Whether a release keeps its noisy sums, which are published and not private, for the methods below."""
+        return False
+
+    def output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
+        """Std of the published numbers over that of a cell, to first order, for queries that keep their sums."""
+        raise NotImplementedError
+
+    def interval(
+        self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """(low, high) of published `values`, shape (ticks, outputs), from the noisy `sums` of their ticks.
+
+        Asked of queries that keep their sums; the intervals of all others follow from their stds.
+        """
+        raise NotImplementedError
+
+    def sums_behind(self, values: FloatArray, scale: FloatArray) -> FloatArray:
+        """Noisy sums that give these published numbers and stds: for releases of snapshots that kept stds only."""
+        raise NotImplementedError
 
     # -- identity ----------------------------------------------------------------------------------------------
 
