@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import laplace_factor
 from evercount.engine.error_model import ErrorModel, coarse, interval_factor
@@ -26,7 +25,7 @@ from evercount.queries.base import Query
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.cuts.cut_graph import CutGraph, CutValue
 from evercount.queries.cuts.cut_query import Cuts
-from evercount.queries.histogram import TopK
+from evercount.queries.top_keys import RankErrors, TopKey
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,13 +102,13 @@ class Release:
         """How far each output's interval reaches on either side; the larger side where they differ."""
         return np.asarray(self._run.half_widths(level, self._index)[0])
 
-    def top(self, k: int | None = None) -> list[tuple[str, float]]:
-        """The k largest published numbers with their labels; k defaults to that of a `TopK`, else to 1."""
-        if isinstance(self.query, TopK):
-            return self.query.top(self.values, k)
-        k = check_count("k", 1 if k is None else k)
-        order = np.argsort(-self.values, kind="stable")[:k]
-        return [(self.labels[int(i)], float(self.values[i])) for i in order]
+    def top(self, k: int | None = None, level: float = 0.95) -> list[TopKey]:
+        """The k largest published numbers with their labels; k defaults to that of a `TopK`, else to 1.
+
+        The intervals of all numbers hold at once with probability at least `level`, and so for selected ones;
+        `confidence` is that the key belongs to the true k largest (`TopKey`).
+        """
+        return self.query.top(self.values, self._run.rank_errors(self._index), k, level)
 
     def graph(self) -> CutGraph:
         """The released weighted graph of a `Cuts` stream."""
@@ -238,6 +237,23 @@ class Releases:
             return self._symmetric(level, part)
         low, high = self.limits(level, index)
         return np.maximum(self._values[part] - low, high - self._values[part])
+
+    def rank_errors(self, index: int) -> RankErrors:
+        """The errors of one tick's numbers, as the selection of the largest needs them."""
+        if self._sums is not None:
+            raise ParameterError("an average per event is one number: there is nothing to select from")
+        spread, slack = (error[index : index + 1] for error in self._errors_all[1:])
+        if (
+            "integer" in self.postprocessed and self.query.grid % 1
+        ):  # rounding a published number moves it by 1/2 at most
+            slack = slack + 0.5
+        outputs = self._values.shape[1]
+        alike = self.query.outputs == self.query.cells and bool(np.all(self.query.output_norms() == 1.0))
+        return RankErrors(
+            CellErrors(spread, slack, self._errors.pure),
+            coarse((self.first_tick + index) * outputs) if self._looks_back else outputs,
+            independent=alike and not self._looks_back and not self._errors.pure,
+        )
 
     def _symmetric(self, level: float, part: slice) -> FloatArray:
         ticks = self.ticks[part]

@@ -22,8 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_count
 from evercount.errors import InputError, ParameterError
 from evercount.queries.cell_errors import CellErrors
+from evercount.queries.top_keys import RankErrors, TopKey, top_keys
 
 Adjacency = Literal["add-remove", "replace"]
 
@@ -203,6 +205,12 @@ class Query(ABC):
     def sums_behind(self, values: FloatArray, scale: FloatArray) -> FloatArray:
         """Noisy sums that give these published numbers and stds: for releases of snapshots that kept stds only."""
         raise NotImplementedError
+
+    def top(self, values: FloatArray, errors: RankErrors, k: int | None, level: float) -> list[TopKey]:
+        """The k largest published numbers (1 by default) with intervals and confidences: see `TopKey`."""
+        return top_keys(
+            list(self.labels), values, errors, min(check_count("k", 1 if k is None else k), len(values)), level
+        )
 
     # -- identity ----------------------------------------------------------------------------------------------
 
