@@ -76,6 +76,8 @@ def _graph_universe(query: GraphQuery) -> Universe:
         edges = combinations(range(query.vertices), 2)
         limit = query.weight_limit
         events = tuple(edges) if limit is None else tuple((*e, w) for e in edges for w in range(1, limit + 1))
+        if query.stream == "mixed":
+            events = tuple((*edge, sign) for edge in events for sign in (1, -1))
     return Universe(_bounded(events), replace_by_absent=True)
 
 

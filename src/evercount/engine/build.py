@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from evercount.errors import ParameterError, UnknownName
-from evercount.factorizations import Factorization, factorization
+from evercount.factorizations import Direct, Factorization, factorization
 from evercount.factorizations.laplace_trees import pure_factorization, window_tree
 from evercount.mechanisms import Noise, build_noise
 from evercount.mechanisms.laplace_noise import build_pure_for
@@ -19,25 +22,58 @@ POSTPROCESSES = ("nonnegative", "integer", "monotone")
 
 
 def choose_engine(
-    query: Query, horizon: int | None, name: str | None, pure: bool = False
+    query: Query, horizon: int | None, name: str | None, pure: bool = False, adjacency: Adjacency = "add-remove"
 ) -> tuple[Query, Factorization]:
-    """The query with its way of counting settled, and the factorisation that it runs on."""
+    """The query with its way of counting settled, and the factorisation that it runs on.
+
+    Without a name it is `direct` where one event moves values so little that its exact worst error is smaller.
+    """
     if isinstance(query, Window):
         if name is not None:
             raise ParameterError("a Window chooses its own factorisation; choose its method instead")
         query = query.resolved(horizon, pure)
         return query, window_tree(query.width, horizon) if pure else query.engine(horizon)
-    return query, pure_factorization(name, horizon) if pure else factorization(name, horizon)
+    if pure:
+        return query, pure_factorization(name, horizon)
+    engine = factorization(name, horizon)
+    if name is None and horizon is not None and query.squared_value_sensitivity(adjacency) is not None:
+        direct = Direct(horizon)
+        if _worst_error(direct, query, adjacency) < _worst_error(engine, query, adjacency):
+            return query, direct
+    return query, engine
+
+
+def _worst_error(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
+    """The largest std of a cell over all ticks, for a noise multiplier of 1."""
+    S = _smallest_sensitivity(engine, query, adjacency)
+    return float(np.sqrt(S)) * engine.column_norm * engine.worst_row()[1]
 
 
 def sensitivity_on(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
     """S with ‖R(X−X′)‖_F² ≤ c²·S for this query on this factorisation.
 
-    **Guarantee.** The query's smaller S is taken only where the Gram matrix is known to fall. Test:
-    tests/queries/test_queries_matching.py::test_smaller_claim_is_used_only_where_it_is_proved.
+    **Guarantee.** The query's smaller S is taken only where the Gram matrix is known to fall, and its v² only where R
+    is the running-count matrix, whose c² is T. Tests:
+    tests/queries/test_queries_matching.py::test_smaller_claim_is_used_only_where_it_is_proved and
+    tests/queries/test_queries_values.py::test_values_are_claimed_only_for_direct_noise.
     """
-    falling = query.falling_sensitivity(adjacency)
-    return falling if falling is not None and engine.falling_gram else query.squared_sensitivity(adjacency)
+    S = _smallest_sensitivity(engine, query, adjacency)
+    if math.isinf(S):
+        raise ParameterError(
+            f"one event can change {query.name!r} again and again in this kind of stream, so noise for its increments "
+            "is not private: give a horizon and leave the factorisation out (or name 'direct')"
+        )
+    return S
+
+
+def _smallest_sensitivity(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
+    """The smallest S that is proved for this query on this factorisation; infinite where none is."""
+    candidates = [query.squared_sensitivity(adjacency)]
+    if engine.falling_gram:
+        candidates.append(query.falling_sensitivity(adjacency) or math.inf)
+    if engine.releases_values:
+        candidates.append(query.squared_value_sensitivity(adjacency) or math.inf)
+    return min(candidates)
 
 
 def make_noise(
@@ -63,9 +99,13 @@ def check_fit(query: Query, budget: Budget, postprocess: tuple[str, ...]) -> Non
     """Refuse combinations that would state something wrong."""
     if "monotone" in postprocess and not query.monotone:
         raise ParameterError(f"{query.name!r} may truly fall, so its releases cannot be made monotone")
-    if isinstance(query, GraphQuery) and budget.unit == "user" and budget.adjacency == "replace":
+    promised = isinstance(query, GraphQuery) and (query.stream != "mixed" or query.max_degree is not None)
+    if promised and budget.unit == "user" and budget.adjacency == "replace":
         # changing a user's edges one by one may pass through streams that the graph promises exclude
-        raise ParameterError("graph streams protect users under adjacency='add-remove' only")
+        raise ParameterError(
+            "graph streams protect users under adjacency='add-remove' only; under 'replace' use stream='mixed' without "
+            "max_degree, which promises nothing"
+        )
 
 
 def check_postprocess(names: Iterable[str]) -> tuple[str, ...]:

@@ -72,7 +72,9 @@ class Stream:
         if noise not in NOISES:
             raise UnknownName("noise", noise, NOISES)
         self.horizon = check_horizon(horizon, unbounded=True)
-        self.query, self.factorization = choose_engine(query, self.horizon, factorization, budget.pure)
+        self.query, self.factorization = choose_engine(
+            query, self.horizon, factorization, budget.pure, budget.adjacency
+        )
         self.budget = budget
         self.postprocess = check_postprocess(postprocess)
         check_fit(self.query, budget, self.postprocess)

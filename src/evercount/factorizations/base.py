@@ -70,6 +70,11 @@ class Factorization(ABC):
         """
         return False
 
+    @property
+    def releases_values(self) -> bool:
+        """Whether R is the running-count matrix itself, so that ‖R(X−X′)‖² is a sum over ticks of changes of values."""
+        return False
+
     # -- norms -------------------------------------------------------------------------------------------------
 
     @abstractmethod

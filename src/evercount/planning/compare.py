@@ -180,13 +180,18 @@ def plan(
         )
     span = _span(horizon, ticks)
     S = query.falling_sensitivity(budget.adjacency)  # what the rows use, as all their Gram matrices fall
-    S = budget.scale_sensitivity(query.squared_sensitivity(budget.adjacency) if S is None or budget.pure else S)
+    S = query.squared_sensitivity(budget.adjacency) if S is None or budget.pure else S
+    by_value = query.squared_value_sensitivity(budget.adjacency)
+    only_values = by_value is not None and math.isinf(S)
+    S = budget.scale_sensitivity(by_value if by_value is not None and only_values else S)
     jump = np.asarray([tick for tick in (query.memory, query.memory + 1) if 1 <= tick <= span], dtype=np.int64)
     grid = np.unique(np.concatenate([tick_grid(span, points), jump]))
     floor = math.nan  # there is no lower bound of this kind for Laplace noise
-    if not budget.pure and _running_sums(query, grid):
+    if not budget.pure and _running_sums(query, grid) and not only_values:
         tight = replace(budget, calibration="tight").noise_multiplier() * math.sqrt(S)
         floor = tight * float(nuclear_lower(span)) * float(np.max(query.output_norms()))
+        if by_value is not None and tight * math.sqrt(budget.scale_sensitivity(by_value) / S * span) < floor:
+            floor = math.nan  # it bounds noise for increments; noise on values is smaller here
     rows = []
     for label, asked, name, calibration in _candidates(query, budget, horizon, names):
         model, reserved, state = _model(asked, name, replace(budget, calibration=calibration), horizon)
@@ -301,6 +306,10 @@ def _candidates(
         names = ENDLESS if horizon is None else tuple(FACTORIZATIONS)
         if horizon is None or horizon > LARGEST_OPTIMAL:
             names = tuple(name for name in names if name != "optimal")
+        if query.squared_value_sensitivity(budget.adjacency) is None:
+            names = tuple(name for name in names if name != "direct")
+        elif query.squared_sensitivity(budget.adjacency) == math.inf:
+            names = ("direct",)
     found: list[tuple[str, Query, str | None, Calibration]] = [
         (name, query, name, budget.calibration) for name in names
     ]

@@ -9,8 +9,9 @@ from evercount.queries.base import Adjacency, Query
 from evercount.queries.counts import Average, Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.episodes import Episodes
-from evercount.queries.graphs.degrees import DegreeHistogram, HighDegree
+from evercount.queries.graphs.degrees import DegreeHistogram, DegreeSequence, HighDegree, MinDegree
 from evercount.queries.graphs.forests import Components, Matching, SpanningForest
+from evercount.queries.graphs.min_cut import MinCut
 from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
 from evercount.queries.histogram import Histogram, TopK
 from evercount.queries.prefix import PrefixQuery
@@ -33,7 +34,10 @@ QUERIES: dict[str, type[Query]] = {
         Triangles,
         KStars,
         DegreeHistogram,
+        DegreeSequence,
         HighDegree,
+        MinCut,
+        MinDegree,
         SpanningForest,
         Components,
         Matching,
@@ -78,12 +82,15 @@ __all__ = [
     "Count",
     "Cuts",
     "DegreeHistogram",
+    "DegreeSequence",
     "Edges",
     "Episodes",
     "HighDegree",
     "Histogram",
     "KStars",
     "Matching",
+    "MinCut",
+    "MinDegree",
     "PrefixQuery",
     "Query",
     "SpanningForest",

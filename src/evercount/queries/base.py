@@ -67,6 +67,17 @@ class Query(ABC):
         """
         return None
 
+    def squared_value_sensitivity(self, adjacency: Adjacency) -> float | None:
+        """v²: the most that one event changes the values of a tick, Σ_cells (change of the running sum)².
+
+        None where nothing better than the increments' S is known. It is what the factorisation `direct` needs.
+
+        **Guarantee.** For every pair of neighbours and every tick, Σ over cells of the squared difference of their
+        running sums is at most this, in real units. Then ‖M(X−X′)‖_F² ≤ T·v², M the running-count matrix. Proof:
+        `factorizations/sensitivity.proof.md`, "Values". Tests: tests/queries/test_queries_values.py.
+        """
+        return None
+
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         """The most that one event changes all increments together, Σ_cells (P + N), in real units: what δ = 0 needs.
 

@@ -10,7 +10,8 @@ from math import comb
 from typing import ClassVar
 
 from evercount.errors import ParameterError
-from evercount.queries.graphs.graph_query import GraphQuery, Reach, StreamKind, Tracker, _whole
+from evercount.queries.graphs.graph_query import GraphQuery, StreamKind, Tracker, _whole
+from evercount.queries.graphs.reach import Reach, ValueReach
 
 
 class _EdgeTracker(Tracker):
@@ -35,6 +36,10 @@ class Edges(GraphQuery):
         """±1 once; where duplicates are ignored a later copy takes it back."""
         again = stream == "ignore-duplicates"
         return [Reach(1, int(again), swap=2 if again else 1)]
+
+    def value_reach(self) -> ValueReach:
+        """One edge is one."""
+        return ValueReach.rising(1)
 
     def largest_value(self) -> int:
         """All pairs."""
@@ -84,6 +89,10 @@ class Triangles(GraphQuery):
     def reach(self, stream: StreamKind) -> Sequence[Reach]:
         """Rises by at most D − 1, and falls again unless edges only come."""
         return [_rising_reach(stream, self.degree_bound - 1)]
+
+    def value_reach(self) -> ValueReach:
+        """One edge lies in at most D − 1 triangles."""
+        return ValueReach.rising(self.degree_bound - 1)
 
     def largest_value(self) -> int:
         """Every vertex in C(D, 2) triangles, each counted at three vertices."""
@@ -141,6 +150,10 @@ class KStars(GraphQuery):
     def reach(self, stream: StreamKind) -> Sequence[Reach]:
         """Rises by at most K, and falls again unless edges only come."""
         return [_rising_reach(stream, 2 * comb(self.degree_bound - 1, self.k - 1))]
+
+    def value_reach(self) -> ValueReach:
+        """One edge lies in at most K stars."""
+        return ValueReach.rising(2 * comb(self.degree_bound - 1, self.k - 1))
 
     def largest_value(self) -> int:
         """Every vertex of degree D."""
