@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import studentized_range
 
-from evercount import Budget, DegreeHistogram, Histogram, Stream, TopK
+from evercount import Budget, DegreeHistogram, Histogram, Stream, Substrings, TopK
 from evercount._arrays import FloatArray
 from evercount.errors import ParameterError
 from evercount.queries.cell_errors import CellErrors
-from evercount.queries.top_keys import RankErrors, range_tail, top_keys
+from evercount.queries.top_keys import RankErrors, range_tail, supported_keys, top_keys
 
 STREAMS = 8_000
 
@@ -139,3 +139,37 @@ def test_confidence_under_laplace_noise() -> None:
         key = top_keys([str(i) for i in range(10)], row, errors(10, pure=True, independent=False), 1, 0.95)[0]
         wrong += key.key != "1" and key.confidence >= 0.8
     assert wrong <= 0.2 * 4_000
+
+
+def test_supported_keys_have_occurred() -> None:
+    """8,000 releases of 500 keys of which 20 occur: some listed key never occurred in at most 5 % of them."""
+    true = np.where(np.arange(500) < 20, np.linspace(200, 30, 500), 0.0)
+    values = true + np.random.default_rng(6).normal(0, 5.0, (STREAMS, 500))
+    wide = errors(500, 5.0)
+    threshold = float(wide.cells.half(0.95, 500)[0, 0])
+    wrong = (values > threshold)[:, 20:].any(axis=1)
+    assert wrong.mean() <= 0.05
+    assert (values > 1.96 * 5.0)[:, 20:].any(axis=1).mean() > 0.9, "a threshold for one key lists keys that never came"
+    labels = [str(i) for i in range(500)]
+    for row in values[:50]:
+        listed = supported_keys(labels, row, wide, None, 0.95)
+        assert {key.key for key in listed} == {labels[i] for i in np.flatnonzero(row > threshold)}
+        assert [key.value for key in listed] == sorted((key.value for key in listed), reverse=True)
+        assert len(supported_keys(labels, row, wide, 100.0, 0.95)) == np.sum(row > 100)
+
+
+def test_support_filter_of_words() -> None:
+    """10^5 letters in 100 ticks: filtered words have a far smaller total error than all words."""
+    rng = np.random.default_rng(1)
+    query = Substrings("abcdefghij", 3)
+    letters = "".join(rng.choice(list("abcdefghij"), 100_000, p=np.r_[[0.4, 0.3, 0.15], np.full(7, 0.15 / 7)]))
+    ticks = [letters[i : i + 1000] for i in range(0, 100_000, 1000)]
+    truth = query.encode_run([], ticks)[0].sum(axis=0)
+    release = Stream(query, Budget(1.0, 1e-6), 100, noise="insecure-float", seed=3).run(ticks)[-1]
+    listed = release.supported()
+    filtered = np.zeros(query.cells)
+    for key in listed:
+        filtered[query.cell(key.key)] = key.value
+    assert 20 < len(listed) < 400
+    assert all(truth[query.cell(key.key)] > 0 for key in listed)
+    assert np.abs(filtered - truth).sum() < 0.5 * np.abs(release.values - truth).sum()

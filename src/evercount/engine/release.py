@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_number
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import laplace_factor
 from evercount.engine.error_model import ErrorModel, coarse, interval_factor
@@ -25,7 +26,7 @@ from evercount.queries.base import Query
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.cuts.cut_graph import CutGraph, CutValue
 from evercount.queries.cuts.cut_query import Cuts
-from evercount.queries.top_keys import RankErrors, TopKey
+from evercount.queries.top_keys import RankErrors, TopKey, supported_keys
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,6 +110,31 @@ class Release:
         `confidence` is that the key belongs to the true k largest (`TopKey`).
         """
         return self.query.top(self.values, self._run.rank_errors(self._index), k, level)
+
+    def supported(self, threshold: float | None = None, level: float = 0.95) -> list[TopKey]:
+        """All labels whose published number passes a public threshold: the support filter for words and large keys.
+
+        Most words of a large alphabet never occur, and their noise would drown the others. The default threshold is the
+        interval's half-width over all outputs: then with probability at least `level` every label that is listed has
+        truly occurred.
+
+        Args:
+            threshold: Least noisy number; None for the default.
+            level: Probability that all intervals of this tick hold at once.
+
+        Returns:
+            The labels that pass, largest number first, with intervals as in `top`.
+        """
+        if threshold is not None:
+            threshold = check_number("threshold", threshold)
+        return supported_keys(list(self.labels), self.values, self._run.rank_errors(self._index), threshold, level)
+
+    def consistent(self) -> FloatArray:
+        """Published numbers moved to the nearest ones that are possible, for `DegreeHistogram` and `DegreeSequence`.
+
+        They are post-processed, so `std` and `interval` do not apply; they are closer to the truth.
+        """
+        return self.query.consistent(self.values)
 
     def graph(self) -> CutGraph:
         """The released weighted graph of a `Cuts` stream."""

@@ -217,6 +217,16 @@ class Query(ABC):
         """Noisy sums that give these published numbers and stds: for releases of snapshots that kept stds only."""
         raise NotImplementedError
 
+    def consistent(self, values: FloatArray) -> FloatArray:
+        """The nearest values, one tick's, that a real state of the world could have; post-processing.
+
+        Raises:
+            ParameterError: Where the query has no such form.
+        """
+        raise ParameterError(
+            f"{self.name!r} has no consistent form: only degree histograms and degree sequences have one"
+        )
+
     def top(self, values: FloatArray, errors: RankErrors, k: int | None, level: float) -> list[TopKey]:
         """The k largest published numbers (1 by default) with intervals and confidences: see `TopKey`."""
         return top_keys(

@@ -72,6 +72,21 @@ def top_keys(labels: list[str], values: FloatArray, errors: RankErrors, k: int, 
     return keys
 
 
+def supported_keys(
+    labels: list[str], values: FloatArray, errors: RankErrors, threshold: float | None, level: float
+) -> list[TopKey]:
+    """All keys whose value passes the threshold, largest first; by default that of the widest interval.
+
+    **Guarantee.** With probability ≥ level every listed key has a true number above threshold − half, half being half the
+    width of its interval; by default above 0, so it has truly occurred. Keys that are not listed are best taken as 0.
+    Proof: `histogram.proof.md`, "Selected keys": the intervals hold at once. Test:
+    tests/queries/test_queries_top.py::test_supported_keys_have_occurred.
+    """
+    least = float(errors.cells.half(level, errors.count).max()) if threshold is None else threshold
+    passed = int(np.sum(values > least))
+    return top_keys(labels, values, errors, passed, level)
+
+
 def range_tail(numbers: int, apart: float) -> float:
     """P(largest − smallest > apart) for this number of independent standard normals.
 
