@@ -159,17 +159,19 @@ def test_supported_keys_have_occurred() -> None:
 
 
 def test_support_filter_of_words() -> None:
-    """10^5 letters in 100 ticks: filtered words have a far smaller total error than all words."""
+    """10^5 letters of a skewed alphabet of 26 in 50 ticks: filtered words have a fifth of the total error of all words."""
     rng = np.random.default_rng(1)
-    query = Substrings("abcdefghij", 3)
-    letters = "".join(rng.choice(list("abcdefghij"), 100_000, p=np.r_[[0.4, 0.3, 0.15], np.full(7, 0.15 / 7)]))
-    ticks = [letters[i : i + 1000] for i in range(0, 100_000, 1000)]
+    alphabet = "abcdefghijklmnopqrstuvwxyz"
+    query = Substrings(alphabet, 3)
+    chance = 1 / np.arange(1, 27) ** 1.5
+    letters = "".join(rng.choice(list(alphabet), 100_000, p=chance / chance.sum()))
+    ticks = [letters[i : i + 2000] for i in range(0, 100_000, 2000)]
     truth = query.encode_run([], ticks)[0].sum(axis=0)
-    release = Stream(query, Budget(1.0, 1e-6), 100, noise="insecure-float", seed=3).run(ticks)[-1]
+    release = Stream(query, Budget(1.0, 1e-6), 50, noise="insecure-float", seed=3).run(ticks)[-1]
     listed = release.supported()
     filtered = np.zeros(query.cells)
     for key in listed:
         filtered[query.cell(key.key)] = key.value
-    assert 20 < len(listed) < 400
+    assert sum(len(key.key) == 3 for key in listed) > 40
     assert all(truth[query.cell(key.key)] > 0 for key in listed)
-    assert np.abs(filtered - truth).sum() < 0.5 * np.abs(release.values - truth).sum()
+    assert np.abs(filtered - truth).sum() < 0.2 * np.abs(release.values - truth).sum()
