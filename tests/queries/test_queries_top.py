@@ -159,7 +159,7 @@ def test_supported_keys_have_occurred() -> None:
 
 
 def test_support_filter_of_words() -> None:
-    """10^5 letters of a skewed alphabet of 26 in 50 ticks: filtered words have a fifth of the total error of all words."""
+    """10^5 letters of a skewed alphabet of 26 in 50 ticks: the filter leaves a fifth of the total error."""
     rng = np.random.default_rng(1)
     alphabet = "abcdefghijklmnopqrstuvwxyz"
     query = Substrings(alphabet, 3)

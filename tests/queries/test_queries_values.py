@@ -376,6 +376,34 @@ def test_consistent_degrees_are_possible_and_closer() -> None:
         Stream(Count(), BUDGET, 4).step(1).consistent()
 
 
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_triangles_with_a_promise_per_edge(adjacency: Adjacency) -> None:
+    """All streams of 4 and 5 updates on 4 vertices: no neighbours that keep the promise beat the smaller claim."""
+    query = Triangles(4, max_per_edge=1)
+    assert query.squared_sensitivity(adjacency) == (1 if adjacency == "add-remove" else 2)
+    report = audit_sensitivity(query, np.eye(3), adjacency, 3, steps=4, budget=50_000)
+    assert report.holds
+    edges = list(itertools.combinations(range(4), 2))
+    assert neighbours_apart(query, edges, 5, adjacency) == query.squared_value_sensitivity(adjacency) == 1
+    loose = Triangles(4, max_degree=3)
+    assert neighbours_apart(loose, edges, 5, adjacency) == 4, "without the promise the claim would be wrong"
+
+
+def test_the_promise_per_edge_is_checked_before_anything_changes() -> None:
+    query = Triangles(5, "mixed", max_per_edge=1)
+    state = query.initial_state()
+    assert query.encode(state, [(0, 1, 1), (1, 2, 1), (0, 2, 1)])[0].tolist() == [1]
+    before = json.dumps(query.dump_state(state))
+    for tick in ([(0, 3, 1), (1, 3, 1)], [(0, 3, 1), (2, 4, 1), (2, 3, 1)]):
+        with pytest.raises(InputError, match="max_per_edge=1"):
+            query.encode(state, tick)
+        assert json.dumps(query.dump_state(state)) == before
+    assert query.encode(state, [(0, 1, -1), (0, 3, 1), (2, 3, 1)])[0].tolist() == [0]
+    for wrong in ({"stream": "delete", "initial_edges": [(0, 1)]}, {"max_degree": 2, "enforce_degree": True}):
+        with pytest.raises(ParameterError, match="max_per_edge"):
+            Triangles(4, max_per_edge=1, **wrong)  # type: ignore[arg-type]
+
+
 def test_users_under_replace_where_nothing_is_promised() -> None:
     budget = Budget(1.0, 1e-6, adjacency="replace", unit="user", max_events=3)
     sigma = Stream(Matching(6, "mixed"), budget, 16, noise="insecure-float", seed=1).sigma

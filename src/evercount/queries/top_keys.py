@@ -78,7 +78,7 @@ def supported_keys(
     """All keys whose value passes the threshold, largest first; by default that of the widest interval.
 
     **Guarantee.** With probability ≥ level every listed key has a true number above threshold − half, half being half
-    the width of its interval; by default above 0, so it has truly occurred. Keys that are not listed are best taken as 0.
+    the width of its interval; by default above 0, so it has truly occurred. Keys that are not listed count as 0.
     Proof: `histogram.proof.md`, "Selected keys": the intervals hold at once. Test:
     tests/queries/test_queries_top.py::test_supported_keys_have_occurred.
     """
