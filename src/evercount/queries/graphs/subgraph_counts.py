@@ -89,7 +89,8 @@ class Triangles(GraphQuery):
     """Number of triangles.
 
     `max_per_edge` = K promises that no edge ever lies in more than K triangles: then K takes the place of D − 1, and no
-    degree needs to be promised. An update that breaks the promise is refused. Guarantee: see GraphQuery; one edge lies in at most min(D − 1, K) triangles.
+    degree needs to be promised. An update that breaks the promise is refused. Guarantee: see GraphQuery; one edge lies
+    in at most min(D − 1, K) triangles.
 
     >>> Triangles(1000, max_per_edge=3).squared_sensitivity("add-remove")
     9.0
@@ -110,8 +111,8 @@ class Triangles(GraphQuery):
             _whole("max_per_edge", self.max_per_edge, 1, self.vertices)
             if self.stream == "delete" or self.enforce_degree:
                 raise ParameterError(
-                    "max_per_edge is a promise about edges that come: leave it out where edges only go, and where degrees are "
-                    "enforced"
+                    "max_per_edge is a promise about edges that come: leave it out where edges only go, and where "
+                    "degrees are enforced"
                 )
         if self.vertices < 3 or self.degree_bound < 2:
             raise ParameterError(
