@@ -35,6 +35,7 @@ from evercount.queries import (
     TopK,
     Triangles,
     Window,
+    WindowOf,
 )
 from evercount.sparse.sparse_count import SparseCount
 
@@ -70,5 +71,6 @@ __all__ = [
     "TopK",
     "Triangles",
     "Window",
+    "WindowOf",
     "__version__",
 ]

@@ -16,7 +16,7 @@ from evercount.mechanisms.laplace_noise import build_pure_for
 from evercount.privacy import Budget
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.graphs.graph_query import GraphQuery
-from evercount.queries.window import Window
+from evercount.queries.window import WindowQuery
 
 POSTPROCESSES = ("nonnegative", "integer", "monotone")
 
@@ -28,7 +28,7 @@ def choose_engine(
 
     Without a name it is `direct` where one event moves values so little that its exact worst error is smaller.
     """
-    if isinstance(query, Window):
+    if isinstance(query, WindowQuery):
         if name is not None:
             raise ParameterError("a Window chooses its own factorisation; choose its method instead")
         query = query.resolved(horizon, pure)

@@ -344,18 +344,20 @@ class Releases:
         return float(ordered[rank]) if rank < runs else float("inf")
 
     def between(self, earlier: int, later: int) -> tuple[Any, Any]:
-        """(value, std): the published count in ticks earlier+1 … later, with its own exact error."""
+        """(value, std): what came in ticks earlier+1 … later, with its own exact error.
+
+        Of sums and counts the sum over those ticks, of averages per tick their average, of graph statistics their
+        change. Windows and averages per event are refused with the reason.
+        """
         last = self.first_tick + len(self) - 1
         if not all(isinstance(tick, int | np.integer) for tick in (earlier, later)):
             raise ParameterError(f"between needs two whole ticks, got {earlier!r} and {later!r}")
         if not (earlier == 0 == self.first_tick - 1 or self.first_tick <= earlier) or not earlier <= later <= last:
             raise ParameterError(f"between needs {self.first_tick} ≤ earlier ≤ later ≤ {last}, got {earlier}, {later}")
-        if self._errors.query.memory or type(self._errors.query).decode_run is not Query.decode_run:
-            raise ParameterError("differences of ticks are offered for running counts and sums")
-        low = self._values[earlier - self.first_tick] if earlier else np.zeros(self._values.shape[1])
-        value = self._values[later - self.first_tick] - low if later else low
-        std = (self._errors.between(earlier, later) if later > earlier else 0.0) * np.ones(len(value))
-        std = std * np.atleast_1d(self._errors.query.output_norms())
+        first = self.query.before_first()
+        low, high = (self._values[tick - self.first_tick] if tick else first for tick in (earlier, later))
+        value, weight = self.query.between(earlier, later, low, high)
+        std = (self._errors.between(earlier, later) if later > earlier else 0.0) * weight
         return (float(value[0]), float(std[0])) if len(value) == 1 else (value, std)
 
     def _squeeze(self, array: FloatArray) -> FloatArray:

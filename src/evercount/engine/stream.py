@@ -34,7 +34,7 @@ from evercount.privacy import Budget
 from evercount.queries.base import Query
 from evercount.queries.counts import Count
 from evercount.queries.user_cap import UserState, cap_per_user, initial_users
-from evercount.queries.window import Window
+from evercount.queries.window import WindowQuery
 
 CHUNK = 1 << 18
 """Numbers of a run that are processed at a time."""
@@ -420,7 +420,7 @@ class Stream:
         stream.query = query
         stream.horizon = data["horizon"]
         stream.budget = Budget.from_dict(data["budget"])
-        name = None if isinstance(query, Window) else data["factorization"]
+        name = None if isinstance(query, WindowQuery) else data["factorization"]
         _, stream.factorization = choose_engine(query, stream.horizon, name, stream.budget.pure)
         stream.postprocess = check_postprocess(data["postprocess"])
         if data["noise"]["name"] not in NOISES:

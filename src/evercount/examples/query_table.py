@@ -37,6 +37,7 @@ from evercount import (
     TopK,
     Triangles,
     Window,
+    WindowOf,
 )
 from evercount.queries.base import Query
 
@@ -108,6 +109,7 @@ def examples() -> list[Example]:
         Example("Average(0, 4)", Average(0, 4), values),
         Example('Average(0, 4, per="event")', Average(0, 4, per="event"), values),
         Example("Window(10)", Window(10), counts),
+        Example("WindowOf(Histogram(50), 10)", WindowOf(Histogram(50), 10), keys),
         Example("Histogram(50)", Histogram(50), keys),
         Example("TopK(50, k=5)", TopK(50, k=5), keys, 4),
         Example('Substrings("abcd", 3)', Substrings("abcd", 3), letters, 4 + 16),

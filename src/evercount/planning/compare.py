@@ -28,8 +28,8 @@ from evercount.factorizations.laplace_trees import (
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.privacy.budget import Calibration
-from evercount.queries import Count, Query, Window
-from evercount.queries.window import Method, largest
+from evercount.queries import Count, Query
+from evercount.queries.window import Method, WindowQuery, largest
 
 LARGEST_OPTIMAL = 64
 """`optimal` is part of a plan up to this horizon (it takes seconds beyond); ask for it by name above."""
@@ -288,7 +288,7 @@ def _candidates(
     query: Query, budget: Budget, horizon: int | None, names: tuple[str, ...] | None
 ) -> list[tuple[str, Query, str | None, Calibration]]:
     """(label, query with its method settled, factorisation, calibration) of every row."""
-    if isinstance(query, Window):
+    if isinstance(query, WindowQuery):
         if names is not None:
             raise ParameterError(
                 f"a window has methods of its own, and no mechanism {', '.join(map(repr, names))}: choose its method, "
@@ -296,10 +296,7 @@ def _candidates(
             )
         several: tuple[Method, ...] = ("nodes",) if budget.pure else WINDOW_METHODS
         methods = several if query.method == "auto" else (query.method,)
-        return [
-            (f"window: {method}", Window(query.width, method, query.max_per_tick), None, budget.calibration)
-            for method in methods
-        ]
+        return [(f"window: {method}", query.with_method(method), None, budget.calibration) for method in methods]
     if names is None and budget.pure:
         names = PURE_ENDLESS if horizon is None else PURE
     if names is None:

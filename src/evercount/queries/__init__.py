@@ -16,7 +16,7 @@ from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
 from evercount.queries.histogram import Histogram, TopK
 from evercount.queries.prefix import PrefixQuery
 from evercount.queries.substrings import Substrings
-from evercount.queries.window import Window
+from evercount.queries.window import Window, WindowOf
 
 QUERIES: dict[str, type[Query]] = {
     kind.name: kind
@@ -25,6 +25,7 @@ QUERIES: dict[str, type[Query]] = {
         Sum,
         Average,
         Window,
+        WindowOf,
         Histogram,
         TopK,
         Substrings,
@@ -99,6 +100,7 @@ __all__ = [
     "TopK",
     "Triangles",
     "Window",
+    "WindowOf",
     "build_query",
     "check_is_query",
 ]

@@ -217,6 +217,24 @@ class Query(ABC):
         """Noisy sums that give these published numbers and stds: for releases of snapshots that kept stds only."""
         raise NotImplementedError
 
+    def before_first(self) -> FloatArray:
+        """What would be published before the first tick, without noise; public."""
+        return np.zeros(self.outputs)
+
+    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(change, weight): what is published for ticks earlier+1 … later, given the published numbers at both ends.
+
+        `weight` × the std of a cell's change is the std of each output's change.
+
+        Raises:
+            ParameterError: With the reason, where published numbers do not tell.
+        """
+        if self.memory or type(self).decode_run is not Query.decode_run:
+            raise ParameterError(
+                f"{self.name!r} is not a sum over ticks, so two releases do not tell what came between"
+            )
+        return high - low, np.ones(len(low)) * self.output_norms()
+
     def consistent(self, values: FloatArray) -> FloatArray:
         """The nearest values, one tick's, that a real state of the world could have; post-processing.
 

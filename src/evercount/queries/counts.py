@@ -263,6 +263,16 @@ class Average(Sum):
         events = np.maximum(noisy[:, 1], 1.0)
         return np.clip(self._mid * self._grid + noisy[:, 0] / events, self.lo, self.hi)[:, np.newaxis]
 
+    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """See `Query`: the average over those ticks."""
+        if self.per == "event":
+            raise ParameterError(
+                "a released average per event does not tell its number of events, so nothing can be said of the ticks "
+                "between two releases; stream a Sum and a Count instead"
+            )
+        ticks = max(later - earlier, 1)
+        return (later * high - earlier * low) / ticks, np.ones(1) / ticks
+
     def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:
         """See `Query`."""
         return ((ticks, 1.0 / ticks if self.per == "tick" else np.ones(len(ticks))),)

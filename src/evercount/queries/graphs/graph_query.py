@@ -234,6 +234,14 @@ class GraphQuery(Query):
         """One row of `decode_run`."""
         return self.decode_run(tick, noisy[np.newaxis]).ravel()
 
+    def before_first(self) -> FloatArray:
+        """See `Query`: the start graph."""
+        return self.decode(0, np.zeros(self.cells))
+
+    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """See `Query`: the change of the statistic; `decode` is linear up to the public start."""
+        return high - low, np.ones(self.outputs) * self.output_norms()
+
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """Add the public value of the start graph."""
         return noisy + self.start_values
