@@ -63,7 +63,8 @@ def save(axes: Axes, target: str | Path) -> None:
 def band_plot(
     ticks: IntArray,
     values: FloatArray,
-    half: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
     labels: Sequence[str],
     caption: str,
     target: str | Path | Axes | None = None,
@@ -73,7 +74,8 @@ def band_plot(
     Args:
         ticks: The ticks, (n,).
         values: The published numbers, (n, outputs).
-        half: The half-widths of the bands, (n, outputs).
+        low: The lower ends of the bands, (n, outputs).
+        high: Their upper ends, (n, outputs).
         labels: A label for each output.
         caption: The title.
         target: A file to write, axes to draw on, or None for new axes.
@@ -88,9 +90,9 @@ def band_plot(
     axes: Axes = new_axes() if target is None or isinstance(target, str | Path) else target
     keep = np.unique(np.linspace(0, max(len(ticks) - 1, 0), min(len(ticks), MOST_PLOTTED_TICKS)).astype(np.int64))
     for i, label in enumerate(labels):
-        x, y, h = ticks[keep], values[keep, i], half[keep, i]
-        (line,) = axes.plot(x, y, linewidth=1.4, label=label)
-        axes.fill_between(x, y - h, y + h, color=line.get_color(), alpha=0.2, linewidth=0)
+        x = ticks[keep]
+        (line,) = axes.plot(x, values[keep, i], linewidth=1.4, label=label)
+        axes.fill_between(x, low[keep, i], high[keep, i], color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set_xlabel("tick")
     axes.set_ylabel("published number")
     axes.set_title(caption, fontsize=9, loc="left")

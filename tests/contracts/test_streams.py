@@ -50,6 +50,7 @@ def ticks_of(query: Query, number: int = TICKS) -> list[Any]:
     known = universe(query)
     events = list(known.events)
     if query.initial_state() is not None and query.event_columns is None and len(events) > 3:
+        events = list({tuple(event[:2]) if isinstance(event, tuple) else event: event for event in events}.values())
         draw.shuffle(events)
         chosen = [[events.pop()] if events and draw.random() < 0.7 else [] for _ in range(number)]
     else:

@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Histogram, Stream, Sum, Window
+from evercount import Average, Budget, Components, Count, Histogram, Matching, Stream, Sum, Window
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS
 
@@ -53,10 +53,31 @@ def test_between_refuses_what_it_cannot_do():
     for bad in ((-1, 3), (5, 4), (3, 11)):
         with pytest.raises(ParameterError):
             r.between(*bad)
-    with pytest.raises(ParameterError, match="running counts"):
+    with pytest.raises(ParameterError, match="overlap"):
         Stream(Window(3), BUDGET, 10).run([1] * 10).between(1, 4)
-    with pytest.raises(ParameterError, match="running counts"):
-        Stream(Average(), BUDGET, 10).run([1] * 10).between(1, 4)
+    with pytest.raises(ParameterError, match="number of events"):
+        Stream(Average(per="event"), BUDGET, 10).run([[1]] * 10).between(1, 4)
+
+
+def test_between_of_averages_and_graphs():
+    """500 streams each: the mean is what came between, and the stated std is that of the numbers."""
+    ticks = [[1.0]] * 4 + [[0.5]] * 6
+    edges = [[(0, i)] for i in range(1, 11)]
+    cases = [
+        (Average(0, 1, 0.5), ticks, (4, 10), 0.5),
+        (Average(0, 1, 0.5), ticks, (0, 4), 1.0),
+        (Components(12), edges, (2, 7), -5.0),
+        (Components(12), edges, (0, 10), -10.0),
+        (Matching(12), edges, (0, 10), 1.0),
+    ]
+    for query, data, span, expected in cases:
+        found = [
+            Stream(query, Budget(8.0, 1e-6), 10, noise="insecure-float", seed=seed).run(data).between(*span)
+            for seed in range(500)
+        ]
+        values, std = np.asarray([value for value, _ in found]), found[0][1]
+        assert values.mean() == pytest.approx(expected, abs=5 * std / np.sqrt(500))
+        assert values.std() / std == pytest.approx(1, abs=5 / np.sqrt(1_000))
 
 
 def test_release_of_one_and_of_many_outputs():

@@ -25,6 +25,7 @@ from evercount.queries.graphs import (
     SpanningForest,
     Triangles,
 )
+from evercount.queries.graphs.maximum_matching import MatchingTracker
 
 KINDS = ("insert", "delete", "ignore-duplicates", "ignore-absent")
 DELETING = ("delete", "ignore-absent")
@@ -115,6 +116,28 @@ def test_increments_match_networkx(name: str, kind: str) -> None:
             assert query.decode(1, sums).tolist() == oracle(query, present)
             if draw.random() < 0.2:
                 state = query.load_state(json.loads(json.dumps(query.dump_state(state))))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_matching_stays_maximum_while_edges_come_and_go(seed: int) -> None:
+    """Random updates, also repeated removals of what was just inserted; after each one the matching is legal."""
+    draw = random.Random(seed)
+    n, removals = draw.choice([5, 6, 8, 10, 14]), draw.choice([0.0, 0.2, 0.45])
+    tracker, graph, row = MatchingTracker(), nx.Graph(), [0]
+    for _ in range(60):
+        edges = sorted(graph.edges)
+        if edges and draw.random() < removals:
+            u, v = edges[draw.randrange(len(edges))]
+            graph.remove_edge(u, v)
+            tracker.remove(u, v, row)
+        else:
+            u, v = sorted(draw.sample(range(n), 2))
+            if graph.has_edge(u, v):
+                continue
+            graph.add_edge(u, v)
+            tracker.insert(u, v, 1, row)
+        assert row[0] == len(nx.max_weight_matching(graph, maxcardinality=True)) == len(tracker.mate) // 2
+        assert all(tracker.mate[b] == a and graph.has_edge(a, b) for a, b in tracker.mate.items())
 
 
 def test_matching_stays_maximum_through_blossoms() -> None:

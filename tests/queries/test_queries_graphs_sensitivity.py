@@ -24,7 +24,7 @@ from evercount.queries.graphs import (
     SpanningForest,
     Triangles,
 )
-from evercount.queries.graphs.graph_query import Reach
+from evercount.queries.graphs.reach import Reach
 
 K4 = list(itertools.combinations(range(4), 2))
 TRIANGLE = [(0, 1, 1), (0, 2, 2), (1, 2, 2)]

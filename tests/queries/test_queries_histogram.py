@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Budget, Stream
 from evercount.audit.neighbours import all_neighbours, worst_pair
 from evercount.errors import InputError, ParameterError, TooLarge
 from evercount.queries.histogram import Histogram, TopK
@@ -190,46 +189,3 @@ def test_the_papers_value_is_beaten() -> None:
     assert worst_pair(Histogram(3), all_neighbours([0, 1, 2], 2, "replace")).value == 2 > 1
     signed = Histogram(2, removals=True)
     assert worst_pair(signed, all_neighbours([{0: 1}, {0: -1}, {1: 1}], 2, "replace")).value == 4 > 1
-
-
-# -- top k -----------------------------------------------------------------------------------------------------
-
-
-def test_top_picks_the_largest() -> None:
-    query = TopK(["a", "b", "c"], 2, unknown="other")
-    assert query.outputs == query.cells == 4
-    assert query.top(np.array([1.5, 3.0, 3.0, 99.0])) == [("b", 3.0), ("c", 3.0)]
-    assert query.top(np.array([1.5, 3.0, -2.0, 0.0]), k=1) == [("b", 3.0)]
-    for k in (0, 4, 1.5):
-        with pytest.raises(ParameterError):
-            TopK(["a", "b", "c"], k, unknown="other")  # type: ignore[arg-type]
-    with pytest.raises(InputError):
-        query.top(np.zeros(3))
-
-
-def test_top_values_obey_the_simultaneous_bound() -> None:
-    rng = np.random.default_rng(5)
-    query = TopK(20, 5)
-    beaten_per_cell = 0
-    for _ in range(200):
-        true = np.sort(rng.integers(0, 30, 20))[::-1].astype(float)
-        noise = rng.normal(0, 4, 20)
-        bound = np.abs(noise).max()
-        for rank, (label, value) in enumerate(query.top(true + noise)):
-            assert abs(value - true[int(label)]) <= bound + 1e-9
-            assert abs(value - true[rank]) <= bound + 1e-9
-            beaten_per_cell += rank == 0 and value - true[int(label)] > 1.645 * 4
-    # a one-sided 95 % interval of one cell fails far more often than 1 in 20 for the winner
-    assert beaten_per_cell > 20
-
-
-def test_a_release_of_top_k_gives_k_keys() -> None:
-    stream = Stream(TopK(["a", "b", "c", "d"], k=3), Budget(1.0, 1e-9), 4)
-    release = stream.step(["a", "b"])
-    assert len(release.top()) == 3
-    assert len(release.top(2)) == 2
-    plain = Stream(Histogram(["a", "b"]), Budget(1.0, 1e-9), 4).step(["a"])
-    assert len(plain.top()) == 1
-    for k in (0, -1, 1.5):
-        with pytest.raises(ParameterError):
-            plain.top(k)

@@ -194,6 +194,7 @@ def test_smaller_claim_is_used_only_where_it_is_proved() -> None:
 @pytest.mark.parametrize("budget", [Budget(1.0, 1e-6), Budget(1.0, 1e-6, unit="user", max_events=3)], ids=str)
 def test_streams_are_calibrated_to_the_smaller_claim(budget: Budget) -> None:
     for horizon in (64, None):
-        stream = Stream(Matching(40), budget, horizon, noise="insecure-float", seed=1)
+        name = None if horizon is None else "balanced"
+        stream = Stream(Matching(40), budget, horizon, name, noise="insecure-float", seed=1)
         expected = budget.noise_multiplier() * budget.max_events * np.sqrt(40) * stream.factorization.column_norm
         assert stream.sigma == pytest.approx(expected, rel=1e-9)

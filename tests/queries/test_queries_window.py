@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evercount import Budget, Stream, Window
+from evercount import Average, Budget, Count, Edges, Histogram, Stream, Substrings, Sum, TopK, Window, WindowOf
+from evercount.errors import ParameterError
 from evercount.factorizations import Balanced, factorization
+from evercount.queries.base import Query
 from evercount.queries.window import Method, largest, window_errors
 
 METHODS: tuple[Method, ...] = ("difference", "periods", "inputs")
@@ -108,3 +110,50 @@ def test_interpolated_stds_are_as_close_as_the_limits_say() -> None:
     ticks = np.unique(np.concatenate([np.arange(90, 130), np.linspace(1, 5000, 60).astype(np.int64)]))
     exact = stream.std(ticks)[:, 0]
     assert np.abs(many[ticks - 1] / exact - 1).max() < 2e-5
+
+
+WINDOWS: list[tuple[Query, list[object]]] = [
+    (Sum(0, 4, 0.5), [[1, 2.5], [], [4], [0.5, 0.5], [3], [2]] * 3),
+    (Histogram(3, max_keys_per_event=2), [[0, (1, 2)], [1], [], [2, 2], [0], [1, 1]] * 3),
+    (TopK(["a", "b", "c"], k=2), [["a"], ["a", "b"], ["c"], [], ["b", "b"], ["a"]] * 3),
+    (Substrings("ab", 2), ["ab", "a", "bb", "", "ba", "a"] * 3),
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("number", range(len(WINDOWS)))
+def test_windows_of_other_queries(number: int, method: Method) -> None:
+    """Without noise a window is the sum of its ticks; the stated std is that of 400 numbers; S is that of the query."""
+    inside, ticks = WINDOWS[number]
+    query = WindowOf(inside, 4, method)
+    rows = inside.encode_run(inside.initial_state(), ticks)[0] * inside.grid
+    truth = np.stack([rows[max(0, t - 3) : t + 1].sum(axis=0) for t in range(len(rows))])
+    for adjacency in ("add-remove", "replace"):
+        assert query.squared_sensitivity(adjacency) == inside.squared_sensitivity(adjacency)
+    quiet = Stream(query, Budget(60.0, 0.5), len(ticks), noise="insecure-float", seed=1).run(ticks)
+    assert np.abs(quiet.rows - truth).max() < 4
+    found = [
+        Stream(query, Budget(1.0, 1e-6), len(ticks), noise="insecure-float", seed=seed).run(ticks)
+        for seed in range(400 // query.cells + 1)
+    ]
+    errors = np.stack([(run.rows - truth) / run.std_all for run in found])
+    spread = errors[:, [0, 3, 4, 9, 17]].std(axis=(0, 2))
+    assert np.abs(spread - 1).max() < 5 / np.sqrt(2 * 400)
+
+
+def test_windows_of_other_queries_resolve_restore_and_refuse() -> None:
+    inside = TopK(["a", "b", "c"], k=2)
+    stream = Stream(WindowOf(inside, 3), Budget(4.0, 1e-6), 12)
+    first = [stream.step(["a"] * 30 + ["b"] * 9) for _ in range(5)]
+    assert [key.key for key in first[-1].top()] == ["a", "b"]
+    again = Stream.restore(stream.snapshot())
+    assert again.query == stream.query
+    assert again.step(["c"]).values.tolist() == stream.step(["c"]).values.tolist()
+    pure = Stream(WindowOf(Histogram(3), 3), Budget(4.0, 0.0), 12).run([[0, 1]] * 12)
+    assert pure.rows.shape == (12, 3)
+    assert Window(3, max_per_tick=9).with_method("inputs") == Window(3, "inputs", 9)
+    for wrong in (Average(), Edges(4), Window(3), 5):
+        with pytest.raises(ParameterError, match="running sums"):
+            WindowOf(wrong, 3)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="Window"):
+        WindowOf(Count(), 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from evercount import bounds
 from evercount.privacy import Budget
 from evercount.privacy.gaussian import paper_multiplier
 from evercount.reproduce.attack_items import OURS, fresh_noise
+from evercount.reproduce.reduction_items import REDUCTIONS, true_answers
 from evercount.reproduce.registry import ITEMS
 from evercount.reproduce.runner import Options, run_items
 
@@ -167,3 +169,20 @@ def test_the_index_names_every_item_and_its_pictures(records: dict[str, Record],
         assert record["verdict"] in text
         for name in record["figures"]:
             assert (f"{record['item']}/{name}" in text) == name.endswith(".png")
+
+
+def test_reductions_give_counts_and_keep_neighbours(records: dict[str, Record]) -> None:
+    found = rows(records, "reductions", "reductions")
+    assert {row["harder problem"] for row in found} == {"counting", "substrings", "smallest cut"}
+    for row in found:
+        assert row["answers that are the running counts"] == row["neighbours that stay neighbours"] == row["inputs"]
+        assert row["our worst std for the harder problem"] >= row["lower bound for the easier problem"]
+
+
+def test_a_wrong_reduction_is_caught() -> None:
+    """Planted: edges inside the clique, which is complete already, do not count."""
+    right = next(reduction for reduction in REDUCTIONS if reduction.harder == "smallest cut")
+    bits = np.ones(6, np.int64)
+    wrong = replace(right, stream=lambda ones: [[(0, t + 1, 1)] for t in range(len(ones))])
+    assert true_answers(right, bits).tolist() == [1, 2, 3, 4, 5, 6]
+    assert true_answers(wrong, bits).tolist() == [0] * 6

@@ -126,7 +126,7 @@ def test_texts_that_look_like_others_are_refused_at_every_door(client: httpx.Cli
     users = {**COUNT, "name": "users", "budget": {**BUDGET, "unit": "user", "max_events": 2}}
     client.post("/v1/streams", json=users, headers=HEADERS).raise_for_status()
     asked: list[tuple[str, Any]] = [
-        ("/v1/streams", {**COUNT, "name": "new", "description": text}),
+        ("/v1/streams", {**COUNT, "name": "new", "description": text.replace("\n", "\t")}),  # lines are legal there
         ("/v1/streams", {**COUNT, "name": "new", "query": keys}),
         ("/v1/streams", {**COUNT, "name": "new", "query": letters}),
         ("/v1/streams", {**COUNT, "name": text}),
@@ -195,7 +195,7 @@ def test_an_outage_names_no_host_and_hides_no_stream(
             client.post("/v1/streams/open/events", json=[1], headers=HEADERS).status_code == 200 for _ in range(200)
         )
         assert client.get("/v1/streams/never", headers=HEADERS).status_code == 404
-    assert "the store fails: StoreError" in caplog.text
+    assert "the store fails" in caplog.text
 
 
 def test_streams_do_not_vanish_while_the_store_is_loaded_again(client: httpx.Client, service: Service) -> None:

@@ -207,7 +207,9 @@ def test_a_leak_would_be_seen(
     facts, page, encode = Service.facts, Service.metrics_page, Service.encode
 
     def told(self: Service, live: Any) -> dict[str, Any]:
-        return facts(self, live) | {"level": 0.95 + len(live.stream._totals) + float(live.stream._totals.sum())}
+        return facts(self, live) | {
+            "level": 0.95 + len(live.stream._state.totals) + float(live.stream._state.totals.sum())
+        }
 
     async def logged(self: Service, function: Any, *arguments: Any, **named: Any) -> Any:
         logging.getLogger("evercount.service").debug("a batch")

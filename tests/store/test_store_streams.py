@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from evercount.declare.schedule import instant_of
 from evercount.errors import EventRefused, HorizonReached, InputError, ParameterError, StoreError, UnknownName
 from evercount.noise import Secret
 from evercount.store import Accepted, Batch, Conflict, Store, StreamDeclaration, TooEarly
@@ -132,11 +133,13 @@ def test_late_and_early_events(opened: Open, late: str, wanted: list[int]) -> No
     live = declare(store, table)
     store.close_ticks(live, 2, 0.0)
     now = START + 2.5 * 3600
-    times = [START + 1.9 * 3600, START + 2.1 * 3600, float("nan")]
+    times = [instant_of(START + 1.9 * 3600), instant_of(START + 2.1 * 3600), None]
     assert accept(store, batch(table, ["a", "a", "b"], times=times), now=now) == [Accepted(3, 3)]
     assert live.totals.tolist() == wanted
-    refused = accept(store, batch(table, ["a"], times=[START + 3 * 3600]), now=now)[0]
+    refused = accept(store, batch(table, ["a"], times=[instant_of(START + 3 * 3600)]), now=now)[0]
     assert isinstance(refused, TooEarly)
+    before = accept(store, batch(table, ["a"], times=[instant_of(START) - 1]), now=now)[0]
+    assert type(before) is InputError, "an event before the start is not legal at any door"
     assert live.totals.tolist() == wanted
     assert isinstance(accept(store, batch(table, ["a"]), now=START - 1)[0], TooEarly)
 

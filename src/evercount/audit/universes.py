@@ -12,6 +12,7 @@ from evercount.queries.base import Query
 from evercount.queries.counts import Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.graphs import GraphQuery
+from evercount.queries.window import WindowOf
 
 LARGEST_UNIVERSE = 100_000
 
@@ -49,6 +50,8 @@ def universe(query: Query) -> Universe:
         ends = (-1.0, 1.0) if query.weights == "signed" else (1.0,)
         events = tuple((u, v, w) for u, v in combinations(range(query.vertices), 2) for w in ends)
         return Universe(_bounded(events), replace_by_absent=True)
+    if isinstance(query, WindowOf):
+        return universe(query.of)
     if isinstance(query, Count):  # an event that counts, and one that does not
         return Universe((0, 1), tick=sum)
     parameters = query.parameters()
@@ -76,6 +79,8 @@ def _graph_universe(query: GraphQuery) -> Universe:
         edges = combinations(range(query.vertices), 2)
         limit = query.weight_limit
         events = tuple(edges) if limit is None else tuple((*e, w) for e in edges for w in range(1, limit + 1))
+        if query.stream == "mixed":
+            events = tuple((*edge, sign) for edge in events for sign in (1, -1))
     return Universe(_bounded(events), replace_by_absent=True)
 
 

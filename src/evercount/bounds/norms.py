@@ -159,6 +159,15 @@ def mathias_upper(T: Ticks) -> Values:
     return over_ticks(T, lambda t: 0.5 * _gamma_hat(t) + 0.5)
 
 
+def haagerup_upper(T: Ticks) -> Values:
+    """1 + ln T/π, the bound of Haagerup and of Kraus on the norm that triangular truncation can be factorised with.
+
+    **Guarantee.** It is at least Mathias' upper bound for every T, with equality at T = 1, so some factorisation, not
+    lower triangular, has at most this norm. Test: `tests/bounds/test_norms.py::test_haagerup_is_above_mathias`.
+    """
+    return over_ticks(T, lambda t: 1 + np.log(t) / math.pi)
+
+
 def nuclear_lower(T: Ticks) -> Values:
     """(1/T)·Σ_{k≤T} 1/(2 sin((2k−1)π/(4T+2))), nuclear norm over T: a better lower bound for every factorisation.
 

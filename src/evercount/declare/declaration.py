@@ -256,7 +256,8 @@ class StreamDeclaration:
 
     def started(self, start: int) -> StreamDeclaration:
         """The declaration with the start that the stream really has, in microseconds since 1970."""
-        return replace(self, schedule=replace(self.schedule, start=start))
+        with stored_texts():  # its texts were checked when it was declared
+            return replace(self, schedule=replace(self.schedule, start=start))
 
     def same_as(self, other: StreamDeclaration) -> bool:
         """Whether `other` declares this stream again, in every field; it may leave the start open."""

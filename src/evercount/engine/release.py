@@ -16,16 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count
+from evercount._validate import check_number
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import laplace_factor
 from evercount.engine.error_model import ErrorModel, coarse, interval_factor
 from evercount.errors import MissingExtra, ParameterError
 from evercount.factorizations import tick_grid
 from evercount.queries.base import Query
+from evercount.queries.cell_errors import CellErrors
 from evercount.queries.cuts.cut_graph import CutGraph, CutValue
 from evercount.queries.cuts.cut_query import Cuts
-from evercount.queries.histogram import TopK
+from evercount.queries.top_keys import RankErrors, TopKey, supported_keys
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,24 +93,48 @@ class Release:
         """(low, high) that holds the true number with probability at least `level`, for each output by itself.
 
         Post-processing to nonnegative or whole numbers keeps that true where the truth is such. A monotone release is
-        the largest number so far, so its interval has to hold for all ticks at once and is wider.
+        the largest number so far, so its interval has to hold for all ticks at once and is wider. The interval of an
+        average per event is not symmetric.
         """
-        half = self.half_widths(level)
-        if len(self.values) == 1:
-            return float(self.values[0] - half[0]), float(self.values[0] + half[0])
-        return self.values - half, self.values + half
+        low, high = (side[0] for side in self._run.limits(level, self._index))
+        return (float(low[0]), float(high[0])) if len(self.values) == 1 else (low, high)
 
     def half_widths(self, level: float = 0.95) -> FloatArray:
-        """Half the width of each output's interval."""
-        return self._run.half_widths(level, self._index)
+        """How far each output's interval reaches on either side; the larger side where they differ."""
+        return np.asarray(self._run.half_widths(level, self._index)[0])
 
-    def top(self, k: int | None = None) -> list[tuple[str, float]]:
-        """The k largest published numbers with their labels; k defaults to that of a `TopK`, else to 1."""
-        if isinstance(self.query, TopK):
-            return self.query.top(self.values, k)
-        k = check_count("k", 1 if k is None else k)
-        order = np.argsort(-self.values, kind="stable")[:k]
-        return [(self.labels[int(i)], float(self.values[i])) for i in order]
+    def top(self, k: int | None = None, level: float = 0.95) -> list[TopKey]:
+        """The k largest published numbers with their labels; k defaults to that of a `TopK`, else to 1.
+
+        The intervals of all numbers hold at once with probability at least `level`, and so for selected ones;
+        `confidence` is that the key belongs to the true k largest (`TopKey`).
+        """
+        return self.query.top(self.values, self._run.rank_errors(self._index), k, level)
+
+    def supported(self, threshold: float | None = None, level: float = 0.95) -> list[TopKey]:
+        """All labels whose published number passes a public threshold: the support filter for words and large keys.
+
+        Most words of a large alphabet never occur, and their noise would drown the others. The default threshold is the
+        interval's half-width over all outputs: then with probability at least `level` every label that is listed has
+        truly occurred.
+
+        Args:
+            threshold: Least noisy number; None for the default.
+            level: Probability that all intervals of this tick hold at once.
+
+        Returns:
+            The labels that pass, largest number first, with intervals as in `top`.
+        """
+        if threshold is not None:
+            threshold = check_number("threshold", threshold)
+        return supported_keys(list(self.labels), self.values, self._run.rank_errors(self._index), threshold, level)
+
+    def consistent(self) -> FloatArray:
+        """Published numbers moved to the nearest ones that are possible, for `DegreeHistogram` and `DegreeSequence`.
+
+        They are post-processed, so `std` and `interval` do not apply; they are closer to the truth.
+        """
+        return self.query.consistent(self.values)
 
     def graph(self) -> CutGraph:
         """The released weighted graph of a `Cuts` stream."""
@@ -143,12 +168,12 @@ class Releases:
         noise: str,
         guarantee: str,
         postprocessed: tuple[str, ...] = (),
-        scale: FloatArray | None = None,
+        sums: FloatArray | None = None,
     ) -> None:
         self.first_tick = first_tick
         self._values = values
         self._errors = errors
-        self._scale = scale
+        self._sums = sums
         self._parts: tuple[FloatArray, FloatArray, FloatArray] | None = None
         self.noise = noise
         self.guarantee = guarantee
@@ -204,8 +229,8 @@ class Releases:
             if not len(self):
                 return np.empty(shape), np.empty(shape), np.empty(shape)
             std, spread, slack = self._errors.errors(self.ticks)
-            if self._scale is not None:
-                std, spread, slack = (part[:, :1] * self._scale for part in (std, spread, slack))
+            if self._sums is not None:  # spread and slack stay those of a cell
+                std = std[:, :1] * self.query.output_scale(self._sums, self._values)
             if self._looks_back:  # the largest number so far has the largest error so far
                 before = [part.max(axis=0) for part in self._errors.errors(tick_grid(self.first_tick))]
                 std, spread, slack = (
@@ -221,15 +246,47 @@ class Releases:
         """Std before post-processing (monotone: the largest so far), always (ticks, outputs)."""
         return self._errors_all[0]
 
+    def limits(self, level: float, index: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """Lower and upper ends of the intervals of all ticks, or of one, shape (ticks, outputs)."""
+        part = slice(None) if index is None else slice(index, index + 1)
+        if self._sums is not None:
+            spread, slack = (error[part, :1] for error in self._errors_all[1:])
+            errors = CellErrors(spread, slack, self._errors.pure)
+            return self.query.interval(self._values[part], self._sums[part], errors, level)
+        half = self._symmetric(level, part)
+        return self._values[part] - half, self._values[part] + half
+
     def half_widths(self, level: float, index: int | None = None) -> FloatArray:
-        """Half-widths of the intervals: of one tick, or of all of them as (ticks, outputs)."""
-        ticks = self.ticks if index is None else self.ticks[index : index + 1]
+        """How far the intervals reach on either side, shape (ticks, outputs); the larger side where they differ."""
+        part = slice(None) if index is None else slice(index, index + 1)
+        if self._sums is None:
+            return self._symmetric(level, part)
+        low, high = self.limits(level, index)
+        return np.maximum(self._values[part] - low, high - self._values[part])
+
+    def rank_errors(self, index: int) -> RankErrors:
+        """The errors of one tick's numbers, as the selection of the largest needs them."""
+        if self._sums is not None:
+            raise ParameterError("an average per event is one number: there is nothing to select from")
+        spread, slack = (error[index : index + 1] for error in self._errors_all[1:])
+        if (
+            "integer" in self.postprocessed and self.query.grid % 1
+        ):  # rounding a published number moves it by 1/2 at most
+            slack = slack + 0.5
+        outputs = self._values.shape[1]
+        alike = self.query.outputs == self.query.cells and bool(np.all(self.query.output_norms() == 1.0))
+        return RankErrors(
+            CellErrors(spread, slack, self._errors.pure),
+            coarse((self.first_tick + index) * outputs) if self._looks_back else outputs,
+            independent=alike and not self._looks_back and not self._errors.pure,
+        )
+
+    def _symmetric(self, level: float, part: slice) -> FloatArray:
+        ticks = self.ticks[part]
         counts = [coarse(int(tick) * self._values.shape[1]) for tick in ticks] if self._looks_back else [1] * len(ticks)
         factors = {count: interval_factor(level, self.postprocessed, count, self._errors.pure) for count in set(counts)}
         factor = np.asarray([factors[count] for count in counts]).reshape(-1, 1)
-        part = slice(None) if index is None else slice(index, index + 1)
-        half = factor * self._errors_all[1][part] + self._errors_all[2][part]
-        return half if index is None else np.asarray(half[0])
+        return np.asarray(factor * self._errors_all[1][part] + self._errors_all[2][part])
 
     @property
     def _looks_back(self) -> bool:
@@ -243,8 +300,8 @@ class Releases:
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """(low, high): each holds its true number with probability at least `level`; see `Release.interval`."""
-        half = self.half_widths(level)
-        return self._squeeze(self._values - half), self._squeeze(self._values + half)
+        low, high = self.limits(level)
+        return self._squeeze(low), self._squeeze(high)
 
     def bound(self, beta: float = 0.05, method: str = "union") -> FloatArray:
         """Half-widths that hold for all ticks and outputs of this run at once with probability 1 − beta.
@@ -255,8 +312,8 @@ class Releases:
         """
         if not isinstance(beta, int | float) or not 0 < beta < 1:
             raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
-        if self._scale is not None:
-            raise ParameterError("a ratio has a first-order error only: no bound for all ticks is offered")
+        if self._sums is not None:
+            raise ParameterError("a ratio has no error that is known before: no bound for all ticks is offered")
         last = self.first_tick + len(self) - 1
         numbers = last * self._values.shape[1] if self._looks_back else self._values.size
         quantile = float(simultaneous_quantile(max(numbers, 1), beta))
@@ -287,18 +344,20 @@ class Releases:
         return float(ordered[rank]) if rank < runs else float("inf")
 
     def between(self, earlier: int, later: int) -> tuple[Any, Any]:
-        """(value, std): the published count in ticks earlier+1 … later, with its own exact error."""
+        """(value, std): what came in ticks earlier+1 … later, with its own exact error.
+
+        Of sums and counts the sum over those ticks, of averages per tick their average, of graph statistics their
+        change. Windows and averages per event are refused with the reason.
+        """
         last = self.first_tick + len(self) - 1
         if not all(isinstance(tick, int | np.integer) for tick in (earlier, later)):
             raise ParameterError(f"between needs two whole ticks, got {earlier!r} and {later!r}")
         if not (earlier == 0 == self.first_tick - 1 or self.first_tick <= earlier) or not earlier <= later <= last:
             raise ParameterError(f"between needs {self.first_tick} ≤ earlier ≤ later ≤ {last}, got {earlier}, {later}")
-        if self._errors.query.memory or type(self._errors.query).decode_run is not Query.decode_run:
-            raise ParameterError("differences of ticks are offered for running counts and sums")
-        low = self._values[earlier - self.first_tick] if earlier else np.zeros(self._values.shape[1])
-        value = self._values[later - self.first_tick] - low if later else low
-        std = (self._errors.between(earlier, later) if later > earlier else 0.0) * np.ones(len(value))
-        std = std * np.atleast_1d(self._errors.query.output_norms())
+        first = self.query.before_first()
+        low, high = (self._values[tick - self.first_tick] if tick else first for tick in (earlier, later))
+        value, weight = self.query.between(earlier, later, low, high)
+        std = (self._errors.between(earlier, later) if later > earlier else 0.0) * weight
         return (float(value[0]), float(std[0])) if len(value) == 1 else (value, std)
 
     def _squeeze(self, array: FloatArray) -> FloatArray:
@@ -312,14 +371,14 @@ class Releases:
         A column `noise` follows where it is not exact, and `postprocessed` where the numbers are.
         """
         outputs = len(self.labels)
-        half = self.half_widths(level)
+        low, high = self.limits(level)
         return {
             "tick": np.repeat(self.ticks, outputs),
             "cell": np.tile(np.asarray(self.labels, dtype=object), len(self)),
             "value": self._values.ravel(),
             "std": np.ascontiguousarray(self.std_all).ravel(),
-            "low": (self._values - half).ravel(),
-            "high": (self._values + half).ravel(),
+            "low": low.ravel(),
+            "high": high.ravel(),
             **{name: np.full(self._values.size, text, dtype=object) for name, text in self._marks().items()},
         }
 
@@ -369,9 +428,9 @@ class Releases:
         """Values with their error band: into a file (PNG, SVG, PDF), given axes, or new axes that are returned."""
         from evercount.plotting import band_plot
 
-        half = self.half_widths(level)[:, :outputs]
+        low, high = (side[:, :outputs] for side in self.limits(level))
         return band_plot(
-            self.ticks, self._values[:, :outputs], half, self.labels[:outputs], self.caption(level), target
+            self.ticks, self._values[:, :outputs], low, high, self.labels[:outputs], self.caption(level), target
         )
 
     def caption(self, level: float = 0.95) -> str:

@@ -39,9 +39,8 @@ class ReleaseTable:
     @classmethod
     def of(cls, releases: Releases, starts: Sequence[int | None], level: float = LEVEL) -> ReleaseTable:
         """The table of what a stream released."""
-        half = releases.half_widths(level)
-        values = releases.rows
-        numbers = np.stack([values, releases.std_all, values - half, values + half], axis=1)
+        low, high = releases.limits(level)
+        numbers = np.stack([releases.rows, releases.std_all, low, high], axis=1)
         numbers = np.clip(numbers, -LARGEST, LARGEST) + 0.0  # no infinity, no negative zero
         return cls(releases.first_tick, starts, releases.labels, numbers)
 

@@ -44,15 +44,15 @@ class StreamParameters:
         kind = self.noise.stream.name
         sentence = guarantee_sentence(self.budget, counting, self.replay, kind)
         rows.values.flags.writeable = False  # what is published stays as it is
-        return Releases(first_tick, rows.values, self.errors, kind, sentence, self.postprocess, rows.scale)
+        return Releases(first_tick, rows.values, self.errors, kind, sentence, self.postprocess, rows.sums)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Published numbers of some ticks, shape (ticks, outputs), and for ratios the scale of their errors."""
+    """Published numbers, shape (ticks, outputs), and the noisy sums behind them where their errors need these."""
 
     values: FloatArray
-    scale: FloatArray | None
+    sums: FloatArray | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class StreamState:
     counting: Counting | None = None
     last: tuple[Seen, Release] | None = None
     """What the last step was given and what it released, for a retry."""
-    last_scale: FloatArray | None = None
+    last_sums: FloatArray | None = None
 
     @classmethod
     def initial(cls, query: Query) -> StreamState:
@@ -117,13 +117,13 @@ def advance(
         rows, state = _advance_block(parameters, state, increments)
         return rows, replace(state, encoder=encoder)
     values = np.empty((len(increments), parameters.query.outputs))
-    scales = []
+    kept = []
     for start in range(0, len(increments), size):
         rows, state = _advance_block(parameters, state, increments[start : start + size])
         values[start : start + size] = rows.values
-        if rows.scale is not None:
-            scales.append(rows.scale)
-    return Rows(values, np.concatenate(scales) if scales else None), replace(state, encoder=encoder)
+        if rows.sums is not None:
+            kept.append(rows.sums)
+    return Rows(values, np.concatenate(kept) if kept else None), replace(state, encoder=encoder)
 
 
 def _advance_block(parameters: StreamParameters, state: StreamState, increments: IntArray) -> tuple[Rows, StreamState]:
@@ -136,7 +136,7 @@ def _advance_block(parameters: StreamParameters, state: StreamState, increments:
         noisy *= query.grid
     window = np.concatenate([state.memory, noisy]) if query.memory else noisy
     published = query.decode_run(state.tick + 1, window)
-    scale = query.output_scale(noisy, published)
+    kept = noisy if query.keeps_sums else None
     published, highest = _postprocessed(parameters.postprocess, published, state.highest)
     after = replace(
         state,
@@ -144,9 +144,9 @@ def _advance_block(parameters: StreamParameters, state: StreamState, increments:
         totals=totals,
         memory=window[-query.memory :].copy() if query.memory else state.memory,
         highest=highest,
-        last_scale=None if scale is None else scale[-1:],
+        last_sums=None if kept is None else kept[-1:],
     )
-    return Rows(published, scale), after
+    return Rows(published, kept), after
 
 
 def _running_sums(query: Query, state: StreamState, increments: IntArray) -> tuple[IntArray, IntArray]:

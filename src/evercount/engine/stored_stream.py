@@ -26,8 +26,8 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
     query, last = parameters.query, None
     if state.last is not None:
         seen, release = state.last
-        scale = None if state.last_scale is None else state.last_scale.tolist()
-        last = {"digest": seen.digest, "values": release.values.tolist(), "scale": scale}
+        sums = None if state.last_sums is None else state.last_sums.tolist()
+        last = {"digest": seen.digest, "values": release.values.tolist(), "sums": sums}
     return {
         "query": {"name": query.name, "parameters": query.parameters()},
         "budget": parameters.budget.to_dict(),
@@ -90,8 +90,10 @@ def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
     if last is None:
         return parameters, state
     values = np.asarray(last["values"], dtype=np.float64)[np.newaxis]
-    scale = None if last["scale"] is None else np.asarray(last["scale"], dtype=np.float64)
-    release = parameters.releases(tick, Rows(values, scale), counting)[0]
+    sums = None if last.get("sums") is None else np.asarray(last["sums"], dtype=np.float64)
+    if last.get("scale") is not None:  # written before releases kept their sums
+        sums = query.sums_behind(values, np.asarray(last["scale"], dtype=np.float64))
+    release = parameters.releases(tick, Rows(values, sums), counting)[0]
     return parameters, StreamState(
         tick,
         totals,
@@ -101,5 +103,5 @@ def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
         state.users,
         counting=counting,
         last=(Seen(digest=last["digest"]), release),
-        last_scale=scale,
+        last_sums=sums,
     )

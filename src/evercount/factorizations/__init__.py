@@ -7,6 +7,7 @@ from typing import cast
 
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations.base import Factorization, State, check_horizon, tick_grid
+from evercount.factorizations.direct import Direct
 from evercount.factorizations.identity import Identity
 from evercount.factorizations.optimal import Optimal
 from evercount.factorizations.row_weighted import Balanced, Normalized, Unbounded
@@ -14,7 +15,8 @@ from evercount.factorizations.square_root import SquareRoot
 from evercount.factorizations.trees import BinaryTree, Honaker, HonakerOffline
 
 FACTORIZATIONS: dict[str, type[Factorization]] = {
-    kind.name: kind for kind in (Balanced, Unbounded, Normalized, SquareRoot, BinaryTree, Honaker, Identity, Optimal)
+    kind.name: kind
+    for kind in (Balanced, Unbounded, Normalized, SquareRoot, BinaryTree, Honaker, Identity, Optimal, Direct)
 }
 """Every factorisation that a Gaussian stream can run, by the name that users type."""
 
@@ -63,6 +65,7 @@ __all__ = [
     "FACTORIZATIONS",
     "Balanced",
     "BinaryTree",
+    "Direct",
     "Factorization",
     "Honaker",
     "HonakerOffline",

@@ -124,6 +124,11 @@ class Factorization(ABC):
         """The numbers beside `name` and `horizon` that fix L, as arrays of doubles: for fingerprints of noise."""
         return ()
 
+    @property
+    def releases_values(self) -> bool:
+        """Whether R is the running-count matrix itself, so that ‖R(X−X′)‖² is a sum over ticks of changes of values."""
+        return False
+
     # -- norms -------------------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -325,7 +325,7 @@ def _plot(job: Job, output: Path, stream: Stream, scratch: Path) -> None:
         found = (
             connect(scratch)
             .execute(
-                f"SELECT tick, cell::VARCHAR AS cell, value, high - value AS half FROM {reader}(?) "
+                f"SELECT tick, cell::VARCHAR AS cell, value, low, high FROM {reader}(?) "
                 "WHERE list_contains(?, cell::VARCHAR) ORDER BY tick",
                 [glob.escape(str(output)), list(labels)],
             )
@@ -337,15 +337,16 @@ def _plot(job: Job, output: Path, stream: Stream, scratch: Path) -> None:
         ) from error
     ticks = np.unique(np.asarray(found["tick"], np.int64))
     shape = (len(ticks), len(labels))
-    values, half = np.full(shape, np.nan), np.full(shape, np.nan)
+    values, low, high = (np.full(shape, np.nan) for _ in range(3))
     rows = np.searchsorted(ticks, np.asarray(found["tick"], np.int64))
     columns = np.asarray([labels.index(cell) for cell in found["cell"]], np.int64)
-    values[rows, columns], half[rows, columns] = found["value"], found["half"]
+    for side, name in ((values, "value"), (low, "low"), (high, "high")):
+        side[rows, columns] = found[name]
     caption = f"band: {job.level:.0%} interval per number"
     target = Path(str(job.plot))
     drawn = scratch / target.name
     try:
-        band_plot(ticks, values, half, labels, caption, drawn)
+        band_plot(ticks, values, low, high, labels, caption, drawn)
         with replaced(target, new_mode(target)) as file:
             file.write(drawn.read_bytes())
     except (OSError, ValueError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from evercount.local.collection_plan import LocalPlan
 from evercount.local.estimate import LocalEstimate
 from evercount.local.genprot import GenProtClient, GenProtPlan, GenProtServer
+from evercount.local.hierarchical import HierarchyClient, HierarchyEstimate, HierarchyPlan, HierarchyServer
 from evercount.local.local_client import LocalClient, simulate
 from evercount.local.local_server import LocalServer
 from evercount.local.losses import Absolute, ConvexLoss, Hinge, Loss, Quantile
@@ -15,6 +16,10 @@ __all__ = [
     "GenProtClient",
     "GenProtPlan",
     "GenProtServer",
+    "HierarchyClient",
+    "HierarchyEstimate",
+    "HierarchyPlan",
+    "HierarchyServer",
     "Hinge",
     "LocalClient",
     "LocalEstimate",

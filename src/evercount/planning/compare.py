@@ -28,8 +28,8 @@ from evercount.factorizations.laplace_trees import (
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.privacy.budget import Calibration
-from evercount.queries import Count, Query, Window
-from evercount.queries.window import Method, largest
+from evercount.queries import Count, Query
+from evercount.queries.window import Method, WindowQuery, largest
 
 LARGEST_OPTIMAL = 64
 """`optimal` is part of a plan up to this horizon (it takes seconds beyond); ask for it by name above."""
@@ -173,20 +173,25 @@ def plan(
     horizon = check_horizon(horizon, unbounded=True)
     if not 0 < beta < 1:
         raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
-    if query.output_scale(np.ones((1, query.cells)), np.ones((1, query.outputs))) is not None:
+    if query.keeps_sums:
         raise ParameterError(
             f"{query!r} publishes a ratio, whose error depends on how many events come, and that is not known before; "
             "plan an average per tick, or a sum and a count"
         )
     span = _span(horizon, ticks)
     S = query.falling_sensitivity(budget.adjacency)  # what the rows use, as all their Gram matrices fall
-    S = budget.scale_sensitivity(query.squared_sensitivity(budget.adjacency) if S is None or budget.pure else S)
+    S = query.squared_sensitivity(budget.adjacency) if S is None or budget.pure else S
+    by_value = query.squared_value_sensitivity(budget.adjacency)
+    only_values = by_value is not None and math.isinf(S)
+    S = budget.scale_sensitivity(by_value if by_value is not None and only_values else S)
     jump = np.asarray([tick for tick in (query.memory, query.memory + 1) if 1 <= tick <= span], dtype=np.int64)
     grid = np.unique(np.concatenate([tick_grid(span, points), jump]))
     floor = math.nan  # there is no lower bound of this kind for Laplace noise
-    if not budget.pure and _running_sums(query, grid):
+    if not budget.pure and _running_sums(query, grid) and not only_values:
         tight = replace(budget, calibration="tight").noise_multiplier() * math.sqrt(S)
         floor = tight * float(nuclear_lower(span)) * float(np.max(query.output_norms()))
+        if by_value is not None and tight * math.sqrt(budget.scale_sensitivity(by_value) / S * span) < floor:
+            floor = math.nan  # it bounds noise for increments; noise on values is smaller here
     rows = []
     for label, asked, name, calibration in _candidates(query, budget, horizon, names):
         model, reserved, state = _model(asked, name, replace(budget, calibration=calibration), horizon)
@@ -283,7 +288,7 @@ def _candidates(
     query: Query, budget: Budget, horizon: int | None, names: tuple[str, ...] | None
 ) -> list[tuple[str, Query, str | None, Calibration]]:
     """(label, query with its method settled, factorisation, calibration) of every row."""
-    if isinstance(query, Window):
+    if isinstance(query, WindowQuery):
         if names is not None:
             raise ParameterError(
                 f"a window has methods of its own, and no mechanism {', '.join(map(repr, names))}: choose its method, "
@@ -291,16 +296,17 @@ def _candidates(
             )
         several: tuple[Method, ...] = ("nodes",) if budget.pure else WINDOW_METHODS
         methods = several if query.method == "auto" else (query.method,)
-        return [
-            (f"window: {method}", Window(query.width, method, query.max_per_tick), None, budget.calibration)
-            for method in methods
-        ]
+        return [(f"window: {method}", query.with_method(method), None, budget.calibration) for method in methods]
     if names is None and budget.pure:
         names = PURE_ENDLESS if horizon is None else PURE
     if names is None:
         names = ENDLESS if horizon is None else tuple(FACTORIZATIONS)
         if horizon is None or horizon > LARGEST_OPTIMAL:
             names = tuple(name for name in names if name != "optimal")
+        if query.squared_value_sensitivity(budget.adjacency) is None:
+            names = tuple(name for name in names if name != "direct")
+        elif query.squared_sensitivity(budget.adjacency) == math.inf:
+            names = ("direct",)
     found: list[tuple[str, Query, str | None, Calibration]] = [
         (name, query, name, budget.calibration) for name in names
     ]

@@ -12,13 +12,14 @@ from evercount.queries.base import Adjacency, Query
 from evercount.queries.counts import Average, Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.episodes import Episodes
-from evercount.queries.graphs.degrees import DegreeHistogram, HighDegree
+from evercount.queries.graphs.degrees import DegreeHistogram, DegreeSequence, HighDegree, MinDegree
 from evercount.queries.graphs.forests import Components, Matching, SpanningForest
+from evercount.queries.graphs.min_cut import MinCut
 from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
 from evercount.queries.histogram import Histogram, TopK
 from evercount.queries.prefix import PrefixQuery, register_encoder
 from evercount.queries.substrings import Substrings
-from evercount.queries.window import Window
+from evercount.queries.window import Window, WindowOf
 from evercount.text_rules import stored_texts
 
 QUERIES: dict[str, type[Query]] = {
@@ -28,6 +29,7 @@ QUERIES: dict[str, type[Query]] = {
         Sum,
         Average,
         Window,
+        WindowOf,
         Histogram,
         TopK,
         Substrings,
@@ -37,7 +39,10 @@ QUERIES: dict[str, type[Query]] = {
         Triangles,
         KStars,
         DegreeHistogram,
+        DegreeSequence,
         HighDegree,
+        MinCut,
+        MinDegree,
         SpanningForest,
         Components,
         Matching,
@@ -124,12 +129,15 @@ __all__ = [
     "Count",
     "Cuts",
     "DegreeHistogram",
+    "DegreeSequence",
     "Edges",
     "Episodes",
     "HighDegree",
     "Histogram",
     "KStars",
     "Matching",
+    "MinCut",
+    "MinDegree",
     "PrefixQuery",
     "Query",
     "SpanningForest",
@@ -138,6 +146,7 @@ __all__ = [
     "TopK",
     "Triangles",
     "Window",
+    "WindowOf",
     "build_query",
     "check_is_query",
     "register_encoder",

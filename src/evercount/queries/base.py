@@ -22,10 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_count
 from evercount.errors import InputError, ParameterError
 from evercount.factorizations import Factorization, factorization
 from evercount.factorizations.laplace_trees import pure_factorization
 from evercount.privacy import Budget
+from evercount.queries.cell_errors import CellErrors
+from evercount.queries.top_keys import RankErrors, TopKey, top_keys
 
 Adjacency = Literal["add-remove", "replace"]
 
@@ -68,6 +71,17 @@ class Query(ABC):
         **Guarantee.** For every pair of neighbours and every R with `Factorization.falling_gram`, ‖R(X−X′)‖_F² is at
         most c² times this. Proof: `factorizations/sensitivity.proof.md`, "Changes that take turns". Test:
         tests/queries/test_queries_matching.py::test_no_neighbours_beat_the_smaller_claim.
+        """
+        return None
+
+    def squared_value_sensitivity(self, adjacency: Adjacency) -> float | None:
+        """v²: the most that one event changes the values of a tick, Σ_cells (change of the running sum)².
+
+        None where nothing better than the increments' S is known. It is what the factorisation `direct` needs.
+
+        **Guarantee.** For every pair of neighbours and every tick, Σ over cells of the squared difference of their
+        running sums is at most this, in real units. Then ‖M(X−X′)‖_F² ≤ T·v², M the running-count matrix. Proof:
+        `factorizations/sensitivity.proof.md`, "Values". Tests: tests/queries/test_queries_values.py.
         """
         return None
 
@@ -259,9 +273,61 @@ class Query(ABC):
         """‖row‖₂ of the linear map `decode` for each output: std of an output = this × std of a cell."""
         return 1.0
 
-    def output_scale(self, noisy: FloatArray, published: FloatArray) -> FloatArray | None:
-        """For ratios and the like: std of the published numbers over that of a cell, to first order; else None."""
-        return None
+    @property
+    def keeps_sums(self) -> bool:
+        """Whether a release keeps its noisy sums, which are published and not private, for the methods below."""
+        return False
+
+    def output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
+        """Std of the published numbers over that of a cell, to first order, for queries that keep their sums."""
+        raise NotImplementedError
+
+    def interval(
+        self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """(low, high) of published `values`, shape (ticks, outputs), from the noisy `sums` of their ticks.
+
+        Asked of queries that keep their sums; the intervals of all others follow from their stds.
+        """
+        raise NotImplementedError
+
+    def sums_behind(self, values: FloatArray, scale: FloatArray) -> FloatArray:
+        """Noisy sums that give these published numbers and stds: for releases of snapshots that kept stds only."""
+        raise NotImplementedError
+
+    def before_first(self) -> FloatArray:
+        """What would be published before the first tick, without noise; public."""
+        return np.zeros(self.outputs)
+
+    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(change, weight): what is published for ticks earlier+1 … later, given the published numbers at both ends.
+
+        `weight` × the std of a cell's change is the std of each output's change.
+
+        Raises:
+            ParameterError: With the reason, where published numbers do not tell.
+        """
+        if self.memory or type(self).decode_run is not Query.decode_run:
+            raise ParameterError(
+                f"{self.name!r} is not a sum over ticks, so two releases do not tell what came between"
+            )
+        return high - low, np.ones(len(low)) * self.output_norms()
+
+    def consistent(self, values: FloatArray) -> FloatArray:
+        """The nearest values, one tick's, that a real state of the world could have; post-processing.
+
+        Raises:
+            ParameterError: Where the query has no such form.
+        """
+        raise ParameterError(
+            f"{self.name!r} has no consistent form: only degree histograms and degree sequences have one"
+        )
+
+    def top(self, values: FloatArray, errors: RankErrors, k: int | None, level: float) -> list[TopKey]:
+        """The k largest published numbers (1 by default) with intervals and confidences: see `TopKey`."""
+        return top_keys(
+            list(self.labels), values, errors, min(check_count("k", 1 if k is None else k), len(values)), level
+        )
 
     # -- identity ----------------------------------------------------------------------------------------------
 

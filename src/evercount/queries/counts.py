@@ -12,6 +12,8 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import EventRefused, InputError, ParameterError, UnknownName
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
+from evercount.queries.cell_errors import CellErrors
+from evercount.queries.fieller import fieller_interval
 
 MOST_UNITS = 2**20
 """Grid units of one event: with 2^43 events a running sum still fits 63 bits, so no sum ever has to be refused."""
@@ -207,7 +209,7 @@ class Average(Sum):
 
     per="tick" divides the noisy sum by the public tick number, so its std is that of the sum over t. per="event" keeps
     two running sums, of (value − mid) and of 1, with mid = (lo+hi)/2 rounded to the grid, and publishes mid + their
-    ratio; its std is the first-order one at the published values.
+    ratio; its std is the first-order one at the published values, its intervals are Fieller's and hold at every tick.
 
     Guarantee. per="tick": S of `Sum` (post-processing). per="event": with a = max(hi−mid, mid−lo), half the range up
     to the grid, S = a² + 1 for add-remove; for replace the larger of that and (hi−lo)² (an event may become a no-op).
@@ -287,16 +289,53 @@ class Average(Sum):
         events = np.maximum(noisy[:, 1], 1.0)
         return np.clip(self._mid * self._grid + noisy[:, 0] / events, self.lo, self.hi)[:, np.newaxis]
 
+    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """See `Query`: the average over those ticks."""
+        if self.per == "event":
+            raise ParameterError(
+                "a released average per event does not tell its number of events, so nothing can be said of the ticks "
+                "between two releases; stream a Sum and a Count instead"
+            )
+        ticks = max(later - earlier, 1)
+        return (later * high - earlier * low) / ticks, np.ones(1) / ticks
+
     def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:
         """See `Query`."""
         return ((ticks, 1.0 / ticks if self.per == "tick" else np.ones(len(ticks))),)
 
-    def output_scale(self, noisy: FloatArray, published: FloatArray) -> FloatArray | None:
-        """See `Query`: per event, the factor from the std of a cell to that of the ratio at the published values."""
-        if self.per == "tick":
-            return None
-        events = np.maximum(noisy[:, 1:2], 1.0)
-        return np.asarray(np.sqrt(1 + (published - self._mid * self._grid) ** 2) / events)
+    def output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
+        """See `Query`: the factor from the std of a cell to that of the ratio at the published values."""
+        events = np.maximum(sums[:, 1:2], 1.0)
+        return np.asarray(np.sqrt(1 + (values - self._mid * self._grid) ** 2) / events)
+
+    @property
+    def keeps_sums(self) -> bool:
+        """See `Query`: a ratio's interval needs both sums."""
+        return self.per == "event"
+
+    def interval(
+        self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Fieller's interval of the ratio.
+
+        **Guarantee.** At every tick with at least one event it holds the true average of the values, rounded to the
+        grid, with probability at least `level`. Proof: `averages.proof.md`. Test:
+        tests/queries/test_queries_averages.py::test_intervals_of_averages_per_event_hold.
+        """
+        mid = self._mid * self._grid
+        if errors.pure:  # the mixed sum of two Laplace noises has no quantile here: each noise by itself
+            normal, linear = np.zeros_like(errors.spread), errors.half(level, 2)
+        else:
+            normal, linear = errors.factor(level) * errors.spread, errors.slack
+        lo, hi = self._low * self._grid, self._high * self._grid
+        low, high = fieller_interval(sums[:, :1], sums[:, 1:], normal, linear, lo - mid, hi - mid)
+        return np.minimum(low + mid, values), np.maximum(high + mid, values)
+
+    def sums_behind(self, values: FloatArray, scale: FloatArray) -> FloatArray:
+        """See `Query`: exact where the published average was not clipped."""
+        ratio = values - self._mid * self._grid
+        events = np.sqrt(1 + ratio**2) / scale
+        return np.concatenate([ratio * events, events], axis=1)
 
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""

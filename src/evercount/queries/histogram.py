@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from numbers import Integral
@@ -16,7 +17,9 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
+from evercount.queries.cell_errors import CellErrors
 from evercount.queries.memory_limit import require_fits
+from evercount.queries.top_keys import RankErrors, TopKey, top_keys
 from evercount.text_rules import check_public_text, shown
 
 OTHER = "other"
@@ -107,6 +110,24 @@ class Histogram(Query):
             "removals": self._removals,
             "unknown": self._unknown,
         }
+
+    @property
+    def k(self) -> int:
+        """How many keys `top` returns by default."""
+        return 1
+
+    def top(self, values: FloatArray, errors: RankErrors, k: int | None = None, level: float = 0.95) -> list[TopKey]:
+        """The k keys with the largest noisy counts, largest first; ties go to the earlier key; never `other`."""
+        k = self._checked_k(self.k if k is None else k)
+        known = slice(self._known)
+        cells = CellErrors(errors.cells.spread[:, known], errors.cells.slack[:, known], errors.cells.pure)
+        labels = list(self.labels[known])
+        return top_keys(labels, values[known], replace(errors, cells=cells), k, level)
+
+    def _checked_k(self, k: int) -> int:
+        if check_count("k", k) > self._known:
+            raise ParameterError(f"k={k} is more than the {self._known} keys.")
+        return int(k)
 
     # -- from events to increments -----------------------------------------------------------------------------
 
@@ -296,13 +317,12 @@ class Histogram(Query):
 class TopK(Histogram):
     """The k keys with the largest noisy counts; k = 1 is the paper's top-1.
 
-    The stream releases the whole noisy histogram; `top` picks from it. That is post-processing, so it costs nothing.
+    The stream releases the whole noisy histogram; `Release.top` picks from it. That is post-processing, so it costs
+    nothing.
 
-    Guarantee. Privacy: as Histogram. Error: if every cell of the tick is within a of its true count (the release's
-    simultaneous bound over all cells), then each published value is within a of its key's true count, and the i-th
-    published value is within a of the true i-th largest count. Proof: `histogram.proof.md`. A per-cell interval does
-    not hold here, because the choice of the key depends on the noise. Test:
-    tests/queries/test_queries_histogram.py::test_top_values_obey_the_simultaneous_bound.
+    Guarantee. Privacy: as Histogram. Error: `TopKey`. If every cell of the tick is within a of its true count, then
+    the i-th published value is within a of the true i-th largest count. Proof: `histogram.proof.md`. Test:
+    tests/queries/test_queries_top.py::test_top_values_obey_the_simultaneous_bound.
     """
 
     name: ClassVar[str] = "top-k"
@@ -318,23 +338,14 @@ class TopK(Histogram):
         super().__init__(keys, max_keys_per_event, removals, unknown)
         self._k = self._checked_k(k)
 
-    def top(self, noisy: FloatArray, k: int | None = None) -> list[tuple[str, float]]:
-        """The k keys with the largest noisy counts, largest first; ties go to the earlier key; never `other`."""
-        k = self._k if k is None else self._checked_k(k)
-        values = np.asarray(noisy, dtype=np.float64)
-        if values.shape != (self._cells,):
-            raise InputError(f"noisy must have shape ({self._cells},), one value per cell, not {values.shape}")
-        order = np.argsort(-values[: self._known], kind="stable")[:k]
-        return [(self.labels[cell], float(values[cell])) for cell in order.tolist()]
+    @property
+    def k(self) -> int:
+        """How many keys `top` returns by default."""
+        return self._k
 
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return {**super().parameters(), "k": self._k}
-
-    def _checked_k(self, k: int) -> int:
-        if check_count("k", k) > self._known:
-            raise ParameterError(f"k={k} is more than the {self._known} keys.")
-        return int(k)
 
 
 def _checked_keys(keys: Any, other: bool) -> tuple[str, ...]:

@@ -1,19 +1,22 @@
-"""Window: the number of events in the last `width` ticks, by whichever of three ways has the smallest exact error."""
+"""Windows: the last `width` ticks of a count or another running sum, by the way with the smallest exact error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import Balanced, Factorization, factorization, tick_grid
 from evercount.factorizations.laplace_trees import window_tree
-from evercount.queries.base import Query
+from evercount.queries.base import Adjacency, Query
 from evercount.queries.counts import Count
+from evercount.queries.memory_limit import require_fits
+from evercount.queries.top_keys import RankErrors, TopKey
 
 Method = Literal["auto", "difference", "periods", "inputs", "nodes"]
 
@@ -21,28 +24,26 @@ LARGEST_WIDTH = 2**24
 _GOLDEN = (3 - 5**0.5) / 2
 
 
-class Window(Count):
-    """Events in ticks t−width+1 … t, for every tick t.
+class WindowQuery(Query):
+    """What windows of all queries share: how running sums become windows, and which noise they run on.
 
     Methods, all functions of noisy running sums that are released anyway:
 
-    - "difference": the running count now minus the running count `width` ticks ago;
-    - "periods": running counts that start again every `width` ticks, each with the best noise for that short horizon; a
+    - "difference": the running sum now minus the running sum `width` ticks ago;
+    - "periods": running sums that start again every `width` ticks, each with the best noise for that short horizon; a
       window is the tail of the previous period plus the head of this one. Events of different periods have separate
       noise, so one event still touches one of them, and the error never grows with the length of the stream;
     - "inputs": independent noise on every tick, added up over the window: best for very short windows;
     - "nodes": for pure privacy (δ = 0), Laplace noise on the nodes of short trees; a window is the difference of two
-      running counts, in which all but a few nodes cancel (`mechanisms.pure_trees.WindowTree`);
+      running sums, in which all but a few nodes cancel (`factorizations.laplace_trees.WindowTree`);
     - "auto": "nodes" for δ = 0, else the one with the smallest worst error, computed exactly, for the stream's horizon.
-
-    Guarantee. S = 1 as for `Count`: the encoder is the same. Test:
-    tests/queries/test_queries_window.py::test_published_noise_has_the_stated_covariance.
     """
 
-    name = "window"
+    width: int
+    method: Method
 
-    def __init__(self, width: int, method: Method = "auto", max_per_tick: int | None = None) -> None:
-        super().__init__(max_per_tick)
+    def _settle(self, width: int, method: Method) -> None:
+        """Check and keep the parameters that all windows have."""
         if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= LARGEST_WIDTH:
             raise ParameterError(f"width must be a whole number of ticks from 1 to 2^24, got {width!r}")
         if method not in get_args(Method):
@@ -50,10 +51,9 @@ class Window(Count):
         self.width = width
         self.method = method
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """One published number."""
-        return (f"last {self.width} ticks",)
+    def with_method(self, method: Method) -> WindowQuery:
+        """The same window with this method."""
+        return type(self)(**{**self.parameters(), "method": method})
 
     @property
     def monotone(self) -> bool:
@@ -78,10 +78,10 @@ class Window(Count):
             raise ParameterError("a Window chooses its own factorisation; choose its method instead")
         return query, engine
 
-    def resolved(self, horizon: int | None, pure: bool = False) -> Window:
+    def resolved(self, horizon: int | None, pure: bool = False) -> WindowQuery:
         """The same window with the method that has the smallest worst error over the horizon; `pure`: for δ = 0."""
         if pure and self.method == "auto":
-            return Window(self.width, "nodes", self.max_per_tick)
+            return self.with_method("nodes")
         if pure != (self.method == "nodes"):
             raise ParameterError(
                 f"window method {self.method!r} is for Gaussian noise; with delta=0 use 'auto' or 'nodes'"
@@ -92,7 +92,7 @@ class Window(Count):
             return self
         errors = window_errors(self.width, horizon)
         best = min(errors, key=lambda name: errors[name])
-        return Window(self.width, best, self.max_per_tick)
+        return self.with_method(best)
 
     def engine(self, horizon: int | None) -> Factorization:
         """The factorisation that the method runs on, for Gaussian noise."""
@@ -116,6 +116,13 @@ class Window(Count):
         end = np.where(into == 0, before, ticks - into)  # a full period is its own window: the two terms cancel
         return ((ticks, ones), (end, ones), (before, -ones))
 
+    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """See `Query`: refused, with the reason."""
+        raise ParameterError(
+            "a window tells about its own ticks only: two windows that overlap do not tell what came between; add up "
+            "windows that do not overlap, or stream the running count beside it"
+        )
+
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """See `Query`."""
         now, before = noisy[self.width :], noisy[: -self.width]
@@ -128,9 +135,119 @@ class Window(Count):
         previous = noisy[rows] - before
         return np.where((into == 0)[:, np.newaxis], now, now + previous)
 
+
+class Window(WindowQuery, Count):
+    """Events in ticks t−width+1 … t, for every tick t.
+
+    `WindowQuery` says what the methods are.
+
+    Guarantee. S = 1 as for `Count`: the encoder is the same. Test:
+    tests/queries/test_queries_window.py::test_published_noise_has_the_stated_covariance.
+    """
+
+    name = "window"
+
+    def __init__(self, width: int, method: Method = "auto", max_per_tick: int | None = None) -> None:
+        Count.__init__(self, max_per_tick)
+        self._settle(width, method)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """One published number."""
+        return (f"last {self.width} ticks",)
+
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return {"width": self.width, "method": self.method, "max_per_tick": self.max_per_tick}
+
+
+class WindowOf(WindowQuery):
+    """The last `width` ticks of another query: sums, histograms, top-k, words and other running sums.
+
+    Its values are those of the query if only the last `width` ticks had happened; words and episodes count at the tick
+    of their last letter.
+
+    Guarantee. The encoder and so S are those of the query inside. Test:
+    tests/queries/test_queries_window.py::test_windows_of_other_queries.
+
+    >>> WindowOf(Sum(0, 4), 7).squared_sensitivity("add-remove")
+    16.0
+    """
+
+    name = "window-of"
+
+    def __init__(self, of: Query | Mapping[str, Any], width: int, method: Method = "auto") -> None:
+        if isinstance(of, Mapping):
+            from evercount.queries import build_query
+
+            of = build_query(of["name"], of["parameters"])
+        linear = isinstance(of, Query) and type(of).decode_run is Query.decode_run and type(of).decode is Query.decode
+        if not isinstance(of, Query) or not linear or of.memory:
+            raise ParameterError(
+                f"a window needs a query that publishes its running sums as they are, not {of!r}: a number that is no "
+                "sum over ticks (an average, a statistic of a graph) has no part that belongs to the last ticks"
+            )
+        if isinstance(of, Count):
+            raise ParameterError("for a window of counts use Window(width)")
+        self.of = of
+        self._settle(width, method)
+        require_fits(width * of.cells, "this window", "Use fewer keys or a shorter window.", bytes_per_cell=32)
+
+    @property
+    def cells(self) -> int:
+        """Those of the query."""
+        return self.of.cells
+
+    @property
+    def grid(self) -> float:
+        """That of the query."""
+        return self.of.grid
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """Those of the query."""
+        return self.of.labels
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        """S of the query."""
+        return self.of.squared_sensitivity(adjacency)
+
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """See `Query`."""
+        return self.of.l1_sensitivity(adjacency)
+
+    def initial_state(self) -> Any:
+        """That of the query."""
+        return self.of.initial_state()
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        """As the query."""
+        return self.of.encode(state, events)
+
+    def encode_run(self, state: Any, ticks: Iterable[Any]) -> tuple[IntArray, Any]:
+        """As the query."""
+        return self.of.encode_run(state, ticks)
+
+    def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
+        """As the query."""
+        return self.of.encode_totals(state, totals)
+
+    def dump_state(self, state: Any) -> Any:
+        """As the query."""
+        return self.of.dump_state(state)
+
+    def load_state(self, data: Any) -> Any:
+        """As the query."""
+        return self.of.load_state(data)
+
+    def top(self, values: FloatArray, errors: RankErrors, k: int | None, level: float) -> list[TopKey]:
+        """As the query."""
+        return self.of.top(values, errors, k, level)
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        inside = {"name": self.of.name, "parameters": self.of.parameters()}
+        return {"of": inside, "width": self.width, "method": self.method}
 
 
 def window_errors(width: int, horizon: int | None) -> dict[Method, float]:

@@ -238,16 +238,13 @@ def _draw(rows: list[Row], delta: float) -> Figure:
     figure, axes = panels(1, 1, 9.0, 3.8)
     y = np.arange(len(rows))[::-1]
     colours = ["#2e8b57" if row["what"] == OURS else "#c44e52" for row in rows]
-    axes[0].barh(y, [row["delta reached"] for row in rows], color=colours, height=0.6)
-    axes[0].errorbar(
-        [row["delta reached"] for row in rows],
-        y,
-        xerr=[2 * row["standard error"] for row in rows],
-        fmt="none",
-        ecolor="black",
-        linewidth=1,
-    )
+    for place, row, colour in zip(y, rows, colours, strict=True):  # a log axis has no zero: points, not bars
+        reached, error = max(row["delta reached"], 0.0), 2 * row["standard error"]
+        low = max(reached - error, delta / 50)
+        axes[0].plot([low, reached + error], [place, place], color=colour, linewidth=2.5, solid_capstyle="butt")
+        axes[0].plot([max(reached, delta / 50)], [place], "o", color=colour, markersize=7)
     axes[0].set_xscale("log")
+    axes[0].set_xlim(left=min(max(row["delta reached"] - 2 * row["standard error"], delta / 50) for row in rows) / 1.5)
     axes[0].axvline(delta, color="black", linestyle="--", linewidth=1)
     axes[0].annotate(f" promised δ = {delta:g}", (delta, -0.62), fontsize=8)
     axes[0].set_ylim(-0.8, len(rows) - 0.4)

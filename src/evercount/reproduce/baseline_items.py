@@ -11,7 +11,7 @@ from evercount._arrays import FloatArray
 from evercount.engine.stream import Stream
 from evercount.privacy import Budget
 from evercount.queries import Count
-from evercount.reproduce.figures import finish, panels, thin
+from evercount.reproduce.figures import finish, panels
 from evercount.reproduce.item import Context, Item, Result, Row
 from evercount.sparse.budget_split import sparse_against_plain
 
@@ -19,6 +19,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PURE_TREES = ("pure-binary", "pure-tree", "pure-hybrid-binary", "pure-hybrid")
+GAUSSIAN = ("binary-tree", "square-root", "balanced")
+SHADES = {
+    "pure-binary": "#c44e52",
+    "pure-tree": "#2e8b57",
+    "pure-hybrid-binary": "#dd8452",
+    "pure-hybrid": "#4c72b0",
+    "binary-tree": "#c44e52",
+    "square-root": "#4c72b0",
+    "balanced": "#2e8b57",
+}
+
+
+def _band(axes: Any, std: np.ndarray[Any, np.dtype[np.float64]], colour: str, label: str, bins: int = 160) -> None:
+    """A curve that jumps from tick to tick as the band from its least to its largest value in bins of ticks."""
+    edges = np.unique(np.linspace(0, len(std), min(bins, len(std)) + 1).astype(np.int64))
+    least, most = np.minimum.reduceat(std, edges[:-1]), np.maximum.reduceat(std, edges[:-1])
+    middle = (edges[:-1] + edges[1:] + 1) / 2
+    axes.fill_between(middle, least, most, color=colour, alpha=0.25, linewidth=0)
+    axes.plot(middle, most, color=colour, linewidth=1.3, label=label)
+    axes.plot(middle, least, color=colour, linewidth=0.5)
 
 
 def _std(name: str, epsilon: float, delta: float, ticks: int) -> FloatArray:
@@ -36,7 +56,7 @@ def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
     exponents = parameters["exponents"]
     for exponent in context.steps(exponents):
         T = 2**exponent
-        for name in (*PURE_TREES, "binary-tree", "square-root", "balanced"):
+        for name in (*PURE_TREES, *GAUSSIAN):
             std = _std(name, epsilon, 0.0 if name in PURE_TREES else delta, T)
             if exponent == exponents[-1]:
                 curves[name] = std
@@ -66,11 +86,14 @@ def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
     ]
 
     def figure() -> Figure:
-        drawn, (axes,) = panels()
-        for name, std in curves.items():
-            keep = thin(len(std))
-            axes.plot(keep + 1, std[keep], linewidth=0.8, label=name)
-        finish(axes, "tick", "std of the count", f"error over time, ε = {epsilon:g}; δ = 0 or {delta:g}")
+        drawn, axes = panels(1, 2, 11.0, 4.4)
+        parts = {f"pure privacy: δ = 0, ε = {epsilon:g}": PURE_TREES, f"δ = {delta:g}, ε = {epsilon:g}": GAUSSIAN}
+        for one, (title, names) in zip(axes, parts.items(), strict=True):
+            for name in names:
+                _band(one, curves[name], SHADES[name], name)
+            finish(one, "tick", "std of the count", title, legend=False)
+            one.set_ylim(bottom=0)
+            one.legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16))
         return drawn
 
     verdict = "as the paper says: trees are not smooth, its factorisation is"
@@ -93,17 +116,21 @@ def sparse(parameters: Mapping[str, Any], context: Context) -> Result:
     ]
 
     def figure() -> Figure:
-        drawn, axes = panels(1, 2, 11.0)
-        for delta, panel in zip((0.0, parameters["delta"]), axes, strict=True):
-            shown = [row for row in rows if row["delta"] == delta]
-            horizons = sorted({row["horizon"] for row in shown})
-            plain = [next(row["plain"] for row in shown if row["horizon"] == T) for T in horizons]
-            panel.plot(horizons, plain, "k-", label="plain")
-            for ones in parameters["ones"]:
-                line = [(row["horizon"], row["sparse"]) for row in shown if row["ones"] == ones]
-                panel.plot(*zip(*line, strict=True), label=f"sparse, {ones} events")
-            panel.set_xscale("log", base=2)
-            finish(panel, "ticks", "bound for all ticks, 95 %", f"ε = {parameters['epsilon']:g}, δ = {delta:g}")
+        drawn, axes = panels(1, 2, 11.0, 4.6)
+        for delta, one in zip((0.0, parameters["delta"]), axes, strict=True):
+            part = [row for row in rows if row["delta"] == delta]
+            horizons = sorted({row["horizon"] for row in part})
+            one.plot(
+                horizons, [next(r["plain"] for r in part if r["horizon"] == T) for T in horizons], "k-", label="plain"
+            )
+            for shade, ones in zip(("#4c72b0", "#dd8452", "#2e8b57"), parameters["ones"], strict=False):
+                line = [(r["horizon"], r["sparse"]) for r in part if r["ones"] == ones]
+                one.plot(*zip(*line, strict=True), "-o", markersize=3, color=shade, label=f"sparse, {ones:,} events")
+            one.set_xscale("log", base=2)
+            one.set_ylim(bottom=0)
+            title = f"ε = {parameters['epsilon']:g}, δ = {delta:g}"
+            finish(one, "ticks", "bound for all ticks, 95 %", title, legend=False)
+            one.legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16))
         return drawn
 
     verdict = "wins for rare events with delta 0; with Gaussian noise the plain counter is mostly better"

@@ -8,6 +8,7 @@ from evercount.reproduce import (
     counting_items,
     honaker_items,
     norm_items,
+    reduction_items,
     table1_items,
     topk_items,
 )
@@ -27,5 +28,6 @@ ITEMS: dict[str, Item] = {
         norm_items.CONSTANTS,
         baseline_items.SMOOTHNESS,
         baseline_items.SPARSE,
+        reduction_items.ITEM,
     )
 }

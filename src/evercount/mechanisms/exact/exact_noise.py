@@ -17,12 +17,18 @@ import numpy as np
 
 from evercount._arrays import AnyArray, FloatArray, Limbs32, ObjectArray
 from evercount.errors import HorizonReached, ParameterError, PrecisionReached, SnapshotError, TooLarge
-from evercount.factorizations import BinaryTree, Factorization, Honaker, Identity, Optimal, SquareRoot
+from evercount.factorizations import BinaryTree, Direct, Factorization, Honaker, Identity, Optimal, SquareRoot
 from evercount.factorizations.row_weighted import Weighted
 from evercount.mechanisms.blas_threads import one_thread
 from evercount.mechanisms.exact.filter_kernel import DRAW_BITS, MOST_TICKS, SIGMAS, SIZE, FilterKernel
 from evercount.mechanisms.exact.limbs import BASE, WIDTH, aligned, from_ints, pack, times, to_ints, unpack
-from evercount.mechanisms.exact.tree_kernels import HonakerKernel, IdentityKernel, OptimalKernel, TreeKernel
+from evercount.mechanisms.exact.tree_kernels import (
+    DirectKernel,
+    HonakerKernel,
+    IdentityKernel,
+    OptimalKernel,
+    TreeKernel,
+)
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import ExactNoise, Normals, Secret
 
@@ -79,6 +85,8 @@ def make_kernel(factorization: Factorization, bits: int) -> Kernel:
             return FilterKernel(filter_.pole_lack, filter_.zero_lack, None, None, bits)
         case Identity():
             return IdentityKernel()
+        case Direct():
+            return DirectKernel()
         case BinaryTree(horizon=int(horizon)):
             return TreeKernel(horizon)
         case Honaker(horizon=int(horizon)):

@@ -1,4 +1,4 @@
-"""The other factorisations in fixed point: `identity`, `binary-tree` and `optimal` without any rounding; `honaker`."""
+"""Other factorisations in fixed point: `identity`, `direct`, `binary-tree`, `optimal` without rounding; `honaker`."""
 
 from __future__ import annotations
 
@@ -59,6 +59,26 @@ class IdentityKernel:
             y[:, k] += y[:, k - 1]
         carry(y)
         return y, y[:, -1:].astype(np.int32)
+
+
+class DirectKernel(IdentityKernel):
+    """The normals themselves."""
+
+    rows = 0
+
+    def norm(self, ticks: int) -> float:
+        """See `FilterKernel`: 1."""
+        return 1.0
+
+    def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
+        """See `FilterKernel`."""
+        return z, state
+
+    def wide(self, state: Limbs32, block: int, z: FloatArray) -> tuple[FloatArray, Limbs32]:
+        """See `FilterKernel`."""
+        y = np.zeros((self.limbs, SIZE, z.shape[2]))
+        y[: len(z)] = z
+        return y, state
 
 
 class TreeKernel(IdentityKernel):

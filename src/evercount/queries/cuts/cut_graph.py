@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from math import comb, sqrt
+from math import comb, inf, sqrt
 from numbers import Integral
-from typing import Any
 
 import numpy as np
 
 from evercount._arrays import FloatArray
-from evercount._validate import check_count, check_number
-from evercount.bounds.normal_tails import simultaneous_quantile
+from evercount._validate import check_count, check_number, check_probability
+from evercount.bounds.normal_tails import interval_quantile, simultaneous_quantile
 from evercount.bounds.table1 import cuts_paper
-from evercount.errors import MissingExtra, ParameterError
+from evercount.errors import ParameterError
+from evercount.queries.cuts.extreme_cuts import candidate_cuts, least_by_size, objective
 
 ENUMERATED = 16
-"""Up to this many vertices the extreme cuts are found by trying all 2^(n−1) − 1 of them."""
+"""Up to this many vertices all 2^(n−1) − 1 cuts are tried."""
 
 
 @dataclass(frozen=True)
@@ -31,26 +31,42 @@ class CutValue:
 
 @dataclass(frozen=True)
 class CutEstimate:
-    """An extreme cut of the released graph: one side of it, its value, and how it was found.
+    """An extreme cut of the released graph, and what it says about the true graph.
 
-    `exact` says that no cut of the *released* graph is better. `std` is that of this cut had it been chosen without
-    looking; it was chosen for being extreme, so its value tends to overstate: use `CutGraph.bound` for a guarantee.
+    Attributes:
+        side: The vertices on one side.
+        value: Weight of this cut in the released graph (per pair of vertices across it for the sparsest cut).
+        std: Standard deviation of that weight, had the cut been chosen without looking.
+        error: With probability ≥ `level` the true weight of this cut is within `error` of `value`, although the cut was
+            chosen after looking at the noise.
+        low, high: With probability ≥ `level` the extreme cut of the *true* graph has its weight in [low, high].
+        level: The probability of these two statements, each by itself.
+        method: How the cut was searched.
+        exact: Whether no cut of the *released* graph is better.
     """
 
     side: tuple[int, ...]
     value: float
     std: float
+    error: float
+    low: float
+    high: float
+    level: float
     method: str
     exact: bool
 
 
 @dataclass(frozen=True, eq=False)
 class CutGraph:
-    """The noisy weights of all pairs of vertices (u < v, lexicographic) and the noise's standard deviation of each."""
+    """The noisy weights of all pairs of vertices (u < v, lexicographic) and the noise's standard deviation of each.
+
+    `nonnegative` says that no true weight is below 0; it sharpens the lower ends of `CutEstimate`.
+    """
 
     vertices: int
     edges: FloatArray
     std: float
+    nonnegative: bool = False
 
     def __post_init__(self) -> None:
         n = check_count("vertices", self.vertices)
@@ -108,58 +124,80 @@ class CutGraph:
 
     # -- extreme cuts --------------------------------------------------------------------------------------------
 
-    def min_cut(self) -> CutEstimate:
-        """The lightest cut into two sides: by enumeration, or Stoer–Wagner on the weights clipped at 0."""
-        if self.vertices <= ENUMERATED:
-            return self._enumerated(sparsity=False, largest=False)
-        nx = _networkx()
-        side = nx.stoer_wagner(_complete(np.maximum(self.weights, 0.0)))[1][0]
-        exact = bool((self.edges >= 0).all())
-        method = "Stoer-Wagner" if exact else "Stoer-Wagner on the weights clipped at 0"
-        return self._estimate(side, method, exact)
+    def min_cut(self, *, level: float = 0.95, seed: int = 0) -> CutEstimate:
+        """The lightest cut into two sides, with an interval for the lightest cut of the true graph.
 
-    def max_cut(self, seed: int = 0) -> CutEstimate:
-        """The heaviest cut into two sides: by enumeration, or one-exchange local search."""
-        if self.vertices <= ENUMERATED:
-            return self._enumerated(sparsity=False, largest=True)
-        nx = _networkx()
-        graph = _complete(self.weights)
-        _, sides = nx.approximation.one_exchange(graph, weight="weight", seed=seed)
-        return self._estimate(sides[0] or {0}, "one-exchange local search", False)
+        Up to 16 vertices all cuts are tried. Beyond, the best of Stoer–Wagner, spectral sweeps and local search, all
+        judged by raw released weights (`extreme_cuts`).
 
-    def sparsest_cut(self) -> CutEstimate:
-        """The cut with the least weight per pair, w(S, V∖S)/(|S|·|V∖S|): by enumeration, or a spectral sweep."""
-        if self.vertices <= ENUMERATED:
-            return self._enumerated(sparsity=True, largest=False)
-        from scipy.linalg import eigh  # slow to import
+        Args:
+            level: Probability that the interval and the error bar hold, each by itself.
+            seed: Seed of the local search's random starts.
 
-        clipped = np.maximum(self.weights, 0.0)
-        laplacian = np.diag(clipped.sum(axis=1)) - clipped
-        fiedler = eigh(laplacian, subset_by_index=[1, 1])[1][:, 0]
-        order = np.argsort(fiedler)
-        prefixes = np.tril(np.ones((self.vertices - 1, self.vertices)))
-        sides = np.empty_like(prefixes)
-        sides[:, order] = prefixes
-        return self._best(sides, True, False, "spectral sweep on the weights clipped at 0", False)
+        Returns:
+            The cut, its weight, its error bar and the interval.
 
-    def _enumerated(self, sparsity: bool, largest: bool) -> CutEstimate:
-        numbers = np.arange(1, 2 ** (self.vertices - 1))  # the last vertex is always on the other side
-        sides = (numbers[:, None] >> np.arange(self.vertices) & 1).astype(np.float64)
-        return self._best(sides, sparsity, largest, "enumeration", True)
+        >>> graph = CutGraph(4, np.array([5.0, 0.5, 0.1, 0.2, 0.4, 6.0]), std=0.1)
+        >>> graph.min_cut().side
+        (0, 1)
+        """
+        return self._extreme(1.0, False, level, seed)
 
-    def _best(self, sides: FloatArray, sparsity: bool, largest: bool, method: str, exact: bool) -> CutEstimate:
-        """The best of the given sides (one row of zeros and ones each)."""
-        values = ((sides @ self.weights) * (1 - sides)).sum(axis=1)
-        sizes = sides.sum(axis=1)
-        if sparsity:
-            values = values / (sizes * (self.vertices - sizes))
-        best = int(values.argmax() if largest else values.argmin())
-        return self._estimate(np.flatnonzero(sides[best]).tolist(), method, exact, sparsity)
+    def max_cut(self, *, level: float = 0.95, seed: int = 0) -> CutEstimate:
+        """The heaviest cut into two sides, searched and stated as `min_cut`."""
+        return self._extreme(-1.0, False, level, seed)
 
-    def _estimate(self, side: Collection[int], method: str, exact: bool, sparsity: bool = False) -> CutEstimate:
-        found = self.cut(side)
-        pairs = len(side) * (self.vertices - len(side)) if sparsity else 1
-        return CutEstimate(tuple(sorted(side)), found.value / pairs, found.std / pairs, method, exact)
+    def sparsest_cut(self, *, level: float = 0.95, seed: int = 0) -> CutEstimate:
+        """The cut with the least weight per pair, w(S, V∖S)/(|S|·|V∖S|), searched and stated as `min_cut`."""
+        return self._extreme(1.0, True, level, seed)
+
+    def _extreme(self, sign: float, sparsity: bool, level: float, seed: int) -> CutEstimate:
+        """The cut with the smallest sign × weight.
+
+        Guarantee. With probability ≥ level the true extreme value lies in [low, high], and with probability ≥ level
+        the true value of the returned cut is within `error`. Proof: ``cuts.proof.md``, "Extreme cuts". Assumption:
+        as for `bound`. Test: tests/queries/test_queries_cuts.py::test_extreme_cuts_are_covered.
+        """
+        n, beta = self.vertices, 1.0 - check_probability("level", level)
+        weights = sign * self.weights
+        sizes = np.arange(1, n // 2 + 1)
+        pairs = sizes * (n - sizes)
+        if n <= ENUMERATED:
+            numbers = np.arange(1, 2 ** (n - 1))  # the last vertex is always on the other side
+            sides = (numbers[:, None] >> np.arange(n) & 1).astype(np.float64)
+            exact, method = True, "enumeration"
+        else:
+            exact = sign > 0 and not sparsity and bool((self.edges >= 0).all())
+            method = "Stoer-Wagner" if exact else "Stoer-Wagner, spectral sweeps and local search on the raw weights"
+            sides = candidate_cuts(weights, sparsity, seed)
+        values = objective(weights, sides, sparsity)
+        small = np.minimum(sides.sum(axis=1), n - sides.sum(axis=1)).astype(np.int64)
+        if n <= ENUMERATED:
+            least = np.asarray([values[small == size].min() for size in sizes])
+        else:
+            least = least_by_size(weights) / (pairs if sparsity else 1)
+        spread = self.std / np.sqrt(pairs) if sparsity else self.std * np.sqrt(pairs)
+        # the true extreme cut does not depend on the noise, so one normal tail is enough; the chosen one does
+        low = float((least - interval_quantile(beta) * spread).min())
+        margins = spread * [
+            simultaneous_quantile(len(sizes) * _cuts_of_size(n, a, n - a), beta) for a in sizes.tolist()
+        ]
+        high = float((values + margins[small - 1]).min())
+        best = int(values.argmin())
+        low, high = sorted((sign * low, sign * high))
+        floor = 0.0 if self.nonnegative else -inf
+        size = int(small[best])
+        return CutEstimate(
+            tuple(np.flatnonzero(sides[best]).tolist()),
+            sign * float(values[best]),
+            float(spread[size - 1]),
+            float(margins[size - 1]),
+            max(low, floor),
+            max(high, floor),
+            level,
+            method,
+            exact,
+        )
 
     def _side(self, name: str, vertices: Collection[int]) -> list[int]:
         members = list(vertices) if isinstance(vertices, Iterable) else []
@@ -183,19 +221,3 @@ class CutGraph:
 def _cuts_of_size(n: int, a: int, b: int) -> int:
     """Number of unordered pairs of disjoint sets of these sizes."""
     return comb(n, a) * comb(n - a, b) // (2 if a == b else 1)
-
-
-def _networkx() -> Any:
-    try:
-        import networkx as nx
-    except ImportError as error:
-        raise MissingExtra("this cut of a graph of more than 16 vertices", "graphs") from error
-    return nx
-
-
-def _complete(weights: FloatArray) -> Any:
-    """The complete graph with these weights: an edge of weight 0 keeps it connected."""
-    graph = _networkx().Graph()
-    n = len(weights)
-    graph.add_weighted_edges_from((u, v, float(weights[u, v])) for u in range(n) for v in range(u + 1, n))
-    return graph

@@ -91,7 +91,7 @@ class Cuts(Query):
 
     def graph(self, noisy: FloatArray, std: float) -> CutGraph:
         """The released graph of one tick: `noisy` as published, `std` the standard deviation of one edge."""
-        return CutGraph(self.vertices, noisy, std)
+        return CutGraph(self.vertices, noisy, std, nonnegative=self.weights == "unit")
 
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from evercount.queries.graphs.degrees import DegreeHistogram, HighDegree
+from evercount.queries.graphs.degrees import DegreeHistogram, DegreeSequence, HighDegree, MinDegree
 from evercount.queries.graphs.forests import Components, Matching, SpanningForest
 from evercount.queries.graphs.graph_query import GraphQuery, GraphState, StreamKind
+from evercount.queries.graphs.min_cut import MinCut
 from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
 
 __all__ = [
     "Components",
     "DegreeHistogram",
+    "DegreeSequence",
     "Edges",
     "GraphQuery",
     "GraphState",
     "HighDegree",
     "KStars",
     "Matching",
+    "MinCut",
+    "MinDegree",
     "SpanningForest",
     "StreamKind",
     "Triangles",

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 from evercount._arrays import FloatArray
-from evercount.queries.graphs.graph_query import GraphQuery, Reach, StreamKind, Tracker, _whole
+from evercount.queries.base import Adjacency
+from evercount.queries.graphs.graph_query import GraphQuery, StreamKind, Tracker, _whole
+from evercount.queries.graphs.reach import Reach, ValueReach, alternating_reach
 from evercount.queries.memory_limit import require_fits
 
 
@@ -56,6 +59,10 @@ class HighDegree(GraphQuery):
     def reach(self, stream: StreamKind) -> Sequence[Reach]:
         """Both ends of the edge may enter and leave."""
         return [_degree_reach(stream, self.tau, self.degree_bound)]
+
+    def value_reach(self) -> ValueReach:
+        """Both ends of an edge may pass tau."""
+        return ValueReach.rising(2)
 
     def largest_value(self) -> int:
         """All vertices."""
@@ -126,6 +133,19 @@ class DegreeHistogram(GraphQuery):
         norms[0] = norms[-1] = 1.0
         return norms
 
+    def consistent(self, values: FloatArray) -> FloatArray:
+        """See `Query`: numbers of vertices that are nonnegative and add up to all vertices.
+
+        The numbers of vertices of degree ≥ 1, …, ≥ D have independent noise and truly fall: the nearest falling numbers
+        in [0, n] are their maximum-likelihood estimate, and no further from the truth in ℓ2 and in the largest error.
+
+        >>> DegreeHistogram(10, max_degree=2).consistent(np.array([7.0, 5.0, -2.0])).tolist()
+        [7.0, 3.0, 0.0]
+        """
+        at_least = np.cumsum(values[::-1])[::-1][1:]
+        falling = np.clip(isotonic_regression(at_least, increasing=False).x, 0.0, self.vertices)
+        return np.asarray(-np.diff(falling, prepend=float(self.vertices), append=0.0)) + 0.0
+
     def reach(self, stream: StreamKind) -> Sequence[Reach]:
         """As HighDegree, for every degree; only the first and the last differ from the rest."""
         top = self.degree_bound
@@ -134,9 +154,140 @@ class DegreeHistogram(GraphQuery):
         inner = [_degree_reach(stream, 2, top, cells=top - 2)] if top > 2 else []
         return [_degree_reach(stream, 1, top), *inner, _degree_reach(stream, top, top)]
 
+    def value_reach(self) -> ValueReach:
+        """Each end of an edge moves one cell by 1; in the worst case all ends move the same cell."""
+        return ValueReach(4, 8, 16)
+
     def largest_value(self) -> int:
         """All vertices."""
         return self.vertices
+
+
+class _MinDegreeTracker(Tracker):
+    """How many vertices have each degree; the smallest one with a vertex moves by one step at a time."""
+
+    __slots__ = ("count", "degree", "least")
+
+    def __init__(self, vertices: int) -> None:
+        self.degree: defaultdict[int, int] = defaultdict(int)
+        self.count: defaultdict[int, int] = defaultdict(int, {0: vertices})
+        self.least = 0
+
+    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
+        self._move(u, v, 1, row)
+
+    def remove(self, u: int, v: int, row: list[int]) -> None:
+        self._move(u, v, -1, row)
+
+    def _move(self, u: int, v: int, by: int, row: list[int]) -> None:
+        before = self.least
+        for vertex in (u, v):
+            self.count[self.degree[vertex]] -= 1
+            self.degree[vertex] += by
+            self.count[self.degree[vertex]] += 1
+            self.least = min(self.least, self.degree[vertex])
+        while not self.count[self.least]:
+            self.least += 1
+        row[0] += self.least - before
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MinDegree(GraphQuery):
+    """The smallest degree of a vertex; 0 as long as some vertex has no edge.
+
+    Guarantee: see GraphQuery. As for `Matching`, the share of one edge is 0 or 1 and may come and go.
+
+    >>> MinDegree(3).squared_value_sensitivity("add-remove")
+    1.0
+    """
+
+    name: ClassVar[str] = "min-degree"
+
+    def new_tracker(self) -> Tracker:
+        """Numbers of vertices by degree."""
+        return _MinDegreeTracker(self.vertices)
+
+    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+        """It only rises, or only falls, and never exceeds the largest degree."""
+        return [alternating_reach(self.degree_bound)]
+
+    def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
+        """See `Query`; proof: ``graphs.proof.md``, section 11."""
+        return self.alternating_sensitivity(self.degree_bound, adjacency)
+
+    def value_reach(self) -> ValueReach:
+        """One edge raises it by one at most."""
+        return ValueReach.rising(1)
+
+    def largest_value(self) -> int:
+        """The largest degree."""
+        return self.degree_bound
+
+
+class _SequenceTracker(Tracker):
+    """Cell i is the (i+1)-th largest degree; `at_least[d]` vertices have degree ≥ d."""
+
+    __slots__ = ("at_least", "degree")
+
+    def __init__(self, vertices: int) -> None:
+        self.degree: defaultdict[int, int] = defaultdict(int)
+        self.at_least: defaultdict[int, int] = defaultdict(int, {0: vertices})
+
+    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
+        for vertex in (u, v):
+            self.degree[vertex] += 1
+            row[self.at_least[self.degree[vertex]]] += 1
+            self.at_least[self.degree[vertex]] += 1
+
+    def remove(self, u: int, v: int, row: list[int]) -> None:
+        for vertex in (u, v):
+            self.at_least[self.degree[vertex]] -= 1
+            row[self.at_least[self.degree[vertex]]] -= 1
+            self.degree[vertex] -= 1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DegreeSequence(GraphQuery):
+    """The degrees of all vertices, largest first, without names. It needs the noise of `direct` to be of use.
+
+    Guarantee: see GraphQuery. One edge moves two places of the sequence by one each: v² = 2.
+    """
+
+    name: ClassVar[str] = "degree-sequence"
+
+    def check(self) -> None:
+        """The cells must fit."""
+        require_fits(self.vertices, "this sequence", "Use fewer vertices.")
+
+    def new_tracker(self) -> Tracker:
+        """Degrees in order."""
+        return _SequenceTracker(self.vertices)
+
+    @property
+    def cells(self) -> int:
+        """One for each vertex."""
+        return self.vertices
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The places in the sequence."""
+        return tuple(f"degree of place {number}" for number in range(1, self.vertices + 1))
+
+    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+        """Each place only rises, or only falls, and never exceeds the largest degree."""
+        return [alternating_reach(self.degree_bound, self.vertices)]
+
+    def consistent(self, values: FloatArray) -> FloatArray:
+        """See `Query`: the nearest falling sequence in [0, D]; no further from the truth."""
+        return np.asarray(np.clip(isotonic_regression(values, increasing=False).x, 0.0, self.degree_bound))
+
+    def value_reach(self) -> ValueReach:
+        """Two different places by one each; of two edges in one direction, at worst the same two places by two."""
+        return ValueReach(2, 4, 8)
+
+    def largest_value(self) -> int:
+        """The largest degree."""
+        return self.degree_bound
 
 
 def _degree_reach(stream: StreamKind, tau: int, top: int, cells: int = 1) -> Reach:

@@ -2,8 +2,8 @@
 
 What one update costs (n vertices, m edges): components, insertions: almost constant (union-find). Spanning forest,
 insertions: O(n), a search of the tree path between the ends. Deletions of both: nothing for an edge outside the
-forest, else O(n + m), a search of the cheapest edge that joins the two halves again. Matching: at most two
-augmenting searches, and none while the matching is as large as it can be.
+forest, else O(n + m), a search of the cheapest edge that joins the two halves again. Matching: see
+`maximum_matching`; at worst one search of a component per update.
 """
 
 from __future__ import annotations
@@ -14,30 +14,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from evercount.queries.base import Adjacency
-from evercount.queries.graphs.graph_query import GraphQuery, Reach, StreamKind, Tracker, _whole
+from evercount.queries.graphs.graph_query import GraphQuery, StreamKind, Tracker, _whole
 from evercount.queries.graphs.maximum_matching import MatchingTracker
-
-
-class _UnionFind:
-    __slots__ = ("parent",)
-
-    def __init__(self) -> None:
-        self.parent: dict[int, int] = {}
-
-    def find(self, vertex: int) -> int:
-        parent = self.parent
-        while (above := parent.get(vertex, vertex)) != vertex:
-            parent[vertex] = parent.get(above, above)  # path halving
-            vertex = parent[vertex]
-        return vertex
-
-    def join(self, u: int, v: int) -> bool:
-        """Join the two sets; True if they were two."""
-        u, v = self.find(u), self.find(v)
-        if u == v:
-            return False
-        self.parent[max(u, v)] = min(u, v)
-        return True
+from evercount.queries.graphs.reach import Reach, ValueReach
+from evercount.queries.graphs.union_find import UnionFind
 
 
 class _ComponentTracker(Tracker):
@@ -46,7 +26,7 @@ class _ComponentTracker(Tracker):
     __slots__ = ("sets",)
 
     def __init__(self) -> None:
-        self.sets = _UnionFind()
+        self.sets = UnionFind()
 
     def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
         row[0] -= self.sets.join(u, v)
@@ -58,18 +38,19 @@ class _ComponentTracker(Tracker):
 class _ForestTracker(Tracker):
     """Cost of a minimum spanning forest, times `sign`. The whole graph is kept only if edges are to be removed."""
 
-    __slots__ = ("graph", "sets", "sign", "tree")
+    __slots__ = ("graph", "sets", "shrunk", "sign", "tree")
 
     def __init__(self, sign: int, removals: bool) -> None:
         self.sign = sign
         self.tree: defaultdict[int, dict[int, int]] = defaultdict(dict)
         self.graph: defaultdict[int, dict[int, int]] | None = defaultdict(dict) if removals else None
-        self.sets = _UnionFind()  # right only while edges come; removals never ask it
+        self.sets = UnionFind()
+        self.shrunk = False  # an edge has gone, so `sets` may be wrong
 
     def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
         if self.graph is not None:
             self.graph[u][v] = self.graph[v][u] = weight
-        if self.sets.join(u, v):
+        if not self._connected(u, v) if self.shrunk else self.sets.join(u, v):
             self._link(u, v, weight)
             row[0] += self.sign * weight
             return
@@ -81,6 +62,7 @@ class _ForestTracker(Tracker):
 
     def remove(self, u: int, v: int, row: list[int]) -> None:
         assert self.graph is not None, "built without removals"
+        self.shrunk = True
         weight = self.graph[u].pop(v)
         del self.graph[v][u]
         if v not in self.tree[u]:
@@ -112,6 +94,11 @@ class _ForestTracker(Tracker):
                     best[y] = max(above, (weight, x, y))
                     stack.append(y)
         return best[v]
+
+    def _connected(self, u: int, v: int) -> bool:
+        """Whether the forest joins u and v."""
+        half = self._smaller_half(u, v)
+        return u in half and v in half
 
     def _smaller_half(self, u: int, v: int) -> set[int]:
         """The smaller of the trees of u and v; both are searched in step, so the larger is not walked through."""
@@ -158,6 +145,11 @@ class SpanningForest(GraphQuery):
         """An edge costs up to W, then replaces a cheaper and cheaper other edge."""
         return [_forest_reach(stream, self.max_weight)]
 
+    def value_reach(self) -> ValueReach:
+        """The share of one edge lies in −(W − 1)..W; that of two edges is a difference of two such shares."""
+        W = self.max_weight
+        return ValueReach(W**2, (2 * W - 1) ** 2, (2 * W) ** 2)
+
     def largest_value(self) -> int:
         """A tree of the heaviest edges."""
         return (self.vertices - 1) * self.max_weight
@@ -171,7 +163,7 @@ class Components(GraphQuery):
 
     def new_tracker(self) -> Tracker:
         """Union-find, or a forest if edges go."""
-        return _ForestTracker(-1, removals=True) if self.deletes else _ComponentTracker()
+        return _ForestTracker(-1, removals=True) if self.deletes or self.stream == "mixed" else _ComponentTracker()
 
     def empty_value(self) -> int:
         """Every vertex alone."""
@@ -180,6 +172,10 @@ class Components(GraphQuery):
     def reach(self, stream: StreamKind) -> Sequence[Reach]:
         """The number of vertices minus the cost of a forest of weights 1."""
         return [_forest_reach(stream, 1)]
+
+    def value_reach(self) -> ValueReach:
+        """One edge joins two components at most."""
+        return ValueReach.rising(1)
 
     def largest_value(self) -> int:
         """Every vertex alone."""
@@ -206,7 +202,7 @@ class Matching(GraphQuery):
 
     def new_tracker(self) -> Tracker:
         """A maximum matching."""
-        return MatchingTracker(self.vertices)
+        return MatchingTracker()
 
     def reach(self, stream: StreamKind) -> Sequence[Reach]:
         """The size only rises, or only falls, and never exceeds m."""
@@ -217,12 +213,14 @@ class Matching(GraphQuery):
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """See `Query`; proof: ``graphs.proof.md``, section 8."""
-        if self.enforce_degree and not self.deletes:
-            return None
         most = self.largest_value()
         if self.stream == "delete":
             return float(2 * most - 1 if adjacency == "add-remove" else max(2 * most - 1, 4 * most - 6))
-        return float(2 * most if adjacency == "add-remove" else 4 * most - 2)
+        return self.alternating_sensitivity(most, adjacency)
+
+    def value_reach(self) -> ValueReach:
+        """One edge is one pair at most."""
+        return ValueReach.rising(1)
 
     def largest_value(self) -> int:
         """Half of the vertices; for deletions the matching of the public start."""

@@ -7,8 +7,10 @@ Four kinds of stream over a public vertex set 0..n-1:
 - ``ignore-duplicates``: as ``insert``, but an edge may come again and then changes nothing (with weights: the
   lighter of parallel edges counts);
 - ``ignore-absent``: as ``delete``, but an update may name an edge that is not there and then changes nothing.
+- ``mixed``: every update (u, v, 1) inserts an edge and (u, v, -1) deletes it, in any order; an update that changes
+  nothing is legal. Only the noise of `direct` fits it, which needs a horizon.
 
-The first two refuse an update that does not fit the edges before it, which tells its sender about those. The last two
+The first two refuse an update that does not fit the edges before it, which tells its sender about those. The others
 never do; the service takes them unless a declaration asks for refusals.
 
 A tick holds any number of updates, also none. Its increment is f(graph after) − f(graph before); `decode` adds
@@ -21,6 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from math import inf
 from operator import index
 from typing import Any, ClassVar, Literal, cast, get_args
 
@@ -31,11 +34,12 @@ from evercount._validate import check_name
 from evercount.errors import EventRefused, InputError, ParameterError, SnapshotError, TooLarge
 from evercount.privacy import Budget
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
+from evercount.queries.graphs.reach import Reach, ValueReach, alternating_sensitivity
 
-StreamKind = Literal["insert", "delete", "ignore-duplicates", "ignore-absent"]
+StreamKind = Literal["insert", "delete", "ignore-duplicates", "ignore-absent", "mixed"]
 Edge = tuple[int, int]
 Update = tuple[int, int, int]
-"""Smaller vertex, larger vertex, weight (1 where edges have none)."""
+"""Smaller vertex, larger vertex, weight (1 where edges have none; the sign in mixed streams)."""
 
 
 class Tracker(ABC):
@@ -49,38 +53,8 @@ class Tracker(ABC):
     def remove(self, u: int, v: int, row: list[int]) -> None:
         """Take the edge away and add the effect of that."""
 
-
-@dataclass(frozen=True)
-class Reach:
-    """How far one update reaches in each of `cells` cells: rises sum to ≤ up, falls to ≤ down (or vice versa).
-
-    `swap` bounds P² + N² when one update is replaced by another or by none; None stands for the general
-    2(up + down)². `ceiling` is the range of a function that only rises or only falls: then P, N ≤ ceiling.
-    """
-
-    up: int
-    down: int
-    cells: int = 1
-    swap: int | None = None
-    ceiling: int | None = None
-
-    def squared(self, adjacency: Adjacency, projected: Reach | None = None) -> int:
-        """Bound on Σ (P² + N²) over these cells; see ``graphs.proof.md``, sections 2 to 4.
-
-        `projected` is the reach of an inserted edge where the stable projection runs.
-        """
-        up, down = self.up, self.down
-        if projected is not None:  # one arrival less: one kept edge goes, at most two come, for good
-            up, down = up + 2 * projected.down, down + 2 * projected.up
-        if adjacency == "add-remove":
-            bound = up**2 + down**2
-        elif self.swap is not None and projected is None:
-            bound = self.swap
-        else:
-            bound = 2 * (up + down) ** 2
-        if self.ceiling is not None:
-            bound = min(bound, 2 * self.ceiling**2)
-        return self.cells * bound
+    def close_tick(self, row: list[int]) -> None:  # noqa: B027 - doing nothing is right for most
+        """Add effects that are computed once per tick."""
 
 
 @dataclass(slots=True)
@@ -104,16 +78,18 @@ class GraphQuery(Query):
     edges for ``insert``, edges that are there for ``delete``. With ``ignore-duplicates`` and `enforce_degree`, or with
     ``ignore-absent``, nothing is promised at all: whether an update is refused depends on that update alone
     (tests/queries/test_queries_graphs.py::test_nothing_needs_to_be_promised). A deletion-only stream starts from
-    public edges, so its maximum degree is known; there `enforce_degree` drops public edges before the first tick.
+    public edges, so its maximum degree is known; there `enforce_degree` drops public edges before the first tick. A
+    mixed stream may start from public edges, too.
 
     Whoever sends an update to an ``insert`` or ``delete`` stream and sees it refused learns of another one. Test:
     tests/queries/test_queries_graphs.py::test_which_streams_never_refuse_an_update_because_of_others.
 
         Guarantee. Σ_cells (P² + N²) ≤ squared_sensitivity(adjacency) for streams that differ in one update.
-        add-remove: the update is absent in one of them. replace: it is another legal update there, or absent.
+        add-remove: the update is absent in one of them. replace: it is another legal update there, or absent. The
+        values of a tick differ by at most squared_value_sensitivity(adjacency), also in mixed streams.
         Proof: ``graphs.proof.md``. Assumption: the stream kind and, without `enforce_degree`, the degree promise
         hold in both streams. Tests: ``test_no_neighbours_beat_the_claim`` and ``test_claims_are_reached``
-        in tests/queries/test_queries_graphs_sensitivity.py.
+        in tests/queries/test_queries_graphs_sensitivity.py; for values tests/queries/test_queries_values.py.
     """
 
     vertices: int
@@ -135,7 +111,11 @@ class GraphQuery(Query):
             _whole("max_degree", self.max_degree, 1, self.vertices - 1)
         elif self.enforce_degree:
             raise ParameterError("enforce_degree needs max_degree: say which degree is to be enforced")
-        elif self.needs_degree and not self.deletes:
+        if self.stream == "mixed" and (self.enforce_degree or self.weight_limit is not None):
+            raise ParameterError(
+                "a mixed stream has no enforced degrees and no weights: promise max_degree, or use another stream"
+            )
+        if self.max_degree is None and self.needs_degree and not self.deletes:
             raise ParameterError(
                 f"{type(self).__name__} needs max_degree: one edge changes it by an amount that grows with the degree. "
                 "Promise a maximum, or add enforce_degree=True to have it enforced."
@@ -144,7 +124,7 @@ class GraphQuery(Query):
             object.__setattr__(self, "initial_edges", tuple(tuple(edge) for edge in self.initial_edges))
         except TypeError:
             raise ParameterError(f"initial_edges must be a sequence of edges, got {self.initial_edges!r}") from None
-        if self.deletes != bool(self.initial_edges):
+        if self.stream != "mixed" and self.deletes != bool(self.initial_edges):
             raise ParameterError(
                 "initial_edges is the public start of a deletion-only stream: give it there and only there "
                 f"(stream={self.stream!r}, {'some' if len(self.initial_edges) else 'no'} initial edges)"
@@ -168,6 +148,10 @@ class GraphQuery(Query):
     @abstractmethod
     def reach(self, stream: StreamKind) -> Sequence[Reach]:
         """How far one update of such a stream reaches, cell by cell, when the degree is promised."""
+
+    @abstractmethod
+    def value_reach(self) -> ValueReach:
+        """How far the values of two graphs are apart that differ in one edge, or in two."""
 
     @abstractmethod
     def largest_value(self) -> int:
@@ -203,17 +187,39 @@ class GraphQuery(Query):
 
     def check_budget(self, budget: Budget) -> None:
         """See `Query`: changing a user's edges one by one may pass through streams that the promises exclude."""
-        if budget.unit == "user" and budget.adjacency == "replace":
-            raise ParameterError("graph streams protect users under adjacency='add-remove' only")
+        promised = self.stream != "mixed" or self.max_degree is not None
+        if promised and budget.unit == "user" and budget.adjacency == "replace":
+            raise ParameterError(
+                "graph streams protect users under adjacency='add-remove' only; under 'replace' use stream='mixed' "
+                "without max_degree, which promises nothing"
+            )
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S: see the Guarantee of the class."""
         check_name("adjacency", adjacency, get_args(Adjacency))
+        if self.stream == "mixed":  # an edge may come and go for ever
+            return inf
         parts = self.reach(self.stream)
         if not self.enforce_degree or self.deletes:
             return float(sum(part.squared(adjacency) for part in parts))
         inserted = self.reach("insert")
         return float(sum(part.squared(adjacency, edge) for part, edge in zip(parts, inserted, strict=True)))
+
+    def squared_value_sensitivity(self, adjacency: Adjacency) -> float | None:
+        """See `Query`; proof: ``graphs.proof.md``, section 10. Not offered where the projection runs."""
+        check_name("adjacency", adjacency, get_args(Adjacency))
+        if self.enforce_degree and not self.deletes:
+            return None
+        reach = self.value_reach()
+        if adjacency == "add-remove":
+            return float(reach.one)
+        return float(max(reach.one, reach.exchanged, reach.both if self.stream == "mixed" else 0))
+
+    def alternating_sensitivity(self, most: int, adjacency: Adjacency) -> float | None:
+        """`falling_sensitivity` of a number in 0..most that one edge changes by 0 or 1, at any time."""
+        if self.stream == "mixed" or (self.enforce_degree and not self.deletes):
+            return None
+        return alternating_sensitivity(most, adjacency)
 
     @property
     def degree_bound(self) -> int:
@@ -225,14 +231,27 @@ class GraphQuery(Query):
     def initial_state(self) -> GraphState:
         """The start graph, tracked."""
         edges, dropped, _ = self._start
-        return self._build(edges, dropped, {})
+        load: dict[int, int] = {}
+        if self.stream == "mixed" and self.max_degree is not None:
+            for u, v in edges:
+                load[u], load[v] = load.get(u, 0) + 1, load.get(v, 0) + 1
+        return self._build(edges, dropped, load)
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, GraphState]:
         """The change of every cell by the updates of one tick, (u, v) or (u, v, weight) each."""
         updates, dropped, load = self._read(state, events)
         row = [0] * self.cells
         tracker = state.tracker
-        if self.deletes:
+        if self.stream == "mixed":
+            for u, v, sign in updates:
+                if sign > 0:
+                    state.edges[u, v] = 1
+                    tracker.insert(u, v, 1, row)
+                else:
+                    del state.edges[u, v]
+                    tracker.remove(u, v, row)
+            state.load.update(load)
+        elif self.deletes:
             for u, v, _ in updates:
                 del state.edges[u, v]
                 tracker.remove(u, v, row)
@@ -243,11 +262,20 @@ class GraphQuery(Query):
                 tracker.insert(u, v, weight, row)
             state.dropped.update(dropped)
             state.load.update(load)
+        tracker.close_tick(row)
         return np.array(row, np.int64), state
 
     def decode(self, tick: int, noisy: FloatArray) -> FloatArray:
         """One row of `decode_run`."""
         return self.decode_run(tick, noisy[np.newaxis]).ravel()
+
+    def before_first(self) -> FloatArray:
+        """See `Query`: the start graph."""
+        return self.decode(0, np.zeros(self.cells))
+
+    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """See `Query`: the change of the statistic; `decode` is linear up to the public start."""
+        return high - low, np.ones(self.outputs) * self.output_norms()
 
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """Add the public value of the start graph."""
@@ -260,6 +288,7 @@ class GraphQuery(Query):
         tracker = self.new_tracker()
         for (u, v), weight in self._start[0].items():
             tracker.insert(u, v, weight, row)
+        tracker.close_tick(row)
         return np.array(row, np.float64)
 
     def parameters(self) -> dict[str, Any]:
@@ -291,6 +320,7 @@ class GraphQuery(Query):
         tracker, row = self.new_tracker(), [0] * self.cells
         for (u, v), weight in edges.items():
             tracker.insert(u, v, weight, row)
+        tracker.close_tick(row)
         return GraphState(tracker, dict(edges), set(dropped), dict(load))
 
     @cached_property
@@ -324,6 +354,8 @@ class GraphQuery(Query):
         """Validate a tick; give the updates that count, the edges dropped and the new loads. Changes nothing."""
         if not isinstance(events, Iterable):
             raise InputError(f"a tick is a sequence of updates, got {events!r}: give [] for a quiet tick")
+        if self.stream == "mixed":
+            return self._read_mixed(state, events)
         inserts, limit = not self.deletes, self.max_degree
         weighted = inserts and self.weight_limit is not None
         updates: list[Update] = []
@@ -374,9 +406,28 @@ class GraphQuery(Query):
         """See `Query`: vertices, loops and weights. Which edges are there is not looked at."""
         weighted = not self.deletes and self.weight_limit is not None
         for number, event in enumerate(events):
-            self._parse(number, event, weighted)
+            self._parse(number, event, weighted, signed=self.stream == "mixed")
 
-    def _parse(self, number: int, event: Any, weighted: bool) -> Update:
+    def _read_mixed(self, state: GraphState, events: Iterable[Any]) -> tuple[list[Update], list[Edge], dict[int, int]]:
+        """As `_read`: the insertions and deletions of a mixed tick that change something, with their signs."""
+        updates: list[Update] = []
+        there: dict[Edge, bool] = {}
+        load: dict[int, int] = {}
+        for number, event in enumerate(events):
+            u, v, sign = self._parse(number, event, weighted=False, signed=True)
+            if there.get((u, v), (u, v) in state.edges) == (sign > 0):
+                continue
+            there[u, v] = sign > 0
+            updates.append((u, v, sign))
+            if self.max_degree is None:
+                continue
+            for vertex in (u, v):
+                load[vertex] = load.get(vertex, state.load.get(vertex, 0)) + sign
+                if load[vertex] > self.max_degree:
+                    raise _refusal(number, event, f"exceeds max_degree={self.max_degree}; promise a larger one")
+        return updates, [], load
+
+    def _parse(self, number: int, event: Any, weighted: bool, signed: bool = False) -> Update:
         """One update as (smaller vertex, larger vertex, weight)."""
         try:
             u, v, *rest = event
@@ -390,6 +441,10 @@ class GraphQuery(Query):
             raise _refusal(number, event, f"has a vertex outside 0..{self.vertices - 1}")
         if u == v:
             raise _refusal(number, event, "is a self-loop; only edges between two vertices are legal")
+        if signed:
+            if len(rest) != 1 or weight not in (-1, 1):
+                raise _refusal(number, event, "needs (u, v, 1) for an insertion or (u, v, -1) for a deletion")
+            return (u, v, weight) if u < v else (v, u, weight)
         if weighted:
             largest = cast(int, self.weight_limit)
             if len(rest) > 1 or (not rest and largest > 1):

@@ -1,121 +1,231 @@
-"""A maximum matching of a general graph, kept maximum while edges come and go (Edmonds' blossom search).
+"""A maximum matching of a general graph, kept maximum while edges come and go (Edmonds' blossom algorithm).
 
-Why one or two searches from known vertices are enough: ``graphs.proof.md``, section 8.
+The search forest is kept between updates, so most insertions cost a look at two labels. It is searched on only where a
+component has two free vertices, and only until the matching has grown. Why that is enough: ``graphs.proof.md``,
+section 8.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Collection, Iterator
 
-from evercount.queries.graphs.graph_query import Tracker
+from evercount.queries.graphs.graph_query import Edge, Tracker
+from evercount.queries.graphs.union_find import UnionFind
 
 
 class MatchingTracker(Tracker):
-    """The graph, a maximum matching of it (`mate`), and its changes in size."""
+    """The graph, a maximum matching of it (`mate`), and the alternating forest that shows that it is maximum.
 
-    __slots__ = ("limit", "mate", "neighbours")
+    Every free vertex is the root of a tree. Outer vertices are those that an alternating path of even length joins to
+    their root; only their edges are searched. Components are those of all edges that ever came.
+    """
 
-    def __init__(self, vertices: int) -> None:
+    __slots__ = (
+        "base",
+        "blossom",
+        "components",
+        "free",
+        "mate",
+        "members",
+        "neighbours",
+        "outer",
+        "parent",
+        "root",
+        "used",
+        "waiting",
+    )
+
+    def __init__(self) -> None:
         self.neighbours: defaultdict[int, set[int]] = defaultdict(set)
         self.mate: dict[int, int] = {}
-        self.limit = vertices - vertices % 2
+        self.root: dict[int, int] = {}
+        """Of a vertex in the forest: the free vertex of its tree."""
+        self.members: dict[int, list[int]] = {}
+        """Of a root: the vertices of its tree."""
+        self.outer: set[int] = set()
+        self.parent: dict[int, int] = {}
+        """Of an inner vertex: the outer vertex that reached it; inside a blossom, the next vertex around it."""
+        self.base: dict[int, int] = {}
+        """Of an outer vertex in a shrunken blossom: the blossom's base."""
+        self.blossom: dict[int, list[int]] = {}
+        """Of a base: the other vertices of its blossom."""
+        self.used: set[Edge] = set()
+        """Edges that the forest rests on: without one of them its tree is searched again."""
+        self.components = UnionFind()
+        self.free: dict[int, int] = {}
+        """Of a component: the number of its free vertices."""
+        self.waiting: dict[int, deque[tuple[int, Collection[int]]]] = {}
+        """Of a component: outer vertices, each with those of its neighbours that are still to be looked at.
+
+        Vertices of felled trees wait here, too, with no neighbours: an outer vertex next to them may take them.
+        """
 
     def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
-        """Grow by one iff some maximum matching of the old graph leaves both u and v free."""
-        if len(self.mate) < self.limit and self._free(u, v):
-            self._match(u, v)
-            row[0] += 1
+        """Grow by one iff the new edge closes an augmenting path."""
+        for vertex in (u, v):
+            if not self.neighbours[vertex]:
+                self.waiting.setdefault(self.components.find(vertex), deque())
+                self._plant(vertex)
+        self._join(u, v)
         self.neighbours[u].add(v)
         self.neighbours[v].add(u)
+        self.waiting[self.components.find(u)] += [(x, (y,)) for x, y in ((u, v), (v, u)) if x in self.outer]
+        row[0] += self._search(u)
 
     def remove(self, u: int, v: int, row: list[int]) -> None:
-        """Shrink by one iff neither end of a matched edge can be matched anew."""
+        """Shrink by one iff the two ends of a matched edge cannot be matched anew."""
         self.neighbours[u].remove(v)
         self.neighbours[v].remove(u)
         if self.mate.get(u) == v:
             del self.mate[u], self.mate[v]
-            if not (self._augment(u, set()) or self._augment(v, set())):
-                row[0] -= 1
+            if u in self.root:
+                self._fell(self.root[u])
+            for vertex in (u, v):
+                if self.neighbours[vertex]:
+                    self._plant(vertex)
+            row[0] += self._search(u) - 1
+            return
+        if _edge(u, v) in self.used:
+            self.used.discard(_edge(u, v))
+            if u in self.root and self.root[u] == self.root.get(v):
+                self._fell(self.root[u])
+        for vertex in (u, v):
+            if not self.neighbours[vertex]:
+                self._uproot(vertex)
+
+    def _join(self, u: int, v: int) -> None:
+        """Join the components of two vertices."""
+        one, two = self.components.find(u), self.components.find(v)
+        if self.components.join(one, two):
+            free = self.free.pop(one, 0) + self.free.pop(two, 0)
+            less, more = sorted((self.waiting.pop(one), self.waiting.pop(two)), key=len)
+            more += less
+            joined = self.components.find(one)
+            self.free[joined], self.waiting[joined] = free, more
+
+    # -- the forest ---------------------------------------------------------------------------------------------------
+
+    def _plant(self, vertex: int) -> None:
+        """Make a free vertex with neighbours the root of a tree of its own."""
+        component = self.components.find(vertex)
+        self.free[component] = self.free.get(component, 0) + 1
+        self._start(vertex)
+
+    def _uproot(self, vertex: int) -> None:
+        """Take a free vertex that has lost its last edge out of the forest; nothing else is in its tree."""
+        self._fell(vertex, free=False)
+        self.free[self.components.find(vertex)] -= 1
+
+    def _start(self, vertex: int) -> None:
+        self.members[vertex] = []
+        self._enter(vertex, vertex)
+        self._reach(vertex)
+
+    def _enter(self, vertex: int, root: int) -> None:
+        self.root[vertex] = root
+        self.members[root].append(vertex)
+
+    def _reach(self, vertex: int) -> None:
+        """Make a vertex of the forest an outer one; its edges are to be searched."""
+        self.outer.add(vertex)
+        self.waiting[self.components.find(vertex)].append((vertex, self.neighbours[vertex]))
+
+    def _fell(self, *roots: int, free: bool = True) -> None:
+        """Forget these trees; what is left of the forest may grow into them, and a free root starts again."""
+        felled = [vertex for root in roots for vertex in self.members.pop(root)]
+        for vertex in felled:
+            del self.root[vertex]
+            self.outer.discard(vertex)
+            self.parent.pop(vertex, None)
+            self.base.pop(vertex, None)
+            self.blossom.pop(vertex, None)
+        self.waiting[self.components.find(roots[0])] += [(vertex, ()) for vertex in felled]
+        for root in roots:
+            if free and root not in self.mate:
+                self._start(root)
+
+    def _search(self, vertex: int) -> bool:
+        """Follow the waiting edges of this vertex's component until the matching grows; whether it did."""
+        component = self.components.find(vertex)
+        if self.free.get(component, 0) < 2:  # an augmenting path has two free ends
+            return False
+        waiting, outer, root, mate = self.waiting[component], self.outer, self.root, self.mate
+        while waiting:
+            x, seen = waiting.popleft()
+            if not seen and x not in root:
+                x, seen = next((other for other in self.neighbours[x] if other in outer), x), (x,)
+            if x not in outer:  # its tree was felled, or no outer vertex is next to it
+                continue
+            for y in seen:
+                if y not in self.neighbours[x]:  # the edge was removed while it waited
+                    continue
+                if y in outer:
+                    if root[x] != root[y]:
+                        self._augment(x, y)
+                        self.free[component] -= 2
+                        return True  # one update lets it grow by one at most
+                    if self.base.get(x, x) != self.base.get(y, y):
+                        self._shrink(x, y)
+                elif y not in root:
+                    partner = mate[y]
+                    self.parent[y] = x
+                    self.used.add(_edge(x, y))
+                    self._enter(y, root[x])
+                    self._enter(partner, root[x])
+                    self._reach(partner)
+        return False
+
+    def _augment(self, x: int, y: int) -> None:
+        """Match x and y, outer vertices of two trees, and turn the matching over on the ways to their roots."""
+        roots = self.root[x], self.root[y]
+        for vertex in (x, y):
+            inner = self.mate.get(vertex)
+            while inner is not None:
+                above = self.parent[inner]
+                following = self.mate.get(above)
+                self._match(inner, above)
+                inner = following
+        self._match(x, y)
+        self._fell(*roots)
 
     def _match(self, u: int, v: int) -> None:
         self.mate[u], self.mate[v] = v, u
 
-    def _free(self, u: int, v: int) -> bool:
-        """Change the matching, not its size, so that u and v are free; if that cannot be, leave it maximum."""
-        away: set[int] = set()
-        for vertex in (u, v):
-            away.add(vertex)
-            partner = self.mate.get(vertex)
-            if partner is None:
-                continue
-            del self.mate[vertex], self.mate[partner]
-            if not self._augment(partner, away):
-                self._match(vertex, partner)
-                return False
-        return True
-
-    def _augment(self, root: int, away: set[int]) -> bool:
-        """Search an augmenting path from the free vertex root that avoids `away`; flip it if there is one."""
-        parent: dict[int, int] = {}  # of an inner vertex: the outer vertex that reached it
-        base: dict[int, int] = {}  # of a vertex in a shrunken blossom: the blossom's base
-        outer = {root}
-        queue = deque([root])
-        while queue:
-            x = queue.popleft()
-            for y in self.neighbours[x]:
-                if y in away or self.mate.get(x) == y or base.get(x, x) == base.get(y, y):
-                    continue
-                partner = self.mate.get(y)
-                if y in outer:
-                    self._shrink(x, y, parent, base, outer, queue)
-                elif y not in parent:
-                    parent[y] = x
-                    if partner is None:
-                        self._flip(y, parent)
-                        return True
-                    outer.add(partner)
-                    queue.append(partner)
-        return False
-
-    def _shrink(
-        self, x: int, y: int, parent: dict[int, int], base: dict[int, int], outer: set[int], queue: deque[int]
-    ) -> None:
-        """Shrink the odd cycle that the edge between the outer vertices x and y closes."""
-        top = self._common_base(x, y, parent, base)
-        blossom: set[int] = set()
+    def _shrink(self, x: int, y: int) -> None:
+        """Shrink the odd cycle that the edge between the outer vertices x and y of one tree closes."""
+        top = self._common_base(x, y)
+        self.used.add(_edge(x, y))
+        absorbed: dict[int, None] = {}  # bases, in the order of the walk
         for start, child in ((x, y), (y, x)):
             vertex, below = start, child
-            while base.get(vertex, vertex) != top:
+            while self.base.get(vertex, vertex) != top:
                 partner = self.mate[vertex]
-                blossom.update((base.get(vertex, vertex), base.get(partner, partner)))
-                parent[vertex] = below
-                below, vertex = partner, parent[partner]
-        for vertex in [*parent, *outer]:
-            if base.get(vertex, vertex) in blossom:
-                base[vertex] = top
-                if vertex not in outer:
-                    outer.add(vertex)
-                    queue.append(vertex)
+                absorbed[self.base.get(vertex, vertex)] = None
+                absorbed[self.base.get(partner, partner)] = None
+                self.parent[vertex] = below
+                below, vertex = partner, self.parent[partner]
+        inside = self.blossom.setdefault(top, [])
+        for old in absorbed:
+            for vertex in (old, *self.blossom.pop(old, ())):
+                inside.append(vertex)
+                self.base[vertex] = top
+                if vertex not in self.outer:
+                    self._reach(vertex)
 
-    def _common_base(self, x: int, y: int, parent: dict[int, int], base: dict[int, int]) -> int:
+    def _common_base(self, x: int, y: int) -> int:
         """The first base on the way from y to the root that lies on the way from x to the root."""
-        on_way = set()
-        while True:
-            x = base.get(x, x)
-            on_way.add(x)
-            if x not in self.mate:
-                break
-            x = parent[self.mate[x]]
-        while True:
-            y = base.get(y, y)
-            if y in on_way:
-                return y
-            y = parent[self.mate[y]]
+        on_way = set(self._bases_upwards(x))
+        return next(base for base in self._bases_upwards(y) if base in on_way)
 
-    def _flip(self, end: int, parent: dict[int, int]) -> None:
-        vertex: int | None = end
-        while vertex is not None:
-            x = parent[vertex]
-            following = self.mate.get(x)
-            self._match(vertex, x)
-            vertex = following
+    def _bases_upwards(self, x: int) -> Iterator[int]:
+        while True:
+            x = self.base.get(x, x)
+            yield x
+            if x not in self.mate:
+                return
+            x = self.parent[self.mate[x]]
+
+
+def _edge(u: int, v: int) -> Edge:
+    return (u, v) if u < v else (v, u)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import comb
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
-from evercount.errors import ParameterError
-from evercount.queries.graphs.graph_query import GraphQuery, Reach, StreamKind, Tracker, _whole
+from evercount.errors import InputError, ParameterError
+from evercount.queries.graphs.graph_query import Edge, GraphQuery, GraphState, StreamKind, Tracker, Update, _whole
+from evercount.queries.graphs.reach import Reach, ValueReach
 
 
 class _EdgeTracker(Tracker):
@@ -36,41 +37,83 @@ class Edges(GraphQuery):
         again = stream in ("ignore-duplicates", "ignore-absent")
         return [Reach(1, int(again), swap=2 if again else 1)]
 
+    def value_reach(self) -> ValueReach:
+        """One edge is one."""
+        return ValueReach.rising(1)
+
     def largest_value(self) -> int:
         """All pairs."""
         return comb(self.vertices, 2)
 
 
 class _TriangleTracker(Tracker):
-    """Adjacency sets: an edge closes as many triangles as its ends have neighbours in common."""
+    """Adjacency sets: an edge closes as many triangles as its ends have neighbours in common.
 
-    __slots__ = ("neighbours",)
+    With `counted` it also knows in how many triangles each edge lies.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("neighbours", "per_edge")
+
+    def __init__(self, counted: bool = False) -> None:
         self.neighbours: defaultdict[int, set[int]] = defaultdict(set)
+        self.per_edge: dict[Edge, int] | None = {} if counted else None
 
     def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
         at_u, at_v = self.neighbours[u], self.neighbours[v]
-        row[0] += len(at_u & at_v)
+        closed = at_u & at_v
+        row[0] += len(closed)
         at_u.add(v)
         at_v.add(u)
+        if self.per_edge is not None:
+            self.per_edge[u, v] = len(closed)
+            self._count(u, v, closed, 1, self.per_edge)
 
     def remove(self, u: int, v: int, row: list[int]) -> None:
         at_u, at_v = self.neighbours[u], self.neighbours[v]
         at_u.remove(v)
         at_v.remove(u)
-        row[0] -= len(at_u & at_v)
+        opened = at_u & at_v
+        row[0] -= len(opened)
+        if self.per_edge is not None:
+            del self.per_edge[u, v]
+            self._count(u, v, opened, -1, self.per_edge)
+
+    def _count(self, u: int, v: int, third: set[int], by: int, per_edge: dict[Edge, int]) -> None:
+        for w in third:
+            for end in (u, v):
+                per_edge[(end, w) if end < w else (w, end)] += by
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Triangles(GraphQuery):
-    """Number of triangles. Guarantee: see GraphQuery; one edge lies in at most D − 1 triangles."""
+    """Number of triangles.
+
+    `max_per_edge` = K promises that no edge ever lies in more than K triangles: then K takes the place of D − 1, and no
+    degree needs to be promised. An update that breaks the promise is refused. Guarantee: see GraphQuery; one edge lies
+    in at most min(D − 1, K) triangles.
+
+    >>> Triangles(1000, max_per_edge=3).squared_sensitivity("add-remove")
+    9.0
+    """
 
     name: ClassVar[str] = "triangles"
-    needs_degree: ClassVar[bool] = True
+
+    max_per_edge: int | None = field(default=None, kw_only=True)
+
+    @property
+    def needs_degree(self) -> bool:  # type: ignore[override]
+        """Unless triangles per edge are promised."""
+        return self.max_per_edge is None
 
     def check(self) -> None:
         """A triangle needs three vertices, and degree 2."""
+        if self.max_per_edge is not None:
+            _whole("max_per_edge", self.max_per_edge, 1, self.vertices)
+            if self.stream == "delete" or self.enforce_degree:
+                raise ParameterError(
+                    "max_per_edge is a promise about edges that come: leave it out where edges only go, and where "
+                    "degrees are enforced"
+                )
         if self.vertices < 3 or self.degree_bound < 2:
             raise ParameterError(
                 "no triangle can exist: it needs 3 vertices of degree 2, got "
@@ -79,11 +122,49 @@ class Triangles(GraphQuery):
 
     def new_tracker(self) -> Tracker:
         """Adjacency sets."""
-        return _TriangleTracker()
+        return _TriangleTracker(counted=self.max_per_edge is not None)
+
+    @property
+    def most_per_edge(self) -> int:
+        """K: the most triangles that one edge can lie in."""
+        return min(self.degree_bound - 1, self.max_per_edge or self.vertices)
+
+    def _read(self, state: GraphState, events: Any) -> tuple[list[Update], list[Edge], dict[int, int]]:
+        """As `GraphQuery`; refuses a tick after which, or within which, an edge lies in more than K triangles."""
+        read = super()._read(state, events)
+        if self.max_per_edge is not None:
+            self._check_promise(cast(_TriangleTracker, state.tracker), read[0])
+        return read
+
+    def _check_promise(self, tracker: _TriangleTracker, updates: list[Update]) -> None:
+        """Try the updates on the tracker, look, and take them back."""
+        undo: list[Update] = []
+        broken = None
+        for u, v, sign in updates:
+            inserted = self.stream != "mixed" or sign > 0
+            (tracker.insert(u, v, 1, [0]) if inserted else tracker.remove(u, v, [0]))
+            undo.append((u, v, 1 if inserted else -1))
+            if inserted:
+                closed = tracker.neighbours[u] & tracker.neighbours[v]
+                touched = [(u, v), *((min(end, w), max(end, w)) for w in closed for end in (u, v))]
+                if max((tracker.per_edge or {})[edge] for edge in touched) > cast(int, self.max_per_edge):
+                    broken = (u, v)
+                    break
+        for u, v, sign in reversed(undo):
+            (tracker.remove(u, v, [0]) if sign > 0 else tracker.insert(u, v, 1, [0]))
+        if broken is not None:
+            raise InputError(
+                f"the edge {broken} would bring an edge into more than max_per_edge={self.max_per_edge} triangles; "
+                "promise a larger number"
+            )
 
     def reach(self, stream: StreamKind) -> Sequence[Reach]:
-        """Rises by at most D − 1, and falls again unless edges only come."""
-        return [_rising_reach(stream, self.degree_bound - 1)]
+        """Rises by at most K, and falls again unless edges only come."""
+        return [_rising_reach(stream, self.most_per_edge if stream == self.stream else self.degree_bound - 1)]
+
+    def value_reach(self) -> ValueReach:
+        """One edge lies in at most K triangles."""
+        return ValueReach.rising(self.most_per_edge)
 
     def largest_value(self) -> int:
         """Every vertex in C(D, 2) triangles, each counted at three vertices."""
@@ -141,6 +222,10 @@ class KStars(GraphQuery):
     def reach(self, stream: StreamKind) -> Sequence[Reach]:
         """Rises by at most K, and falls again unless edges only come."""
         return [_rising_reach(stream, 2 * comb(self.degree_bound - 1, self.k - 1))]
+
+    def value_reach(self) -> ValueReach:
+        """One edge lies in at most K stars."""
+        return ValueReach.rising(2 * comb(self.degree_bound - 1, self.k - 1))
 
     def largest_value(self) -> int:
         """Every vertex of degree D."""

@@ -1,0 +1,245 @@
+"""One small example of every query: what is true, what is published, and how large the noise is. Synthetic data.
+
+`evercount example --queries` prints the table of docs/queries.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from evercount import (
+    Average,
+    Budget,
+    Components,
+    Count,
+    Cuts,
+    DegreeHistogram,
+    DegreeSequence,
+    Edges,
+    Episodes,
+    HighDegree,
+    Histogram,
+    KStars,
+    Matching,
+    MinCut,
+    MinDegree,
+    PrefixQuery,
+    Secret,
+    SpanningForest,
+    Stream,
+    Substrings,
+    Sum,
+    TopK,
+    Triangles,
+    Window,
+    WindowOf,
+)
+from evercount.queries.base import Query
+
+TICKS = 50
+FEW = 5
+"""Coarser ticks of the same data, where noise on values is chosen."""
+VERTICES = 400
+BUDGET = Budget(epsilon=1.0, delta=1e-6)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A query, its ticks, and which output is shown (the largest true one where none is named)."""
+
+    code: str
+    query: Query
+    ticks: Sequence[Any]
+    output: int | None = None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A row of the table: the last tick of an example."""
+
+    code: str
+    ticks: int
+    mechanism: str
+    label: str
+    true: float
+    published: float
+    std: float
+
+    def line(self) -> str:
+        """The row in Markdown."""
+        numbers = " | ".join(map(_short, (self.true, self.published, self.std, abs(self.true) / self.std)))
+        return f"| `{self.code}` | {self.ticks} | {self.label} | {numbers} | {self.mechanism} |"
+
+
+HEADER = "| query | ticks | number | true | published | std | true/std | noise |\n|---|---|---|---|---|---|---|---|"
+
+
+def count_squares(events: Any) -> list[int]:
+    """An encoder of a user's own: how many of the tick's whole numbers are squares."""
+    return [sum(round(event**0.5) ** 2 == event for event in events)]
+
+
+def examples() -> list[Example]:
+    """Every query with data of a plausible size; the same data at every call."""
+    rng = np.random.default_rng(2026)
+    counts = rng.poisson(200, TICKS).tolist()
+    values = [np.round(4 * rng.beta(2, 5, 60)).tolist() for _ in range(TICKS)]
+    keys = [rng.zipf(1.6, 300) for _ in range(TICKS)]
+    keys = [np.minimum(tick, 50) - 1 for tick in keys]
+    letters = ["".join(rng.choice(list("abcd"), 2000, p=(0.4, 0.3, 0.2, 0.1))) for _ in range(TICKS)]
+    sparse = _edges(rng, VERTICES, 3 * VERTICES)
+    dense = _edges(rng, 80, 2800)
+    group = 30
+    inside = [(u, v) for u, v in _edges(rng, 2 * group, 10**9) if (u < group) == (v < group)]
+    across = [(u, v) for u, v in _edges(rng, 2 * group, 10**9) if (u < group) != (v < group)][:40]
+    traffic = [inside[i] for i in rng.integers(0, len(inside), 40_000)] + across
+    cut_events = [[(u, v, 1.0) for u, v in part] for part in _split(traffic)]
+    mixed = _signed(_split(dense, FEW))
+    few = _split(sparse, FEW)
+    edges = _split(sparse)
+    weighted = [[(u, v, 1 + (u + v) % 4) for u, v in part] for part in edges]
+    return [
+        Example("Count()", Count(), counts),
+        Example("Sum(0, 4)", Sum(0, 4), values),
+        Example("Average(0, 4)", Average(0, 4), values),
+        Example('Average(0, 4, per="event")', Average(0, 4, per="event"), values),
+        Example("Window(10)", Window(10), counts),
+        Example("WindowOf(Histogram(50), 10)", WindowOf(Histogram(50), 10), keys),
+        Example("Histogram(50)", Histogram(50), keys),
+        Example("TopK(50, k=5)", TopK(50, k=5), keys, 4),
+        Example('Substrings("abcd", 3)', Substrings("abcd", 3), letters, 4 + 16),
+        Example('Episodes("abcd", 2)', Episodes("abcd", 2), letters, 4),
+        Example("Cuts(60)", Cuts(60), cut_events),
+        Example("Edges(400)", Edges(VERTICES), edges),
+        Example("Triangles(400, max_per_edge=3)", Triangles(VERTICES, max_per_edge=3), _few_triangles(rng)),
+        Example("KStars(400, k=2, max_degree=20)", KStars(VERTICES, k=2, max_degree=20), edges),
+        Example("DegreeHistogram(400, max_degree=20)", DegreeHistogram(VERTICES, max_degree=20), few),
+        Example('DegreeSequence(400, "mixed")', DegreeSequence(VERTICES, "mixed"), _signed(few), 0),
+        Example("HighDegree(400, tau=4)", HighDegree(VERTICES, tau=4), edges),
+        Example('MinDegree(80, "mixed")', MinDegree(80, "mixed"), mixed),
+        Example('MinCut(80, "mixed")', MinCut(80, "mixed"), mixed),
+        Example("SpanningForest(400, max_weight=4)", SpanningForest(VERTICES, max_weight=4), weighted),
+        Example("Components(400)", Components(VERTICES), _split(sparse[:250])),
+        Example("Matching(400)", Matching(VERTICES), edges),
+        Example(
+            "PrefixQuery(count_squares, …)",
+            PrefixQuery(count_squares, 1, {"add-remove": 1.0}),
+            [rng.integers(0, 100, 400).tolist() for _ in range(TICKS)],
+        ),
+    ]
+
+
+def show(example: Example) -> Shown:
+    """Run an example with exact noise from a fixed secret (which nobody may do with real data)."""
+    ticks = len(example.ticks)
+    stream = Stream(example.query, BUDGET, ticks, secret=Secret.from_hex("2026" * 16))
+    release = stream.run(example.ticks)[-1]
+    query = stream.query
+    sums = np.zeros((query.memory + ticks, query.cells))
+    rows, _ = query.encode_run(query.initial_state(), example.ticks)
+    period = query.restart or ticks
+    for start in range(0, ticks, period):
+        part = slice(query.memory + start, query.memory + min(start + period, ticks))
+        sums[part] = np.cumsum(rows[start : start + period], axis=0) * query.grid
+    true = query.decode_run(1, sums)[-1]
+    at = int(np.argmax(true)) if example.output is None else example.output
+    return Shown(
+        example.code,
+        ticks,
+        stream.factorization.name,
+        query.labels[at],
+        float(true[at]),
+        float(release.values[at]),
+        float(release.std_all[at]),
+    )
+
+
+def table() -> str:
+    """The table of docs/queries.md."""
+    return "\n".join([HEADER, *(show(example).line() for example in examples())])
+
+
+def before_and_after() -> str:
+    """What post-processing and other noise do for some of the examples: the second table of docs/queries.md."""
+    by_code = {example.code: example for example in examples()}
+    rows = ["| answer | before | after |", "|---|---|---|"]
+    for code in ("Matching(400)",):
+        example = by_code[code]
+        old = Stream(example.query, BUDGET, TICKS, "balanced").std([TICKS])[0, 0]
+        rows.append(
+            f"| `{code}`, {TICKS} ticks: std, `balanced` against `direct` | {old:.0f} | {show(example).std:.0f} |"
+        )
+    plain = Triangles(VERTICES, max_degree=20)
+    before = Stream(plain, BUDGET, TICKS).std([TICKS])[0, 0]
+    after = show(by_code["Triangles(400, max_per_edge=3)"]).std
+    rows.append(f"| triangles, {TICKS} ticks: std, max_degree=20 against max_per_edge=3 | {before:.0f} | {after:.0f} |")
+    for ticks in (TICKS, FEW):
+        example = by_code["DegreeHistogram(400, max_degree=20)"]
+        merged = [event for tick in example.ticks for event in tick]
+        stream = Stream(example.query, BUDGET, ticks, secret=Secret.from_hex("2026" * 16))
+        release = stream.run(_split(merged, ticks))[-1]
+        degrees = np.bincount(np.asarray(merged).ravel(), minlength=VERTICES)
+        truth = np.bincount(degrees, minlength=example.query.outputs)
+        raw, tidy = (np.abs(numbers - truth).sum() / VERTICES for numbers in (release.values, release.consistent()))
+        rows.append(
+            f"| degree histogram, {ticks} ticks: ℓ1 error / vertices, raw against consistent | {raw:.2f} | {tidy:.2f} |"
+        )
+    letters = by_code['Substrings("abcd", 3)'].ticks
+    query = Substrings("abcdefghijklmnopqrstuvwxyz", 3)
+    truth = query.encode_run([], letters)[0].sum(axis=0)
+    release = Stream(query, BUDGET, TICKS, secret=Secret.from_hex("2026" * 16)).run(letters)[-1]
+    listed = {key.key: key.value for key in release.supported()}
+    filtered = np.asarray([listed.get(label, 0.0) for label in query.labels])
+    raw, tidy = (np.abs(numbers - truth).sum() for numbers in (release.values, filtered))
+    rows.append(
+        f"| 100,000 letters, 26 letters known, words up to 3: ℓ1 error, all words against supported ones "
+        f"| {raw:,.0f} | {tidy:,.0f} |"
+    )
+    return "\n".join(rows)
+
+
+def _edges(rng: np.random.Generator, vertices: int, most: int) -> list[tuple[int, int]]:
+    """Distinct edges in random order; no vertex in more than 20 of them where fewer than all are asked for."""
+    u, v = np.triu_indices(vertices, 1)
+    order = rng.permutation(len(u))
+    if most >= len(u):
+        return list(zip(u[order].tolist(), v[order].tolist(), strict=True))
+    degree = np.zeros(vertices, np.int64)
+    found: list[tuple[int, int]] = []
+    limit = 20 if vertices > 100 else vertices
+    for a, b in zip(u[order].tolist(), v[order].tolist(), strict=True):
+        if len(found) < most and degree[a] < limit and degree[b] < limit:
+            found.append((a, b))
+            degree[[a, b]] += 1
+    return found
+
+
+def _few_triangles(rng: np.random.Generator) -> list[list[tuple[int, int]]]:
+    """Groups of four that know each other: every edge lies in at most two triangles."""
+    groups = rng.permutation(VERTICES).reshape(-1, 4)
+    edges = [
+        (int(min(group[i], group[j])), int(max(group[i], group[j])))
+        for group in groups
+        for i, j in ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+    ]
+    return _split(edges)
+
+
+def _split(events: list[Any], ticks: int = TICKS) -> list[list[Any]]:
+    """Events over all ticks, about as many in each."""
+    bounds = np.linspace(0, len(events), ticks + 1).astype(int)
+    return [events[a:b] for a, b in pairwise(bounds.tolist())]
+
+
+def _short(number: float) -> str:
+    """Four digits, or all digits before the point."""
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
+
+
+def _signed(ticks: list[list[Any]]) -> list[list[Any]]:
+    return [[(*edge, 1) for edge in tick] for tick in ticks]

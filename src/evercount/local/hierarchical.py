@@ -1,0 +1,272 @@
+"""A hierarchical counter without a curator and without δ: one noisy bit about one node of a tree per client.
+
+Values in [0, 1] fall into buckets, the leaves of a tree of equal fan-out. A client picks a level at random, and tells
+one random Hadamard coefficient of the node that its bucket lies in, flipped with probability 1/(1 + e^ε). The server
+estimates all nodes and makes them consistent by least squares: every node is the sum of its children, the root is 1.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Decimal, localcontext
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from evercount._arrays import FloatArray
+from evercount._validate import check_count, check_number, check_positive
+from evercount.bounds import simultaneous_quantile
+from evercount.errors import InputError, MessageRejected, ParameterError
+from evercount.local.local_client import OneMessage
+from evercount.local.losses import Loss
+from evercount.noise import Secret
+from evercount.noise.prf import Prf, counter
+
+MESSAGE = struct.Struct(">BIB")
+"""Level (from 1), number of the Hadamard coefficient, bit."""
+FAN_OUTS = (2, 4, 8, 16)
+
+
+@dataclass(frozen=True)
+class HierarchyPlan:
+    """What clients and server share, all public.
+
+    Attributes:
+        epsilon: Privacy of one client; at most 40.
+        buckets: Leaves, a power of two from 2 to 4096. F̂ is estimated at their ends.
+        fan_out: Children of a node; by default the one with the smallest worst std.
+    """
+
+    epsilon: float
+    buckets: int = 64
+    fan_out: int = 0
+
+    def __post_init__(self) -> None:
+        if check_positive("epsilon", self.epsilon) > 40:
+            raise ParameterError(f"epsilon must be at most 40, got {self.epsilon!r}")
+        if check_count("buckets", self.buckets, 2) > 4096 or self.buckets & (self.buckets - 1):
+            raise ParameterError(f"buckets must be a power of two from 2 to 4096, got {self.buckets!r}")
+        if self.fan_out == 0:
+            object.__setattr__(self, "fan_out", _best_fan_out(self.buckets))
+        if self.fan_out not in _fan_outs(self.buckets):
+            raise ParameterError(
+                f"fan_out must be one of {_fan_outs(self.buckets)} for {self.buckets} buckets, got {self.fan_out!r}"
+            )
+
+    @property
+    def levels(self) -> int:
+        """Levels below the root."""
+        return round(math.log(self.buckets, self.fan_out))
+
+    @cached_property
+    def threshold(self) -> int:
+        """A client keeps its bit iff a uniform 64-bit number is below this: never more often than e^ε/(1 + e^ε)."""
+        with localcontext(prec=80, rounding=ROUND_FLOOR):
+            grown = Decimal(self.epsilon).exp()
+            return int((1 << 64) * (grown / (1 + grown))) - 1
+
+    @property
+    def correction(self) -> float:
+        """1/(2p − 1) for the probability p of keeping the bit: what an estimate is multiplied with."""
+        return 2.0**63 / (self.threshold - 2**63)
+
+    def nodes(self, level: int) -> int:
+        """Nodes of a level."""
+        return int(self.fan_out**level)
+
+    def bucket(self, point: float) -> int:
+        """The bucket, from 0, of a value in [0, 1]: bucket j holds (j/w, (j+1)/w], and 0 belongs to the first."""
+        return min(max(math.ceil(point * self.buckets), 1), self.buckets) - 1
+
+    @cached_property
+    def client_std(self) -> FloatArray:
+        """Std of F̂ at the ends of the buckets times √n, at most, for n clients whose levels are evenly spread."""
+        norms = np.linalg.norm(prefix_map(self.buckets, self.fan_out), axis=1)
+        return np.asarray(self.correction * math.sqrt(self.levels) * norms)
+
+
+class HierarchyClient(OneMessage[bytes]):
+    """One client: `message(value)` is everything that ever leaves it, six bytes.
+
+    **Guarantee.** Pure ε-LDP on a real computer: for any two values and any message the probabilities differ by a
+    factor of at most e^ε, for a uniform key stream. Proof: `hierarchical.proof.md`. Test:
+    tests/local/test_local_hierarchical.py::test_messages_have_the_exact_law.
+    """
+
+    def __init__(self, plan: HierarchyPlan, secret: Secret | None = None, *, loss: Loss | None = None) -> None:
+        if not isinstance(plan, HierarchyPlan):
+            raise ParameterError(f"plan must be a HierarchyPlan, got {type(plan).__name__}")
+        super().__init__(secret, loss, repr(plan))
+        self.plan = plan
+
+    def _make(self, point: float) -> bytes:
+        block = Prf(self._secret.derive("hierarchical counter")).encrypt(counter(0, 0, 0, 0))
+        chance, row, level = (int.from_bytes(block[a:b], "little") for a, b in ((0, 8), (8, 12), (12, 16)))
+        return encode(self.plan, self.plan.bucket(point), chance, row, level)
+
+
+def encode(plan: HierarchyPlan, bucket: int, chance: int, row: int, level: int) -> bytes:
+    """The message for a bucket and random numbers of 64, 32 and 32 bits."""
+    at = 1 + level % plan.levels
+    row %= plan.nodes(at)
+    node = bucket // plan.nodes(plan.levels - at)
+    kept = chance < plan.threshold
+    return MESSAGE.pack(at, row, ((row & node).bit_count() & 1) ^ (not kept))
+
+
+class HierarchyServer:
+    """Adds up bits in constant memory; servers of equal plans merge.
+
+    **Guarantee.** A message that no client sends is rejected and changes nothing but the number of rejected ones. Test:
+    tests/local/test_local_hierarchical.py::test_bad_messages_are_rejected.
+    """
+
+    def __init__(self, plan: HierarchyPlan) -> None:
+        self.plan = plan
+        self._sums = [np.zeros(plan.nodes(level), np.int64) for level in range(1, plan.levels + 1)]
+        self._counts = np.zeros(plan.levels, np.int64)
+        self.rejected = 0
+
+    @property
+    def accepted(self) -> int:
+        """How many messages were added."""
+        return int(self._counts.sum())
+
+    def add(self, message: object) -> None:
+        """Add one message, or count it as rejected and raise MessageRejected."""
+        if isinstance(message, bytes) and len(message) == MESSAGE.size:
+            level, row, bit = MESSAGE.unpack(message)
+            if 1 <= level <= self.plan.levels and row < self.plan.nodes(level) and bit <= 1:
+                self._sums[level - 1][row] += 1 - 2 * bit
+                self._counts[level - 1] += 1
+                return
+        self.rejected += 1
+        raise MessageRejected(f"a message is {MESSAGE.size} bytes: a level, a coefficient of it and a bit")
+
+    def add_many(self, messages: Iterable[object]) -> int:
+        """Add many; the number of accepted ones. Bad ones are only counted."""
+        before = self.accepted
+        for message in messages:
+            try:
+                self.add(message)
+            except MessageRejected:
+                continue
+        return self.accepted - before
+
+    def merge(self, other: HierarchyServer) -> None:
+        """Add the sums of another server of the same plan; it must not be merged twice."""
+        if not isinstance(other, HierarchyServer) or other.plan != self.plan or other is self:
+            raise ParameterError("only another server of the same plan can be merged")
+        for mine, theirs in zip(self._sums, other._sums, strict=True):
+            mine += theirs
+        self._counts += other._counts
+        self.rejected += other.rejected
+
+    def estimate(self) -> HierarchyEstimate:
+        """The distribution of all accepted values; needs a message of every level."""
+        if not self._counts.all():
+            raise InputError("no message of some level was accepted yet: there is nothing to estimate")
+        nodes = [
+            hadamard(sums.astype(np.float64)) * (self.plan.correction / count)
+            for sums, count in zip(self._sums, self._counts.tolist(), strict=True)
+        ]
+        weights = prefix_map(self.plan.buckets, self.plan.fan_out)
+        spread = np.concatenate([np.full(len(part), 1 / n) for part, n in zip(nodes, self._counts, strict=True)])
+        cdf = constant_part(self.plan.buckets) + weights @ np.concatenate(nodes)
+        return HierarchyEstimate(self.plan, self.accepted, cdf, self.plan.correction * np.sqrt(weights**2 @ spread))
+
+
+@dataclass(frozen=True, eq=False)
+class HierarchyEstimate:
+    """F̂ at the ends 1/w, …, 1 of the buckets.
+
+    **Guarantee.** `cdf` is unbiased and each entry has at most the std `std`, whatever the data. Proof:
+    `hierarchical.proof.md`. Test: tests/local/test_local_hierarchical.py::test_estimates_are_unbiased_and_std_holds.
+    """
+
+    plan: HierarchyPlan
+    accepted: int
+    cdf: FloatArray
+    std: FloatArray
+
+    @cached_property
+    def monotone(self) -> FloatArray:
+        """The nearest rising function in [0, 1]; its largest error is never larger."""
+        from scipy.optimize import isotonic_regression
+
+        return np.asarray(np.clip(isotonic_regression(self.cdf).x, 0.0, 1.0))
+
+    def band(self, beta: float = 0.05) -> FloatArray:
+        """Half widths of F̂ at all ends together, by the normal law of sums of very many bits."""
+        return np.asarray(simultaneous_quantile(self.plan.buckets, check_number("beta", beta)) * self.std)
+
+    def quantile(self, tau: float) -> float:
+        """The estimated τ-quantile, linear inside a bucket."""
+        if not 0 < check_number("tau", tau) < 1:
+            raise ParameterError(f"tau must lie between 0 and 1, got {tau!r}")
+        share = np.concatenate([[0.0], self.monotone])
+        at = int(np.searchsorted(share, tau))
+        if at > self.plan.buckets:
+            return 1.0
+        step = share[at] - share[at - 1]
+        return float((at - 1 + (tau - share[at - 1]) / step) / self.plan.buckets)
+
+    @property
+    def median(self) -> float:
+        """The estimated median."""
+        return self.quantile(0.5)
+
+
+def hadamard(values: FloatArray) -> FloatArray:
+    """Σ_r (−1)^(bits common to r and v)·values[r] for every v: the fast Walsh–Hadamard transform.
+
+    >>> hadamard(np.array([1.0, 0.0, 0.0, 0.0])).tolist()
+    [1.0, 1.0, 1.0, 1.0]
+    """
+    out, step = values.copy(), 1
+    while step < len(out):
+        pairs = out.reshape(-1, 2, step)
+        out = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(-1)
+        step *= 2
+    return out
+
+
+@lru_cache(maxsize=32)
+def prefix_map(buckets: int, fan_out: int) -> FloatArray:
+    """F̂ as a linear map of the raw estimates of all nodes, level after level: least squares with the root known.
+
+    Shape (buckets, nodes). The raw estimates of all nodes have equal variance, as levels are drawn evenly.
+    """
+    levels = round(math.log(buckets, fan_out))
+    leaves = np.eye(buckets)
+    design = np.concatenate(
+        [np.repeat(np.eye(fan_out**level), fan_out ** (levels - level), axis=1) for level in range(1, levels + 1)]
+    )
+    # leaves x that sum to 1: x = 1/w + Bu with the columns of B orthogonal to the ones
+    free = leaves - 1 / buckets
+    inverse = np.linalg.pinv(design @ free, rcond=1e-9)  # one singular value is 0, all others are at least 1
+    return np.asarray(np.tril(np.ones((buckets, buckets))) @ free @ inverse)
+
+
+def constant_part(buckets: int) -> FloatArray:
+    """What `prefix_map` leaves out: the evenly spread root."""
+    return np.arange(1, buckets + 1) / buckets
+
+
+def _fan_outs(buckets: int) -> tuple[int, ...]:
+    """Fan-outs of which the number of buckets is a power, and the flat tree of one level where that is small."""
+    bits = buckets.bit_length() - 1
+    found = {fan for fan in FAN_OUTS if bits % (fan.bit_length() - 1) == 0 and fan <= buckets}
+    return tuple(sorted(found | ({buckets} if buckets <= 64 else set())))
+
+
+@lru_cache(maxsize=32)
+def _best_fan_out(buckets: int) -> int:
+    def worst(fan_out: int) -> float:
+        levels = round(math.log(buckets, fan_out))
+        return levels * float(np.square(prefix_map(buckets, fan_out)).sum(axis=1).max())
+
+    return min(_fan_outs(buckets), key=worst)

@@ -1,0 +1,73 @@
+"""The smallest number of edges whose removal disconnects the graph (edge connectivity)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from evercount.queries.base import Adjacency
+from evercount.queries.cuts.extreme_cuts import objective, stoer_wagner_cuts
+from evercount.queries.graphs.graph_query import GraphQuery, StreamKind, Tracker
+from evercount.queries.graphs.reach import Reach, ValueReach, alternating_reach
+from evercount.queries.memory_limit import require_fits
+
+
+class _MinCutTracker(Tracker):
+    """The matrix of edges; the cut is searched once per tick, and not while some vertex has no edge."""
+
+    __slots__ = ("matrix", "value")
+
+    def __init__(self, vertices: int) -> None:
+        self.matrix = np.zeros((vertices, vertices))
+        self.value = 0
+
+    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
+        self.matrix[u, v] = self.matrix[v, u] = 1.0
+
+    def remove(self, u: int, v: int, row: list[int]) -> None:
+        self.matrix[u, v] = self.matrix[v, u] = 0.0
+
+    def close_tick(self, row: list[int]) -> None:
+        value = 0
+        if self.matrix.any(axis=1).all():
+            value = round(float(objective(self.matrix, stoer_wagner_cuts(self.matrix), False).min()))
+        row[0] += value - self.value
+        self.value = value
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MinCut(GraphQuery):
+    """Edges of the smallest cut of the graph; 0 while it is not connected.
+
+    A tick costs O(n³) operations on arrays (n = 100: tens of milliseconds), however many updates it holds.
+    Guarantee: see GraphQuery. As for `Matching`, the share of one edge is 0 or 1 and may come and go.
+    """
+
+    name: ClassVar[str] = "min-cut"
+
+    def check(self) -> None:
+        """The matrix must fit."""
+        require_fits(self.vertices**2, "the matrix of this graph", "Use fewer vertices.")
+
+    def new_tracker(self) -> Tracker:
+        """The matrix of edges."""
+        return _MinCutTracker(self.vertices)
+
+    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+        """It only rises, or only falls, and never exceeds the smallest degree."""
+        return [alternating_reach(self.degree_bound)]
+
+    def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
+        """See `Query`; proof: ``graphs.proof.md``, section 11."""
+        return self.alternating_sensitivity(self.degree_bound, adjacency)
+
+    def value_reach(self) -> ValueReach:
+        """One edge crosses every cut at most once."""
+        return ValueReach.rising(1)
+
+    def largest_value(self) -> int:
+        """The largest degree."""
+        return self.degree_bound

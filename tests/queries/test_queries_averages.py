@@ -1,0 +1,119 @@
+"""Averages per event: Fieller's intervals hold from the first tick on, where a first-order interval does not."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from evercount import Average, Budget, Secret, Stream
+from evercount._arrays import FloatArray
+from evercount.engine.snapshot_format import pack, unpack
+from evercount.queries.cell_errors import CellErrors
+from evercount.queries.fieller import fieller_interval
+
+STREAMS = 8_000
+BUDGET = Budget(1.0, 1e-6)
+
+
+def released(query: Average, ticks: list[list[float]], seed: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Noisy sums (streams, ticks, 2) of many streams of the same data, the std of a cell, and the true averages."""
+    stream = Stream(query, BUDGET, len(ticks), noise="insecure-float", seed=1)
+    sums = np.cumsum(query.encode_run(None, ticks)[0], axis=0) * query.grid
+    L = stream.factorization.dense(len(ticks))[0]
+    noise = stream.sigma * np.random.default_rng(seed).normal(size=(STREAMS, 2, L.shape[1])) @ L.T
+    std = stream.sigma * stream.factorization.row_norms(np.arange(1, len(ticks) + 1))
+    np.testing.assert_allclose(std, stream.sigma * np.sqrt((L**2).sum(axis=1)))
+    flat = [np.concatenate([np.asarray(tick, float) for tick in ticks[: t + 1]]) for t in range(len(ticks))]
+    return sums + noise.transpose(0, 2, 1), std, np.asarray([values.mean() for values in flat])
+
+
+@pytest.mark.parametrize(("hi", "share", "events"), [(10, 0.1, 8), (10, 0.9, 40), (100, 0.1, 400)])
+def test_intervals_of_averages_per_event_hold(hi: int, share: float, events: int) -> None:
+    """8,000 streams, 0.95 stated: at least 0.94 at every tick and at most 0.96 once many events have come."""
+    query, rng = Average(0, hi, 1, per="event"), np.random.default_rng(3)
+    ticks = [list(hi * (rng.random(events) < share).astype(float)) for _ in range(60)]
+    sums, std, truth = released(query, ticks, 5)
+    naive = []
+    for t in (0, 1, 3, 9, 29, 59):
+        now = sums[:, t]
+        values = query.decode_run(t + 1, now)
+        errors = CellErrors(np.full((STREAMS, 1), std[t]), np.zeros((STREAMS, 1)), pure=False)
+        low, high = query.interval(values, now, errors, 0.95)
+        covered = float(np.mean((low <= truth[t]) & (truth[t] <= high)))
+        assert covered >= 0.94, t
+        assert (low <= values).all()
+        assert (values <= high).all()
+        half = 1.96 * std[t] * query.output_scale(now, values)
+        naive.append(float(np.mean(np.abs(values - truth[t]) <= half)))
+        if t == 59:
+            assert covered <= 0.96
+            assert np.median(high - low) < hi / 6, "and it says something"
+    assert min(naive) < 0.9, "the first-order interval, which was stated before, must fail this test"
+
+
+def test_releases_use_fieller() -> None:
+    stream = Stream(Average(0, 1, 0.25, per="event"), BUDGET, 8, secret=Secret.from_hex("07" * 32))
+    releases = stream.run([[0.25, 1.0]] * 4)
+    low, high = releases.interval(0.9)
+    assert (low >= 0).all()
+    assert (high <= 1).all()
+    for i, release in enumerate(releases):
+        assert release.interval(0.9) == (low[i], high[i])
+        assert release.half_widths(0.9)[0] == pytest.approx(max(release.value - low[i], high[i] - release.value))
+    table = releases.table(0.9)
+    np.testing.assert_array_equal(table["low"], low)
+    np.testing.assert_array_equal(table["high"], high)
+
+
+def test_a_retry_after_a_restart_has_the_same_interval_and_old_snapshots_are_read() -> None:
+    stream = Stream(Average(0, 1, 0.25, per="event"), Budget(8.0, 1e-6), 8, secret=Secret.from_hex("09" * 32))
+    first = stream.step([0.25, 1.0] * 200, tick=1)
+    blob = stream.snapshot()
+    again = Stream.restore(blob).step([0.25, 1.0] * 200, tick=1)
+    assert again.interval(0.95) == first.interval(0.95)
+    data, arrays = unpack(blob)
+    sums = np.asarray(data["last"].pop("sums"))
+    data["last"]["scale"] = stream.query.output_scale(sums, first.values[np.newaxis]).tolist()
+    old = Stream.restore(pack(json.loads(json.dumps(data)), arrays)).step([0.25, 1.0] * 200, tick=1)
+    assert old.std == pytest.approx(first.std)
+    assert old.interval(0.95) == pytest.approx(first.interval(0.95))
+
+
+def test_pure_noise_bounds_each_sum_by_itself() -> None:
+    """4,000 ticks' worth of first releases under δ = 0: at least 0.95 hold."""
+    query = Average(0, 1, 0.25, per="event")
+    held = 0
+    for seed in range(400):
+        stream = Stream(query, Budget(1.0, 0.0), 4, noise="insecure-float", seed=seed)
+        low, high = stream.run([[0.25, 1.0, 1.0]] * 4).interval(0.95)
+        held += int(np.sum((low <= 0.75) & (high >= 0.75)))
+    assert held >= 0.95 * 1600
+
+
+def brute(above: float, below: float, normal: float, linear: float, low: float, high: float) -> tuple[float, float]:
+    grid = np.linspace(low, high, 20_001)
+    fits = np.abs(above - grid * below) <= normal * np.sqrt(1 + grid**2) + linear * (1 + np.abs(grid))
+    return (float(grid[fits].min()), float(grid[fits].max())) if fits.any() else (np.nan, np.nan)
+
+
+def test_the_hull_against_a_fine_grid() -> None:
+    """Random numerators and denominators of both signs, narrow and wide bounds, and a denominator of 0."""
+    rng = np.random.default_rng(8)
+    seen = set()
+    for number in range(600):
+        above, below = rng.normal(0, 3, 2)
+        below = 0.0 if number % 50 == 0 else below
+        normal, linear = rng.choice([0.0, 0.3, 1.0, 4.0], 2)
+        low, high = -rng.uniform(0.1, 2), rng.uniform(0.1, 2)
+        expected = brute(above, below, normal, linear, low, high)
+        parts = [np.asarray([[x]]) for x in (above, below, normal, linear)]
+        found = [float(side[0, 0]) for side in fieller_interval(*parts, low, high)]
+        if np.isnan(expected[0]):
+            assert found[1] - found[0] < 1e-3
+            seen.add("empty")
+            continue
+        assert found == pytest.approx(expected, abs=(high - low) / 9_000)
+        seen.add((found[0] == low, found[1] == high))
+    assert seen == {"empty", (True, True), (True, False), (False, True), (False, False)}
