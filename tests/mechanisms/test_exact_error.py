@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import norm
-from test_mechanisms_exact import exact_left
+from test_exact_noise import exact_left
 
 from evercount.errors import ParameterError
 from evercount.factorizations import (
