@@ -39,11 +39,11 @@ class RowFilter:
         self._feed = np.ascontiguousarray(powers[:, ::-1] * step)  # how tick k of a row ends up in the buffers after it
         # the recurrence over rows, and over groups of rows
         over_rows = np.exp(-ROW * np.multiply.outer(response.rates, np.arange(GROUP)))
-        self._group = np.ascontiguousarray(_triangles(over_rows).transpose(0, 2, 1))
+        self._group = np.ascontiguousarray(triangles(over_rows).transpose(0, 2, 1))
         decay = np.exp(-ROW * response.rates)[:, np.newaxis, np.newaxis]
         self._group_end = np.ascontiguousarray(self._group[:, :, -1:] * decay)
         steps = np.arange(CHUNK // (ROW * GROUP))
-        self._groups = _triangles(np.exp(-ROW * GROUP * np.multiply.outer(response.rates, steps)))
+        self._groups = triangles(np.exp(-ROW * GROUP * np.multiply.outer(response.rates, steps)))
 
     def workspace(self, ticks: int) -> tuple[FloatArray, FloatArray]:
         """Room for the rows and outputs of a pass: passes that share it find it in the cache."""
@@ -81,7 +81,7 @@ class RowFilter:
         return np.asarray(states[:, count])
 
 
-def _triangles(rows: FloatArray) -> FloatArray:
+def triangles(rows: FloatArray) -> FloatArray:
     """One lower-triangular Toeplitz matrix per row."""
     size = rows.shape[1]
     return np.concatenate([first_columns(row)[np.newaxis] for row in rows] or [np.empty((0, size, size))])

@@ -33,7 +33,7 @@ def _fullest(horizon: int) -> list[int]:
     return [t for bit in range(top.bit_length()) if top >> bit & 1 and (t := (top >> bit << bit) - 1) > 0]
 
 
-def prefix_sums(values: FloatArray, prefixes: FloatArray, start: int) -> tuple[FloatArray, FloatArray]:
+def prefix_sums(values: AnyArray, prefixes: AnyArray, start: int) -> tuple[AnyArray, AnyArray]:
     """noise_t = values_t + noise_{t − lowbit(t)} for ticks start+1…, and the prefixes after the last one.
 
     prefixes[j] is the noise at `start` with its bits below j cleared: all that a later tick can refer to.

@@ -1,0 +1,306 @@
+"""The recursive factorisations in doubles, with a proved bound of the distance to the fixed-point noise.
+
+The same block form as `filter_kernel.py`, in blocks of 32 ticks for many cells and of 64 for few. What is carried from
+block to block (buffers and running sum) has about 100 bits (`slices.py`). What a tick reads off it has 53 bits: that
+error does not add up over time. `exact_noise.proof.md`, lemmas 9 to 11, has the same letters.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from evercount._arrays import AnyArray, FloatArray, ObjectArray
+from evercount.factorizations.base import first_columns
+from evercount.factorizations.filter_few_cells import triangles
+from evercount.mechanisms.exact.filter_kernel import MOST_TICKS, SIZE, Dyadics, FilterKernel, poles
+from evercount.mechanisms.exact.slices import (
+    EXACT,
+    ROUNDING,
+    WIDTH,
+    Slices,
+    check_exact,
+    cut,
+    of_integers,
+    pair,
+    product,
+    product_error,
+    settle,
+)
+from evercount.mechanisms.exact.tree_kernels import IdentityKernel
+from evercount.noise import Normals
+
+LONG = 2 * SIZE
+"""Ticks of a block for few cells."""
+MOST_BLOCKS = 32
+"""Blocks of few cells that go through the matrices at once."""
+LONGEST = LONG * MOST_BLOCKS
+BITS = 256
+"""Fractional bits of the constants before they are cut into slices."""
+BUFFER = 130.0
+"""No buffer is larger, in units of the largest weight of an input so far (lemma 4)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """The matrices of one block length, and sums of their entries."""
+
+    size: int
+    output: Slices
+    """[G C]: what inputs and buffers add to the ticks of a block, (size, size + d)."""
+    feed: Slices
+    """Q: how inputs end up in the buffers, (d, size)."""
+    chain: Slices
+    """Powers of D: (buffers, feeds of the blocks) to the buffers before every block and after the last one."""
+    responses: float
+    """The largest Σ_j |G_kj| over k."""
+    readouts: float
+    """The largest Σ_i |C_ki| over k."""
+    drift: float
+    """What one block adds to the error of the noise of any later tick, in units (lemma 10)."""
+    buffer_error: float
+    """What one block adds to the error of what buffers will ever add to one tick, in units (lemma 10)."""
+
+
+@lru_cache(maxsize=64)
+def tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow: bool) -> Tables:
+    """The matrices from the dyadic 1 − root and 1 − top, each entry within 2^−94 of the exact value."""
+    one, d, most = 1 << BITS, len(roots), MOST_BLOCKS if size == LONG else 1
+    response, readout, feed, decay = [one] + [0] * (size - 1), [], [], []
+    reach, memory, gains = [], [], []
+    for root, weight, shift in poles(roots, tops):
+        step, scaled = int(root * one), round(weight * (one << shift))  # a root is a multiple of 2^−BITS
+        powers = [one]
+        for _ in range(size):
+            powers.append(powers[-1] * step >> BITS)
+        readout.append([scaled * power >> BITS for power in powers[:size]])
+        for k in range(1, size):
+            response[k] += readout[-1][k] >> shift
+        feed.append([powers[size - j] >> shift for j in range(size)])
+        row = [one]
+        for _ in range(most):
+            row.append(row[-1] * powers[size] >> BITS)
+        decay.append(row)
+        gains.append(abs(float(weight * (1 << shift))))
+        reach.append(gains[-1] * float(1 / (1 - root)))
+        memory.append(float(1 / (1 - root**size)))
+    output = _concatenate(
+        of_integers(_objects(response, (size,)), BITS).map(first_columns),
+        of_integers(_objects(readout, (d, size)).T, BITS),
+    )
+    fed = of_integers(_objects(feed, (d, size)), BITS)
+    chain = of_integers(_objects(decay, (d, most + 1)), BITS).map(triangles)
+
+    # lemma 10; every sum of entries gets room for its own rounding
+    responses = _most(output.whole[:, :size])
+    readouts = _most(output.whole[:, size:])
+    columns = output.map(lambda array: array.T)
+    sums = responses * size + readouts * size  # of a row of weights that sums up a block
+    entry = product_error(size, max(responses, _most(columns.whole)), 1.0) + 2.0**-92
+    total = product_error(size + d, sums, BUFFER) + entry * (65 * size + BUFFER * d) + 2.0**-83 * sums + 2.0**-74
+    drift, buffer_error = total, 0.0
+    check_exact(_most(columns.first), _most(columns.second), 1.0)
+    for i in range(d):
+        inflow, links = float(fed.whole[i].sum()) * 1.001, most + 1
+        check_exact(inflow, _most(fed.second[i : i + 1]), 65.0)
+        top = max(BUFFER, 65 * inflow)
+        past = float(chain.first[i, -1, 1:].sum())
+        if (
+            max(past * 65 * inflow + BUFFER, 2.0**WIDTH * _most(chain.second[i]) * top + 1.1 * (past + 1)) * 2.0**40
+            > EXACT
+        ):
+            raise AssertionError("sums of products of slices would pass 2^53")
+        # of the feeds, of the links, and of what is kept: 2^−77 of it where a dump cuts it
+        own = product_error(size, inflow, 65.0) + 2.0**-84 * inflow + 2.0**-90
+        own = (
+            own * links + product_error(links, past + 1, top) + BUFFER * (2.0**-76 if narrow else 2.0**-100) + 2.0**-78
+        )
+        drift += reach[i] * own
+        buffer_error += gains[i] * memory[i] * own
+    return Tables(size, output, fed, chain, responses, readouts, drift * 1.01, buffer_error * 1.01)
+
+
+class NearFilter:
+    """A recursive factorisation in doubles. The state has the rows of `FilterKernel`: high and low, (2, rows, cells).
+
+    **Guarantee.** Outside the event B of `exact_noise.proof.md`, the noise that `advance` returns is within its bound
+    of the real number (L z)_t, in whatever order matrix products add up, and so is the noise that the integers of
+    `FilterKernel` make from the state, with `drift` as bound.
+    Proof: lemmas 9 to 11 there. Tests: `tests/mechanisms/test_near_noise.py` (measured error below the bound; planted
+    losses of bits are caught).
+    """
+
+    def __init__(self, kernel: FilterKernel | IdentityKernel, narrow: bool = True) -> None:
+        self._kernel = kernel
+        self._eta, self._n = kernel.eta, kernel.n
+        self._roots, self._tops = kernel.roots_lack, kernel.tops_lack
+        self._order = len(self._roots)
+        self._tables = {size: tables(self._roots, self._tops, size, narrow) for size in (SIZE, LONG)}
+        self._sums = kernel.rows > self._order  # whether the noise is a running sum
+        self.narrow = self._order if narrow else 0
+        self._public = lru_cache(maxsize=4)(self._public_numbers)
+
+    def shape(self, cells: int, ticks: int) -> tuple[int, int]:
+        """(ticks of a block, blocks) of the next call, for so many cells and ticks that are wanted at least."""
+        if cells >= 24:
+            return SIZE, 1
+        return LONG, max(1, (8 if ticks <= 8 * LONG else 4 * MOST_BLOCKS) // cells)
+
+    def drift(self, tick: int) -> float:
+        """A bound of what the state after `tick` ticks adds to the error of any later number (lemma 10)."""
+        if not self._sums:
+            return max(table.buffer_error for table in self._tables.values())
+        knots, units, sums = self._units
+        at = int(np.searchsorted(knots, tick, side="right")) - 1
+        total = float(sums[at]) + (tick - int(knots[at])) * float(units[at])
+        each = max(table.drift / table.size for table in self._tables.values())
+        return (total + LONG * float(units[0] + units[at])) * each + (tick / SIZE + 2) * self._sum_error
+
+    @cached_property
+    def _sum_error(self) -> float:
+        """What a block adds to the error of the running sum for its size, which 64 deviations bound."""
+        return 2.0**-96 * self._kernel.norm(MOST_TICKS)
+
+    @cached_property
+    def _units(self) -> tuple[AnyArray, FloatArray, FloatArray]:
+        """Knots; the largest product of units of inputs and weights n between each and the next; its sum over ticks."""
+        eta, n = self._eta, self._n
+        if eta is None or n is None:
+            return np.zeros(1), np.ones(1), np.zeros(1)
+        knots, values = n.line.knots, n.line.values
+        ahead = np.maximum.accumulate(values[::-1])[::-1]
+        so_far = np.maximum.accumulate(eta.line.values)
+        after = np.append(knots[1:], knots[-1]) + LONGEST + LONG  # a call that begins before the next knot ends before
+        units = 4 * ahead * so_far[np.minimum(np.searchsorted(eta.line.knots, after), len(so_far) - 1)]
+        return knots, units, np.append(0.0, np.cumsum(np.diff(knots) * units[:-1]))
+
+    def advance(
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
+    ) -> tuple[FloatArray, float, FloatArray]:
+        """(noise, bound, state after) of so many blocks of `size` ticks from `start` on, a multiple of 32."""
+        if blocks > MOST_BLOCKS:  # many are drawn at once, but not all filtered at once
+            head, ticks = MOST_BLOCKS, size * MOST_BLOCKS
+            one, near, state = self.advance(state, start, size, head, normals[:ticks])
+            two, far, state = self.advance(state, start + ticks, size, blocks - head, normals[ticks:])
+            return np.concatenate([one, two]), max(near, far), state
+        made = self._tables[size]
+        d, (ticks, cells) = self._order, normals.shape
+        eta, n, unit, sums, drift = self._public(start, size, blocks)
+        top = float(normals.integer.max(initial=0)) + 1.0
+
+        def columns(array: FloatArray) -> FloatArray:
+            """(blocks·size, cells) to (size, blocks·cells)."""
+            if blocks == 1:
+                return array
+            return array.reshape(blocks, size, cells).transpose(1, 0, 2).reshape(size, -1)
+
+        def spread(array: FloatArray) -> FloatArray:
+            """(size, blocks) to what goes with `columns`."""
+            return array if blocks == 1 or cells == 1 else np.repeat(array, cells, axis=1)
+
+        x = Slices(*normals.slices()).map(columns)
+        if eta is not None:
+            x = settle(product(eta.map(spread), x), unit)
+            top *= float(np.abs(eta.whole).max())
+        fed = settle(product(made.feed, x, np.matmul), unit)
+        before = cut(state[0, :d], state[1, :d], unit)
+        links = before.map(lambda array: array[:, np.newaxis])
+        links = _concatenate(links, fed.map(lambda array: array.reshape(d, blocks, cells)))
+        chain = made.chain.map(lambda array: array[:, : blocks + 1, : blocks + 1])
+        after = pair(product(chain.map(lambda array: array[:, -1:]), links, np.matmul))[:, :, 0]
+        if blocks > 1:
+            starts = settle(product(chain.map(lambda array: array[:, :-1]), links, np.matmul), unit)
+            before = starts.map(lambda array: array.reshape(d, blocks * cells))
+        inputs = _concatenate(x, before, axis=0)
+        noise = made.output.whole @ inputs.whole
+        largest = made.responses * top + made.readouts * float(np.abs(before.whole).max(initial=0.0))
+        if sums is None:
+            bound = (size + d + 8) * ROUNDING * largest
+        else:
+            noise *= spread(n)
+            noise = _running(size) @ noise
+            bound = (3 * size + d + 16) * ROUNDING * largest * size * float(n.max())
+
+            def inner(weights: FloatArray, numbers: FloatArray) -> FloatArray:
+                shaped = numbers.reshape(len(numbers), blocks, cells)
+                return np.asarray(np.einsum("nb,nbc->bc", weights, shaped), dtype=np.float64)
+
+            added = product(sums, inputs, inner)
+            added = (added[0].cumsum(axis=0), added[1].cumsum(axis=0), added[2].cumsum(axis=0))
+            self._check_sums(added, unit * 2.0 ** math.frexp(float(n.max()))[1])
+            level = np.concatenate([np.zeros((1, cells)), (added[0] + (added[1] + added[2]))[:-1]]) + state[0, d]
+            noise += level.reshape(-1)
+            bound += 4 * ROUNDING * float(np.abs(level).max())
+            total = pair((added[0][-1], added[1][-1], added[2][-1]), state[0, d], state[1, d])
+            after = np.concatenate([after, total[:, np.newaxis]], axis=1)
+        if blocks > 1:
+            noise = noise.reshape(size, blocks, cells).transpose(1, 0, 2).reshape(ticks, cells)
+        return noise, bound + drift, after
+
+    def _check_sums(self, parts: tuple[FloatArray, ...], unit: float) -> None:
+        """That sums over blocks stayed exact."""
+        one, two = (float(np.abs(part).max()) / unit for part in parts[:2])
+        if max(one, two * 2.0**WIDTH) * 2.0 ** (2 * WIDTH) >= EXACT:
+            raise AssertionError("a running sum left its room: the chance of that is below e^-2000")
+
+    def _public_numbers(
+        self, start: int, size: int, blocks: int
+    ) -> tuple[Slices | None, FloatArray, float, Slices | None, float]:
+        """(η, n, unit of the inputs, weights that sum up a block, drift) of these ticks; columns are blocks."""
+        eta, n = self._eta, self._n
+        if eta is None or n is None:
+            ones, zeros = np.ones((size, blocks)), np.zeros((size, blocks))
+            return None, ones, 1.0, Slices(ones, zeros, zeros) if self._sums else None, self.drift(start)
+        unit = _power(eta.largest(start + size * blocks))
+        weights, (high, low) = _weights(eta, start, size, blocks), _weights(n, start, size, blocks)
+        unit_n = _power(float(high.max()))
+        output = self._tables[size].output.map(lambda array: array.T)
+        sums = settle(product(output, cut(high, low, unit_n), np.matmul), unit_n)
+        check_exact(_most(sums.first.T) / unit_n, _most(sums.second.T) / unit_n, BUFFER)
+        return cut(*weights, unit), high, unit, sums, self.drift(start)
+
+
+def _weights(line: Dyadics, start: int, size: int, blocks: int) -> tuple[FloatArray, FloatArray]:
+    """Exact weights as (high, low), each (size, blocks)."""
+    numerators, h = line.block(start, size * blocks)
+    high = numerators.astype(np.float64)
+    whole = (
+        high.astype(np.int64) if numerators.dtype != object else _objects([int(v) for v in high.tolist()], high.shape)
+    )
+    low = (numerators - whole).astype(np.float64)
+    scale = 2.0**-h
+    return (high * scale).reshape(blocks, size).T, (low * scale).reshape(blocks, size).T
+
+
+def _power(value: float) -> float:
+    """The smallest power of two above a positive number."""
+    return 2.0 ** math.frexp(value)[1]
+
+
+def _objects(values: list[int] | list[list[int]], shape: tuple[int, ...]) -> ObjectArray:
+    out = np.empty(shape, dtype=object)
+    for place, value in enumerate(values):
+        out[place] = value
+    return out
+
+
+def _most(rows: FloatArray) -> float:
+    """The largest sum of magnitudes of a row, with room for its rounding."""
+    return float(np.abs(rows).sum(axis=-1).max(initial=0.0)) * 1.001
+
+
+def _concatenate(one: Slices, two: Slices, axis: int = 1) -> Slices:
+    return Slices(
+        np.concatenate([one.first, two.first], axis=axis),
+        np.concatenate([one.second, two.second], axis=axis),
+        np.concatenate([one.third, two.third], axis=axis),
+    )
+
+
+@lru_cache(maxsize=4)
+def _running(size: int) -> FloatArray:
+    """The matrix of running sums."""
+    return np.tril(np.ones((size, size)))

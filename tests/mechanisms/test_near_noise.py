@@ -1,0 +1,442 @@
+"""Doubles decide the rounding of exact noise: their error is below its proved bound, and no number depends on them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from math import ldexp, nextafter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount.factorizations import (
+    Balanced,
+    BinaryTree,
+    Factorization,
+    Honaker,
+    Identity,
+    Normalized,
+    Optimal,
+    SquareRoot,
+    Unbounded,
+)
+from evercount.factorizations.piecewise_linear import PiecewiseLinear
+from evercount.mechanisms.exact import exact_noise
+from evercount.mechanisms.exact.exact_noise import ExactStream, kernel, near
+from evercount.mechanisms.exact.filter_kernel import SIZE, Dyadics
+from evercount.mechanisms.exact.near_filter import LONG, NearFilter
+from evercount.mechanisms.exact.near_trees import NearHonaker
+from evercount.mechanisms.exact.slices import (
+    Slices,
+    check_exact,
+    cut,
+    of_integers,
+    pair,
+    product,
+    product_error,
+    settle,
+    two_sum,
+)
+from evercount.mechanisms.exact.state_bytes import to_integers, to_pairs
+from evercount.noise import ExactNoise, Normals, Secret
+
+SECRET = Secret.from_hex("c3" * 32)
+EVERY: list[Factorization] = [
+    Balanced(2**16), Balanced(10**8), Balanced(2**46), Normalized(2**16), Unbounded(), SquareRoot(2**16), Identity(),
+    BinaryTree(2**16), Honaker(2**16), Optimal(150),
+]  # fmt: skip
+SHORT: list[Factorization] = [
+    kind(horizon)
+    for kind in (Balanced, Normalized, Unbounded, SquareRoot, Identity, BinaryTree, Honaker, Optimal)
+    for horizon in (1, 2, 33, 140)
+]
+
+
+def name(value: Any) -> str:
+    return f"{value.name}-{value.horizon}" if isinstance(value, Factorization) else str(value)
+
+
+def in_integers(f: Factorization, scale: float, cells: int, ticks: int, secret: Secret = SECRET) -> list[list[int]]:
+    """The noise as its definition says: integers from the first tick on, then one rounding, halves upwards."""
+    made = kernel(f)
+    state, rows = np.zeros((made.rows, cells), dtype=object), []
+    for block in range(-(-ticks // SIZE)):
+        y, state = made.step(state, block, ExactNoise(secret).normals(*made.window(block), cells).to_ints())
+        rows += y.tolist()
+    unit = Fraction(scale) / 2**made.bits
+    return [[int((value * unit + Fraction(1, 2)) // 1) for value in row] for row in rows[:ticks]]
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The (start, cell) of every close call from now on."""
+    calls = []
+    plain = ExactStream._exactly
+
+    def counted(self: ExactStream, start: int, ticks: int, cell: int, state: Any) -> Any:
+        calls.append((start, cell))
+        return plain(self, start, ticks, cell, state)
+
+    monkeypatch.setattr(ExactStream, "_exactly", counted)
+    return calls
+
+
+# -- the same numbers, whoever decides --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("f", SHORT, ids=name)
+def test_doubles_give_the_numbers_of_integers(f: Factorization) -> None:
+    ticks = f.horizon or 140
+    for scale, cells in [(3.7, 2), (0.02, 30), (1e5, 3)]:
+        assert ExactStream(f, scale, cells, SECRET).take(ticks).tolist() == in_integers(f, scale, cells, ticks)
+
+
+@pytest.mark.parametrize("f", [f for f in EVERY if f.name != "optimal"], ids=name)
+@pytest.mark.parametrize("cells", [3, 26])
+@pytest.mark.parametrize(("doubt", "least", "most"), [(0.005, 0.001, 0.9), (0.5, 1.0, 1.0)])
+def test_close_calls_give_the_same_numbers(
+    f: Factorization, cells: int, doubt: float, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = 100
+    plain = ExactStream(f, 12.0, cells, SECRET).take(ticks)
+    for second in (0.0, doubt):  # from the state in doubles, and from the first draw
+        with monkeypatch.context() as patch:
+            calls = count_calls(patch)
+            patch.setattr(ExactStream, "_doubt", (doubt, second))
+            stream = ExactStream(f, 12.0, cells, SECRET)
+            size, blocks = stream.near.shape(cells, ticks)
+            assert np.array_equal(stream.take(ticks), plain)
+            share = len(set(calls)) / (cells * -(-ticks // (size * blocks)))
+            assert least <= share <= most or (least < 1.0 and share > 0)
+
+
+def test_one_number_in_a_hundred_is_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, cells = Balanced(2**16), 600
+    plain = ExactStream(f, 12.0, cells, SECRET).take(SIZE)
+    calls = count_calls(monkeypatch)
+    monkeypatch.setattr(ExactStream, "_doubt", (0.005, 0.0))  # 1 % of all numbers are this close to a half
+    assert np.array_equal(ExactStream(f, 12.0, cells, SECRET).take(SIZE), plain)
+    assert 0.2 < len(calls) / cells < 0.35  # 1 − 0.99^32 = 0.275 of the cells have such a number in a block
+
+
+@pytest.mark.parametrize("f", EVERY, ids=name)
+def test_numbers_at_half_integers(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
+    # scales that put one number as close to a half as doubles can, on either side
+    made = kernel(f)
+    state, exact = np.zeros((made.rows, 1), dtype=object), []
+    for block in range(3):
+        y, state = made.step(state, block, ExactNoise(SECRET).normals(*made.window(block), 1).to_ints())
+        exact += y[:, 0].tolist()
+    calls = count_calls(monkeypatch)
+    for tick in (3, 40, 90):
+        value = Fraction(abs(exact[tick]), 2**made.bits)
+        half = 37 + Fraction(1, 2)
+        for scale in (float(half / value), nextafter(float(half / value), 0), nextafter(float(half / value), 1e9)):
+            calls.clear()
+            got = ExactStream(f, scale, 1, SECRET).take(96)[:, 0]
+            assert calls
+            want = [int((Fraction(scale) * y / 2**made.bits + Fraction(1, 2)) // 1) for y in exact]
+            assert got.tolist() == want
+
+
+class Ones:
+    """A source of noise whose every number is exactly 1."""
+
+    def normals(self, start: int, stop: int, cells: int, first_cell: int = 0) -> Normals:
+        shape, zeros = (stop - start, cells), np.zeros((stop - start, cells), dtype=np.uint64)
+        return Normals(np.ones(shape, dtype=np.int8), np.ones(shape, dtype=np.int64), zeros, zeros)
+
+
+@pytest.mark.parametrize("cells", [1, 30])
+def test_ties_round_upwards(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact_noise, "ExactNoise", lambda secret: Ones())
+    for scale, sign in ((0.5, 1), (2.5, 1)):
+        got = ExactStream(Identity(), scale, cells, SECRET).take(70)
+        want = [int((Fraction(scale) * t * sign + Fraction(1, 2)) // 1) for t in range(1, 71)]
+        assert all(column == want for column in got.T.tolist())
+
+
+def test_a_close_call_far_into_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = Balanced(2**16)
+    plain = ExactStream(f, 12.0, 1, SECRET)
+    whole = plain.take(3000)
+    monkeypatch.setattr(ExactStream, "_doubt", (0.02, 0.02))  # both ways on are taken
+    assert np.array_equal(ExactStream(f, 12.0, 1, SECRET).take(3000), whole)
+
+
+CORE = """
+import hashlib, numpy as np
+from evercount.factorizations import Balanced, Unbounded
+from evercount.mechanisms.exact.exact_noise import ExactStream, kernel, near
+from evercount.noise import ExactNoise, Secret
+secret = Secret.from_hex("c3" * 32)
+for f, cells in ((Balanced(2**16), 1), (Balanced(2**16), 100), (Unbounded(), 40)):
+    noise = ExactStream(f, 12.0, cells, secret).take(640)
+    size = 32 if cells > 1 else 64
+    z = ExactNoise(secret).normals(0, size, cells)
+    doubles = near(f).advance(np.zeros((2, kernel(f).rows, cells)), 0, size, 1, z)[0]
+    print(hashlib.sha256(noise.tobytes()).hexdigest(), hashlib.sha256(doubles.tobytes()).hexdigest())
+"""
+
+
+def test_another_matrix_library_gives_the_same_numbers() -> None:
+    outputs = []
+    for core in ("Haswell", "Nehalem"):  # OpenBLAS adds up in another order, with and without fused operations
+        environment = {**os.environ, "OPENBLAS_CORETYPE": core, "OPENBLAS_NUM_THREADS": "1"}
+        found = subprocess.run(
+            [sys.executable, "-c", CORE], env=environment, capture_output=True, text=True, check=True
+        )
+        outputs.append([line.split() for line in found.stdout.splitlines()])
+    ours, theirs = outputs
+    assert [line[0] for line in ours] == [line[0] for line in theirs]
+    if [line[1] for line in ours] == [line[1] for line in theirs]:
+        pytest.skip("this installation has one matrix product for all processors: nothing is compared")
+
+
+# -- the bounds -------------------------------------------------------------------------------------------------------
+
+
+def errors(f: Factorization, made: Any, cells: int, calls: int, narrow: bool = False) -> list[tuple[float, ...]]:
+    """(error of the doubles, its bound, error of integers that start from the state, its bound) of every call."""
+    exact = kernel(f)
+    truth = np.zeros((exact.rows, cells), dtype=object)
+    state, start, out = np.zeros((2, exact.rows, cells)), 0, []
+    own = exact.error(10**5) * 2.0**-exact.bits
+    for _ in range(calls):
+        size, blocks = made.shape(cells, 1)
+        if f.horizon is not None:
+            blocks = min(blocks, -(-(f.horizon - start) // size))
+        window = exact.window(start // SIZE)[0], exact.window((start + size * blocks) // SIZE - 1)[1]
+        normals = ExactNoise(SECRET).normals(*window, cells)
+        noise, bound, after = made.advance(state, start, size, blocks, normals)
+        begun, wanted, seconds = to_integers(state, exact.bits), [], []
+        for block in range(start // SIZE, (start + size * blocks) // SIZE):
+            z = ExactNoise(SECRET).normals(*exact.window(block), cells).to_ints()
+            y, truth = exact.step(truth, block, z)
+            wanted += y.tolist()
+            y, begun = exact.step(begun, block, z)
+            seconds += y.tolist()
+        unit = Fraction(1, 2**exact.bits)
+        pairs = [
+            (abs(Fraction(float(noise[row, cell])) - value * unit), abs(seconds[row][cell] - value) * unit)
+            for row, line in enumerate(wanted)
+            for cell, value in enumerate(line)
+        ]
+        first, second = (float(max(column)) for column in zip(*pairs, strict=True))
+        top = float(np.abs(noise).max())
+        out.append((first, bound + top * 2.0**-52 + 2 * own, second, made.drift(start) + 4 * own))
+        state, start = after, start + size * blocks
+        if narrow:  # what a dump and a load do
+            state[1, : made.narrow] = state[1, : made.narrow].astype(np.float32)
+        if f.horizon is not None and start >= f.horizon:
+            break
+    return out
+
+
+@pytest.mark.parametrize("f", EVERY, ids=name)
+@pytest.mark.parametrize("cells", [1, 24])
+def test_error_is_below_its_bound(f: Factorization, cells: int) -> None:
+    found = errors(f, near(f), cells, 3, narrow=True)
+    assert all(first <= bound and second <= drift for first, bound, second, drift in found)
+    assert any(first > 0 for first, *_ in found)
+    # and the bounds are of use: at a scale of 12, one call in a million is close at the most
+    assert all(bound < 4e-8 and drift < 1e-15 for _, bound, _, drift in found)
+
+
+@pytest.mark.parametrize("f", [Balanced(2**20), Unbounded(), SquareRoot(2**20), Identity()], ids=name)
+def test_error_over_many_ticks(f: Factorization) -> None:
+    found = errors(f, near(f), 1, 16)
+    assert all(first <= bound and second <= drift for first, bound, second, drift in found)
+
+
+def test_bounds_far_into_a_stream() -> None:
+    for f, ticks, most in [
+        (Balanced(2**16), 2**16, 1e-15),
+        (Balanced(10**8), 10**8, 3e-13),
+        (Unbounded(), 10**8, 3e-13),
+    ]:
+        drifts = [near(f).drift(tick) for tick in (0, ticks // 1000, ticks // 2, ticks - 32)]
+        assert drifts == sorted(drifts)
+        # close calls that integers cannot settle from the state: 24·drift, each of `ticks` times 20 µs
+        assert drifts[-1] < most
+
+
+def cut_bits(array: Any, bits: int) -> Any:
+    """Doubles with so many bits of their own cut off."""
+    mantissa, exponent = np.frexp(array)
+    return np.ldexp(np.trunc(np.ldexp(mantissa, 53 - bits)), exponent - 53 + bits)
+
+
+@pytest.mark.parametrize("f", [Balanced(2**16), Unbounded(), SquareRoot(2**16), Identity()], ids=name)
+@pytest.mark.parametrize("where", ["draws", "tables", "state"])
+@pytest.mark.parametrize("cells", [1, 24])
+def test_planted_loss_of_what_is_carried_is_caught(
+    f: Factorization, where: str, cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: Any = NearFilter(kernel(f))  # type: ignore[arg-type]
+    if where == "draws":  # the bits of normals below 2^−40
+        plain = Normals.slices
+        monkeypatch.setattr(Normals, "slices", lambda z: (*plain(z)[:2], np.zeros(z.shape)))
+    elif where == "tables":
+        if f.name == "identity":
+            pytest.skip("the identity has no constants that could lose bits")
+        for size, table in made._tables.items():
+            feed = replace(table.feed, third=np.zeros_like(table.feed.third))
+            output = replace(table.output, third=np.zeros_like(table.output.third))
+            made._tables[size] = replace(table, feed=feed, output=output)
+    else:  # the low part of the state
+        advance = made.advance
+
+        def lossy(state: Any, *rest: Any) -> Any:
+            noise, bound, after = advance(state, *rest)
+            return noise, bound, np.stack([after[0], np.zeros_like(after[1])])
+
+        made.advance = lossy
+    found = errors(f, made, cells, 4)
+    assert any(second > drift for _, _, second, drift in found)
+
+
+@pytest.mark.parametrize("f", EVERY, ids=name)
+def test_planted_loss_of_what_is_read_off_is_caught(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: Any = type(near(f))(kernel(f))  # type: ignore[call-arg]
+    advance = made.advance
+
+    def lossy(*arguments: Any) -> Any:
+        noise, bound, after = advance(*arguments)
+        return cut_bits(noise, 26), bound, after
+
+    made.advance = lossy
+    assert any(first > bound for first, bound, *_ in errors(f, made, 24, 2))
+
+
+@pytest.mark.parametrize("part", ["own", "children"])
+def test_planted_loss_in_a_tree_is_caught(part: str) -> None:
+    f = Honaker(2**16)
+    made: Any = NearHonaker(kernel(f))  # type: ignore[arg-type]
+    old = getattr(made, f"_{part}")
+    setattr(made, f"_{part}", replace(old, third=np.zeros_like(old.third)))
+    assert any(second > drift for _, _, second, drift in errors(f, made, 1, 2))
+
+
+# -- the pieces -------------------------------------------------------------------------------------------------------
+
+
+def rationals(v: Slices) -> list[Fraction]:
+    columns = zip(v.first.ravel(), v.second.ravel(), v.third.ravel(), strict=True)
+    return [sum(Fraction(float(part)) for part in parts) for parts in columns]  # type: ignore[misc]
+
+
+def wide(rng: random.Random, count: int, top: float) -> np.ndarray[Any, Any]:
+    """Random integers with 256 fractional bits."""
+    out = np.empty(count, dtype=object)
+    out[:] = [rng.randrange(-int(top * 2**40) << 216, int(top * 2**40) << 216) for _ in range(count)]
+    return out
+
+
+@pytest.mark.parametrize("unit", [1.0, 2.0**-13, 2.0**9])
+def test_products_of_slices(unit: float) -> None:
+    rng = random.Random(8)
+    for terms, top in [(1, 64.0), (42, 64.0), (60, 130.0)]:
+        a, b = wide(rng, terms, 1.0), wide(rng, terms, top)
+        one, two = of_integers(a, 256), of_integers(b, 256)
+        # at the edge: every number as large as it may be
+        for x, y, va in (
+            (one, two, a),
+            (of_integers(abs(a) * 0 + (1 << 256) - 1, 256), two, abs(a) * 0 + (1 << 256) - 1),
+        ):
+            check_exact(float(np.abs(x.first).sum()), float(np.abs(x.second).sum()), top)
+            v = y.map(lambda array: array * unit)
+            parts = product(x, v, lambda p, q: np.asarray([p @ q]))
+            want = sum(Fraction(int(p), 2**256) * Fraction(int(q), 2**256) for p, q in zip(va, b, strict=True))
+            want *= Fraction(unit)
+            bound = Fraction(product_error(terms, float(np.abs(x.whole).sum()) * 1.001, top) * unit)
+            bound += terms * Fraction(top * unit) / 2**93  # what `of_integers` rounded in the other factor
+            total = sum(Fraction(float(part[0])) for part in parts)
+            assert abs(total - want) <= bound
+            both = pair(tuple(part.copy() for part in parts))  # type: ignore[arg-type]
+            settled = settle(parts, unit)
+            assert abs(rationals(settled)[0] - want) <= bound + Fraction(unit) / 2**80
+            assert abs(sum(Fraction(float(p)) for p in both[:, 0]) - want) <= bound + Fraction(unit) / 2**80
+            for part, bits in ((settled.first, 20), (settled.second, 40)):
+                steps = ldexp(float(part[0]) / unit, bits)
+                assert steps == round(steps)
+            assert abs(settled.second[0]) <= unit * 2.0**-20
+            assert abs(settled.third[0]) <= unit * 2.0**-40
+
+
+def test_cut_and_two_sum_lose_nothing() -> None:
+    rng = np.random.default_rng(3)
+    high = rng.normal(size=200) * 10.0 ** rng.integers(-12, 2, 200)
+    low = high * rng.normal(size=200) * 2.0**-54
+    for number, parts in zip(zip(high, low, strict=True), rationals(cut(high, low, 1.0)), strict=True):
+        assert abs(sum(map(Fraction, map(float, number))) - parts) <= Fraction(1, 2**94)  # type: ignore[arg-type]
+    a, b = rng.permutation(high), high
+    total, lost = two_sum(a, b)
+    for p, q, r, s in zip(a, b, total, lost, strict=True):
+        assert Fraction(float(p)) + Fraction(float(q)) == Fraction(float(r)) + Fraction(float(s))
+
+
+def test_capacity_is_checked() -> None:
+    check_exact(64.0, 64 * 2.0**-21, 127.0)
+    with pytest.raises(AssertionError, match="2\\^53"):
+        check_exact(64.0, 64 * 2.0**-21, 129.0)
+    with pytest.raises(AssertionError, match="2\\^53"):
+        check_exact(1.0, 200 * 2.0**-20, 65.0)
+
+
+def test_states_of_integers_and_of_doubles() -> None:
+    rng = random.Random(4)
+    values = np.empty((3, 2), dtype=object)
+    values[:] = [[rng.randrange(-(2**160), 2**160) for _ in range(2)] for _ in range(3)]
+    pairs = to_pairs(values, 154)
+    off = np.abs(to_integers(pairs, 154) - values)
+    assert (off <= (np.abs(values) >> 104) + 1).all()
+    assert (to_integers(pairs, 154) == to_integers(to_pairs(to_integers(pairs, 154), 154), 154)).all()
+
+
+def test_weights_are_the_exact_interpolation() -> None:
+    rng = random.Random(4)
+    weighted = [f.weights for f in EVERY if hasattr(f, "weights")]
+    lines = [weights.eta for weights in weighted] + [weights.n for weights in weighted]
+    wild = PiecewiseLinear(np.asarray([0, 1, 2, 4, 36]), np.asarray([1e-200, 3.1, 1e9 + 2.0**-20, 7.0, 2.0**-70]))
+    for weight in [*lines, wild]:
+        knots = weight.knots.tolist()
+        for start in [0, 5, 32, knots[-1], knots[-1] + 100, *(rng.randrange(knots[-1] + 1) for _ in range(20))]:
+            values, h = Dyadics(weight).block(start)
+            for offset in (0, 1, 17, 31):
+                at = start + offset
+                q = int(np.searchsorted(weight.knots, at, side="right")) - 1
+                want = Fraction(float(weight.values[q]))
+                if q + 1 < len(knots):
+                    after = Fraction(float(weight.values[q + 1]))
+                    want += (after - want) * Fraction(at - knots[q], knots[q + 1] - knots[q])
+                assert Fraction(int(values[offset]), 2**h) == want
+
+
+def test_bounds_of_weights() -> None:
+    f = Balanced(5000)
+    n = Dyadics(f.weights.n)
+    for ticks in (1, 2, 33, 777, 5000):
+        values = f.weights.n.at(0, ticks)
+        assert values.max() <= n.largest(ticks) * (1 + 1e-12)
+        assert values.sum() <= n.total(ticks) <= values.sum() * 1.1 + values.max()
+
+
+def test_blocks_of_both_lengths_make_the_same_state() -> None:
+    f = Balanced(2**16)
+    made: Any = near(f)
+    normals = ExactNoise(SECRET).normals(0, 2 * LONG, 1)
+    zero = np.zeros((2, kernel(f).rows, 1))
+    long, _, one = made.advance(zero, 0, LONG, 2, normals)
+    state, rows = zero, []
+    for start in range(0, 2 * LONG, SIZE):
+        noise, _, state = made.advance(state, start, SIZE, 1, normals[start : start + SIZE])
+        rows.append(noise)
+    assert np.abs(long - np.concatenate(rows)).max() < 1e-13
+    assert np.abs(one.sum(axis=0) - state.sum(axis=0)).max() < 1e-15
+    assert hashlib.sha256(one.tobytes()).digest() != hashlib.sha256(state.tobytes()).digest()
