@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from evercount._arrays import AnyArray, FloatArray, ObjectArray
+from evercount._arrays import AnyArray, FloatArray, IntArray, ObjectArray
 from evercount.errors import EvercountError, HorizonReached, ParameterError, SnapshotError, TooLarge
 from evercount.factorizations import BinaryTree, Factorization, Honaker, Identity, Optimal, SquareRoot
 from evercount.factorizations.row_weighted import Weighted
@@ -23,7 +23,7 @@ from evercount.mechanisms.blas_threads import one_thread
 from evercount.mechanisms.exact.filter_kernel import DRAW_BITS, MOST_TICKS, SIGMAS, SIZE, FilterKernel
 from evercount.mechanisms.exact.near_filter import NearFilter
 from evercount.mechanisms.exact.near_trees import NearHonaker, NearOptimal, NearTree
-from evercount.mechanisms.exact.state_bytes import pack, to_integers, to_pairs, unpack, unpack_integers
+from evercount.mechanisms.exact.state_bytes import pack, to_pairs, unpack, unpack_integers
 from evercount.mechanisms.exact.tree_kernels import HonakerKernel, IdentityKernel, OptimalKernel, TreeKernel
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import ExactNoise, Normals, Secret
@@ -93,6 +93,11 @@ class Near(Protocol):
         self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
     ) -> tuple[FloatArray, float, FloatArray]:
         """(noise, bound, state after)."""
+
+    def refine(
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
+    ) -> tuple[FloatArray, float]:
+        """(noise in two doubles, a bound far below the other)."""
 
 
 def make_kernel(factorization: Factorization, bits: int) -> Kernel:
@@ -226,6 +231,27 @@ def fingerprint(factorization: Factorization, scale: float, bits: int) -> str:
     return digest.hexdigest()
 
 
+def _columns(distance: FloatArray, limit: float) -> IntArray:
+    """The columns in which something is not below the limit."""
+    if float(distance.max(initial=0.0)) < limit:  # nearly always
+        return np.empty(0, dtype=np.int64)
+    return np.flatnonzero((distance >= limit).any(axis=0))
+
+
+def _times(scale: float, number: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """scale·(high + low) as (a double, the rest): Dekker's product, exact but for scale·low and one sum."""
+    high, low = number
+    top = high * 134217729.0  # 2^27 + 1
+    top -= top - high
+    part = scale * 134217729.0
+    part -= part - scale
+    total = high * scale
+    rest = ((top * part - total) + top * (scale - part)) + (high - top) * part
+    rest += (high - top) * (scale - part)
+    rest += low * scale
+    return total, rest
+
+
 class ExactStream(NoiseStream):
     """Noise that is private on a real computer: row t is scale·(L z)_t rounded to the nearest integer, halves upwards.
 
@@ -339,15 +365,21 @@ class ExactStream(NoiseStream):
         noise *= self.scale
         whole = np.rint(noise)
         noise -= whole
-        np.abs(noise, out=noise)
         largest = float(np.abs(whole).max()) + 1.0
         if not largest < _LARGEST:
             raise TooLarge(f"noise of scale {self.scale} has passed 2^53 grid units; use a coarser grid")
-        room = 0.5 - self.scale * (bound + self._own_error) * 1.01 - largest * 2.0**-50
-        room -= self._doubt[0]
-        if not float(noise.max()) < room:
-            for cell in np.flatnonzero((noise >= room).any(axis=0)).tolist():
-                whole[:, cell] = self._exactly(start, size * blocks, first + cell, state[:, :, cell])
+        error = self.scale * (bound + self._own_error) * 1.01 + largest * 2.0**-50 + self._doubt[0]
+        close = _columns(np.abs(noise, out=noise), 0.5 - error)
+        if len(close):
+            fine, bound = self.near.refine(state[:, :, close], start, size, blocks, normals[:, close])
+            fine, rest = _times(self.scale, fine)
+            up = np.rint(fine)
+            rest += fine - up
+            more = np.rint(rest)
+            whole[:, close] = up + more
+            error = self.scale * (bound + self._own_error) * 1.01 + largest * 2.0**-98 + 2.0**-50 + self._doubt[1]
+            for cell in close[_columns(np.abs(rest - more), 0.5 - error)].tolist():
+                whole[:, cell] = self._exactly(start, start + size * blocks, first + cell)
         return whole, after
 
     def _normals(self, start: int, stop: int, cells: int, first: int) -> Normals:
@@ -358,24 +390,16 @@ class ExactStream(NoiseStream):
             raise AssertionError("a normal is 64 standard deviations out: the chance of that is below e^-2000")
         return normals
 
-    def _exactly(self, start: int, ticks: int, cell: int, state: FloatArray) -> FloatArray:
-        """A cell's noise of whole blocks in integers: from the state in doubles, or all draws if that is too close."""
-        off = self.scale * (self.near.drift(start) + 2 * self._own_error) * 1.01 + self._doubt[1]
-        known = to_integers(state[:, :, np.newaxis], self.kernel.bits)
-        for begin, rows, error in ((start, known, off), (0, np.zeros_like(known), 0.0)):
-            whole, distance = [], 0.5
-            for block in range(begin // SIZE, (start + ticks) // SIZE):
-                normals = self._normals(block * SIZE, (block + 1) * SIZE, 1, cell)
-                y, rows = self.kernel.step(rows, block, normals.to_ints())
-                if block * SIZE < start:
-                    continue
-                for number in (y[:, 0] * self._numerator).tolist():
-                    up, rest = divmod(number + (1 << self._point - 1), 1 << self._point)  # rest / 2^point in [0, 1)
-                    whole.append(float(up))
-                    distance = min(distance, math.ldexp(float(min(rest, (1 << self._point) - rest)), -self._point))
-            if distance > error or not error:
-                break
-        return np.asarray(whole)
+    def _exactly(self, start: int, stop: int, cell: int) -> list[int]:
+        """A cell's noise of whole blocks in integers, from the first draw on."""
+        state = np.zeros((self.kernel.rows, 1), dtype=object)
+        found: list[int] = []
+        for block in range(stop // SIZE):
+            normals = self._normals(block * SIZE, (block + 1) * SIZE, 1, cell)
+            y, state = self.kernel.step(state, block, normals.to_ints())
+            if block * SIZE >= start:
+                found += (((y[:, 0] * (2 * self._numerator)) + (1 << self._point)) >> (self._point + 1)).tolist()
+        return found
 
     @classmethod
     def rebuild(

@@ -8,6 +8,7 @@ error does not add up over time. `exact_noise.proof.md`, lemmas 9 to 11, has the
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -123,6 +124,38 @@ def tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow:
     return Tables(size, output, fed, chain, responses, readouts, drift * 1.01, buffer_error * 1.01)
 
 
+@dataclass(frozen=True, eq=False)
+class _Public:
+    """Public numbers of some ticks; columns are blocks."""
+
+    eta: Slices | None
+    n: Slices
+    unit: float
+    """Of inputs and buffers."""
+    unit_n: float
+    sums: Slices | None
+    """What inputs and buffers add to the running sum in a block."""
+    largest_n: float
+    drift: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Carried:
+    """Some blocks: their inputs, and what was carried to each of them."""
+
+    tables: Tables
+    public: _Public
+    blocks: int
+    inputs: Slices
+    """Inputs of a block, then the buffers before it, (size + d, blocks·cells)."""
+    level: FloatArray
+    """The running sum before every block, (2, blocks, cells): high and low."""
+    largest: float
+    """A bound of what the filter puts out."""
+    after: FloatArray
+    """The state after all of them."""
+
+
 class NearFilter:
     """A recursive factorisation in doubles. The state has the rows of `FilterKernel`: high and low, (2, rows, cells).
 
@@ -181,86 +214,127 @@ class NearFilter:
         self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
     ) -> tuple[FloatArray, float, FloatArray]:
         """(noise, bound, state after) of so many blocks of `size` ticks from `start` on, a multiple of 32."""
-        if blocks > MOST_BLOCKS:  # many are drawn at once, but not all filtered at once
-            head, ticks = MOST_BLOCKS, size * MOST_BLOCKS
-            one, near, state = self.advance(state, start, size, head, normals[:ticks])
-            two, far, state = self.advance(state, start + ticks, size, blocks - head, normals[ticks:])
-            return np.concatenate([one, two]), max(near, far), state
-        made = self._tables[size]
-        d, (ticks, cells) = self._order, normals.shape
-        eta, n, unit, sums, drift = self._public(start, size, blocks)
+        parts = list(self._carry(state, start, size, blocks, normals))
+        noise, bounds = zip(*(self._read(part) for part in parts), strict=True)
+        return np.concatenate(noise), max(bounds), parts[-1].after
+
+    def refine(
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
+    ) -> tuple[FloatArray, float]:
+        """(noise, bound) of the same ticks with about 100 bits, (2, ticks, cells): high and low."""
+        noise, bounds = zip(
+            *(self._read_finely(part) for part in self._carry(state, start, size, blocks, normals)), strict=True
+        )
+        return np.concatenate(noise, axis=1), max(bounds)
+
+    def _carry(self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals) -> Iterator[_Carried]:
+        """What is carried from block to block, for up to MOST_BLOCKS blocks at a time."""
+        for begin in range(0, blocks, MOST_BLOCKS):
+            count, first = min(MOST_BLOCKS, blocks - begin), begin * size
+            part = self._carry_once(state, start + first, size, count, normals[first : first + count * size])
+            yield part
+            state = part.after
+
+    def _carry_once(self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals) -> _Carried:
+        made, d, cells = self._tables[size], self._order, normals.shape[1]
+        public = self._public(start, size, blocks)
         top = float(normals.integer.max(initial=0)) + 1.0
-
-        def columns(array: FloatArray) -> FloatArray:
-            """(blocks·size, cells) to (size, blocks·cells)."""
-            if blocks == 1:
-                return array
-            return array.reshape(blocks, size, cells).transpose(1, 0, 2).reshape(size, -1)
-
-        def spread(array: FloatArray) -> FloatArray:
-            """(size, blocks) to what goes with `columns`."""
-            return array if blocks == 1 or cells == 1 else np.repeat(array, cells, axis=1)
-
-        x = Slices(*normals.slices()).map(columns)
-        if eta is not None:
-            x = settle(product(eta.map(spread), x), unit)
-            top *= float(np.abs(eta.whole).max())
-        fed = settle(product(made.feed, x, np.matmul), unit)
-        before = cut(state[0, :d], state[1, :d], unit)
-        links = before.map(lambda array: array[:, np.newaxis])
-        links = _concatenate(links, fed.map(lambda array: array.reshape(d, blocks, cells)))
-        chain = made.chain.map(lambda array: array[:, : blocks + 1, : blocks + 1])
-        after = pair(product(chain.map(lambda array: array[:, -1:]), links, np.matmul))[:, :, 0]
+        x = Slices(*normals.slices())
+        if blocks > 1:  # (blocks·size, cells) to (size, blocks·cells)
+            x = x.map(lambda a: a.reshape(blocks, size, cells).transpose(1, 0, 2).reshape(size, blocks * cells))
+        if public.eta is not None:
+            x = settle(product(public.eta.map(lambda a: _spread(a, cells)), x), public.unit)
+            top *= float(np.abs(public.eta.whole).max())
+        fed = settle(product(made.feed, x, np.matmul), public.unit)
+        before = cut(state[0, :d], state[1, :d], public.unit)
+        links = before.map(lambda a: a[:, np.newaxis])
+        links = _concatenate(links, fed.map(lambda a: a.reshape(d, blocks, cells)))
+        chain = made.chain.map(lambda a: a[:, : blocks + 1, : blocks + 1])
+        after = pair(product(chain.map(lambda a: a[:, -1:]), links, np.matmul))[:, :, 0]
         if blocks > 1:
-            starts = settle(product(chain.map(lambda array: array[:, :-1]), links, np.matmul), unit)
-            before = starts.map(lambda array: array.reshape(d, blocks * cells))
+            starts = settle(product(chain.map(lambda a: a[:, :-1]), links, np.matmul), public.unit)
+            before = starts.map(lambda a: a.reshape(d, blocks * cells))
         inputs = _concatenate(x, before, axis=0)
-        noise = made.output.whole @ inputs.whole
         largest = made.responses * top + made.readouts * float(np.abs(before.whole).max(initial=0.0))
-        if sums is None:
-            bound = (size + d + 8) * ROUNDING * largest
-        else:
-            noise *= spread(n)
-            noise = _running(size) @ noise
-            bound = (3 * size + d + 16) * ROUNDING * largest * size * float(n.max())
+        level = np.zeros((2, blocks, cells))
+        if public.sums is not None:
 
             def inner(weights: FloatArray, numbers: FloatArray) -> FloatArray:
                 shaped = numbers.reshape(len(numbers), blocks, cells)
                 return np.asarray(np.einsum("nb,nbc->bc", weights, shaped), dtype=np.float64)
 
-            added = product(sums, inputs, inner)
-            added = (added[0].cumsum(axis=0), added[1].cumsum(axis=0), added[2].cumsum(axis=0))
-            self._check_sums(added, unit * 2.0 ** math.frexp(float(n.max()))[1])
-            level = np.concatenate([np.zeros((1, cells)), (added[0] + (added[1] + added[2]))[:-1]]) + state[0, d]
-            noise += level.reshape(-1)
-            bound += 4 * ROUNDING * float(np.abs(level).max())
-            total = pair((added[0][-1], added[1][-1], added[2][-1]), state[0, d], state[1, d])
-            after = np.concatenate([after, total[:, np.newaxis]], axis=1)
-        if blocks > 1:
-            noise = noise.reshape(size, blocks, cells).transpose(1, 0, 2).reshape(ticks, cells)
-        return noise, bound + drift, after
+            one, two, three = (
+                np.concatenate([np.zeros((1, cells)), part]).cumsum(axis=0)
+                for part in product(public.sums, inputs, inner)
+            )
+            _check_sums(one, two, public.unit * public.unit_n)
+            level = pair((one, two, three), state[0, d], state[1, d])
+            after = np.concatenate([after, level[:, -1:]], axis=1)
+        return _Carried(made, public, blocks, inputs, level[:, :blocks], largest, after)
 
-    def _check_sums(self, parts: tuple[FloatArray, ...], unit: float) -> None:
-        """That sums over blocks stayed exact."""
-        one, two = (float(np.abs(part).max()) / unit for part in parts[:2])
-        if max(one, two * 2.0**WIDTH) * 2.0 ** (2 * WIDTH) >= EXACT:
-            raise AssertionError("a running sum left its room: the chance of that is below e^-2000")
+    def _read(self, part: _Carried) -> tuple[FloatArray, float]:
+        """The noise of every tick in doubles, and the bound of its error (lemma 11)."""
+        size, cells = part.tables.size, part.level.shape[2]
+        noise = part.tables.output.whole @ part.inputs.whole
+        bound = (size + self._order + 8) * ROUNDING * part.largest
+        if part.public.sums is not None:
+            noise *= _spread(part.public.n.whole, cells)
+            noise = _running(size) @ noise
+            noise += part.level[0].reshape(-1)
+            bound = (3 * size + self._order + 16) * ROUNDING * part.largest * size * part.public.largest_n
+            bound += 4 * ROUNDING * float(np.abs(part.level[0]).max())
+        return _ticks_first(noise, part.blocks), bound + part.public.drift
 
-    def _public_numbers(
-        self, start: int, size: int, blocks: int
-    ) -> tuple[Slices | None, FloatArray, float, Slices | None, float]:
-        """(η, n, unit of the inputs, weights that sum up a block, drift) of these ticks; columns are blocks."""
+    def _read_finely(self, part: _Carried) -> tuple[FloatArray, float]:
+        """The noise of every tick in slices, and the bound of its error (lemma 11)."""
+        made, public, cells = part.tables, part.public, part.level.shape[2]
+        parts = product(made.output, part.inputs, np.matmul)
+        error = product_error(made.size + self._order, made.responses + made.readouts, BUFFER)
+        bound = error * public.unit
+        if public.sums is not None:
+            weighted = product(public.n.map(lambda a: _spread(a, cells)), settle(parts, public.unit))
+            _check_sums(made.size * weighted[0], made.size * weighted[1], public.unit * public.unit_n)
+            one, two, three = (_running(made.size) @ term for term in weighted)
+            parts = (one, two, three)
+            bound = error + product_error(made.size, 1.0, 2 * BUFFER * (made.responses + made.readouts)) + 2.0**-90
+            bound *= made.size * public.unit * public.unit_n
+        noise = pair(parts, *part.level.reshape(2, -1))
+        shaped = np.stack([_ticks_first(half, part.blocks) for half in noise])
+        return shaped, bound + public.drift + 2.0**-100 * float(np.abs(noise).max())
+
+    def _public_numbers(self, start: int, size: int, blocks: int) -> _Public:
         eta, n = self._eta, self._n
         if eta is None or n is None:
             ones, zeros = np.ones((size, blocks)), np.zeros((size, blocks))
-            return None, ones, 1.0, Slices(ones, zeros, zeros) if self._sums else None, self.drift(start)
+            one = Slices(ones, zeros, zeros)
+            return _Public(None, one, 1.0, 2.0, one if self._sums else None, 1.0, self.drift(start))
         unit = _power(eta.largest(start + size * blocks))
         weights, (high, low) = _weights(eta, start, size, blocks), _weights(n, start, size, blocks)
         unit_n = _power(float(high.max()))
-        output = self._tables[size].output.map(lambda array: array.T)
-        sums = settle(product(output, cut(high, low, unit_n), np.matmul), unit_n)
+        sliced = cut(high, low, unit_n)
+        sums = settle(product(self._tables[size].output.map(np.transpose), sliced, np.matmul), unit_n)
         check_exact(_most(sums.first.T) / unit_n, _most(sums.second.T) / unit_n, BUFFER)
-        return cut(*weights, unit), high, unit, sums, self.drift(start)
+        return _Public(cut(*weights, unit), sliced, unit, unit_n, sums, float(high.max()), self.drift(start))
+
+
+def _check_sums(one: FloatArray, two: FloatArray, unit: float) -> None:
+    """That sums of the first two parts stayed exact."""
+    sizes = float(np.abs(one).max()) / unit, float(np.abs(two).max()) / unit * 2.0**WIDTH
+    if max(sizes) * 2.0 ** (2 * WIDTH) >= EXACT:
+        raise AssertionError("a running sum left its room: the chance of that is below e^-2000")
+
+
+def _spread(array: FloatArray, cells: int) -> FloatArray:
+    """(size, blocks) repeated for all cells, to go with (size, blocks·cells)."""
+    return array if array.shape[1] == 1 or cells == 1 else np.repeat(array, cells, axis=1)
+
+
+def _ticks_first(noise: FloatArray, blocks: int) -> FloatArray:
+    """(size, blocks·cells) to (blocks·size, cells)."""
+    if blocks == 1:
+        return noise
+    size, cells = len(noise), noise.shape[1] // blocks
+    return noise.reshape(size, blocks, cells).transpose(1, 0, 2).reshape(blocks * size, cells)
 
 
 def _weights(line: Dyadics, start: int, size: int, blocks: int) -> tuple[FloatArray, FloatArray]:

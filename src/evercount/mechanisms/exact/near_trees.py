@@ -6,16 +6,31 @@ lemma 12, has the same letters.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from evercount._arrays import AnyArray, FloatArray
 from evercount.factorizations.trees import prefix_sums
 from evercount.mechanisms.exact.filter_kernel import SIZE
-from evercount.mechanisms.exact.slices import ROUNDING, Slices, cut, of_integers, product, settle
+from evercount.mechanisms.exact.slices import (
+    ROUNDING,
+    Slices,
+    check_exact,
+    cut,
+    of_integers,
+    pair,
+    product,
+    product_error,
+    settle,
+    two_sum,
+)
 from evercount.mechanisms.exact.tree_kernels import HonakerKernel, OptimalKernel, TreeKernel
 from evercount.noise import Normals
 
 MOST_LEVELS = 48
+PIECE = 64
+"""Ticks of the past that `optimal` sums at a time."""
 
 
 class NearTree:
@@ -42,10 +57,20 @@ class NearTree:
         self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
     ) -> tuple[FloatArray, float, FloatArray]:
         """See `NearFilter`."""
+        noise, after = self._pairs(state, start, start + size * blocks, normals)
+        return noise[:, 0] + noise[:, 1], self.drift(start), np.ascontiguousarray(after.transpose(1, 0, 2))
+
+    def refine(
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
+    ) -> tuple[FloatArray, float]:
+        """See `NearFilter`."""
+        noise, _ = self._pairs(state, start, start + size * blocks, normals)
+        return np.stack(two_sum(noise[:, 0], noise[:, 1])), self.drift(start)
+
+    def _pairs(self, state: FloatArray, start: int, stop: int, normals: Normals) -> tuple[AnyArray, AnyArray]:
         first, second, third = normals.slices()
         z = np.stack([first + second, third], axis=1)
-        noise, after = self._sums(np.ascontiguousarray(state.transpose(1, 0, 2)), start, start + size * blocks, z)
-        return noise[:, 0] + noise[:, 1], self.drift(start), np.ascontiguousarray(after.transpose(1, 0, 2))
+        return self._sums(np.ascontiguousarray(state.transpose(1, 0, 2)), start, stop, z)
 
     def _sums(self, state: AnyArray, start: int, stop: int, z: AnyArray) -> tuple[AnyArray, AnyArray]:
         return prefix_sums(z, state, start)
@@ -97,10 +122,26 @@ class NearOptimal:
         self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
     ) -> tuple[FloatArray, float, FloatArray]:
         """See `NearFilter`."""
-        rows = self._left[start : start + size]
+        rows, used = self._left[start : start + size], min(normals.shape[0], len(self._left))
         noise = np.zeros((size, normals.shape[1]))
-        z = Slices(*normals.slices()).whole
-        used = min(len(z), len(self._left))
-        noise[: len(rows)] = rows[:, :used] @ z[:used]
+        noise[: len(rows)] = rows[:, :used] @ Slices(*normals[:used].slices()).whole
         top = float(normals.integer.max(initial=0)) + 1.0
         return noise, (used + 8) * ROUNDING * self._sum * top, state
+
+    def refine(
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
+    ) -> tuple[FloatArray, float]:
+        """See `NearFilter`."""
+        rows = self._left[start : start + size]
+        unit = 2.0 ** math.frexp(float(np.abs(rows).max()))[1]
+        noise, bound = np.zeros((2, size, normals.shape[1])), 0.0
+        used = min(normals.shape[0], len(self._left))
+        for first in range(0, used, PIECE):
+            some = rows[:, first : min(first + PIECE, used)]
+            matrix = cut(some, np.zeros_like(some), unit)
+            sums = np.abs(matrix.first).sum(axis=1).max(), np.abs(matrix.second).sum(axis=1).max()
+            check_exact(float(sums[0]) / unit, float(sums[1]) / unit, 65.0)
+            z = Slices(*normals[first : first + some.shape[1]].slices())
+            noise[:, : len(rows)] = pair(product(matrix, z, np.matmul), *noise[:, : len(rows)])
+            bound += unit * product_error(PIECE, float(sums[0]) / unit, 65.0) + self._sum * 2.0**-91
+        return noise, bound

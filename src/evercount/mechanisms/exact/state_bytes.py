@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 from fractions import Fraction
 from typing import Any
 
@@ -66,13 +65,4 @@ def to_pairs(values: ObjectArray, bits: int) -> FloatArray:
         number = Fraction(value, 1 << bits)
         out[(0, *place)] = float(number)
         out[(1, *place)] = float(number - Fraction(out[(0, *place)]))
-    return out
-
-
-def to_integers(state: FloatArray, bits: int) -> ObjectArray:
-    """Sums of two doubles (2, …) as integers ⌊number·2^bits⌋."""
-    out = np.empty(state.shape[1:], dtype=object)
-    for place in np.ndindex(*out.shape):
-        number = sum(Fraction(float(part[place])) for part in state)
-        out[place] = math.floor(number * (1 << bits))
     return out
