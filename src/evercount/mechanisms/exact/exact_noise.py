@@ -34,7 +34,7 @@ CAP = 2.0**-60
 """The price in δ that `numeric_horizon` allows by default."""
 REACH = 2**40
 """The number of ticks for which the precision of a stream without horizon is chosen."""
-SLICE = 512
+SLICE = 1000
 """Cells that are drawn and filtered at once: the working set stays in the processor's cache."""
 LONG_HORIZON = 2**24
 """For longer horizons, dumps keep all bits of the state."""
@@ -85,9 +85,6 @@ class Near(Protocol):
 
     def shape(self, cells: int, ticks: int) -> tuple[int, int]:
         """(ticks of a block, blocks) of the next call of `advance`."""
-
-    def drift(self, tick: int) -> float:
-        """A bound of what the state after `tick` ticks adds to the error of any later number."""
 
     def advance(
         self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
@@ -324,10 +321,12 @@ class ExactStream(NoiseStream):
         made, state, before, start = self.tick + len(self._rows), self._state, self._before, self._start
         while done < ticks:
             before, start = state, made
-            fresh, state = self._blocks(made, ticks - done, state)
+            fresh, state = self._blocks(made, out[done:], state)
             made += len(fresh)
             count = min(len(fresh), ticks - done)
-            out[done : done + count], rows = fresh[:count], fresh[count:]
+            if fresh.base is not out:
+                out[done : done + count] = fresh[:count]
+            rows = fresh[count:]
             done += count
         self.tick, self._state, self._rows = self.tick + ticks, state, rows
         self._before, self._start = (before, start) if len(rows) else (state, made)
@@ -336,15 +335,17 @@ class ExactStream(NoiseStream):
     def prepare(self) -> None:
         """Make the next block now if none is ready: the same numbers, and the next `take` of a tick is fast."""
         if not len(self._rows) and self.tick < self.limit:
-            self._rows, self._state = self._blocks(self.tick, 1, self._before)
+            self._rows, self._state = self._blocks(self.tick, self._rows, self._before)
 
     # -- blocks ------------------------------------------------------------------------------------------------------
 
-    def _blocks(self, start: int, ticks: int, state: FloatArray) -> tuple[AnyArray, FloatArray]:
-        """Noise of the next ticks from `start` on, about as many as are wanted, and the state after them."""
-        size, blocks = self.near.shape(self.cells, ticks)
+    def _blocks(self, start: int, out: AnyArray, state: FloatArray) -> tuple[AnyArray, FloatArray]:
+        """Noise of the next ticks from `start` on, about len(out) of them, in `out` if it has room; the state after."""
+        size, blocks = self.near.shape(self.cells, len(out))
         blocks = min(blocks, -(-(self.limit - start) // size))
-        noise: AnyArray = np.empty((size * blocks, self.cells), np.int32)
+        noise: AnyArray = out[: size * blocks]
+        if len(noise) < size * blocks:
+            noise = np.empty((size * blocks, self.cells), np.int32)
         after = np.empty_like(state)
         pieces = -(-self.cells // SLICE)
         with one_thread():

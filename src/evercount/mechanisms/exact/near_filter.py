@@ -17,7 +17,7 @@ import numpy as np
 from evercount._arrays import AnyArray, FloatArray, ObjectArray
 from evercount.factorizations.base import first_columns
 from evercount.factorizations.filter_few_cells import triangles
-from evercount.mechanisms.exact.filter_kernel import MOST_TICKS, SIZE, Dyadics, FilterKernel, poles
+from evercount.mechanisms.exact.filter_kernel import MOST_TICKS, SIGMAS, SIZE, Dyadics, FilterKernel, poles
 from evercount.mechanisms.exact.slices import (
     EXACT,
     ROUNDING,
@@ -34,7 +34,7 @@ from evercount.mechanisms.exact.slices import (
 from evercount.mechanisms.exact.tree_kernels import IdentityKernel
 from evercount.noise import Normals
 
-LONG = 2 * SIZE
+LONG = 4 * SIZE
 """Ticks of a block for few cells."""
 MOST_BLOCKS = 32
 """Blocks of few cells that go through the matrices at once."""
@@ -101,24 +101,20 @@ def tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow:
     columns = output.map(lambda array: array.T)
     sums = responses * size + readouts * size  # of a row of weights that sums up a block
     entry = product_error(size, max(responses, _most(columns.whole)), 1.0) + 2.0**-92
-    total = product_error(size + d, sums, BUFFER) + entry * (65 * size + BUFFER * d) + 2.0**-83 * sums + 2.0**-74
+    total = product_error(size + d, sums, BUFFER) + entry * (65 * size + BUFFER * d) + 2.0**-74
+    total += 2.0**-83 * (sums + 65 * size)  # of the weighted inputs, or of the weights in the matrix
     drift, buffer_error = total, 0.0
-    check_exact(_most(columns.first), _most(columns.second), 1.0)
+    check_exact(columns, np.ones(size))
+    check_exact(output, _tops(size, d))
+    check_exact(fed, _tops(size, 0))
     for i in range(d):
         inflow, links = float(fed.whole[i].sum()) * 1.001, most + 1
-        check_exact(inflow, _most(fed.second[i : i + 1]), 65.0)
-        top = max(BUFFER, 65 * inflow)
-        past = float(chain.first[i, -1, 1:].sum())
-        if (
-            max(past * 65 * inflow + BUFFER, 2.0**WIDTH * _most(chain.second[i]) * top + 1.1 * (past + 1)) * 2.0**40
-            > EXACT
-        ):
-            raise AssertionError("sums of products of slices would pass 2^53")
-        # of the feeds, of the links, and of what is kept: 2^−77 of it where a dump cuts it
-        own = product_error(size, inflow, 65.0) + 2.0**-84 * inflow + 2.0**-90
-        own = (
-            own * links + product_error(links, past + 1, top) + BUFFER * (2.0**-76 if narrow else 2.0**-100) + 2.0**-78
-        )
+        top, past = max(BUFFER, 65 * inflow), float(chain.first[i, -1, 1:].sum())
+        link = Slices(chain.first[i], chain.second[i], chain.third[i])
+        check_exact(link, np.asarray([BUFFER] + [65 * inflow] * most))
+        # of a feed, of the links before and after a block, and of what is kept: 2^−77 of it where a dump cuts it
+        own = product_error(size, inflow, 65.0) + 2.0**-83 * (inflow + 65 * size)
+        own += 2 * product_error(links, past + 1, top) + BUFFER * (2.0**-76 if narrow else 2.0**-100) + 2.0**-78
         drift += reach[i] * own
         buffer_error += gains[i] * memory[i] * own
     return Tables(size, output, fed, chain, responses, readouts, drift * 1.01, buffer_error * 1.01)
@@ -129,12 +125,18 @@ class _Public:
     """Public numbers of some ticks; columns are blocks."""
 
     eta: Slices | None
+    """Weights of the normals, or None where there are none or the matrices hold them."""
     n: Slices
     unit: float
     """Of inputs and buffers."""
     unit_n: float
+    feed: Slices
+    output: Slices
     sums: Slices | None
     """What inputs and buffers add to the running sum in a block."""
+    plain: FloatArray
+    """What is left to do on doubles: `output`, or for one block what inputs and buffers add to the noise itself."""
+    largest_eta: float
     largest_n: float
     drift: float
 
@@ -182,14 +184,17 @@ class NearFilter:
             return SIZE, 1
         return LONG, max(1, (8 if ticks <= 8 * LONG else 4 * MOST_BLOCKS) // cells)
 
-    def drift(self, tick: int) -> float:
-        """A bound of what the state after `tick` ticks adds to the error of any later number (lemma 10)."""
+    def drift(self, tick: int, size: int = LONG) -> float:
+        """A bound of what the state after `tick` ticks adds to the error of any later number (lemma 10).
+
+        All blocks so far had `size` ticks.
+        """
         if not self._sums:
-            return max(table.buffer_error for table in self._tables.values())
+            return self._tables[size].buffer_error
         knots, units, sums = self._units
         at = int(np.searchsorted(knots, tick, side="right")) - 1
         total = float(sums[at]) + (tick - int(knots[at])) * float(units[at])
-        each = max(table.drift / table.size for table in self._tables.values())
+        each = self._tables[size].drift / size
         return (total + LONG * float(units[0] + units[at])) * each + (tick / SIZE + 2) * self._sum_error
 
     @cached_property
@@ -238,14 +243,13 @@ class NearFilter:
     def _carry_once(self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals) -> _Carried:
         made, d, cells = self._tables[size], self._order, normals.shape[1]
         public = self._public(start, size, blocks)
-        top = float(normals.integer.max(initial=0)) + 1.0
+        top = (float(normals.integer.max(initial=0)) + 1.0) * public.largest_eta
         x = Slices(*normals.slices())
         if blocks > 1:  # (blocks·size, cells) to (size, blocks·cells)
             x = x.map(lambda a: a.reshape(blocks, size, cells).transpose(1, 0, 2).reshape(size, blocks * cells))
         if public.eta is not None:
             x = settle(product(public.eta.map(lambda a: _spread(a, cells)), x), public.unit)
-            top *= float(np.abs(public.eta.whole).max())
-        fed = settle(product(made.feed, x, np.matmul), public.unit)
+        fed = settle(product(public.feed, x, np.matmul), public.unit)
         before = cut(state[0, :d], state[1, :d], public.unit)
         links = before.map(lambda a: a[:, np.newaxis])
         links = _concatenate(links, fed.map(lambda a: a.reshape(d, blocks, cells)))
@@ -275,11 +279,12 @@ class NearFilter:
     def _read(self, part: _Carried) -> tuple[FloatArray, float]:
         """The noise of every tick in doubles, and the bound of its error (lemma 11)."""
         size, cells = part.tables.size, part.level.shape[2]
-        noise = part.tables.output.whole @ part.inputs.whole
+        noise = part.public.plain @ part.inputs.whole
         bound = (size + self._order + 8) * ROUNDING * part.largest
         if part.public.sums is not None:
-            noise *= _spread(part.public.n.whole, cells)
-            noise = _running(size) @ noise
+            if part.blocks > 1:
+                noise *= _spread(part.public.n.whole, cells)
+                noise = _running(size) @ noise
             noise += part.level[0].reshape(-1)
             bound = (3 * size + self._order + 16) * ROUNDING * part.largest * size * part.public.largest_n
             bound += 4 * ROUNDING * float(np.abs(part.level[0]).max())
@@ -288,7 +293,7 @@ class NearFilter:
     def _read_finely(self, part: _Carried) -> tuple[FloatArray, float]:
         """The noise of every tick in slices, and the bound of its error (lemma 11)."""
         made, public, cells = part.tables, part.public, part.level.shape[2]
-        parts = product(made.output, part.inputs, np.matmul)
+        parts = product(public.output, part.inputs, np.matmul)
         error = product_error(made.size + self._order, made.responses + made.readouts, BUFFER)
         bound = error * public.unit
         if public.sums is not None:
@@ -303,18 +308,40 @@ class NearFilter:
         return shaped, bound + public.drift + 2.0**-100 * float(np.abs(noise).max())
 
     def _public_numbers(self, start: int, size: int, blocks: int) -> _Public:
-        eta, n = self._eta, self._n
+        made, eta, n, drift = self._tables[size], self._eta, self._n, self.drift(start, size)
+        feed, output = made.feed, made.output
         if eta is None or n is None:
             ones, zeros = np.ones((size, blocks)), np.zeros((size, blocks))
-            one = Slices(ones, zeros, zeros)
-            return _Public(None, one, 1.0, 2.0, one if self._sums else None, 1.0, self.drift(start))
+            one, plain = Slices(ones, zeros, zeros), output.whole
+            sums = one if self._sums else None
+            if blocks == 1 and self._sums:
+                plain = _running(size)
+            return _Public(None, one, 1.0, 2.0, feed, output, sums, plain, 1.0, 1.0, drift)
         unit = _power(eta.largest(start + size * blocks))
-        weights, (high, low) = _weights(eta, start, size, blocks), _weights(n, start, size, blocks)
+        weights, (high, low) = cut(*_weights(eta, start, size, blocks), unit), _weights(n, start, size, blocks)
         unit_n = _power(float(high.max()))
         sliced = cut(high, low, unit_n)
-        sums = settle(product(self._tables[size].output.map(np.transpose), sliced, np.matmul), unit_n)
-        check_exact(_most(sums.first.T) / unit_n, _most(sums.second.T) / unit_n, BUFFER)
-        return _Public(cut(*weights, unit), sliced, unit, unit_n, sums, float(high.max()), self.drift(start))
+        sums = settle(product(output.map(np.transpose), sliced, np.matmul), unit_n)
+        check_exact(sums.map(np.transpose), _tops(size, self._order), unit_n)
+        largest = float(weights.whole.max()), float(high.max())
+        if blocks > 1:
+            return _Public(weights, sliced, unit, unit_n, feed, output, sums, output.whole, *largest, drift)
+
+        def fold(matrix: Slices, by: Slices, unit: float) -> Slices:
+            """A matrix whose first columns are multiplied by the weights of the normals."""
+            inputs = settle(product(matrix.map(lambda a: a[:, :size]), by), unit)
+            return _concatenate(inputs, matrix.map(lambda a: a[:, size:]))
+
+        row = weights.map(np.transpose)
+        feed, output = fold(feed, row, unit), fold(output, row, unit)
+        sums = fold(sums.map(np.transpose), row, unit * unit_n).map(np.transpose)
+        plain = _running(size) @ (output.whole * sliced.whole)
+        return _Public(None, sliced, unit, unit_n, feed, output, sums, plain, *largest, drift)
+
+
+def _tops(size: int, order: int) -> FloatArray:
+    """The largest inputs and buffers that a block can have, in units."""
+    return np.asarray([SIGMAS] * size + [BUFFER] * order)
 
 
 def _check_sums(one: FloatArray, two: FloatArray, unit: float) -> None:

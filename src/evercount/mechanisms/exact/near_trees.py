@@ -12,7 +12,7 @@ import numpy as np
 
 from evercount._arrays import AnyArray, FloatArray
 from evercount.factorizations.trees import prefix_sums
-from evercount.mechanisms.exact.filter_kernel import SIZE
+from evercount.mechanisms.exact.filter_kernel import SIGMAS, SIZE
 from evercount.mechanisms.exact.slices import (
     ROUNDING,
     Slices,
@@ -139,9 +139,8 @@ class NearOptimal:
         for first in range(0, used, PIECE):
             some = rows[:, first : min(first + PIECE, used)]
             matrix = cut(some, np.zeros_like(some), unit)
-            sums = np.abs(matrix.first).sum(axis=1).max(), np.abs(matrix.second).sum(axis=1).max()
-            check_exact(float(sums[0]) / unit, float(sums[1]) / unit, 65.0)
+            check_exact(matrix, np.full(some.shape[1], SIGMAS), unit)
             z = Slices(*normals[first : first + some.shape[1]].slices())
             noise[:, : len(rows)] = pair(product(matrix, z, np.matmul), *noise[:, : len(rows)])
-            bound += unit * product_error(PIECE, float(sums[0]) / unit, 65.0) + self._sum * 2.0**-91
+            bound += unit * product_error(PIECE, self._sum / unit, SIGMAS) + self._sum * 2.0**-91
         return noise, bound

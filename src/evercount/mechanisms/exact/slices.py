@@ -127,7 +127,9 @@ def product_error(terms: int, size: float, top: float) -> float:
     return (terms + 8) * ROUNDING * 2.0**-41 * (2.1 * size + 2.1 * terms + 1.1 * terms * top)
 
 
-def check_exact(size: float, second: float, top: float) -> None:
-    """That the first two parts of a product are exact: Σ|a.first| ≤ size, Σ|a.second| ≤ second, |v| ≤ top·unit."""
-    if max(size * top, (2.0**WIDTH * second * top + 1.1 * size)) * 2.0 ** (2 * WIDTH) > EXACT:
+def check_exact(matrix: Slices, tops: FloatArray, unit: float = 1.0) -> None:
+    """That the first two parts of matrix·v are sums of integers below 2^53, for |v_j| ≤ tops_j in units of v."""
+    one = np.abs(matrix.first) @ tops
+    two = np.abs(matrix.second) @ tops * 2.0**WIDTH + 1.1 * np.abs(matrix.first).sum(axis=-1)
+    if max(one.max(initial=0.0), two.max(initial=0.0)) / unit * 2.0 ** (2 * WIDTH) > EXACT:
         raise AssertionError("sums of products of slices would pass 2^53")
