@@ -100,7 +100,7 @@ def tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow:
     readouts = _most(output.whole[:, size:])
     columns = output.map(lambda array: array.T)
     sums = responses * size + readouts * size  # of a row of weights that sums up a block
-    entry = product_error(size, max(responses, _most(columns.whole)), 1.0) + 2.0**-92
+    entry = product_error(size, max(responses, _most(columns.whole)), 1.0) + 2.0**-83
     total = product_error(size + d, sums, BUFFER) + entry * (65 * size + BUFFER * d) + 2.0**-74
     total += 2.0**-83 * (sums + 65 * size)  # of the weighted inputs, or of the weights in the matrix
     drift, buffer_error = total, 0.0
@@ -114,7 +114,7 @@ def tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow:
         check_exact(link, np.asarray([BUFFER] + [65 * inflow] * most))
         # of a feed, of the links before and after a block, and of what is kept: 2^−77 of it where a dump cuts it
         own = product_error(size, inflow, 65.0) + 2.0**-83 * (inflow + 65 * size)
-        own += 2 * product_error(links, past + 1, top) + BUFFER * (2.0**-76 if narrow else 2.0**-100) + 2.0**-78
+        own += 2 * product_error(links, past + 1, top) + BUFFER * (2.0**-76 if narrow else 2.0**-100) + 2.0**-76
         drift += reach[i] * own
         buffer_error += gains[i] * memory[i] * own
     return Tables(size, output, fed, chain, responses, readouts, drift * 1.01, buffer_error * 1.01)
