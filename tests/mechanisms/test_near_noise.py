@@ -199,7 +199,7 @@ from evercount.noise import ExactNoise, Secret
 secret = Secret.from_hex("c3" * 32)
 for f, cells in ((Balanced(2**16), 1), (Balanced(2**16), 100), (Unbounded(), 40)):
     noise = ExactStream(f, 12.0, cells, secret).take(640)
-    size = 32 if cells > 1 else 128
+    size = 32 if cells > 1 else 64
     z = ExactNoise(secret).normals(0, size, cells)
     doubles = near(f).advance(np.zeros((2, kernel(f).rows, cells)), 0, size, 1, z)[0]
     print(hashlib.sha256(noise.tobytes()).hexdigest(), hashlib.sha256(doubles.tobytes()).hexdigest())

@@ -159,8 +159,8 @@ class Dyadics:
         if int(np.abs(whole).max()).bit_length() + top > 61:
             whole, steps, lengths = whole.astype(object), steps.astype(object), lengths.astype(object)
         slopes = steps * ((1 << top) // lengths)
-        edges = np.clip(np.append(knots[1:], start + ticks), start, start + ticks)
-        counts = np.diff(edges, prepend=start)  # how many of the ticks lie in each piece
+        edges = np.minimum(np.concatenate([[start], knots[1:], [start + ticks]]), start + ticks)
+        counts = edges[1:] - edges[:-1]  # how many of the ticks lie in each piece
         offsets = np.arange(start, start + ticks) - np.repeat(knots, counts)
         numerators = np.repeat(whole << top, counts) + np.repeat(slopes, counts) * offsets
         return numerators, point + top

@@ -34,9 +34,9 @@ from evercount.mechanisms.exact.slices import (
 from evercount.mechanisms.exact.tree_kernels import IdentityKernel
 from evercount.noise import Normals
 
-LONG = 4 * SIZE
+LONG = 2 * SIZE
 """Ticks of a block for few cells."""
-MOST_BLOCKS = 32
+MOST_BLOCKS = 64
 """Blocks of few cells that go through the matrices at once."""
 LONGEST = LONG * MOST_BLOCKS
 BITS = 256
@@ -373,7 +373,8 @@ def _weights(line: Dyadics, start: int, size: int, blocks: int) -> tuple[FloatAr
     )
     low = (numerators - whole).astype(np.float64)
     scale = 2.0**-h
-    return (high * scale).reshape(blocks, size).T, (low * scale).reshape(blocks, size).T
+    high, low = (np.ascontiguousarray((part * scale).reshape(blocks, size).T) for part in (high, low))
+    return high, low
 
 
 def _power(value: float) -> float:
