@@ -1,7 +1,7 @@
 """The recursive factorisations in doubles, with a proved bound of the distance to the fixed-point noise.
 
-The same block form as `filter_kernel.py`, in blocks of 32 ticks for many cells and of 64 for few. What is carried from
-block to block (buffers and running sum) has about 100 bits (`slices.py`). What a tick reads off it has 53 bits: that
+The same block form as `filter_kernel.py`, in blocks of 32 ticks for many cells and of 64 for fewer. What is carried
+from block to block (buffers and running sum) has about 100 bits (`slices.py`). What a tick reads off it has 53 bits: that
 error does not add up over time. `exact_noise.proof.md`, lemmas 9 to 11, has the same letters.
 """
 
@@ -35,7 +35,8 @@ from evercount.mechanisms.exact.tree_kernels import IdentityKernel
 from evercount.noise import Normals
 
 LONG = 2 * SIZE
-"""Ticks of a block for few cells."""
+MANY = 4000
+"""From this many cells on, blocks have SIZE ticks, and else LONG: fewer rows lie ready for more cells."""
 MOST_BLOCKS = 64
 """Blocks of few cells that go through the matrices at once."""
 LONGEST = LONG * MOST_BLOCKS
@@ -181,7 +182,7 @@ class NearFilter:
     def shape(self, cells: int, ticks: int) -> tuple[int, int]:
         """(ticks of a block, blocks) of the next call, for so many cells and ticks that are wanted at least."""
         if cells >= 24:
-            return SIZE, 1
+            return (LONG if cells < MANY else SIZE), 1
         return LONG, max(1, (8 if ticks <= 8 * LONG else 4 * MOST_BLOCKS) // cells)
 
     def drift(self, tick: int, size: int = LONG) -> float:
