@@ -1,8 +1,8 @@
 """The recursive factorisations in doubles, with a proved bound of the distance to the fixed-point noise.
 
 The same block form as `filter_kernel.py`, in blocks of 32 ticks for many cells and of 64 for fewer. What is carried
-from block to block (buffers and running sum) has about 100 bits (`slices.py`). What a tick reads off it has 53 bits: that
-error does not add up over time. `exact_noise.proof.md`, lemmas 9 to 11, has the same letters.
+from block to block (buffers and running sum) has about 100 bits (`slices.py`). What a tick reads off it has 53 bits:
+that error does not add up over time. `exact_noise.proof.md`, lemmas 9 to 11, has the same letters.
 """
 
 from __future__ import annotations
