@@ -46,7 +46,7 @@ def run() -> list[dict[str, Any]]:
         call = _seconds(_drawer(noise, draws, cells), 300)
         rows.append(_row("exact call", call * 1e6, "µs", None, None, f"one call, {draws} draw × {cells} cells"))
     block = noise.normals(0, 64, 256)
-    for name, action in {"limbs(22)": lambda _: block.limbs(22), "to_float": lambda _: block.to_float()}.items():
+    for name, action in {"slices": lambda _: block.slices(), "to_float": lambda _: block.to_float()}.items():
         each = _seconds(action, 50) / block.integer.size
         rows.append(_row(name, each * 1e9, "ns", each / unit, None, "a number, block of 16,384"))
     each = _seconds(lambda _: block[:8].to_ints(), 20) / block[:8].integer.size

@@ -26,11 +26,12 @@ from evercount.factorizations import (
     Unbounded,
 )
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
-from evercount.mechanisms.exact.exact_noise import WIDE, ExactStream, numeric_horizon
+from evercount.mechanisms.exact.exact_noise import ExactStream, numeric_horizon
 from evercount.noise import ExactNoise, Secret
 
 SECRET = Secret.from_hex("5a" * 32)
 SCALE = 3.7
+WIDE = 24  # from this many cells on, blocks are shorter
 KINDS: list[type[Any]] = [Balanced, Normalized, Unbounded, SquareRoot, Identity, BinaryTree, Honaker, Optimal]
 HORIZONS = [1, 2, 31, 32, 33, 70]
 
@@ -265,8 +266,9 @@ def test_foreign_and_damaged_snapshots(cells: int) -> None:
                                 (f, SCALE, cells + 1)]:  # fmt: skip
         with pytest.raises(SnapshotError):
             ExactStream.load(other, scale, count, good)
-    for key, value in [("tick", 101), ("tick", -1), ("bits", 110), ("format", 2), ("secret", "00"), ("state", None),
-                       ("fingerprint", "0" * 32), ("state", {**good["state"], "data": "AAAA"})]:  # fmt: skip
+    for key, value in [("tick", 101), ("tick", -1), ("bits", 110), ("format", 3), ("secret", "00"), ("state", None),
+                       ("fingerprint", "0" * 32), ("state", good["state"][:-8]), ("start", 33), ("start", 64),
+                       ("state", "!" + good["state"][1:]), ("start", None), ("state", 7)]:  # fmt: skip
         with pytest.raises(SnapshotError):
             ExactStream.load(f, SCALE, cells, {**good, key: value})
     with pytest.raises(SnapshotError):

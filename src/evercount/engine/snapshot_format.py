@@ -39,7 +39,9 @@ def pack(tree: Mapping[str, Any]) -> bytes:
     """
     blocks: list[bytes] = []
     text = json.dumps(_without_blocks(tree, blocks, [0])).encode()
-    body = zlib.compress(b"".join([len(text).to_bytes(8, "big"), text, *blocks]), 1)
+    # most of a snapshot is the noise's state, random bits: looking for repetitions in it takes time and finds none
+    squeeze = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY)
+    body = squeeze.compress(b"".join([len(text).to_bytes(8, "big"), text, *blocks])) + squeeze.flush()
     return MAGIC + VERSION.to_bytes(2, "big") + hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest() + body
 
 

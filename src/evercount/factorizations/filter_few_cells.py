@@ -43,11 +43,11 @@ class RowFilter:
         self._feed = np.ascontiguousarray(powers[:, ::-1] * step)
         # The recurrence over the rows of a group, and over groups.
         over_rows = np.exp(-ROW_TICKS * np.multiply.outer(response.rates, np.arange(GROUP_ROWS)))
-        self._group = np.ascontiguousarray(_lower_toeplitz_stack(over_rows).transpose(0, 2, 1))
+        self._group = np.ascontiguousarray(lower_toeplitz_stack(over_rows).transpose(0, 2, 1))
         decay = np.exp(-ROW_TICKS * response.rates)[:, np.newaxis, np.newaxis]
         self._group_end = np.ascontiguousarray(self._group[:, :, -1:] * decay)
         steps = np.arange(PASS_TICKS // (ROW_TICKS * GROUP_ROWS))
-        self._groups = _lower_toeplitz_stack(np.exp(-ROW_TICKS * GROUP_ROWS * np.multiply.outer(response.rates, steps)))
+        self._groups = lower_toeplitz_stack(np.exp(-ROW_TICKS * GROUP_ROWS * np.multiply.outer(response.rates, steps)))
 
     def workspace(self, ticks: int) -> tuple[FloatArray, FloatArray]:
         """Arrays for the rows and the outputs of a pass. Passes share them, so that they stay in the cache."""
@@ -86,7 +86,7 @@ class RowFilter:
         return np.asarray(states[:, count])
 
 
-def _lower_toeplitz_stack(first_columns: FloatArray) -> FloatArray:
+def lower_toeplitz_stack(first_columns: FloatArray) -> FloatArray:
     """One lower-triangular Toeplitz matrix for each row of `first_columns`, stacked."""
     size = first_columns.shape[1]
     return np.concatenate(

@@ -43,7 +43,7 @@ def _ticks_with_most_ones(horizon: int) -> list[int]:
     return [t for bit in range(end.bit_length()) if end >> bit & 1 and (t := (end >> bit << bit) - 1) > 0]
 
 
-def prefix_sums(values: FloatArray, prefixes: FloatArray, start: int) -> tuple[FloatArray, FloatArray]:
+def prefix_sums(values: AnyArray, prefixes: AnyArray, start: int) -> tuple[AnyArray, AnyArray]:
     """Add up nodes along the chains of the tree: noise_t = values_t + noise_{t − lowbit(t)} for ticks start+1, ….
 
     Args:

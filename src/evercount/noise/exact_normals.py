@@ -15,9 +15,6 @@ from evercount.errors import ParameterError, TooLarge
 FRACTION_BITS = 128
 """Every exact normal is an integer multiple of 2^−FRACTION_BITS."""
 
-INTEGER_BITS = 7
-"""Room for the integer part when limbs are counted; larger integer parts stay exact in the top limb."""
-
 MOST_NUMBERS = 2**31
 """A request for more numbers at once is refused: about 50 GB would be written."""
 
@@ -79,30 +76,24 @@ class Normals:
         magnitude = (magnitude << 64) + self.fraction_lo.astype(object)
         return np.asarray(magnitude * self.sign.astype(object), dtype=object)
 
-    def limbs(self, width: int) -> FloatArray:
-        """Signed limbs, little-endian, shape ``(limbs, *shape)``: exactly z · 2^128 = Σ limb_i · 2^(width·i).
+    def slices(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Three doubles each: multiples of 2^−20, multiples of 2^−40 below 2^−20, and the rest below 2^−40.
 
-        Every limb but the top one is below 2^width in magnitude; the top one too while |z| < 2^7, and else it
-        takes what is left. All limbs of a number carry its sign.
+        All have the sign of z. The first two are exact, the third is rounded: the sum is within 2^−92 of z.
         """
-        width = whole("width", width)
-        if not 8 <= width <= 48:
-            raise ParameterError(f"limbs may be 8 to 48 bits wide, not {width}")
-        count = -(-(FRACTION_BITS + INTEGER_BITS) // width)
-        words = (self.fraction_lo, self.fraction_hi, self.integer.view(np.uint64))
-        limbs = np.empty((count, *self.shape))
-        mask = np.uint64(2**width - 1)
-        piece = np.empty(self.shape, dtype=np.uint64)
-        for number in range(count):
-            word, offset = divmod(width * number, 64)
-            np.right_shift(words[word], np.uint64(offset), out=piece)
-            if word < 2 and offset + width > 64:
-                piece |= words[word + 1] << np.uint64(64 - offset)
-            if number < count - 1:
-                piece &= mask
-            elif word < 2 and offset + width <= 64:
-                # The top limb takes all of the integer part, whatever its size.
-                piece |= words[word + 1] << np.uint64(64 - offset)
-            # Pieces are below 2^63, and numpy converts signed integers faster than unsigned ones.
-            np.multiply(piece.view(np.int64), self.sign, out=limbs[number], casting="unsafe")
-        return limbs
+        sign = self.sign.astype(np.float64)
+        high = self.fraction_hi
+        first = _doubles(high >> np.uint64(44), 2.0**-20)
+        first += self.integer
+        first *= sign
+        second = _doubles((high >> np.uint64(24)) & np.uint64(2**20 - 1), 2.0**-40)
+        second *= sign
+        third = _doubles(self.fraction_lo >> np.uint64(1), 2.0**-127)
+        third += _doubles(high & np.uint64(2**24 - 1), 2.0**-64)
+        third *= sign
+        return first, second, third
+
+
+def _doubles(words: UIntArray, unit: float) -> FloatArray:
+    """Words below 2^63 times a unit; numpy converts signed integers faster than unsigned ones."""
+    return np.asarray(words.view(np.int64) * unit, dtype=np.float64)

@@ -69,6 +69,7 @@ def check_is_query(name: str) -> None:
 
 EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
     "window": {"width": 24},
+    "window-of": {"of": {"name": "histogram", "parameters": {"keys": ["north", "south"]}}, "width": 24},
     "histogram": {"keys": ["north", "south"]},
     "top-k": {"keys": ["north", "south", "east"], "k": 2},
     "substrings": {"alphabet": "abc", "max_length": 3},
@@ -78,6 +79,7 @@ EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
     "spanning-forest": {"vertices": 50, "max_weight": 10},
     "prefix": {"encode": "a registered encoder", "cells": 2, "sensitivity": {"add-remove": 1}},
     **{name: {"vertices": 50} for name in ("cuts", "edges", "components", "matching")},
+    **{name: {"vertices": 50, "stream": "mixed"} for name in ("degree-sequence", "min-degree", "min-cut")},
     **{name: {"vertices": 50, "max_degree": 5} for name in ("triangles", "degree-histogram")},
 }
 """For error messages: parameters that a query without defaults could have."""

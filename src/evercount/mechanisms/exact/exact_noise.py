@@ -1,8 +1,8 @@
 """Exact noise: the correlated noise of a stream in fixed-point integers, rounded to whole grid units.
 
-Every number is a function of (secret, factorisation, scale, tick, cell). Time is cut into blocks of 32 ticks that start
-at multiples of 32, whatever blocks the caller takes, so any split, any subset of cells, a restored stream and a rebuilt
-one give the same bits.
+Every number is a function of (secret, factorisation, scale, tick, cell): a fixed-point number that integer arithmetic
+defines, rounded. Doubles with a proved error bound decide which integer that is; where the call is too close, integers
+decide. So any split, any subset of cells, a restored stream and another machine give the same numbers.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import hashlib
 import math
 import operator
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from evercount._arrays import AnyArray, FloatArray, Limbs32, ObjectArray
+from evercount._arrays import AnyArray, FloatArray, IntArray, ObjectArray
 from evercount.errors import HorizonReached, ParameterError, PrecisionReached, SnapshotError, TooLarge
 from evercount.factorizations import BinaryTree, Direct, Factorization, Honaker, Identity, Optimal, SquareRoot
 from evercount.factorizations.row_weighted import Weighted
 from evercount.mechanisms.blas_threads import one_thread
 from evercount.mechanisms.exact.filter_kernel import DRAW_BITS, MOST_TICKS, SIGMAS, SIZE, FilterKernel
-from evercount.mechanisms.exact.limbs import BASE, WIDTH, aligned, from_ints, pack, times, to_ints, unpack
+from evercount.mechanisms.exact.near_filter import NearFilter
+from evercount.mechanisms.exact.near_trees import NearDirect, NearHonaker, NearOptimal, NearTree
+from evercount.mechanisms.exact.state_bytes import pack, to_pairs, unpack, unpack_integers
 from evercount.mechanisms.exact.tree_kernels import (
     DirectKernel,
     HonakerKernel,
@@ -38,15 +40,16 @@ CAP = 2.0**-60
 """The price in δ that `numeric_horizon` allows by default."""
 REACH = 2**40
 """The number of ticks for which the precision of a stream without horizon is chosen."""
-WIDE = 48
-"""From so many cells on, numbers are limbs; below, Python integers (or limbs over many blocks at once)."""
-SLICE = 512
-"""Cells (or blocks of few cells) that go through the limbs at once: the working set stays in the processor's cache."""
-SEVERAL = 12
-"""From so many columns (blocks times cells) on, limbs are faster than Python integers for few cells."""
-FEWEST_BITS, MOST_BITS = 6 * WIDTH, 10 * WIDTH
-_FORMAT = 1
+SLICE = 1000
+"""Cells that are drawn and filtered at once: the working set stays in the processor's cache."""
+LONG_HORIZON = 2**24
+"""For longer horizons, dumps keep all bits of the state."""
+STEP = 22
+"""Fractional bits come in multiples of this."""
+FEWEST_BITS, MOST_BITS = 6 * STEP, 10 * STEP
+_FORMAT, _OLD_FORMAT = 2, 1
 _LARGEST = 2.0**53
+_SMALL = 2.0**31
 
 
 class Kernel(Protocol):
@@ -54,10 +57,6 @@ class Kernel(Protocol):
 
     bits: int
     rows: int
-
-    @property
-    def limbs(self) -> int:
-        """Limbs of Y and of the state."""
 
     def window(self, block: int) -> tuple[int, int]:
         """The draws that a block reads."""
@@ -71,8 +70,25 @@ class Kernel(Protocol):
     def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
         """Y and the state after a block, in Python integers."""
 
-    def wide(self, state: Limbs32, block: int, z: FloatArray) -> tuple[FloatArray, Limbs32]:
-        """The same in limbs."""
+
+class Near(Protocol):
+    """The same noise in doubles, with a proved error: `NearFilter` has the contract."""
+
+    narrow: int
+    """Of so many first rows of the state, dumps keep the low part with 24 bits."""
+
+    def shape(self, cells: int, ticks: int) -> tuple[int, int]:
+        """(ticks of a block, blocks) of the next call of `advance`."""
+
+    def advance(
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
+    ) -> tuple[FloatArray, float, FloatArray]:
+        """(noise, bound, state after)."""
+
+    def refine(
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
+    ) -> tuple[FloatArray, float]:
+        """(noise in two doubles, a bound far below the other)."""
 
 
 def make_kernel(factorization: Factorization, bits: int) -> Kernel:
@@ -100,18 +116,35 @@ def make_kernel(factorization: Factorization, bits: int) -> Kernel:
 def kernel(factorization: Factorization) -> Kernel:
     """The arithmetic with the bits that every stream of this factorisation has, whatever its scale and its cells.
 
-    The fewest limbs such that either the rounding inside, summed over all ticks, is below 2^−88, or it is within a
+    The fewest such that either the rounding inside, summed over all ticks, is below 2^−88, or it is within a
     factor 16 of what the 128 bits of a normal cost anyway. So `numeric_delta` grows with the scale.
     """
     ticks = REACH if factorization.horizon is None else factorization.horizon
     if ticks > LARGEST_TICKS:
         raise ParameterError(f"exact noise serves at most 2^47 ticks, the horizon is {ticks}")
-    for bits in range(FEWEST_BITS, MOST_BITS + 1, WIDTH):
+    for bits in range(FEWEST_BITS, MOST_BITS + 1, STEP):
         made = make_kernel(factorization, bits)
         inside = made.error(ticks) * 2.0**-made.bits
         if ticks * inside <= 2.0**-88 or inside <= 16 * _cut(made, ticks):
             break
     return made
+
+
+@lru_cache(maxsize=32)
+def near(factorization: Factorization) -> Near:
+    """The arithmetic in doubles that stands beside `kernel`."""
+    made = kernel(factorization)
+    match made:
+        case DirectKernel():
+            return NearDirect(made)
+        case HonakerKernel():
+            return NearHonaker(made)
+        case TreeKernel():
+            return NearTree(made)
+        case OptimalKernel():
+            return NearOptimal(made)
+    assert isinstance(made, FilterKernel | IdentityKernel)
+    return NearFilter(made, narrow=factorization.horizon is not None and factorization.horizon <= LONG_HORIZON)
 
 
 def _cut(made: Kernel, ticks: int) -> float:
@@ -177,11 +210,32 @@ def numeric_horizon(factorization: Factorization, scale: float, cells: int, epsi
 def fingerprint(factorization: Factorization, scale: float, bits: int) -> str:
     """A digest of all public parameters of the noise: whoever restores must have the same."""
     digest = hashlib.blake2b(digest_size=16, person=b"evercount.params")
-    digest.update(f"{factorization.name}|{factorization.horizon}|{scale.hex()}|{bits}|{SIZE}|{WIDTH}".encode())
+    digest.update(f"{factorization.name}|{factorization.horizon}|{scale.hex()}|{bits}|{SIZE}|{STEP}".encode())
     for array in factorization.public_parameters():
         digest.update(len(array).to_bytes(8, "little"))
         digest.update(np.ascontiguousarray(array).astype("<f8").tobytes())
     return digest.hexdigest()
+
+
+def _columns(distance: FloatArray, limit: float) -> IntArray:
+    """The columns in which something is not below the limit."""
+    if float(distance.max(initial=0.0)) < limit:  # nearly always
+        return np.empty(0, dtype=np.int64)
+    return np.flatnonzero((distance >= limit).any(axis=0))
+
+
+def _times(scale: float, number: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """scale·(high + low) as (a double, the rest): Dekker's product, exact but for scale·low and one sum."""
+    high, low = number
+    top = high * 134217729.0  # 2^27 + 1
+    top -= top - high
+    part = scale * 134217729.0
+    part -= part - scale
+    total = high * scale
+    rest = ((top * part - total) + top * (scale - part)) + (high - top) * part
+    rest += (high - top) * (scale - part)
+    rest += low * scale
+    return total, rest
 
 
 class ExactStream(NoiseStream):
@@ -192,8 +246,8 @@ class ExactStream(NoiseStream):
     **Guarantee.** Row t of cell c is a function of (secret, factorisation, scale, t, first_cell + c) alone. With real
     normals z* that the secret's bits stand for, all rows equal the rounding of scale·(L z*) but with probability
     numeric_delta/(1 + e^ε). Proof: `exact_noise.proof.md`. Tests: `tests/mechanisms/test_exact_noise.py` (splits,
-    restores, subsets, exact rationals as reference), `tests/mechanisms/test_exact_limbs.py` (both arithmetics, bit for
-    bit).
+    restores, subsets, exact rationals as reference), `tests/mechanisms/test_near_noise.py` (doubles and integers give
+    the same numbers, also where every call is close), `tests/mechanisms/test_exact_golden.py` (numbers of the past).
     """
 
     name = "exact"
@@ -201,6 +255,9 @@ class ExactStream(NoiseStream):
     whole = True
 
     tick: int = 0
+
+    _doubt: ClassVar[tuple[float, float]] = (0.0, 0.0)
+    """Tests add this to the two error bounds (in grid units): more calls are then close, and no number changes."""
 
     def __init__(
         self,
@@ -219,7 +276,7 @@ class ExactStream(NoiseStream):
         if self.first_cell < 0:
             raise ParameterError(f"first_cell must not be negative, got {first_cell!r}")
         self.numeric_delta = float(numeric_delta)
-        self.kernel = kernel(factorization)
+        self.kernel, self.near = kernel(factorization), near(factorization)
         if limit is None:
             limit = factorization.horizon
         if limit is None:
@@ -232,12 +289,12 @@ class ExactStream(NoiseStream):
         self._noise = ExactNoise(secret)
         numerator, denominator = self.scale.as_integer_ratio()
         self._numerator, self._point = numerator, self.kernel.bits + denominator.bit_length() - 1
-        self._scale_digits, self._drop = aligned(np.asarray([numerator], dtype=object), self._point)
-        self._wide = self.cells >= WIDE
-        self._state = self._unfrozen(np.zeros((self.kernel.rows, self.cells), dtype=object))
-        self._before = self._state  # the state at the start of the block that `tick` lies in
-        self._rows: FloatArray = np.empty((0, self.cells))  # of that block, what is not taken yet
-        self._kept: tuple[AnyArray, Any] | None = None
+        self._own_error = 2 * self.kernel.error(self.limit) * 2.0**-self.kernel.bits  # of the integers, twice: lemma 11
+        self._state: FloatArray = np.zeros((2, self.kernel.rows, self.cells))
+        # the state at `_start`, where the block begins that `tick` lies in, and what is not taken of that block
+        self._before, self._start = self._state, 0
+        self._rows: AnyArray = np.empty((0, self.cells))
+        self._kept: tuple[FloatArray, Any] | None = None
 
     def __repr__(self) -> str:
         return f"ExactStream({self.factorization.name}, tick={self.tick}, cells={self.cells}, secret=…)"
@@ -247,96 +304,92 @@ class ExactStream(NoiseStream):
         ticks = whole_ticks(ticks)
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit) if self.factorization.horizon else PrecisionReached(self.limit)
-        if ticks < len(self._rows):
-            out, self._rows, self.tick = self._rows[:ticks], self._rows[ticks:], self.tick + ticks
-            return out.copy()
         out = np.empty((ticks, self.cells))
         done = min(ticks, len(self._rows))
         out[:done], rows = self._rows[:done], self._rows[done:]
-        tick, state, before = self.tick + done, self._state, self._before
+        made, state, before, start = self.tick + len(self._rows), self._state, self._before, self._start
         while done < ticks:
-            blocks = range(tick // SIZE, -(-(tick + ticks - done) // SIZE))
-            with one_thread():
-                before, fresh, state = self._blocks(blocks, state)
+            before, start = state, made
+            fresh, state = self._blocks(made, out[done:], state)
+            made += len(fresh)
             count = min(len(fresh), ticks - done)
-            out[done : done + count], rows = fresh[:count], fresh[count:]
-            done, tick = done + count, tick + count
-        self.tick, self._state, self._rows = tick, state, rows
-        self._before = before if len(rows) else state
+            if fresh.base is not out:
+                out[done : done + count] = fresh[:count]
+            rows = fresh[count:]
+            done += count
+        self.tick, self._state, self._rows = self.tick + ticks, state, rows
+        self._before, self._start = (before, start) if len(rows) else (state, made)
         return out
 
     def prepare(self) -> None:
         """Make the next block now if none is ready: the same numbers, and the next `take` of a tick is fast."""
         if not len(self._rows) and self.tick < self.limit:
-            with one_thread():
-                self._before, self._rows, self._state = self._blocks(
-                    range(self.tick // SIZE, self.tick // SIZE + 1), self._state
-                )
+            self._rows, self._state = self._blocks(self.tick, self._rows, self._before)
 
     # -- blocks ------------------------------------------------------------------------------------------------------
 
-    def _blocks(self, blocks: range, state: AnyArray) -> tuple[AnyArray, FloatArray, AnyArray]:
-        """Noise of some of the first of these blocks; the states before its last block and after it."""
-        if self._wide:
-            return state, *self._limbs(blocks[0], state)
-        blocks = blocks[: max(1, SLICE // self.cells)]
-        if isinstance(self.kernel, FilterKernel) and (len(blocks) - 1) * self.cells >= SEVERAL:
-            # the last block is left to the next round: its state before is wanted for a dump
-            return state, *self._many(self.kernel, blocks[:-1], state)
-        return state, *self._integers(blocks[0], state)
+    def _blocks(self, start: int, out: AnyArray, state: FloatArray) -> tuple[AnyArray, FloatArray]:
+        """Noise of the next ticks from `start` on, about len(out) of them, in `out` if it has room; the state after."""
+        size, blocks = self.near.shape(self.cells, len(out))
+        blocks = min(blocks, -(-(self.limit - start) // size))
+        noise: AnyArray = out[: size * blocks]
+        if len(noise) < size * blocks:
+            noise = np.empty((size * blocks, self.cells), np.int32)
+        after = np.empty_like(state)
+        pieces = -(-self.cells // SLICE)
+        with one_thread():
+            for number in range(pieces):
+                low, high = number * self.cells // pieces, (number + 1) * self.cells // pieces
+                rows, after[:, :, low:high] = self._piece(start, size, blocks, low, state[:, :, low:high])
+                if noise.dtype == np.int32 and float(np.abs(rows).max()) >= _SMALL:
+                    noise = noise.astype(np.float64)
+                noise[:, low:high] = rows
+        return noise, after
+
+    def _piece(
+        self, start: int, size: int, blocks: int, first: int, state: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Noise and state after of a piece of the cells: doubles decide, or integers where the call is close."""
+        normals = self._normals(start, start + size * blocks, state.shape[2], first)
+        noise, bound, after = self.near.advance(state, start, size, blocks, normals)
+        noise *= self.scale
+        whole = np.rint(noise)
+        noise -= whole
+        largest = float(np.abs(whole).max()) + 1.0
+        if not largest < _LARGEST:
+            raise TooLarge(f"noise of scale {self.scale} has passed 2^53 grid units; use a coarser grid")
+        error = self.scale * (bound + self._own_error) * 1.01 + largest * 2.0**-50 + self._doubt[0]
+        close = _columns(np.abs(noise, out=noise), 0.5 - error)
+        if len(close):
+            fine, bound = self.near.refine(state[:, :, close], start, size, blocks, normals[:, close])
+            fine, rest = _times(self.scale, fine)
+            up = np.rint(fine)
+            rest += fine - up
+            more = np.rint(rest)
+            whole[:, close] = up + more
+            error = self.scale * (bound + self._own_error) * 1.01 + largest * 2.0**-98 + 2.0**-50 + self._doubt[1]
+            for cell in close[_columns(np.abs(rest - more), 0.5 - error)].tolist():
+                whole[:, cell] = self._exactly(start, start + size * blocks, first + cell)
+        return whole, after
 
     def _normals(self, start: int, stop: int, cells: int, first: int) -> Normals:
-        normals = self._noise.normals(start, stop, cells, self.first_cell + first)
+        """The draws that ticks start+1 … stop read."""
+        window = self.kernel.window(start // SIZE)[0], self.kernel.window(stop // SIZE - 1)[1]
+        normals = self._noise.normals(*window, cells, self.first_cell + first)
         if normals.integer.max() >= SIGMAS:
             raise AssertionError("a normal is 64 standard deviations out: the chance of that is below e^-2000")
         return normals
 
-    def _integers(self, block: int, state: ObjectArray) -> tuple[FloatArray, ObjectArray]:
-        """A block in Python integers."""
-        normals = self._normals(*self.kernel.window(block), self.cells, 0)
-        y, state = self.kernel.step(state, block, normals.to_ints())
-        whole = ((y * (2 * self._numerator)) + (1 << self._point)) >> (self._point + 1)
-        return self._checked(whole.astype(np.float64)), state
-
-    def _limbs(self, block: int, state: Limbs32) -> tuple[FloatArray, Limbs32]:
-        """A block in limbs, slice by slice of the cells."""
-        noise, after = np.empty((SIZE, self.cells)), np.empty_like(state)
-        pieces = -(-self.cells // SLICE)
-        for number in range(pieces):
-            low, high = number * self.cells // pieces, (number + 1) * self.cells // pieces
-            normals = self._normals(*self.kernel.window(block), high - low, low)
-            y, after[:, :, low:high] = self.kernel.wide(state[:, :, low:high], block, normals.limbs(WIDTH))
-            noise[:, low:high] = self._rounded(y)
-        return self._checked(noise), after
-
-    def _many(self, made: FilterKernel, blocks: range, state: ObjectArray) -> tuple[FloatArray, ObjectArray]:
-        """Several blocks of few cells in limbs."""
-        normals = self._normals(blocks[0] * SIZE, (blocks[-1] + 1) * SIZE, self.cells, 0)
-        z = normals.limbs(WIDTH).reshape(-1, len(blocks), SIZE, self.cells).transpose(0, 2, 1, 3)
-        y, state = made.many(state, blocks, z.reshape(len(z), SIZE, -1))
-        noise = self._rounded(y).reshape(SIZE, len(blocks), self.cells).transpose(1, 0, 2)
-        return self._checked(noise.reshape(-1, self.cells)), state
-
-    def _rounded(self, y: FloatArray) -> FloatArray:
-        """⌊scale·Y + ½⌋ as doubles, exact below 2^53."""
-        whole = times(y, self._scale_digits[:, :, np.newaxis], self._drop, 0, half=True)
-        total: FloatArray = whole[-1].copy()
-        for digit in whole[-2::-1]:
-            total *= BASE
-            total += digit
-        return total
-
-    def _frozen(self, state: AnyArray) -> ObjectArray:
-        """The state as Python integers, the same for either arithmetic."""
-        return to_ints(state) if self._wide else np.asarray(state, dtype=object)
-
-    def _unfrozen(self, state: ObjectArray) -> AnyArray:
-        return from_ints(state, self.kernel.limbs).astype(np.int32) if self._wide else state
-
-    def _checked(self, noise: FloatArray) -> FloatArray:
-        if noise.size and float(np.abs(noise).max()) >= _LARGEST:
-            raise TooLarge(f"noise of scale {self.scale} has passed 2^53 grid units; use a coarser grid")
-        return noise
+    def _exactly(self, start: int, stop: int, cell: int) -> list[int]:
+        """A cell's noise of whole blocks in integers, from the first draw on."""
+        state = np.zeros((self.kernel.rows, 1), dtype=object)
+        found: list[int] = []
+        for block in range(stop // SIZE):
+            normals = self._normals(block * SIZE, (block + 1) * SIZE, 1, cell)
+            y, state = self.kernel.step(state, block, normals.to_ints())
+            if block * SIZE >= start:
+                found += (((y[:, 0] * (2 * self._numerator)) + (1 << self._point)) >> (self._point + 1)).tolist()
+        return found
 
     @classmethod
     def rebuild(
@@ -355,6 +408,7 @@ class ExactStream(NoiseStream):
             "format": _FORMAT,
             "noise": self.name,
             "tick": self.tick,
+            "start": self._start,
             "cells": self.cells,
             "first_cell": self.first_cell,
             "limit": self.limit,
@@ -368,14 +422,14 @@ class ExactStream(NoiseStream):
     def _packed(self) -> Any:
         """`_before` for a dump; it changes once in a block, so what was packed last is kept."""
         if self._kept is None or self._kept[0] is not self._before:
-            self._kept = (self._before, pack(self._frozen(self._before)))
+            self._kept = (self._before, pack(self._before, self.near.narrow))
         return self._kept[1]
 
     @classmethod
     def load(cls, factorization: Factorization, scale: float, cells: int, dumped: dict[str, Any]) -> ExactStream:
         """The stream that `dump` described, or a SnapshotError where anything public differs."""
         try:
-            if dumped["format"] != _FORMAT or dumped["noise"] != cls.name:
+            if dumped["format"] not in (_FORMAT, _OLD_FORMAT) or dumped["noise"] != cls.name:
                 raise SnapshotError(f"noise of format {dumped['format']!r} cannot be read by this program")
             made = cls(
                 factorization,
@@ -386,7 +440,8 @@ class ExactStream(NoiseStream):
                 dumped["numeric_delta"],
                 dumped["limit"],
             )
-            tick, packed = operator.index(dumped["tick"]), dumped["state"]
+            tick, packed, old = operator.index(dumped["tick"]), dumped["state"], dumped["format"] == _OLD_FORMAT
+            start = tick // SIZE * SIZE if old else operator.index(dumped["start"])
             same = (made.cells, made.kernel.bits) == (dumped["cells"], dumped["bits"])
             known = dumped["fingerprint"]
         except (KeyError, TypeError, ValueError) as error:
@@ -396,9 +451,14 @@ class ExactStream(NoiseStream):
                 "the noise state belongs to other public parameters (factorisation, horizon, scale or cells); "
                 "restore it with those it was made with"
             )
-        if not 0 <= tick <= made.limit:
+        if not 0 <= start <= tick <= made.limit or start % SIZE:
             raise SnapshotError(f"the noise state is damaged: tick {tick} of {made.limit}")
-        made._state = made._before = made._unfrozen(unpack(packed, (made.kernel.rows, made.cells)))
-        made.tick = tick // SIZE * SIZE
-        made.take(tick % SIZE)
+        shape = (made.kernel.rows, made.cells)
+        if old:  # integers with `bits` fractional bits
+            made._state = to_pairs(unpack_integers(packed, shape), made.kernel.bits)
+        else:
+            made._state = unpack(packed, shape, made.near.narrow)
+        made._before = made._state
+        made.tick = made._start = start
+        made.take(tick - start)
         return made

@@ -4,8 +4,8 @@ Time is cut into blocks of 32 ticks. With X the (weighted) normals of a block an
 
     W_k = ⌊Σ_{j≤k} G_{k−j}·X_j + Σ_i C_{k,i}·S_i⌋     S_i ← ⌊D_i·S_i + Σ_j Q_{i,j}·X_j⌋     Y_k = Y_{k−1} + ⌊n_k·W_k⌋
 
-with integer matrices that do not depend on time. Sums are exact and floored once, so Python integers and limbs give the
-same numbers. `exact_noise.proof.md` has the same letters.
+with integer matrices that do not depend on time. These integers define the noise. Doubles (`near_filter.py`) spare
+their evaluation wherever they can tell how they round. `exact_noise.proof.md` has the same letters.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from operator import mul
 from typing import Any
 
@@ -22,20 +22,6 @@ import numpy.typing as npt
 
 from evercount._arrays import FloatArray, ObjectArray
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
-from evercount.mechanisms.exact.limbs import (
-    BASE,
-    WIDTH,
-    aligned,
-    carry,
-    check_capacity,
-    convolve,
-    fit,
-    from_ints,
-    limbs_for,
-    stack,
-    times,
-    to_ints,
-)
 
 SIZE = 32
 """Ticks of a canonical block."""
@@ -90,15 +76,7 @@ def constants(roots_lack: tuple[float, ...], tops_lack: tuple[float, ...], bits:
             last = value - top * previous + root * last
             previous, series[k] = value, last
     readout, feed, decay, gains, memory, inflow = [], [], [], [], [], []
-    for i, root in enumerate(roots):
-        weight = 1 / root
-        for j in range(len(roots)):
-            weight *= root - tops[j]
-            if j != i:
-                weight /= root - roots[j]
-        shift = _half_log(1 - root * root)
-        if shift > 60:
-            raise AssertionError("a pole is closer to 1 than any filter that is designed here")
+    for root, weight, shift in poles(roots_lack, tops_lack):
         powers = [Fraction(1)]
         for _ in range(SIZE):
             powers.append(powers[-1] * root)
@@ -119,6 +97,25 @@ def constants(roots_lack: tuple[float, ...], tops_lack: tuple[float, ...], bits:
         tuple(memory),
         tuple(inflow),
     )
+
+
+@lru_cache(maxsize=64)
+def poles(roots_lack: tuple[float, ...], tops_lack: tuple[float, ...]) -> list[tuple[Fraction, Fraction, int]]:
+    """(root, weight, shift) of every buffer: the response at k ≥ 1 is Σ weight·root^k; buffers are kept / 2^shift."""
+    roots = [1 - Fraction(lack) for lack in roots_lack]
+    tops = [1 - Fraction(lack) for lack in tops_lack]
+    found = []
+    for i, root in enumerate(roots):
+        weight = 1 / root
+        for j in range(len(roots)):
+            weight *= root - tops[j]
+            if j != i:
+                weight /= root - roots[j]
+        shift = _half_log(1 - root * root)
+        if shift > 60:
+            raise AssertionError("a pole is closer to 1 than any filter that is designed here")
+        found.append((root, weight, shift))
+    return found
 
 
 def _half_log(gap: Fraction) -> int:
@@ -144,33 +141,34 @@ class Dyadics:
     """A piecewise linear weight as exact dyadic rationals, and bounds over the first so many ticks."""
 
     def __init__(self, line: PiecewiseLinear) -> None:
-        self._line = line
+        self.line = line
 
     def block(self, start: int, ticks: int = SIZE) -> tuple[npt.NDArray[Any], int]:
         """(numerators, h ≥ 0): the values at so many ticks from start on (0-based) are exactly numerator / 2^h.
 
         Numerators are int64 where they fit, else Python integers.
         """
-        knots = self._line.knots
+        knots = self.line.knots
         first = int(np.searchsorted(knots, start, side="right")) - 1
         last = int(np.searchsorted(knots, start + ticks, side="left")) + 1
-        knots, values = knots[first:last], self._line.values[first:last]
+        knots, values = knots[first:last], self.line.values[first:last]
         whole, point = _integers(values)
         lengths = np.append(np.diff(knots), 1)
         steps = np.append(np.diff(whole), 0)
         top = int(lengths.max()).bit_length() - 1
         if int(np.abs(whole).max()).bit_length() + top > 61:
             whole, steps, lengths = whole.astype(object), steps.astype(object), lengths.astype(object)
-        now = np.arange(start, start + ticks)
-        piece = np.searchsorted(knots, now, side="right") - 1
         slopes = steps * ((1 << top) // lengths)
-        numerators = (whole << top)[piece] + slopes[piece] * (now - knots[piece])
+        edges = np.minimum(np.concatenate([[start], knots[1:], [start + ticks]]), start + ticks)
+        counts = edges[1:] - edges[:-1]  # how many of the ticks lie in each piece
+        offsets = np.arange(start, start + ticks) - np.repeat(knots, counts)
+        numerators = np.repeat(whole << top, counts) + np.repeat(slopes, counts) * offsets
         return numerators, point + top
 
     def reach(self, ticks: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """Knots and values of the first `ticks` ticks; the last knot is at or after the last tick."""
-        end = int(np.searchsorted(self._line.knots, ticks - 1, side="left")) + 1
-        return self._line.knots[:end], self._line.values[:end]
+        end = int(np.searchsorted(self.line.knots, ticks - 1, side="left")) + 1
+        return self.line.knots[:end], self.line.values[:end]
 
     def largest(self, ticks: int) -> float:
         """An upper bound of the value over the first `ticks` ticks."""
@@ -198,7 +196,9 @@ class FilterKernel:
         bits: int,
     ) -> None:
         self.bits = bits
-        self.constants = constants(tuple(roots_lack.tolist()), tuple(tops_lack.tolist()), bits)
+        self.roots_lack: tuple[float, ...] = tuple(roots_lack.tolist())
+        self.tops_lack: tuple[float, ...] = tuple(tops_lack.tolist())
+        self.constants = constants(self.roots_lack, self.tops_lack, bits)
         self.eta = Dyadics(eta) if eta is not None else None
         self.n = Dyadics(n) if n is not None else None
         self.rows = self.constants.order + (self.n is not None)
@@ -211,7 +211,7 @@ class FilterKernel:
         """The draws that a block reads."""
         return block * SIZE, (block + 1) * SIZE
 
-    # -- error bounds: exact_noise.proof.md, section 3 ------------------------------------------------------------
+    # -- error bounds: exact_noise.proof.md, lemmas 4 and 5 -------------------------------------------------------
 
     def norm(self, ticks: int) -> float:
         """An upper bound of ‖L_t‖ over the first `ticks` ticks (lemma 5)."""
@@ -240,7 +240,7 @@ class FilterKernel:
             return tick * (1 + 1e-6)
         return (self.n.total(ticks) * tick + ticks) * (1 + 1e-6)
 
-    # -- Python integers -------------------------------------------------------------------------------------------
+    # -- the recurrence --------------------------------------------------------------------------------------------
 
     def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
         """(Y, state after) of one block: Y with `bits` fractional bits, (32, cells), from z·2^128 of (32, cells)."""
@@ -290,119 +290,3 @@ class FilterKernel:
             total += weight * value >> h
             y.append(total)
         return y, [*after, total]
-
-    # -- limbs -------------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def _tables(self) -> tuple[FloatArray, FloatArray]:
-        """[G without its diagonal; Q] and [C; D] as stacked digits."""
-        table, d = self.constants, self.constants.order
-        response = [[table.response[k - j] if k > j else 0 for j in range(SIZE)] for k in range(SIZE)]
-        decay = [[value if i == j else 0 for j in range(d)] for i, value in enumerate(table.decay)]
-        limbs = self.bits // WIDTH
-        inputs, buffers = stack([*response, *table.feed], limbs), stack([*table.readout, *decay], limbs)
-        check_capacity(inputs, buffers)
-        return inputs, buffers
-
-    @cached_property
-    def _inner(self) -> int:
-        """Limbs of inputs, buffers and W, all below 129·a."""
-        a = self.eta.largest(MOST_TICKS) if self.eta is not None else 1.0
-        return limbs_for(self.bits + math.log2((2 * SIGMAS + 1) * a))
-
-    @cached_property
-    def limbs(self) -> int:
-        """Limbs of Y, and of the state."""
-        if self.n is None or self.eta is None:
-            return self._inner + 1
-        top = 2 * SIGMAS * max(self.norm(MOST_TICKS), self.n.largest(MOST_TICKS) * self.eta.largest(MOST_TICKS))
-        return max(self._inner, limbs_for(self.bits + math.log2(top)))
-
-    def wide(self, state: npt.NDArray[np.int32], block: int, z: FloatArray) -> tuple[FloatArray, npt.NDArray[np.int32]]:
-        """`step` in limbs: state (limbs, rows, cells), z (limbs, 32, cells), Y (limbs, 32, cells)."""
-        d = self.constants.order
-        buffers = _roomy(fit(np.array(state[:, :d], dtype=np.float64, order="C"), self._inner))
-        x = self._weighted(z, range(block, block + 1))
-        total = self._products(x, buffers)
-        numbers = fit(carry(total, self.bits // WIDTH), self._inner)
-        after = np.zeros_like(state)
-        after[: self._inner, :d] = numbers[:, SIZE:]
-        y = numbers[:, :SIZE]
-        if self.n is not None:
-            y = self._summed(y, range(block, block + 1), state[:, d].astype(np.float64))
-            after[:, d] = y[:, -1]
-        return y, after
-
-    def many(self, state: ObjectArray, blocks: range, z: FloatArray) -> tuple[FloatArray, ObjectArray]:
-        """`step` for many blocks of few cells: state (rows, cells), z (limbs, 32, blocks·cells), Y likewise.
-
-        Columns are ordered by block, then cell. The buffers go from block to block in Python integers.
-        """
-        d, cells, fraction = self.constants.order, state.shape[1], self.bits // WIDTH
-        x = self._weighted(z, blocks)
-        total = self._products(x, None)
-        after = state.copy()
-        if d:
-            fed = to_ints(carry(total[:, SIZE:])).reshape(d, len(blocks), cells)
-            starts = np.empty_like(fed)
-            decay = np.asarray(self.constants.decay, dtype=object)[:, np.newaxis]
-            buffers = state[:d]
-            for number in range(len(blocks)):
-                starts[:, number] = buffers
-                buffers = (decay * buffers + fed[:, number]) >> self.bits
-            after[:d] = buffers
-            start = _roomy(from_ints(starts.reshape(d, -1), self._inner))
-            convolve(self._tables[1][:SIZE], start, fraction, total[:, :SIZE])
-        y = fit(carry(total[:, :SIZE], fraction), self._inner)
-        if self.n is not None:
-            y = self._summed(y, blocks, from_ints(state[d], self.limbs))
-            after[d] = to_ints(y[:, -1, -cells:])
-        return y, after
-
-    def _weighted(self, z: FloatArray, blocks: range) -> FloatArray:
-        """X, contiguous, in `_inner` limbs."""
-        if self.eta is None:
-            constants, drop = aligned(np.ones(1, dtype=np.int64), DRAW_BITS - self.bits)
-            return np.ascontiguousarray(times(z, constants[:, :, np.newaxis], drop, self._inner))
-        constants, drop = self._digits(self.eta, blocks, z.shape[2] // len(blocks), DRAW_BITS - self.bits)
-        return np.ascontiguousarray(times(z, constants, drop, self._inner))
-
-    def _products(self, x: FloatArray, buffers: FloatArray | None) -> FloatArray:
-        """Σ G·X + C·S (32 rows) and Σ Q·X + D·S (d rows), not carried, with twice the fractional bits."""
-        fraction = self.bits // WIDTH
-        total = np.zeros((fraction + self._inner, SIZE + self.constants.order, x.shape[2]))
-        total[fraction:, :SIZE] = x  # the diagonal of G
-        convolve(self._tables[0], x, fraction, total)
-        if buffers is not None:
-            convolve(self._tables[1], buffers, fraction, total)
-        return total
-
-    def _summed(self, w: FloatArray, blocks: range, before: FloatArray) -> FloatArray:
-        """Y of every tick: floors of n·W, summed up from `before` (limbs, cells)."""
-        assert self.n is not None
-        cells = before.shape[1]
-        constants, drop = self._digits(self.n, blocks, cells, 0)
-        y = times(w, constants, drop, self.limbs)
-        for k in range(1, SIZE):
-            y[:, k] += y[:, k - 1]
-        if len(blocks) == 1:
-            y += before[:, np.newaxis]
-        else:
-            ends = y[:, -1].reshape(self.limbs, len(blocks), cells)
-            offsets = np.cumsum(np.concatenate([before[:, np.newaxis], ends[:, :-1]], axis=1), axis=1)
-            y += offsets.reshape(self.limbs, 1, -1)
-        return carry(y)
-
-    def _digits(self, line: Dyadics, blocks: range, cells: int, shift: int) -> tuple[FloatArray, int]:
-        """Weights of the ticks as digits that broadcast over (limbs, 32, blocks·cells)."""
-        values, h = line.block(blocks[0] * SIZE, len(blocks) * SIZE)
-        constants, drop = aligned(values, shift + h)
-        table = constants.reshape(len(constants), len(blocks), SIZE).transpose(0, 2, 1)
-        return (table if len(blocks) == 1 or cells == 1 else np.repeat(table, cells, axis=2)), drop
-
-
-def _roomy(buffers: FloatArray) -> FloatArray:
-    """The same, if their top digits are digits."""
-    if buffers.size and np.abs(buffers[-1]).max() >= BASE:
-        raise AssertionError("a buffer is 64 standard deviations out: the chance of that is below e^-2000")
-    return buffers

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property
 
 import numpy as np
 
-from evercount._arrays import AnyArray, FloatArray, Limbs32, ObjectArray
+from evercount._arrays import AnyArray, FloatArray, ObjectArray
 from evercount.factorizations.trees import node_estimates, prefix_sums
-from evercount.mechanisms.exact.filter_kernel import DRAW_BITS, MOST_TICKS, SIGMAS, SIZE
-from evercount.mechanisms.exact.limbs import BASE, WIDTH, carry, check_capacity, convolve, digits, limbs_for, times
-
-PIECE = 64
-"""Ticks of the past that `optimal` sums at a time."""
+from evercount.mechanisms.exact.filter_kernel import DRAW_BITS, SIGMAS, SIZE, Dyadics
 
 
 def _levels(horizon: int) -> int:
@@ -27,6 +22,10 @@ class IdentityKernel:
 
     bits = DRAW_BITS
     rows = 1
+    eta: Dyadics | None = None
+    n: Dyadics | None = None
+    roots_lack: tuple[float, ...] = ()
+    tops_lack: tuple[float, ...] = ()
 
     def window(self, block: int) -> tuple[int, int]:
         """The draws that a block reads."""
@@ -45,21 +44,6 @@ class IdentityKernel:
         y = np.add.accumulate(np.concatenate([state, z]), axis=0, dtype=object)[1:]
         return y, y[-1:]
 
-    @property
-    def limbs(self) -> int:
-        """See `FilterKernel`: room for 64 deviations of the largest row, and sums below 2^47 normals."""
-        return limbs_for(self.bits + math.log2(SIGMAS * self.norm(MOST_TICKS)))
-
-    def wide(self, state: Limbs32, block: int, z: FloatArray) -> tuple[FloatArray, Limbs32]:
-        """See `FilterKernel`."""
-        y = np.zeros((self.limbs, SIZE, z.shape[2]))
-        y[: len(z)] = z
-        y[:, 0] += state[:, 0]
-        for k in range(1, SIZE):
-            y[:, k] += y[:, k - 1]
-        carry(y)
-        return y, y[:, -1:].astype(np.int32)
-
 
 class DirectKernel(IdentityKernel):
     """The normals themselves."""
@@ -73,12 +57,6 @@ class DirectKernel(IdentityKernel):
     def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
         """See `FilterKernel`."""
         return z, state
-
-    def wide(self, state: Limbs32, block: int, z: FloatArray) -> tuple[FloatArray, Limbs32]:
-        """See `FilterKernel`."""
-        y = np.zeros((self.limbs, SIZE, z.shape[2]))
-        y[: len(z)] = z
-        return y, state
 
 
 class TreeKernel(IdentityKernel):
@@ -94,14 +72,7 @@ class TreeKernel(IdentityKernel):
 
     def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
         """See `FilterKernel`."""
-        return _prefix_sums(z, state, block * SIZE)
-
-    def wide(self, state: Limbs32, block: int, z: FloatArray) -> tuple[FloatArray, Limbs32]:
-        """See `FilterKernel`. Limbs are added without carrying: a prefix has at most 48 nodes."""
-        padded = np.zeros((self.limbs, *z.shape[1:]))
-        padded[: len(z)] = z
-        noise, prefixes = _prefix_sums(_ticks_first(padded), _ticks_first(state), block * SIZE)
-        return _ticks_first(noise), _ticks_first(prefixes.astype(np.int32))
+        return prefix_sums(z, state, block * SIZE)
 
 
 class HonakerKernel(TreeKernel):
@@ -134,39 +105,20 @@ class HonakerKernel(TreeKernel):
             v, rest = self.weights[level]
             return np.asarray((v * own + rest * children) >> self.bits, dtype=object)
 
-        return self.estimate(state, block, z << (self.bits - DRAW_BITS), combine)
-
-    @cached_property
-    def _digits(self) -> list[tuple[FloatArray, FloatArray]]:
-        return [(_one(v), _one(rest)) for v, rest in self.weights]
-
-    def wide(self, state: Limbs32, block: int, z: FloatArray) -> tuple[FloatArray, Limbs32]:
-        """See `FilterKernel`."""
-
-        def combine(level: int, own: AnyArray, children: AnyArray) -> AnyArray:
-            total = np.zeros((self.limbs + fraction, *_ticks_first(own).shape[1:]))
-            for weights, numbers in zip(self._digits[level], (own, children), strict=True):
-                for place, digit in enumerate(weights[:, 0].tolist()):
-                    total[place : place + self.limbs] += digit * _ticks_first(numbers)
-            return _ticks_first(carry(total, fraction))
-
-        fraction = self.bits // WIDTH
-        shifted = times(z, _one(1 << self.bits - DRAW_BITS)[:, :, np.newaxis], 0, self.limbs)
-        noise, after = self.estimate(_ticks_first(state), block, _ticks_first(shifted), combine)
-        return _ticks_first(noise), _ticks_first(after.astype(np.int32))
+        return self.estimate(state, block * SIZE, (block + 1) * SIZE, z << (self.bits - DRAW_BITS), combine)
 
     def estimate(
         self,
         state: AnyArray,
-        block: int,
+        start: int,
+        stop: int,
         z: AnyArray,
         combine: Callable[[int, AnyArray, AnyArray], AnyArray],
     ) -> tuple[AnyArray, AnyArray]:
-        """(Y, state after) for any form of numbers that can be added and combined."""
+        """(Y, state after) of ticks start+1 … stop, for any form of numbers that can be added and combined."""
         prefixes, newest = state[: self.levels + 1], state[self.levels + 1 :]
-        start, stop = block * SIZE, (block + 1) * SIZE
         values, after = node_estimates(z, newest, start, stop, combine)
-        noise, prefixes = _prefix_sums(values, prefixes, start)
+        noise, prefixes = prefix_sums(values, prefixes, start)
         return noise, np.concatenate([prefixes, after])
 
 
@@ -176,6 +128,7 @@ class OptimalKernel(IdentityKernel):
     rows = 0
 
     def __init__(self, left: FloatArray) -> None:
+        self.left = left
         self._size = len(left)
         mantissa, exponent = np.frexp(left)
         # entries are whole·2^−extra; zeros have exponent 0 and no say
@@ -201,41 +154,3 @@ class OptimalKernel(IdentityKernel):
             row = self._whole[t, : t + 1].astype(object) << self._shift[t, : t + 1].astype(object)
             out[k] = row @ z[: t + 1]
         return out, state
-
-    def wide(self, state: Limbs32, block: int, z: FloatArray) -> tuple[FloatArray, Limbs32]:
-        """See `FilterKernel`. The sum over the past is cut into pieces that doubles hold exactly."""
-        rows = slice(block * SIZE, min((block + 1) * SIZE, self._size))
-        constants = self._matrix(rows)
-        total = np.zeros((len(constants) + len(z) + 1, SIZE, z.shape[2]))
-        for start in range(0, min(z.shape[1], self._size), PIECE):
-            part = constants[:, :, start : start + PIECE]
-            stacked = part[::-1].transpose(1, 0, 2).reshape(part.shape[1], -1)
-            check_capacity(stacked)
-            piece = np.zeros((len(total), part.shape[1], z.shape[2]))
-            convolve(stacked, np.ascontiguousarray(z[:, start : start + part.shape[2]]), len(part), piece)
-            total[:, : part.shape[1]] += carry(piece)
-        return carry(total), state
-
-    def _matrix(self, rows: slice) -> FloatArray:
-        """Signed digits of the rows of the integer matrix, (limbs, rows, columns up to the last row)."""
-        whole, shift = self._whole[rows, : rows.stop], self._shift[rows, : rows.stop]
-        size, found = np.abs(whole), []
-        for place in range(-(-int(shift.max() + 53) // WIDTH)):
-            by = shift - WIDTH * place
-            digit = np.where(by >= 0, size << np.clip(by, 0, WIDTH), size >> np.clip(-by, 0, 63))
-            found.append(np.where(by >= WIDTH, 0, digit & (BASE - 1)) * np.sign(whole))
-        return np.asarray(found, dtype=np.float64)
-
-
-def _prefix_sums(values: AnyArray, prefixes: AnyArray, start: int) -> tuple[AnyArray, AnyArray]:
-    """`prefix_sums` for any numbers that can be added."""
-    return prefix_sums(values, prefixes, start)
-
-
-def _ticks_first(x: AnyArray) -> AnyArray:
-    """(limbs, ticks, cells) ↔ (ticks, limbs, cells), as a view."""
-    return x.transpose(1, 0, 2)
-
-
-def _one(value: int) -> FloatArray:
-    return digits(np.asarray([value], dtype=object))

@@ -1,0 +1,68 @@
+"""The state of exact noise as text for snapshots: doubles of today, and the integers that older snapshots hold."""
+
+from __future__ import annotations
+
+import base64
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from evercount._arrays import FloatArray, ObjectArray
+from evercount.errors import SnapshotError
+
+
+def pack(state: FloatArray, narrow: int) -> str:
+    """A state (2, rows, cells) in base 64; the low parts of the first `narrow` rows are cut to 24 bits."""
+    high, low = state.astype("<f8", copy=False)
+    data = high.tobytes() + low[:narrow].astype("<f4").tobytes() + low[narrow:].tobytes()
+    return base64.b64encode(data).decode("ascii")
+
+
+def unpack(packed: object, shape: tuple[int, int], narrow: int) -> FloatArray:
+    """The state that `pack` wrote, or a SnapshotError if it is not of that shape."""
+    rows, cells = shape
+    sizes = [8 * rows * cells, 4 * narrow * cells, 8 * (rows - narrow) * cells]
+    data = _bytes(packed, sum(sizes))
+    state = np.empty((2, rows, cells))
+    state[0] = np.frombuffer(data[: sizes[0]], "<f8").reshape(shape)
+    state[1, :narrow] = np.frombuffer(data[sizes[0] : sizes[0] + sizes[1]], "<f4").reshape(narrow, cells)
+    state[1, narrow:] = np.frombuffer(data[sizes[0] + sizes[1] :], "<f8").reshape(rows - narrow, cells)
+    if not np.isfinite(state).all():
+        raise SnapshotError("the state of the noise is damaged: it holds numbers that are not finite")
+    return state
+
+
+def unpack_integers(packed: Any, shape: tuple[int, int]) -> ObjectArray:
+    """The integers of a snapshot of format 1: bytes per number, and the numbers in base 64."""
+    try:
+        width, same = int(packed["bytes"]), tuple(packed["shape"]) == shape
+        text = packed["data"]
+    except (KeyError, TypeError, ValueError):
+        width, same, text = 0, False, ""
+    if not same or width < 1:
+        raise SnapshotError(f"the state of the noise is damaged: numbers of shape {shape} were expected")
+    data = _bytes(text, width * shape[0] * shape[1])
+    out = np.empty(shape[0] * shape[1], dtype=object)
+    out[:] = [int.from_bytes(data[i : i + width], "little", signed=True) for i in range(0, len(data), width)]
+    return out.reshape(shape)
+
+
+def _bytes(packed: object, size: int) -> bytes:
+    try:
+        data = base64.b64decode(packed, validate=True) if isinstance(packed, str) else b""
+    except ValueError:
+        data = b""
+    if len(data) != size or not isinstance(packed, str):
+        raise SnapshotError(f"the state of the noise is damaged: {size} bytes were expected")
+    return data
+
+
+def to_pairs(values: ObjectArray, bits: int) -> FloatArray:
+    """Integers / 2^bits as two doubles each, (2, …): the nearest double, and what is left of it rounded."""
+    out = np.empty((2, *values.shape))
+    for place, value in np.ndenumerate(values):
+        number = Fraction(value, 1 << bits)
+        out[(0, *place)] = float(number)
+        out[(1, *place)] = float(number - Fraction(out[(0, *place)]))
+    return out

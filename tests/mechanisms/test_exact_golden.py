@@ -1,0 +1,66 @@
+"""Golden vectors of exact noise: numbers that were released stay the same, bit for bit, whatever computes them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount.factorizations import (
+    Balanced,
+    BinaryTree,
+    Factorization,
+    Honaker,
+    Identity,
+    Normalized,
+    Optimal,
+    SquareRoot,
+    Unbounded,
+)
+from evercount.mechanisms.exact.exact_noise import ExactStream
+from evercount.noise import Secret
+
+GOLDEN = Path(__file__).parent / "golden"
+SECRET = Secret.from_hex("a7" * 32)
+KINDS: dict[str, type[Any]] = {
+    kind.name: kind for kind in (Balanced, Normalized, Unbounded, SquareRoot, Identity, BinaryTree, Honaker, Optimal)
+}
+NUMBERS = json.loads((GOLDEN / "exact_noise_numbers.json").read_text())
+SNAPSHOTS = sorted(GOLDEN.glob("exact_noise_snapshot_*.json"))
+
+
+def factorization(entry: dict[str, Any]) -> Factorization:
+    made: Factorization = KINDS[entry["name"]](entry["horizon"])
+    return made
+
+
+def digest(noise: np.ndarray[Any, Any]) -> str:
+    """SHA-256 of the numbers as little-endian 64-bit integers, tick after tick."""
+    assert np.array_equal(noise, np.rint(noise))
+    return hashlib.sha256(noise.astype("<i8").tobytes()).hexdigest()
+
+
+def title(entry: Any) -> str:
+    return "-".join(str(entry[key]) for key in ("name", "horizon", "scale", "cells", "ticks"))
+
+
+@pytest.mark.parametrize("entry", NUMBERS, ids=title)
+def test_numbers_of_format_1(entry: dict[str, Any]) -> None:
+    stream = ExactStream(factorization(entry), entry["scale"], entry["cells"], SECRET, entry["first_cell"])
+    noise = stream.take(entry["ticks"])
+    assert noise[:2, 0].tolist() == entry["first"]
+    assert noise[-1, -1] == entry["last"]
+    assert digest(noise) == entry["sha256"]
+
+
+@pytest.mark.parametrize("path", SNAPSHOTS, ids=lambda path: path.stem)
+def test_snapshots_of_format_1_continue(path: Path) -> None:
+    entry = json.loads(path.read_text())
+    stream = ExactStream.load(factorization(entry), entry["scale"], entry["cells"], entry["dump"])
+    assert stream.tick == entry["dump"]["tick"]
+    wanted = np.asarray(entry["next"], dtype=np.float64).reshape(-1, entry["cells"])
+    assert np.array_equal(stream.take(len(wanted)), wanted)

@@ -1,0 +1,467 @@
+"""Doubles decide the rounding of exact noise: their error is below its proved bound, and no number depends on them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from math import ldexp, nextafter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount.factorizations import (
+    Balanced,
+    BinaryTree,
+    Factorization,
+    Honaker,
+    Identity,
+    Normalized,
+    Optimal,
+    SquareRoot,
+    Unbounded,
+)
+from evercount.factorizations.piecewise_linear import PiecewiseLinear
+from evercount.mechanisms.exact import exact_noise
+from evercount.mechanisms.exact.exact_noise import ExactStream, kernel, near
+from evercount.mechanisms.exact.filter_kernel import SIZE, Dyadics
+from evercount.mechanisms.exact.near_filter import LONG, NearFilter
+from evercount.mechanisms.exact.near_trees import NearHonaker
+from evercount.mechanisms.exact.slices import (
+    Slices,
+    check_exact,
+    cut,
+    of_integers,
+    pair,
+    product,
+    product_error,
+    settle,
+    two_sum,
+)
+from evercount.mechanisms.exact.state_bytes import to_pairs
+from evercount.noise import ExactNoise, Normals, Secret
+
+SECRET = Secret.from_hex("c3" * 32)
+EVERY: list[Factorization] = [
+    Balanced(2**16), Balanced(10**8), Balanced(2**46), Normalized(2**16), Unbounded(), SquareRoot(2**16), Identity(),
+    BinaryTree(2**16), Honaker(2**16), Optimal(150),
+]  # fmt: skip
+SHORT: list[Factorization] = [
+    kind(horizon)
+    for kind in (Balanced, Normalized, Unbounded, SquareRoot, Identity, BinaryTree, Honaker, Optimal)
+    for horizon in (1, 2, 33, 140)
+]
+
+
+def name(value: Any) -> str:
+    return f"{value.name}-{value.horizon}" if isinstance(value, Factorization) else str(value)
+
+
+def in_integers(f: Factorization, scale: float, cells: int, ticks: int, secret: Secret = SECRET) -> list[list[int]]:
+    """The noise as its definition says: integers from the first tick on, then one rounding, halves upwards."""
+    made = kernel(f)
+    state, rows = np.zeros((made.rows, cells), dtype=object), []
+    for block in range(-(-ticks // SIZE)):
+        y, state = made.step(state, block, ExactNoise(secret).normals(*made.window(block), cells).to_ints())
+        rows += y.tolist()
+    unit = Fraction(scale) / 2**made.bits
+    return [[int((value * unit + Fraction(1, 2)) // 1) for value in row] for row in rows[:ticks]]
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The (start, cell) of every call from now on that integers decide."""
+    calls = []
+    plain = ExactStream._exactly
+
+    def counted(self: ExactStream, start: int, stop: int, cell: int) -> Any:
+        calls.append((start, cell))
+        return plain(self, start, stop, cell)
+
+    monkeypatch.setattr(ExactStream, "_exactly", counted)
+    return calls
+
+
+def count_refined(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many cells every call from now on has that finer doubles decide."""
+    refined: list[int] = []
+    refine = type(near(f)).refine
+
+    def counted(self: Any, state: Any, *rest: Any) -> Any:
+        refined.append(state.shape[2])
+        return refine(self, state, *rest)
+
+    monkeypatch.setattr(type(near(f)), "refine", counted)
+    return refined
+
+
+# -- the same numbers, whoever decides --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("f", SHORT, ids=name)
+def test_doubles_give_the_numbers_of_integers(f: Factorization) -> None:
+    ticks = f.horizon or 140
+    for scale, cells in [(3.7, 2), (0.02, 30), (1e5, 3)]:
+        assert ExactStream(f, scale, cells, SECRET).take(ticks).tolist() == in_integers(f, scale, cells, ticks)
+
+
+@pytest.mark.parametrize("f", EVERY, ids=name)
+@pytest.mark.parametrize("cells", [3, 26])
+@pytest.mark.parametrize("doubts", [(0.005, 0.0), (0.5, 0.0), (0.5, 0.005), (0.5, 0.5)], ids=str)
+def test_close_calls_give_the_same_numbers(
+    f: Factorization, cells: int, doubts: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = 100  # doubles decide, then finer doubles, then integers: all of them, some, none
+    plain = ExactStream(f, 12.0, cells, SECRET).take(ticks)
+    refined = count_refined(f, monkeypatch)
+    calls = count_calls(monkeypatch)
+    monkeypatch.setattr(ExactStream, "_doubt", doubts)
+    stream = ExactStream(f, 12.0, cells, SECRET)
+    assert np.array_equal(stream.take(ticks), plain)
+    size, blocks = stream.near.shape(cells, ticks)
+    columns = cells * -(-ticks // (size * blocks))
+    assert sum(refined) == columns if doubts[0] == 0.5 else 0 < sum(refined) <= columns
+    assert len(calls) == {0.0: 0, 0.005: len(calls) or -1, 0.5: columns}[doubts[1]]
+
+
+def test_one_number_in_a_hundred_is_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, cells = Balanced(2**16), 600
+    plain = ExactStream(f, 12.0, cells, SECRET).take(SIZE)
+    calls = count_calls(monkeypatch)
+    monkeypatch.setattr(ExactStream, "_doubt", (0.005, 0.005))  # 1 % of all numbers are this close to a half
+    assert np.array_equal(ExactStream(f, 12.0, cells, SECRET).take(SIZE), plain)
+    assert 0.38 < len(calls) / cells < 0.57  # 1 − 0.99^64 = 0.474 of the cells have such a number in a block
+
+
+@pytest.mark.parametrize("f", [Balanced(2**16), SquareRoot(2**16), Identity(), Honaker(2**16), Optimal(70)], ids=name)
+def test_fine_grids(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = count_calls(monkeypatch)
+    for scale in (1e7, 1e12):  # doubles alone could not decide, finer doubles can
+        for cells in (2, 30):
+            assert ExactStream(f, scale, cells, SECRET).take(70).tolist() == in_integers(f, scale, cells, 70)
+    assert len(calls) < 8
+
+
+@pytest.mark.parametrize("f", EVERY, ids=name)
+def test_numbers_at_half_integers(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
+    # scales that put one number as close to a half as doubles can, on either side
+    made = kernel(f)
+    state, exact = np.zeros((made.rows, 1), dtype=object), []
+    for block in range(3):
+        y, state = made.step(state, block, ExactNoise(SECRET).normals(*made.window(block), 1).to_ints())
+        exact += y[:, 0].tolist()
+    refined = count_refined(f, monkeypatch)
+    for tick in (3, 40, 90):
+        value = Fraction(abs(exact[tick]), 2**made.bits)
+        half = 37 + Fraction(1, 2)
+        for scale in (float(half / value), nextafter(float(half / value), 0), nextafter(float(half / value), 1e9)):
+            refined.clear()
+            got = ExactStream(f, scale, 1, SECRET).take(96)[:, 0]
+            assert refined
+            want = [int((Fraction(scale) * y / 2**made.bits + Fraction(1, 2)) // 1) for y in exact]
+            assert got.tolist() == want
+
+
+class Ones:
+    """A source of noise whose every number is exactly 1."""
+
+    def normals(self, start: int, stop: int, cells: int, first_cell: int = 0) -> Normals:
+        shape, zeros = (stop - start, cells), np.zeros((stop - start, cells), dtype=np.uint64)
+        return Normals(np.ones(shape, dtype=np.int8), np.ones(shape, dtype=np.int64), zeros, zeros)
+
+
+@pytest.mark.parametrize("cells", [1, 30])
+def test_ties_round_upwards(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact_noise, "ExactNoise", lambda secret: Ones())
+    for scale, sign in ((0.5, 1), (2.5, 1)):
+        got = ExactStream(Identity(), scale, cells, SECRET).take(70)
+        want = [int((Fraction(scale) * t * sign + Fraction(1, 2)) // 1) for t in range(1, 71)]
+        assert all(column == want for column in got.T.tolist())
+
+
+def test_a_close_call_far_into_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = Balanced(2**16)
+    plain = ExactStream(f, 12.0, 1, SECRET)
+    whole = plain.take(3000)
+    monkeypatch.setattr(ExactStream, "_doubt", (0.02, 0.02))  # both ways on are taken
+    assert np.array_equal(ExactStream(f, 12.0, 1, SECRET).take(3000), whole)
+
+
+CORE = """
+import hashlib, numpy as np
+from evercount.factorizations import Balanced, Unbounded
+from evercount.mechanisms.exact.exact_noise import ExactStream, kernel, near
+from evercount.noise import ExactNoise, Secret
+secret = Secret.from_hex("c3" * 32)
+for f, cells in ((Balanced(2**16), 1), (Balanced(2**16), 100), (Unbounded(), 40)):
+    noise = ExactStream(f, 12.0, cells, secret).take(640)
+    size = 32 if cells > 1 else 64
+    z = ExactNoise(secret).normals(0, size, cells)
+    doubles = near(f).advance(np.zeros((2, kernel(f).rows, cells)), 0, size, 1, z)[0]
+    print(hashlib.sha256(noise.tobytes()).hexdigest(), hashlib.sha256(doubles.tobytes()).hexdigest())
+"""
+
+
+def test_another_matrix_library_gives_the_same_numbers() -> None:
+    outputs = []
+    for core in ("Haswell", "Nehalem"):  # OpenBLAS adds up in another order, with and without fused operations
+        environment = {**os.environ, "OPENBLAS_CORETYPE": core, "OPENBLAS_NUM_THREADS": "1"}
+        found = subprocess.run(
+            [sys.executable, "-c", CORE], env=environment, capture_output=True, text=True, check=True
+        )
+        outputs.append([line.split() for line in found.stdout.splitlines()])
+    ours, theirs = outputs
+    assert [line[0] for line in ours] == [line[0] for line in theirs]
+    if [line[1] for line in ours] == [line[1] for line in theirs]:
+        pytest.skip("this installation has one matrix product for all processors: nothing is compared")
+
+
+# -- the bounds -------------------------------------------------------------------------------------------------------
+
+
+def errors(f: Factorization, made: Any, cells: int, calls: int) -> list[tuple[float, ...]]:
+    """(error of the doubles, its bound, error of the finer doubles, its bound) of every call."""
+    exact = kernel(f)
+    truth = np.zeros((exact.rows, cells), dtype=object)
+    state, start, out = np.zeros((2, exact.rows, cells)), 0, []
+    own, unit = 2 * exact.error(10**5) * 2.0**-exact.bits, Fraction(1, 2**exact.bits)
+    for _ in range(calls):
+        size, blocks = made.shape(cells, 1)
+        if f.horizon is not None:
+            blocks = min(blocks, -(-(f.horizon - start) // size))
+        window = exact.window(start // SIZE)[0], exact.window((start + size * blocks) // SIZE - 1)[1]
+        normals = ExactNoise(SECRET).normals(*window, cells)
+        noise, bound, after = made.advance(state, start, size, blocks, normals)
+        fine, small = made.refine(state, start, size, blocks, normals)
+        wanted = []
+        for block in range(start // SIZE, (start + size * blocks) // SIZE):
+            y, truth = exact.step(truth, block, ExactNoise(SECRET).normals(*exact.window(block), cells).to_ints())
+            wanted += y.tolist()
+        pairs = [
+            (
+                abs(Fraction(float(noise[row, cell])) - value * unit),
+                abs(sum(Fraction(float(half)) for half in fine[:, row, cell]) - value * unit),
+            )
+            for row, line in enumerate(wanted)
+            for cell, value in enumerate(line)
+        ]
+        first, second = (float(max(column)) for column in zip(*pairs, strict=True))
+        top = float(np.abs(noise).max())
+        out.append((first, bound + top * 2.0**-52 + own, second, small + own))
+        state, start = after, start + size * blocks
+        state[1, : made.narrow] = state[1, : made.narrow].astype(np.float32)  # what a dump and a load do
+        if f.horizon is not None and start >= f.horizon:
+            break
+    return out
+
+
+@pytest.mark.parametrize("f", EVERY, ids=name)
+@pytest.mark.parametrize("cells", [1, 24])
+def test_error_is_below_its_bound(f: Factorization, cells: int) -> None:
+    found = errors(f, near(f), cells, 3)
+    assert all(first <= bound and second <= small for first, bound, second, small in found)
+    assert any(first > 0 for first, *_ in found)
+    # and the bounds are of use: at a scale of 12, one call in a million is close at the most
+    assert all(bound < 4e-8 and small < 1e-14 for _, bound, _, small in found)
+
+
+@pytest.mark.parametrize("f", [Balanced(2**20), Unbounded(), SquareRoot(2**20), Identity()], ids=name)
+def test_error_over_many_ticks(f: Factorization) -> None:
+    found = errors(f, near(f), 1, 16)
+    assert all(first <= bound and second <= small for first, bound, second, small in found)
+
+
+def test_bounds_far_into_a_stream() -> None:
+    for f, ticks, most in [
+        (Balanced(2**16), 2**16, 1e-15),
+        (Balanced(10**8), 10**8, 2e-13),
+        (Unbounded(), 10**8, 2e-13),
+    ]:
+        for size, factor in ((SIZE, 1), (LONG, 3)):
+            made = near(f)
+            assert isinstance(made, NearFilter)
+            drifts = [made.drift(tick, size) for tick in (0, ticks // 1000, ticks // 2, ticks - 32)]
+            assert drifts == sorted(drifts)
+            # at a scale of 12, one number in 1/(24·drift) is computed from its first draw on: `ticks` times 10 µs
+            assert drifts[-1] < most * factor
+
+
+def cut_bits(array: Any, bits: int) -> Any:
+    """Doubles with so many bits of their own cut off."""
+    mantissa, exponent = np.frexp(array)
+    return np.ldexp(np.trunc(np.ldexp(mantissa, 53 - bits)), exponent - 53 + bits)
+
+
+@pytest.mark.parametrize("f", [Balanced(2**16), Unbounded(), SquareRoot(2**16), Identity()], ids=name)
+@pytest.mark.parametrize("where", ["draws", "tables", "state"])
+@pytest.mark.parametrize("cells", [1, 24])
+def test_planted_loss_of_what_is_carried_is_caught(
+    f: Factorization, where: str, cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: Any = NearFilter(kernel(f))  # type: ignore[arg-type]
+    if where == "draws":  # the bits of normals below 2^−40
+        plain = Normals.slices
+        monkeypatch.setattr(Normals, "slices", lambda z: (*plain(z)[:2], np.zeros(z.shape)))
+    elif where == "tables":
+        if f.name == "identity":
+            pytest.skip("the identity has no constants that could lose bits")
+        for size, table in made._tables.items():
+            feed = replace(table.feed, third=np.zeros_like(table.feed.third))
+            output = replace(table.output, third=np.zeros_like(table.output.third))
+            made._tables[size] = replace(table, feed=feed, output=output)
+    else:  # the low part of the state
+        advance = made.advance
+
+        def lossy(state: Any, *rest: Any) -> Any:
+            noise, bound, after = advance(state, *rest)
+            return noise, bound, np.stack([after[0], np.zeros_like(after[1])])
+
+        made.advance = lossy
+    found = errors(f, made, cells, 4)
+    assert any(second > small for _, _, second, small in found)
+
+
+@pytest.mark.parametrize("f", EVERY, ids=name)
+def test_planted_loss_of_what_is_read_off_is_caught(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: Any = type(near(f))(kernel(f))  # type: ignore[call-arg]
+    advance = made.advance
+
+    def lossy(*arguments: Any) -> Any:
+        noise, bound, after = advance(*arguments)
+        return cut_bits(noise, 26), bound, after
+
+    made.advance = lossy
+    assert any(first > bound for first, bound, *_ in errors(f, made, 24, 2))
+
+
+@pytest.mark.parametrize("part", ["own", "children"])
+def test_planted_loss_in_a_tree_is_caught(part: str) -> None:
+    f = Honaker(2**16)
+    made: Any = NearHonaker(kernel(f))  # type: ignore[arg-type]
+    old = getattr(made, f"_{part}")
+    setattr(made, f"_{part}", replace(old, third=np.zeros_like(old.third)))
+    assert any(second > small for _, _, second, small in errors(f, made, 1, 2))
+
+
+# -- the pieces -------------------------------------------------------------------------------------------------------
+
+
+def rationals(v: Slices) -> list[Fraction]:
+    columns = zip(v.first.ravel(), v.second.ravel(), v.third.ravel(), strict=True)
+    return [sum(Fraction(float(part)) for part in parts) for parts in columns]  # type: ignore[misc]
+
+
+def wide(rng: random.Random, count: int, top: float) -> np.ndarray[Any, Any]:
+    """Random integers with 256 fractional bits."""
+    out = np.empty(count, dtype=object)
+    out[:] = [rng.randrange(-int(top * 2**40) << 216, int(top * 2**40) << 216) for _ in range(count)]
+    return out
+
+
+@pytest.mark.parametrize("unit", [1.0, 2.0**-13, 2.0**9])
+def test_products_of_slices(unit: float) -> None:
+    rng = random.Random(8)
+    for terms, top in [(1, 64.0), (42, 64.0), (60, 130.0)]:
+        a, b = wide(rng, terms, 1.0), wide(rng, terms, top)
+        one, two = of_integers(a, 256), of_integers(b, 256)
+        # at the edge: every number as large as it may be
+        for x, y, va in (
+            (one, two, a),
+            (of_integers(abs(a) * 0 + (1 << 256) - 1, 256), two, abs(a) * 0 + (1 << 256) - 1),
+        ):
+            check_exact(x.map(np.atleast_2d), np.full(terms, top))
+            v = y.map(lambda array: array * unit)
+            parts = product(x, v, lambda p, q: np.asarray([p @ q]))
+            want = sum(Fraction(int(p), 2**256) * Fraction(int(q), 2**256) for p, q in zip(va, b, strict=True))
+            want *= Fraction(unit)
+            bound = Fraction(product_error(terms, float(np.abs(x.whole).sum()) * 1.001, top) * unit)
+            bound += terms * Fraction(top * unit) / 2**93  # what `of_integers` rounded in the other factor
+            total = sum(Fraction(float(part[0])) for part in parts)
+            assert abs(total - want) <= bound
+            both = pair(tuple(part.copy() for part in parts))  # type: ignore[arg-type]
+            settled = settle(parts, unit)
+            assert abs(rationals(settled)[0] - want) <= bound + Fraction(unit) / 2**80
+            assert abs(sum(Fraction(float(p)) for p in both[:, 0]) - want) <= bound + Fraction(unit) / 2**80
+            for part, bits in ((settled.first, 20), (settled.second, 40)):
+                steps = ldexp(float(part[0]) / unit, bits)
+                assert steps == round(steps)
+            assert abs(settled.second[0]) <= unit * 2.0**-20
+            assert abs(settled.third[0]) <= unit * 2.0**-40
+
+
+def test_cut_and_two_sum_lose_nothing() -> None:
+    rng = np.random.default_rng(3)
+    high = rng.normal(size=200) * 10.0 ** rng.integers(-12, 2, 200)
+    low = high * rng.normal(size=200) * 2.0**-54
+    for number, parts in zip(zip(high, low, strict=True), rationals(cut(high, low, 1.0)), strict=True):
+        assert abs(sum(map(Fraction, map(float, number))) - parts) <= Fraction(1, 2**94)  # type: ignore[arg-type]
+    a, b = rng.permutation(high), high
+    total, lost = two_sum(a, b)
+    for p, q, r, s in zip(a, b, total, lost, strict=True):
+        assert Fraction(float(p)) + Fraction(float(q)) == Fraction(float(r)) + Fraction(float(s))
+
+
+def test_capacity_is_checked() -> None:
+    def row(first: float, second: float) -> Slices:
+        return Slices(np.full((1, 64), first), np.full((1, 64), second), np.zeros((1, 64)))
+
+    check_exact(row(1.0, 2.0**-21), np.full(64, 127.0))
+    for bad, tops in ((row(1.0, 0.0), 129.0), (row(0.1, 3 * 2.0**-20), 65.0)):
+        with pytest.raises(AssertionError, match="2\\^53"):
+            check_exact(bad, np.full(64, tops))
+
+
+def test_states_of_integers_as_doubles() -> None:
+    rng = random.Random(4)
+    values = np.empty((3, 2), dtype=object)
+    values[:] = [[rng.randrange(-(2**160), 2**160) for _ in range(2)] for _ in range(3)]
+    for value, high, low in zip(values.ravel(), *to_pairs(values, 154).reshape(2, -1), strict=True):
+        number = Fraction(int(value), 2**154)
+        assert abs(Fraction(float(high)) + Fraction(float(low)) - number) <= abs(number) / 2**106
+
+
+def test_weights_are_the_exact_interpolation() -> None:
+    rng = random.Random(4)
+    weighted = [f.weights for f in EVERY if hasattr(f, "weights")]
+    lines = [weights.eta for weights in weighted] + [weights.n for weights in weighted]
+    wild = PiecewiseLinear(np.asarray([0, 1, 2, 4, 36]), np.asarray([1e-200, 3.1, 1e9 + 2.0**-20, 7.0, 2.0**-70]))
+    for weight in [*lines, wild]:
+        knots = weight.knots.tolist()
+        for start in [0, 5, 32, knots[-1], knots[-1] + 100, *(rng.randrange(knots[-1] + 1) for _ in range(20))]:
+            values, h = Dyadics(weight).block(start)
+            for offset in (0, 1, 17, 31):
+                at = start + offset
+                q = int(np.searchsorted(weight.knots, at, side="right")) - 1
+                want = Fraction(float(weight.values[q]))
+                if q + 1 < len(knots):
+                    after = Fraction(float(weight.values[q + 1]))
+                    want += (after - want) * Fraction(at - knots[q], knots[q + 1] - knots[q])
+                assert Fraction(int(values[offset]), 2**h) == want
+
+
+def test_bounds_of_weights() -> None:
+    f = Balanced(5000)
+    n = Dyadics(f.weights.n)
+    for ticks in (1, 2, 33, 777, 5000):
+        values = f.weights.n.at(0, ticks)
+        assert values.max() <= n.largest(ticks) * (1 + 1e-12)
+        assert values.sum() <= n.total(ticks) <= values.sum() * 1.1 + values.max()
+
+
+def test_blocks_of_both_lengths_make_the_same_state() -> None:
+    f = Balanced(2**16)
+    made: Any = near(f)
+    normals = ExactNoise(SECRET).normals(0, 2 * LONG, 1)
+    zero = np.zeros((2, kernel(f).rows, 1))
+    long, _, one = made.advance(zero, 0, LONG, 2, normals)
+    state, rows = zero, []
+    for start in range(0, 2 * LONG, SIZE):
+        noise, _, state = made.advance(state, start, SIZE, 1, normals[start : start + SIZE])
+        rows.append(noise)
+    assert np.abs(long - np.concatenate(rows)).max() < 1e-13
+    assert np.abs(one.sum(axis=0) - state.sum(axis=0)).max() < 1e-15
+    assert hashlib.sha256(one.tobytes()).digest() != hashlib.sha256(state.tobytes()).digest()
