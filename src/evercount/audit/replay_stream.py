@@ -1,0 +1,25 @@
+"""The one place where the audit opens streams with a given secret, twice or more."""
+
+from __future__ import annotations
+
+from evercount.engine.stream import Stream
+from evercount.noise import Secret
+from evercount.privacy import Budget
+from evercount.queries.base import Query
+
+
+def open_for_replay(
+    query: Query,
+    budget: Budget,
+    horizon: int | None = None,
+    factorization: str | None = None,
+    *,
+    secret: Secret,
+    postprocess: tuple[str, ...] = (),
+) -> Stream:
+    """A stream that may share its secret with other streams of the same declaration: for audits only.
+
+    Two streams with one secret reveal how their data differ. That is what an audit measures, on synthetic data; nothing
+    that such a stream releases may be published.
+    """
+    return Stream(query, budget, horizon, factorization, secret=secret, postprocess=postprocess)
