@@ -34,7 +34,7 @@ def worst_pairs(
                 pairs.append((one, other))
             else:
                 pairs += [as_user(one, other, budget, spread) for spread in (False, True)]
-    return pairs
+    return [pair for number, pair in enumerate(pairs) if pair not in pairs[:number]]
 
 
 def as_events(tick: Any) -> tuple[Any, ...]:

@@ -130,7 +130,8 @@ def replay(
 
     **Guarantee.** A report that does not hold is a proof: its pair, replayed, breaks the promise as the claim states
     it. One that holds says that no pair *tried* breaks it, provided that the noise has the claimed law (`audit
-    mechanism` tests that). Proof: `replay.proof.md`. Test: tests/audit/test_replay.py::test_a_broken_promise_is_made_small.
+    mechanism` tests that). Proof: `replay.proof.md`. Test:
+    tests/audit/test_replay.py::test_a_broken_promise_is_made_small.
     """
     worst: Finding | None = None
     count = refused = 0

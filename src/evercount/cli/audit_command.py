@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -14,12 +14,77 @@ def _audits() -> None:
     """Attack what evercount claims and report what the attack found."""
 
 
+Parameters = Annotated[
+    list[str] | None, typer.Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable.")
+]
+AuditedHorizon = Annotated[str, typer.Option(help="Horizon of the stream, or none; default: the ticks that are run.")]
+
+
+@audit.command()
+def replay(
+    query: Annotated[str | None, typer.Argument(help="Query by name: count, histogram, substrings, …")] = None,
+    parameter: Parameters = None,
+    door: Annotated[str, typer.Option(help="library, files or service.")] = "library",
+    program: Annotated[
+        str | None,
+        typer.Option(help="Audit other code instead: MODULE:NAME of an audit.Program with the attribute universe."),
+    ] = None,
+    epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="δ of the promise; 0 for pure privacy.")] = 1e-6,
+    adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
+    max_events: Annotated[int | None, typer.Option(help="Protect users with at most this many events.")] = None,
+    ticks: Annotated[int, typer.Option(help="Ticks of the data.", min=1, max=64)] = 6,
+    horizon: AuditedHorizon = "",
+    factorization: Annotated[str | None, typer.Option("--factorization", "-f", help="By name.")] = None,
+    restarts: Annotated[bool, typer.Option(help="Stop and continue the program halfway.")] = True,
+    examples: Annotated[int, typer.Option(help="Random neighbours to try; 0 for none.", min=0)] = 100,
+    secret: Annotated[str | None, typer.Option(help="Secret of the runs in hex; default: a fresh one.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run a program twice with one secret on neighbouring data; what differs must be covered by its promise.
+
+    Tried are the worst neighbours that the sensitivity search finds, and random ones, which are made small if they
+    break the promise. Exit 1 if it is broken. The data are synthetic, and nothing is kept.
+
+    Example: evercount audit replay histogram -p keys='["a","b"]' --door service --adjacency replace
+    """
+    import json as writer
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from evercount.audit.doors import find_program, open_door, run_replay
+    from evercount.cli.options import parse_horizon, parse_parameters
+    from evercount.errors import ParameterError
+    from evercount.noise import Secret
+    from evercount.privacy import Budget
+    from evercount.queries import build_query
+
+    if (query is None) == (program is None):
+        raise ParameterError("name a query, or a program of your own by --program MODULE:NAME")
+    if program is not None:
+        audited = find_program(program)
+    else:
+        unit = {} if max_events is None else {"unit": "user", "max_events": max_events}
+        budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency), **cast(Any, unit))
+        ends = parse_horizon(horizon) if horizon else ticks
+        asked = build_query(cast(str, query), parse_parameters(parameter or []))
+        audited = open_door(door, asked, budget, ends, factorization, (ticks // 2,) if restarts and ticks > 1 else ())
+    key = Secret.generate() if secret is None else Secret.from_hex(secret)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("worst neighbours", total=None)
+        report = run_replay(
+            audited, ticks, key, examples, lambda what, done: progress.update(task, description=what, completed=done)
+        )
+    typer.echo(writer.dumps(report.to_dict(), indent=2) if json_output else report.summary())
+    if not report.holds:
+        raise typer.Exit(1)
+
+
 @audit.command()
 def sensitivity(
     query: Annotated[str, typer.Argument(help="Query by name: count, histogram, substrings, triangles, …")],
-    parameter: Annotated[
-        list[str] | None, typer.Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable.")
-    ] = None,
+    parameter: Parameters = None,
     adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
     ticks: Annotated[int, typer.Option(help="Ticks of the streams that are tried.")] = 4,
     factorization: Annotated[

@@ -86,8 +86,15 @@ class BadRows(InputError):
         )
 
 
-def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | None = None) -> Outcome:
+def release_file(
+    job: Job,
+    progress: Progress | None = None,
+    stdin: IO[bytes] | None = None,
+    open_stream: Callable[..., Stream] = Stream,
+) -> Outcome:
     """Count the file, release the ticks that have ended, and publish them, or raise with nothing changed.
+
+    `open_stream` opens a new stream from (query, budget, horizon, factorization). Audits pass one with a fixed secret.
 
     Guarantee. All runs with one state together are one `Stream`, so its guarantee holds for all that they publish: a
     tick is released once (`journal.py`), from totals in which every event counts once (`counting.py`). Ticks are
@@ -113,7 +120,7 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
             _check_same(state.parameters, parameters(job))
             stream = Stream.restore(state.stream)
         else:
-            stream = Stream(job.spec.built, job.budget, job.horizon, job.factorization)
+            stream = open_stream(job.spec.built, job.budget, job.horizon, job.factorization)
         composed = compose_sentence(earlier, Spent(stream.budget.to_dict(), stream.numeric_delta)) if earlier else None
         first, last = _due(job, stream)
         before = None if fresh or state is None else state
