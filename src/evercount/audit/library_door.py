@@ -29,6 +29,7 @@ class LibraryProgram:
         budget: the promise.
         horizon: ticks of the stream, or None.
         factorization: by name; None for the default.
+        noise: "exact" or "insecure-float".
         restore_at: ticks after which the stream is stored as a snapshot and restored.
         events: the legal events, where the query is not one that `audit.universes` knows.
     """
@@ -40,18 +41,21 @@ class LibraryProgram:
         horizon: int | None = None,
         factorization: str | None = None,
         *,
+        noise: str = "exact",
         restore_at: tuple[int, ...] = (),
         events: Universe | None = None,
     ) -> None:
         self.query, self.budget, self.horizon, self.factorization = query, budget, horizon, factorization
-        self.restore_at = restore_at
+        self.noise, self.restore_at = noise, restore_at
         self.universe = universe(query) if events is None else events
         self.name = f"library: {query.name}"
         self.claim = cache(self._claim)
 
     def open(self, secret: Secret) -> Stream:
         """The stream under audit before its first tick."""
-        return open_for_replay(self.query, self.budget, self.horizon, self.factorization, secret=secret)
+        return open_for_replay(
+            self.query, self.budget, self.horizon, self.factorization, secret=secret, noise=self.noise
+        )
 
     def _claim(self, ticks: int) -> Claim:
         return stream_claim(self.open(Secret.generate()), ticks)

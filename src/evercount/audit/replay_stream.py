@@ -15,11 +15,14 @@ def open_for_replay(
     factorization: str | None = None,
     *,
     secret: Secret,
-    postprocess: tuple[str, ...] = (),
+    noise: str = "exact",
 ) -> Stream:
     """A stream that may share its secret with other streams of the same declaration: for audits only.
 
     Two streams with one secret reveal how their data differ. That is what an audit measures, on synthetic data; nothing
     that such a stream releases may be published.
     """
-    return Stream(query, budget, horizon, factorization, secret=secret, postprocess=postprocess)
+    if noise == "insecure-float":  # float noise has a seed in place of a secret
+        seed = int(secret.derive("seed of an audit").hex()[:15], 16)
+        return Stream(query, budget, horizon, factorization, noise, seed=seed)
+    return Stream(query, budget, horizon, factorization, noise, secret=secret)

@@ -82,6 +82,83 @@ def replay(
 
 
 @audit.command()
+def mechanism(
+    query: Annotated[str | None, typer.Argument(help="Query by name: count, histogram, …; none with --all.")] = None,
+    parameter: Parameters = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every query × factorisation × noise × adjacency, on small streams.")
+    ] = False,
+    epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 3.0,
+    delta: Annotated[float, typer.Option(help="δ of the promise; 0 for pure privacy.")] = 0.01,
+    adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
+    ticks: Annotated[int, typer.Option(help="Ticks of the data.", min=1, max=32)] = 4,
+    horizon: AuditedHorizon = "",
+    factorization: Annotated[str | None, typer.Option("--factorization", "-f", help="By name.")] = None,
+    noise: Annotated[str, typer.Option(help="exact or insecure-float.")] = "exact",
+    runs: Annotated[int, typer.Option(help="Runs on either side.", min=40)] = 2000,
+    confidence: Annotated[float, typer.Option(help="Of every bound.")] = 0.9999,
+    low_bits: Annotated[
+        bool | None, typer.Option(help="Read the lowest bits; default: of exact noise, which claims to hide them.")
+    ] = None,
+    secret: Annotated[str | None, typer.Option(help="Root of the runs' secrets in hex; default: fresh.")] = None,
+    plot: Annotated[str | None, typer.Option(help="Chart of claimed beside attacked: .png, .svg or .pdf.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON, a line for each attack.")] = False,
+) -> None:
+    """Attack the joint release as a black box: how well can two neighbours be told apart, beside the promise?
+
+    Exit 1 if an attack gets beyond the promise at its confidence. Small streams with a large ε give it power: then it
+    comes close to the promise where the promise is spent.
+
+    Example: evercount audit mechanism count --runs 4000
+    """
+    import json as writer
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from evercount.audit.attack import AttackReport, attack_all
+    from evercount.audit.library_door import LibraryProgram
+    from evercount.audit.mechanism_grid import all_cases, chart, hardest_pairs, run_case
+    from evercount.cli.options import parse_horizon, parse_parameters
+    from evercount.errors import ParameterError
+    from evercount.noise import Secret
+    from evercount.privacy import Budget
+    from evercount.queries import build_query
+
+    if (query is None) != everything:
+        raise ParameterError("name a query, or attack them all with --all")
+    key = Secret.generate() if secret is None else Secret.from_hex(secret)
+    reports: list[AttackReport] = []
+
+    def tell(report: AttackReport) -> None:
+        reports.append(report)
+        typer.echo(writer.dumps(report.to_dict()) if json_output else report.summary())
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        if everything:
+            cases = list(all_cases())
+            task = progress.add_task("attacks", total=len(cases))
+            for case in cases:
+                progress.update(task, description=case.label)
+                tell(run_case(case, runs, key))
+                progress.advance(task)
+        else:
+            budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency))
+            asked = build_query(cast(str, query), parse_parameters(parameter or []))
+            ends = parse_horizon(horizon) if horizon else ticks
+            program = LibraryProgram(asked, budget, ends, factorization, noise=noise)
+            task = progress.add_task("runs", total=2 * runs)
+            pairs = hardest_pairs(program, asked, budget, ticks, key)
+            bits = noise == "exact" if low_bits is None else low_bits
+            step = lambda done: progress.update(task, completed=done)  # noqa: E731 - shorter than a function
+            tell(attack_all(program, pairs, runs, key, confidence, step, bits))
+    if plot is not None:
+        chart(reports, plot)
+    if not all(report.holds for report in reports):
+        raise typer.Exit(1)
+
+
+@audit.command()
 def sensitivity(
     query: Annotated[str, typer.Argument(help="Query by name: count, histogram, substrings, triangles, …")],
     parameter: Parameters = None,
