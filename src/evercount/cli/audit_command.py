@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
@@ -204,3 +205,26 @@ def sensitivity(
         worst = report.pair or next((f.pair for f in report.findings if not f.holds), None)
         typer.echo(f"  stream : {worst[0] if worst else None}\n  neighbour: {worst[1] if worst else None}")
         raise typer.Exit(1)
+
+
+@audit.command()
+def vectors(
+    folder: Annotated[Path, typer.Argument(help="Folder of the JSON files, such as docs/vectors.")],
+    write: Annotated[bool, typer.Option("--write", help="Write the files instead of checking them.")] = False,
+) -> None:
+    """Check this installation against test vectors, or write them. Exit 1 if a number differs.
+
+    Example: evercount audit vectors docs/vectors
+    """
+    from evercount.audit.vectors import check_vectors, write_vectors
+
+    if write:
+        for path in write_vectors(folder):
+            typer.echo(f"wrote {path}")
+        return
+    wrong = check_vectors(folder)
+    for place in wrong:
+        typer.echo(f"differs: {place}")
+    if wrong:
+        raise typer.Exit(1)
+    typer.echo("all vectors agree")
