@@ -261,12 +261,14 @@ def _judge(
 ) -> dict[str, Any]:
     """The best candidate of the training half, judged on the other half."""
     half = len(sides[0]) // 2
-    chosen: tuple[float, str, float, int] | None = None
+    chosen: tuple[tuple[float, float], str, float, int] | None = None
     for name, statistic in candidates.items():
         train = [statistic(side[:half]) for side in sides]
         for threshold in np.unique(np.quantile(np.concatenate(train), np.linspace(0.01, 0.99, THRESHOLDS))):
             for sign in (1, -1):
-                score = _bounds([(sign * t >= sign * threshold) for t in train], claim, confidence)[0]
+                events = [sign * t >= sign * threshold for t in train]
+                # with few runs no bound is positive: then the event that differs most between the sides
+                score = _bounds(events, claim, confidence)[0], abs(float(events[0].mean() - events[1].mean()))
                 if chosen is None or score > chosen[0]:
                     chosen = (score, name, float(threshold), sign)
     assert chosen is not None
