@@ -84,10 +84,10 @@ def replay(
 
 @audit.command()
 def mechanism(
-    query: Annotated[str | None, typer.Argument(help="Query by name: count, histogram, …; none with --all.")] = None,
+    query: Annotated[str | None, typer.Argument(help="Query by name: count, histogram, …")] = None,
     parameter: Parameters = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every query × factorisation × noise × adjacency, on small streams.")
+        bool, typer.Option("--all", help="Every factorisation × noise × adjacency, of one query or of all queries.")
     ] = False,
     epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 3.0,
     delta: Annotated[float, typer.Option(help="δ of the promise; 0 for pure privacy.")] = 0.01,
@@ -117,16 +117,17 @@ def mechanism(
     from rich.console import Console
     from rich.progress import Progress
 
+    from evercount._validate import check_name
     from evercount.audit.attack import AttackReport, attack_all
     from evercount.audit.library_door import LibraryProgram
-    from evercount.audit.mechanism_grid import all_cases, chart, hardest_pairs, run_case
+    from evercount.audit.mechanism_grid import QUERIES, all_cases, chart, hardest_pairs, run_case
     from evercount.cli.options import parse_horizon, parse_parameters
     from evercount.errors import ParameterError
     from evercount.noise import Secret
     from evercount.privacy import Budget
     from evercount.queries import build_query
 
-    if (query is None) != everything:
+    if query is None and not everything:
         raise ParameterError("name a query, or attack them all with --all")
     key = Secret.generate() if secret is None else Secret.from_hex(secret)
     reports: list[AttackReport] = []
@@ -137,7 +138,9 @@ def mechanism(
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
         if everything:
-            cases = list(all_cases())
+            if query is not None:
+                check_name("query", query, tuple(known.name for known in QUERIES))
+            cases = list(all_cases([known for known in QUERIES if query in (None, known.name)]))
             task = progress.add_task("attacks", total=len(cases))
             for case in cases:
                 progress.update(task, description=case.label)
