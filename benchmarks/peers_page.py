@@ -35,8 +35,8 @@ def page(rows: list[Row], missing: list[str]) -> str:
     lines = [
         "# Beside the peers",
         "",
-        "Printed by `python benchmarks/peers.py --write docs` in the environment of",
-        "`benchmarks/peers-requirements.txt`: one process, one machine, one after the other. Work: noise for running",
+        "Printed by `make peers` (`benchmarks/peers.py --write docs` in the environment of",
+        "`benchmarks/peers-requirements.txt`): one process, one machine, one after the other. Work: noise for running",
         "counts at ε = 1, δ = 1e-6, where one event changes one count by 1.",
         "",
         "## Error",

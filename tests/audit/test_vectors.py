@@ -49,3 +49,11 @@ def test_normals_of_the_vectors_are_exact() -> None:
     for draw, row in enumerate(stored["normals"]):
         for cell, text in enumerate(row):
             assert math.isclose(int(text) / 2**128, floats[draw, cell], rel_tol=1e-15)
+
+
+def test_table_of_the_page_is_what_the_vectors_say() -> None:
+    """docs/audit.md: the computed column."""
+    text = (FOLDER.parent / "audit.md").read_text(encoding="utf-8")
+    for row in literature_vectors()["constants"]:
+        published, digits = f"{row['published']:g}", 2 if row["published"] > 100 else 5
+        assert f"| {published} | {row['computed']:.{digits}f} |" in text, row

@@ -92,7 +92,8 @@ class Claim:
         L·u = D, added up over labels. Infinite where no noise can explain the difference.
 
         **Guarantee.** For Gaussian noise the two laws of the joint release are exactly μ-Gaussian-DP apart; for Laplace
-        noise no log-ratio of their probabilities exceeds the result. Proof: `replay.proof.md`. Test:
+        noise no log-ratio of their probabilities exceeds the result (on a lattice: where the cheapest shift is a
+        lattice vector). Proof: `replay.proof.md`. Test:
         tests/audit/test_replay.py::test_spent_is_what_dense_formulas_say.
         """
         rows = self.left[np.asarray(ticks, dtype=np.int64) - 1]
