@@ -1,8 +1,8 @@
 """Beside the peers, in one run, on the same work: noise for running counts of T ticks × cells at one (ε, δ).
 
-Error is exact (from norms), not sampled. Time is that of a whole run divided by ticks × cells, the best of a few
-repetitions, over the time that numpy takes to draw as many float normals in the same process. Memory is what a stream
-must keep between two ticks, for each cell. Run it in the environment of `peers-requirements.txt`.
+Error is exact (from norms), not sampled. Time is the processor time of a whole run, of all its threads, divided by
+ticks × cells, the best of a few repetitions, over the time that numpy takes to draw as many float normals in the same
+process. Memory is what a stream must keep between two ticks, for each cell. Run it by `make peers`.
 """
 
 from __future__ import annotations
@@ -359,9 +359,9 @@ def seconds_each(peer: Peer, ticks: int, cells: int) -> float:
     run()
     best, began = math.inf, time.perf_counter()
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()  # of all threads: other programs on the machine do not count
         run()
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
         if time.perf_counter() - began > ENOUGH:
             break
     return best / (made * cells)
