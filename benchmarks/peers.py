@@ -69,7 +69,11 @@ def _stream(noise: str, name: str | None, endless: bool = False, budget: Budget 
         return float(stream.std(places).max())
 
     def state(ticks: int) -> float:
-        return float(Stream(Count(), budget, None if endless else ticks, name).factorization.state_bytes)
+        cells = 1000
+        stream = Stream(Histogram(cells), budget, None if endless else ticks, name, noise)
+        stream.step_totals(np.zeros(cells, np.int64))
+        exact = vars(stream._noise.stream).get("_state")  # exact noise keeps limbs, several for each number
+        return float(stream.factorization.state_bytes if exact is None else exact.nbytes / cells)
 
     return prepare, worst, state
 
