@@ -105,11 +105,14 @@ def charts(rows: list[Row], folder: Path) -> None:
     from evercount.plotting import new_axes, save
 
     axes: Any = new_axes()
+    curves: dict[tuple[tuple[int, float], ...], list[str]] = {}
     for row in rows:
-        points = [(int(t), e) for t, e in row.error.items() if math.isfinite(e)]
+        points = tuple((int(t), e) for t, e in row.error.items() if math.isfinite(e))
         if points:
-            style = "-" if row.name.startswith("evercount") else "--"
-            axes.plot(*zip(*points, strict=True), style, marker="o", markersize=3, label=row.name)
+            curves.setdefault(points, []).append(row.name)
+    for points, names in curves.items():  # mechanisms of the same error share a line
+        style = "-" if names[0].startswith("evercount") else "--"
+        axes.plot(*zip(*points, strict=True), style, marker="o", markersize=3, label="\n".join(names))
     axes.set_xscale("log", base=2)
     axes.set_xlabel("horizon T")
     axes.set_ylabel("worst standard deviation (ε = 1, δ = 1e-6)")
