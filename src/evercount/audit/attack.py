@@ -310,12 +310,12 @@ def clopper_pearson(hits: int, runs: int, confidence: float) -> tuple[float, flo
 def _bounds(events: list[BoolArray], claim: Claim, confidence: float) -> tuple[float, float]:
     """(lower bound in the claim's measure, lower bound of ε at the promised δ) from one event on both sides.
 
-    The event and its complement, and both orders of the sides, are one pair of probabilities: each bound holds for the
-    two together by sharing 1 − confidence.
+    The event and its complement, and both orders of the sides, use four ends of two intervals, which share
+    1 − confidence.
     """
     from scipy.special import ndtri
 
-    shared = 1 - (1 - confidence) / 2
+    shared = 1 - (1 - confidence) / 4
     runs = len(events[0])
     (a_low, a_high), (b_low, b_high) = (clopper_pearson(int(event.sum()), runs, shared) for event in events)
     delta = claim.budget.delta
@@ -331,7 +331,7 @@ def _bounds(events: list[BoolArray], claim: Claim, confidence: float) -> tuple[f
 
 def _log_ratio(events: list[BoolArray], confidence: float) -> tuple[float, float, float]:
     """The log-ratio of an event's probabilities on both sides, with an interval."""
-    shared, runs = 1 - (1 - confidence) / 2, len(events[0])
+    shared, runs = 1 - (1 - confidence) / 4, len(events[0])
     best = (0.0, 0.0, 0.0)
     for one, other in (
         (events[0], events[1]),
