@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: run example test lint format bench soak system lock clean
+.PHONY: run example test lint format bench peers soak system lock clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,12 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/evercount bench
+
+peers:  ## docs/benchmarks.md: beside other programs, in an environment of their own (some minutes, 2 GB)
+	$(PYTHON) -m venv .peers
+	.peers/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers-requirements.txt
+	.peers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps tensorflow-privacy==0.9.0
+	PYTHONPATH=src .peers/bin/python benchmarks/peers.py --write docs
 
 system:  ## a browser and PostgreSQL, for the tests that use the real ones (Debian, as root)
 	command -v chromium >/dev/null && ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || \

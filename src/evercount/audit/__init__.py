@@ -1,1 +1,8 @@
-"""Attacks on what evercount claims: declared sensitivities here, joint releases later."""
+"""Attacks on what evercount claims: declared sensitivities, whole programs replayed, and mechanisms as black boxes."""
+
+from __future__ import annotations
+
+from evercount.audit.program import Claim, Data, Program, Published
+from evercount.audit.replay import Finding, ReplayReport, replay, search
+
+__all__ = ["Claim", "Data", "Finding", "Program", "Published", "ReplayReport", "replay", "search"]

@@ -352,7 +352,7 @@ class _Search:
                 steps[place] = ((fresh,), (fresh,))
             elif kind == "add" and len(steps) < self.length:
                 steps.insert(place + self.draw.randint(0, 1), ((fresh,), (fresh,)))
-            elif kind == "drop":
+            elif kind == "drop" and len(steps) > 1:
                 del steps[place]
             elif kind == "move":
                 steps.insert(self.draw.randrange(len(steps)), steps.pop(place))

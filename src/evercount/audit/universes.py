@@ -23,8 +23,8 @@ class Universe:
 
     A step of a stream is a tuple of events: one event, or one of `absent`. With `merge` several steps may share a tick
     and ticks may be quiet. That is right for queries whose increments of a tick are the sums over its steps, and
-    which a quiet tick leaves as they are. Without it every step is a tick. `tick` turns the events of a tick into
-    what the query reads.
+    which a quiet tick leaves as they are. Without it every step is a tick. With `distinct` no event may come twice in
+    a stream. `tick` turns the events of a tick into what the query reads.
     """
 
     events: tuple[Any, ...]
@@ -32,6 +32,7 @@ class Universe:
     merge: bool = True
     replace_by_absent: bool = False
     tick: Callable[[Sequence[Any]], Any] = list
+    distinct: bool = False
 
     def alternatives(self, event: Any, adjacency: str) -> list[tuple[Any, ...]]:
         """The steps that may stand where `event` stood."""
@@ -81,7 +82,7 @@ def _graph_universe(query: GraphQuery) -> Universe:
         events = tuple(edges) if limit is None else tuple((*e, w) for e in edges for w in range(1, limit + 1))
         if query.stream == "mixed":
             events = tuple((*edge, sign) for edge in events for sign in (1, -1))
-    return Universe(_bounded(events), replace_by_absent=True)
+    return Universe(_bounded(events), replace_by_absent=True, distinct=query.stream in ("insert", "delete"))
 
 
 def _subsets(parameters: dict[str, Any]) -> tuple[Any, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from pathlib import Path
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -14,12 +15,157 @@ def _audits() -> None:
     """Attack what evercount claims and report what the attack found."""
 
 
+Parameters = Annotated[
+    list[str] | None, typer.Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable.")
+]
+AuditedHorizon = Annotated[str, typer.Option(help="Horizon of the stream, or none; default: the ticks that are run.")]
+
+
+@audit.command()
+def replay(
+    query: Annotated[str | None, typer.Argument(help="Query by name: count, histogram, substrings, …")] = None,
+    parameter: Parameters = None,
+    door: Annotated[str, typer.Option(help="library, files or service.")] = "library",
+    program: Annotated[
+        str | None,
+        typer.Option(help="Audit other code instead: MODULE:NAME of an audit.Program with the attribute universe."),
+    ] = None,
+    epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="δ of the promise; 0 for pure privacy.")] = 1e-6,
+    adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
+    max_events: Annotated[int | None, typer.Option(help="Protect users with at most this many events.")] = None,
+    ticks: Annotated[int, typer.Option(help="Ticks of the data.", min=1, max=64)] = 6,
+    horizon: AuditedHorizon = "",
+    factorization: Annotated[str | None, typer.Option("--factorization", "-f", help="By name.")] = None,
+    restarts: Annotated[bool, typer.Option(help="Stop and continue the program halfway.")] = True,
+    examples: Annotated[int, typer.Option(help="Random neighbours to try; 0 for none.", min=0)] = 100,
+    secret: Annotated[str | None, typer.Option(help="Secret of the runs in hex; default: a fresh one.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run a program twice with one secret on neighbouring data; what differs must be covered by its promise.
+
+    Tried are the worst neighbours that the sensitivity search finds, and random ones, which are made small if they
+    break the promise. Exit 1 if it is broken. The data are synthetic, and nothing is kept.
+
+    Example: evercount audit replay histogram -p keys='["a","b"]' --door service --adjacency replace
+    """
+    import json as writer
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from evercount.audit.doors import find_program, open_door, run_replay
+    from evercount.cli.options import parse_horizon, parse_parameters
+    from evercount.errors import ParameterError
+    from evercount.noise import Secret
+    from evercount.privacy import Budget
+    from evercount.queries import build_query
+
+    if (query is None) == (program is None):
+        raise ParameterError("name a query, or a program of your own by --program MODULE:NAME")
+    if program is not None:
+        audited = find_program(program)
+    else:
+        unit = {} if max_events is None else {"unit": "user", "max_events": max_events}
+        budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency), **cast(Any, unit))
+        ends = parse_horizon(horizon) if horizon else ticks
+        asked = build_query(cast(str, query), parse_parameters(parameter or []))
+        audited = open_door(door, asked, budget, ends, factorization, (ticks // 2,) if restarts and ticks > 1 else ())
+    key = Secret.generate() if secret is None else Secret.from_hex(secret)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("worst neighbours", total=None)
+        report = run_replay(
+            audited, ticks, key, examples, lambda what, done: progress.update(task, description=what, completed=done)
+        )
+    typer.echo(writer.dumps(report.to_dict(), indent=2) if json_output else report.summary())
+    if not report.holds:
+        raise typer.Exit(1)
+
+
+@audit.command()
+def mechanism(
+    query: Annotated[str | None, typer.Argument(help="Query by name: count, histogram, …")] = None,
+    parameter: Parameters = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every factorisation × noise × adjacency, of one query or of all queries.")
+    ] = False,
+    epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 3.0,
+    delta: Annotated[float, typer.Option(help="δ of the promise; 0 for pure privacy.")] = 0.01,
+    adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
+    ticks: Annotated[int, typer.Option(help="Ticks of the data.", min=1, max=32)] = 4,
+    horizon: AuditedHorizon = "",
+    factorization: Annotated[str | None, typer.Option("--factorization", "-f", help="By name.")] = None,
+    noise: Annotated[str, typer.Option(help="exact or insecure-float.")] = "exact",
+    runs: Annotated[int, typer.Option(help="Runs on either side.", min=40)] = 2000,
+    confidence: Annotated[float, typer.Option(help="Of every bound.")] = 0.9999,
+    low_bits: Annotated[
+        bool | None, typer.Option(help="Read the lowest bits; default: of exact noise, which claims to hide them.")
+    ] = None,
+    secret: Annotated[str | None, typer.Option(help="Root of the runs' secrets in hex; default: fresh.")] = None,
+    plot: Annotated[str | None, typer.Option(help="Chart of claimed beside attacked: .png, .svg or .pdf.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON, a line for each attack.")] = False,
+) -> None:
+    """Attack the joint release as a black box: how well can two neighbours be told apart, beside the promise?
+
+    Exit 1 if an attack gets beyond the promise at its confidence. Small streams with a large ε give it power: then it
+    comes close to the promise where the promise is spent.
+
+    Example: evercount audit mechanism count --runs 4000
+    """
+    import json as writer
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from evercount._validate import check_name
+    from evercount.audit.attack import AttackReport, attack_all
+    from evercount.audit.library_door import LibraryProgram
+    from evercount.audit.mechanism_grid import QUERIES, all_cases, chart, hardest_pairs, run_case
+    from evercount.cli.options import parse_horizon, parse_parameters
+    from evercount.errors import ParameterError
+    from evercount.noise import Secret
+    from evercount.privacy import Budget
+    from evercount.queries import build_query
+
+    if query is None and not everything:
+        raise ParameterError("name a query, or attack them all with --all")
+    key = Secret.generate() if secret is None else Secret.from_hex(secret)
+    reports: list[AttackReport] = []
+
+    def tell(report: AttackReport) -> None:
+        reports.append(report)
+        typer.echo(writer.dumps(report.to_dict()) if json_output else report.summary())
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        if everything:
+            if query is not None:
+                check_name("query", query, tuple(known.name for known in QUERIES))
+            cases = list(all_cases([known for known in QUERIES if query in (None, known.name)]))
+            task = progress.add_task("attacks", total=len(cases))
+            for case in cases:
+                progress.update(task, description=case.label)
+                tell(run_case(case, runs, key))
+                progress.advance(task)
+        else:
+            budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency))
+            asked = build_query(cast(str, query), parse_parameters(parameter or []))
+            ends = parse_horizon(horizon) if horizon else ticks
+            program = LibraryProgram(asked, budget, ends, factorization, noise=noise)
+            task = progress.add_task("runs", total=2 * runs)
+            pairs = hardest_pairs(program, asked, budget, ticks, key)
+            bits = noise == "exact" if low_bits is None else low_bits
+            step = lambda done: progress.update(task, completed=done)  # noqa: E731 - shorter than a function
+            tell(attack_all(program, pairs, runs, key, confidence, step, bits))
+    if plot is not None:
+        chart(reports, plot)
+    if not all(report.holds for report in reports):
+        raise typer.Exit(1)
+
+
 @audit.command()
 def sensitivity(
     query: Annotated[str, typer.Argument(help="Query by name: count, histogram, substrings, triangles, …")],
-    parameter: Annotated[
-        list[str] | None, typer.Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable.")
-    ] = None,
+    parameter: Parameters = None,
     adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
     ticks: Annotated[int, typer.Option(help="Ticks of the streams that are tried.")] = 4,
     factorization: Annotated[
@@ -62,3 +208,26 @@ def sensitivity(
         worst = report.pair or next((f.pair for f in report.findings if not f.holds), None)
         typer.echo(f"  stream : {worst[0] if worst else None}\n  neighbour: {worst[1] if worst else None}")
         raise typer.Exit(1)
+
+
+@audit.command()
+def vectors(
+    folder: Annotated[Path, typer.Argument(help="Folder of the JSON files, such as docs/vectors.")],
+    write: Annotated[bool, typer.Option("--write", help="Write the files instead of checking them.")] = False,
+) -> None:
+    """Check this installation against test vectors, or write them. Exit 1 if a number differs.
+
+    Example: evercount audit vectors docs/vectors
+    """
+    from evercount.audit.vectors import check_vectors, write_vectors
+
+    if write:
+        for path in write_vectors(folder):
+            typer.echo(f"wrote {path}")
+        return
+    wrong = check_vectors(folder)
+    for place in wrong:
+        typer.echo(f"differs: {place}")
+    if wrong:
+        raise typer.Exit(1)
+    typer.echo("all vectors agree")

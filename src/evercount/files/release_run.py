@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -93,12 +93,13 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
     _check_paths(job, places)
     _check_extras(job)
     columns_of(job.declaration)
-    with _interruptible(), locked(places) as scratch:
+    with _interruptible(), locked(places) as scratch, ExitStack() as cleanup:
         state = read_state(places)
         kept: tuple[Path, ...] = ()
         earlier = () if state is None else state.earlier
         if job.new_noise_stream and state is not None:
             old = Stream.load(state.stream)
+            cleanup.callback(old.close)
             earlier = (*earlier, Spent(old.budget.to_dict(), old.numeric_delta))
         before = None if job.new_noise_stream else state
         job = _settled(job, before)
@@ -106,6 +107,7 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
         stream = declaration.build(secret=job.secret) if before is None else Stream.load(before.stream)
         if before is None:  # of no ticks: the guarantee states the promise of the cap from the first row on
             stream.run_totals([], capped=declaration.budget.unit == "user")
+        cleanup.callback(stream.close)
         composed = compose_sentence(earlier, Spent(stream.budget.to_dict(), stream.numeric_delta)) if earlier else None
         first, stop = _due(job, stream)
         next_end = declaration.schedule.show(declaration.schedule.start_of(stop + 1))

@@ -9,6 +9,7 @@ query, because what is released is not linear in the data.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -212,8 +213,21 @@ class SparseCount(NoiseOwner):
             if not same:
                 raise SnapshotError("the snapshot was made with another split of the budget; use the same version")
             made._start(Secret.from_hex(data["secret"]), data["noise"])
-            made.tick, made.segments, made._open, made._total, made._estimate = data["state"]
-        except (KeyError, TypeError, ValueError) as error:
+            made.tick, made.segments, made._open, made._total, made._estimate = _checked_state(data["state"], horizon)
+            made._level = made._draw_level()
+        except SnapshotError:
+            raise
+        except (EvercountError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             raise SnapshotError(f"this is not a snapshot of a SparseCount ({type(error).__name__})") from None
-        made._level = made._draw_level()
         return made
+
+
+def _checked_state(state: Any, horizon: int) -> tuple[int, int, int, int, float]:
+    """(tick, segments, open, total, estimate) of a snapshot, or a ValueError."""
+    tick, segments, open_, total, estimate = state
+    whole = all(type(number) is int and number >= 0 for number in (tick, segments, open_, total))
+    if not whole or not segments <= tick <= horizon or total + open_ >= LARGEST_COUNT:
+        raise ValueError("numbers out of range")
+    if type(estimate) is not float or not math.isfinite(estimate):
+        raise ValueError("no estimate")
+    return tick, segments, open_, total, estimate

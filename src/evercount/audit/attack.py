@@ -1,0 +1,378 @@
+"""A mechanism as a black box: many runs on either side of two neighbours, and an attack that tells the sides apart.
+
+Half of the runs train the attack (which statistic, which threshold), the other half judge it. The statistics are the
+likelihood ratio of the claimed noise, the likelihood ratio of noise with the covariance that the training runs show, a
+product event for Laplace noise, and the lowest set bits of the published numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from evercount._arrays import BoolArray, FloatArray
+from evercount._validate import check_count, check_probability
+from evercount.audit.program import Claim, Data, Program
+from evercount.audit.replay import Pair
+from evercount.errors import ParameterError
+from evercount.noise import Secret
+
+LEAST_RUNS = 40
+THRESHOLDS = 33
+"""Quantiles of the training runs that are tried as thresholds."""
+
+Statistic = Callable[[FloatArray], FloatArray]
+
+
+@dataclass(frozen=True)
+class AttackReport:
+    """What an attack reached beside the promise.
+
+    Args:
+        program: its name.
+        measure: "mu" or "epsilon", the unit of the next five numbers.
+        claimed: the promise.
+        possible: what the replay of the same pair spends: no attack can do better on a correct mechanism.
+        attacked: the estimate of the attack.
+        low, high: its confidence interval (Gaussian: of the normal model; pure: of Clopper and Pearson).
+        proved: a lower bound of what the mechanism spends that assumes nothing about its noise (Clopper and Pearson).
+        epsilon: the same as a lower bound of ε at the promised δ.
+        resolved: whether the runs are many enough to see an event of probability δ.
+        repeated: pairs of runs with different secrets and the same noise.
+        reason: why the promise is broken, where it is.
+    """
+
+    program: str
+    measure: str
+    claimed: float
+    possible: float
+    attacked: float
+    low: float
+    high: float
+    proved: float
+    epsilon: float
+    resolved: bool
+    runs: int
+    confidence: float
+    statistic: str
+    repeated: int = 0
+    reason: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the attack stays within the promise, at its confidence."""
+        return not self.reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-serialisable."""
+        made = {key: (None if isinstance(v, float) and not math.isfinite(v) else v) for key, v in asdict(self).items()}
+        return made | {"holds": self.holds}
+
+    def summary(self) -> str:
+        """One or two lines for people."""
+        line = (
+            f"{self.program}: claimed {self.measure} {self.claimed:.4g}, attacked {self.attacked:.4g} "
+            f"[{self.low:.4g}, {self.high:.4g}] of {self.possible:.4g} possible, proved {self.proved:.4g}; "
+            f"epsilon at least {self.epsilon:.4g} ({self.runs} runs a side, {self.statistic})"
+        )
+        return line if self.holds else f"{line}\n  THE PROMISE IS BROKEN: {self.reason}"
+
+
+def attack(
+    program: Program,
+    pair: Pair,
+    runs: int = 2000,
+    secret: Secret | None = None,
+    confidence: float = 1 - 1e-4,
+    progress: Callable[[int], None] | None = None,
+    low_bits: bool = True,
+) -> AttackReport:
+    """Attack one pair of neighbours with `runs` runs on either side, each with a secret of its own.
+
+    Args:
+        program: the program under audit.
+        pair: neighbouring data.
+        runs: runs on either side.
+        secret: the root from which the runs' secrets are derived; None for a fresh one.
+        confidence: of every statement of the report, one-sided.
+        progress: called with the number of runs done.
+        low_bits: whether the attack reads the lowest bits; False where real-number arithmetic is all that is claimed.
+
+    **Guarantee.** If the promise is true, `proved` and `epsilon` exceed it with probability at most 1 − confidence,
+    whatever the noise is: thresholds are chosen on other runs than those that judge them. Proof: `attack.proof.md`.
+    Test: tests/audit/test_mechanism.py::test_bounds_cover_at_their_confidence.
+    """
+    if check_count("runs", runs) < LEAST_RUNS:
+        raise ParameterError(f"an attack needs at least {LEAST_RUNS} runs a side, got {runs}")
+    check_probability("confidence", confidence)
+    root = Secret.generate() if secret is None else secret
+    claim = program.claim(max(map(len, pair)))
+    first, second = (program.run(data, root) for data in pair)
+    broken = "" if first.same_structure(second) else "the releases differ in more than noisy numbers"
+    if broken:
+        return _broken(program, claim, runs, confidence, broken)
+    difference = (first.values - second.values).ravel()
+    possible = claim.spent(first.ticks, first.values - second.values)
+    sides = [
+        np.stack(list(_runs(program, data, root, number, runs, first.ticks, progress)))
+        for number, data in enumerate(pair)
+    ]
+    repeated, expected = _repeats(sides[0], claim, first.ticks, len(first.labels))
+    candidates = _statistics(sides, difference, claim, first.ticks, len(first.labels))
+    if not low_bits and len(candidates) > 1:
+        del candidates["low bits"]
+    made = _judge(candidates, sides, claim, confidence)
+    reason = ""
+    if repeated > 3 + 10 * expected:
+        reason = f"{repeated} pairs of runs have the same noise, {expected:.2g} are expected: the secret is not used up"
+    elif made["proved"] > claim.limit:
+        reason = f"the attack proves {made['proved']:.4g}"
+    elif made["low"] > claim.limit:
+        reason = f"the attack reaches {made['attacked']:.4g}, with confidence at least {made['low']:.4g}"
+    elif made["epsilon"] > claim.budget.epsilon:
+        reason = f"the attack proves epsilon {made['epsilon']:.4g} at the promised delta"
+    measure = "epsilon" if claim.pure else "mu"
+    return AttackReport(
+        program.name, measure, claim.limit, possible, runs=runs, confidence=confidence, repeated=repeated,
+        resolved=claim.budget.delta == 0 or runs * claim.budget.delta >= 10, reason=reason, **made,
+    )  # fmt: skip
+
+
+def attack_all(
+    program: Program,
+    pairs: list[Pair],
+    runs: int = 2000,
+    secret: Secret | None = None,
+    confidence: float = 1 - 1e-4,
+    progress: Callable[[int], None] | None = None,
+    low_bits: bool = True,
+) -> AttackReport:
+    """The attack that comes nearest to the promise, or breaks it, among several pairs; they share 1 − confidence."""
+    if not pairs:
+        raise ParameterError("an attack needs at least one pair of neighbours")
+    each = 1 - (1 - confidence) / len(pairs)
+    reports = []
+    for number, pair in enumerate(pairs):
+        tell = None if progress is None else (lambda done, before=2 * runs * number: progress(before + done))
+        reports.append(attack(program, pair, runs, secret, each, tell, low_bits))
+    return max(reports, key=lambda report: (not report.holds, report.possible, report.attacked))
+
+
+def _broken(program: Program, claim: Claim, runs: int, confidence: float, reason: str) -> AttackReport:
+    measure, infinite = "epsilon" if claim.pure else "mu", math.inf
+    return AttackReport(
+        program.name, measure, claim.limit, infinite, infinite, infinite, infinite, infinite, infinite, True, runs,
+        confidence, "structure", 0, reason,
+    )  # fmt: skip
+
+
+def _runs(
+    program: Program,
+    data: Data,
+    root: Secret,
+    side: int,
+    runs: int,
+    ticks: tuple[int, ...],
+    progress: Callable[[int], None] | None,
+) -> Iterator[FloatArray]:
+    for number in range(runs):
+        made = program.run(data, root.derive(f"side {side} run {number}"))
+        if made.ticks != ticks:
+            raise ParameterError("the program publishes other ticks with another secret: their choice is not audited")
+        yield made.values.ravel()
+        if progress is not None:
+            progress(side * runs + number + 1)
+
+
+# -- statistics ----------------------------------------------------------------------------------------------------
+
+
+def _statistics(
+    sides: list[FloatArray], difference: FloatArray, claim: Claim, ticks: tuple[int, ...], labels: int
+) -> dict[str, Statistic]:
+    """Candidates, from the training half of the runs and public numbers."""
+    rows = claim.left[np.asarray(ticks) - 1]
+    found: dict[str, Statistic] = {}
+    if np.any(difference):
+        # cells are independent in the claim; a direction for each of them
+        weights = np.linalg.pinv(rows @ rows.T) @ difference.reshape(len(ticks), labels)
+        found["claimed covariance"] = _linear(weights.ravel())
+        training = [side[: len(side) // 2] for side in sides]
+        centred = np.concatenate([half - half.mean(axis=0) for half in training])
+        covariance = centred.T @ centred / len(centred)
+        ridge = 1e-9 * np.trace(covariance) / len(covariance)
+        learnt = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), difference)
+        found["learnt covariance"] = _linear(learnt)
+        if claim.pure:
+            signs = _dual_signs(rows, difference.reshape(len(ticks), labels)).ravel()
+            middle = sides[1][: len(sides[1]) // 2].mean(axis=0)
+            used = signs != 0
+            found["product event"] = lambda y: ((y - middle)[:, used] * signs[used]).min(axis=1)
+    found["low bits"] = lambda y: lowest_bits(y).min(axis=1)
+    return found
+
+
+def _linear(weights: FloatArray) -> Statistic:
+    return lambda y: np.asarray(y @ weights)
+
+
+def _dual_signs(rows: FloatArray, difference: FloatArray) -> FloatArray:
+    """For each release, the direction in which it speaks for the first side: the dual of the least-cost program.
+
+    Where several releases say the same, the one with the fewest nodes is taken: it has the least noise.
+    """
+    from scipy.optimize import linprog
+
+    signs = np.zeros_like(difference)
+    limit = np.ones(2 * rows.shape[1])
+    both = np.hstack([rows.T, -rows.T])
+    fewest = 1e-3 * np.tile(np.square(rows).sum(axis=1) / np.square(rows).sum(axis=1).max(), 2)
+    for number, column in enumerate(difference.T):
+        if np.any(column):
+            gain = np.concatenate([column, -column])
+            found = linprog(fewest * np.abs(gain).max() - gain, A_ub=np.vstack([both, -both]), b_ub=limit)
+            if found.success and found.x is not None:
+                weights = found.x[: len(column)] - found.x[len(column) :]
+                signs[:, number] = np.where(np.abs(weights) > 1e-9, np.sign(weights), 0)
+    return signs
+
+
+def lowest_bits(values: FloatArray) -> FloatArray:
+    """The exponent of the lowest bit that is set in each double; 1024 for zero.
+
+    >>> lowest_bits(np.array([3.0, 0.5, 12.0, 0.0])).tolist()
+    [0.0, -1.0, 2.0, 1024.0]
+    """
+    mantissa, exponent = np.frexp(values)
+    whole = np.abs(mantissa * 2.0**53).astype(np.int64)
+    lowest = np.where(whole == 0, 1, whole & -whole)
+    return np.where(whole == 0, 1024.0, np.log2(lowest.astype(np.float64)) + exponent - 53)
+
+
+# -- judging -------------------------------------------------------------------------------------------------------
+
+
+def _judge(
+    candidates: dict[str, Statistic], sides: list[FloatArray], claim: Claim, confidence: float
+) -> dict[str, Any]:
+    """The best candidate of the training half, judged on the other half."""
+    half = len(sides[0]) // 2
+    chosen: tuple[tuple[float, float], str, float, int] | None = None
+    for name, statistic in candidates.items():
+        train = [statistic(side[:half]) for side in sides]
+        for threshold in np.unique(np.quantile(np.concatenate(train), np.linspace(0.01, 0.99, THRESHOLDS))):
+            for sign in (1, -1):
+                events = [sign * t >= sign * threshold for t in train]
+                # with few runs no bound is positive: then the event that differs most between the sides
+                score = _bounds(events, claim, confidence)[0], abs(float(events[0].mean() - events[1].mean()))
+                if chosen is None or score > chosen[0]:
+                    chosen = (score, name, float(threshold), sign)
+    assert chosen is not None
+    _, name, threshold, sign = chosen
+    events = [sign * candidates[name](side[half:]) >= sign * threshold for side in sides]
+    proved, epsilon = _bounds(events, claim, confidence)
+    if claim.pure:
+        attacked, low, high = _log_ratio(events, confidence)
+        return _numbers(name, attacked, low, high, proved, epsilon)
+    model = "learnt covariance" if name == "learnt covariance" else "claimed covariance"
+    if model not in candidates:
+        return _numbers(name, 0.0, 0.0, 0.0, proved, epsilon)
+    judged = half if model == "learnt covariance" else 0  # the claimed direction needs no training
+    attacked, low, high = _normal_model([candidates[model](side[judged:]) for side in sides], confidence)
+    return _numbers(name, attacked, low, high, proved, epsilon)
+
+
+def _numbers(name: str, attacked: float, low: float, high: float, proved: float, epsilon: float) -> dict[str, Any]:
+    return {
+        "statistic": name, "attacked": attacked, "low": low, "high": high, "proved": proved, "epsilon": epsilon
+    }  # fmt: skip
+
+
+def clopper_pearson(hits: int, runs: int, confidence: float) -> tuple[float, float]:
+    """One-sided lower and upper bounds of a probability, each at this confidence.
+
+    >>> low, high = clopper_pearson(50, 100, 0.975)
+    >>> round(low, 4), round(high, 4)
+    (0.3983, 0.6017)
+    """
+    from scipy.special import betaincinv
+
+    rest = 1 - confidence
+    low = 0.0 if hits == 0 else float(betaincinv(hits, runs - hits + 1, rest))
+    high = 1.0 if hits == runs else float(betaincinv(hits + 1, runs - hits, 1 - rest))
+    return low, high
+
+
+def _bounds(events: list[BoolArray], claim: Claim, confidence: float) -> tuple[float, float]:
+    """(lower bound in the claim's measure, lower bound of ε at the promised δ) from one event on both sides.
+
+    The event and its complement, and both orders of the sides, use four ends of two intervals, which share
+    1 − confidence.
+    """
+    from scipy.special import ndtri
+
+    shared = 1 - (1 - confidence) / 4
+    runs = len(events[0])
+    (a_low, a_high), (b_low, b_high) = (clopper_pearson(int(event.sum()), runs, shared) for event in events)
+    delta = claim.budget.delta
+    epsilon = 0.0
+    for more, less in ((a_low, b_high), (b_low, a_high), (1 - a_high, 1 - b_low), (1 - b_high, 1 - a_low)):
+        if more > delta and less > 0:
+            epsilon = max(epsilon, math.log((more - delta) / less))
+    if claim.pure:
+        return epsilon, epsilon
+    mu = max(float(ndtri(a_low) - ndtri(b_high)), float(ndtri(b_low) - ndtri(a_high)), 0.0)
+    return mu, epsilon
+
+
+def _log_ratio(events: list[BoolArray], confidence: float) -> tuple[float, float, float]:
+    """The log-ratio of an event's probabilities on both sides, with an interval."""
+    shared, runs = 1 - (1 - confidence) / 4, len(events[0])
+    best = (0.0, 0.0, 0.0)
+    for one, other in (
+        (events[0], events[1]),
+        (events[1], events[0]),
+        (~events[0], ~events[1]),
+        (~events[1], ~events[0]),
+    ):
+        a, b = int(one.sum()), int(other.sum())
+        if a > b > 0:
+            (low, high), (below, above) = clopper_pearson(a, runs, shared), clopper_pearson(b, runs, shared)
+            best = max(best, (math.log(a / b), math.log(low / above) if low else 0.0, math.log(high / below)))
+    return best
+
+
+def _normal_model(values: list[FloatArray], confidence: float) -> tuple[float, float, float]:
+    """(estimate, low, high) of μ where the statistic is normal with one variance on both sides."""
+    from scipy.special import ndtri
+
+    runs = len(values[0])
+    spread = math.sqrt((values[0].var(ddof=1) + values[1].var(ddof=1)) / 2)
+    if spread == 0:
+        apart = math.inf if values[0][0] != values[1][0] else 0.0
+        return apart, apart, apart
+    mu = abs(float(values[0].mean() - values[1].mean())) / spread
+    error = float(ndtri(confidence)) * math.sqrt(2 / runs + mu**2 / (4 * runs))
+    return mu, mu - error, mu + error
+
+
+def _repeats(side: FloatArray, claim: Claim, ticks: tuple[int, ...], labels: int) -> tuple[int, float]:
+    """(pairs of runs that publish the same numbers, about how many a correct program has).
+
+    Two independent draws of lattice vectors with covariance C in lattice units fall together with probability about
+    1/√det(4πC). The lattice is read off the numbers: the least distance of two of them.
+    """
+    counts = np.unique(side, axis=0, return_counts=True)[1]
+    repeated = int((counts * (counts - 1) // 2).sum())
+    rows = claim.left[np.asarray(ticks) - 1]
+    scale = math.sqrt(2.0) / claim.cost if claim.cost is not None else float(claim.sigma or 0)
+    apart = np.diff(np.sort(side, axis=0), axis=0)
+    lattice = float(apart[apart > 0].min(initial=np.inf))
+    sign, logarithm = np.linalg.slogdet(4 * math.pi * (scale / lattice) ** 2 * rows @ rows.T)
+    if sign <= 0:
+        return repeated, float(repeated)  # no density to compare with: one number determines another
+    return repeated, len(side) ** 2 / 2 * math.exp(min(0.0, -labels * logarithm / 2))

@@ -1,0 +1,102 @@
+"""Doors by name, other people's programs by their import path, and one replay of either with all neighbours."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from evercount._validate import check_name
+from evercount.audit.library_door import LibraryProgram
+from evercount.audit.neighbour_pairs import neighbours, worst_pairs
+from evercount.audit.program import Program
+from evercount.audit.replay import Pair, ReplayReport, replay, search
+from evercount.audit.universes import Universe
+from evercount.errors import ParameterError
+from evercount.noise import Secret
+from evercount.privacy import Budget
+from evercount.queries.base import Query
+
+DOORS = ("library", "files", "service")
+
+
+class Audited(Program, Protocol):
+    """A program together with the legal events of its data, from which neighbours are made."""
+
+    universe: Universe
+
+
+def open_door(
+    door: str, query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
+) -> Audited:
+    """The door of that name as a program under audit; the service and the files are imported only when asked for."""
+    check_name("door", door, DOORS)
+    if door == "library":
+        return LibraryProgram(query, budget, horizon, factorization, restore_at=restarts)
+    if door == "files":
+        from evercount.audit.files_door import FilesProgram
+
+        return FilesProgram(query, budget, horizon, factorization, runs_at=restarts)
+    if factorization is not None:
+        raise ParameterError("the service chooses the factorisation itself: leave it out")
+    from evercount.audit.service_door import ServiceProgram
+
+    return ServiceProgram(query, budget, horizon, restart_at=restarts)
+
+
+def find_program(path: str) -> Audited:
+    """The program under MODULE:NAME; a class or function of no arguments is called.
+
+    Raises:
+        ParameterError: if it cannot be imported or lacks what a program needs.
+    """
+    module, colon, name = path.partition(":")
+    if not (module and colon and name):
+        raise ParameterError(f"a program is named MODULE:NAME, not {path!r}")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ParameterError(f"no program can be imported as {path!r}: {error}") from error
+    finally:
+        sys.path.pop(0)
+    made: Any = found() if isinstance(found, type) or not hasattr(found, "run") else found
+    missing = [part for part in ("name", "claim", "run", "universe") if not hasattr(made, part)]
+    if missing:
+        raise ParameterError(f"{path!r} is no audit.Program: it lacks {', '.join(missing)}")
+    program: Audited = made
+    return program
+
+
+def run_replay(
+    program: Audited,
+    ticks: int,
+    secret: Secret,
+    examples: int,
+    progress: Callable[[str, int], None] | None = None,
+) -> ReplayReport:
+    """Replay the worst neighbours of the program's query, where it has one, and `examples` random ones."""
+    tell = progress or (lambda what, done: None)
+    budget = program.claim(ticks).budget
+    first = replay(program, _worst(program, budget, ticks), secret, lambda done: tell("worst neighbours", done))
+    if not first.holds or not examples:
+        return first
+    tell("random neighbours", 0)
+    second = search(program, neighbours(program.universe, budget, ticks), secret, examples)
+    found = [report.worst for report in (first, second) if report.worst is not None]
+    worst = max(found, key=lambda finding: finding.spent, default=None)
+    measure = "epsilon" if budget.pure else "mu"
+    return ReplayReport(program.name, measure, worst, first.pairs + second.pairs, first.refused + second.refused)
+
+
+def _worst(program: Audited, budget: Budget, ticks: int) -> list[Pair]:
+    query = getattr(program, "query", None)
+    if not isinstance(query, Query):
+        return []
+    # R = L⁺·M: the search needs the direction of the worst change only
+    right = np.linalg.pinv(program.claim(ticks).left) @ np.tril(np.ones((ticks, ticks)))
+    return worst_pairs(query, budget, ticks, right, program.universe)

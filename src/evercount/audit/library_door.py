@@ -1,0 +1,128 @@
+"""A `Stream` as a program under audit: its noisy sums before anything is computed from them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from evercount._arrays import FloatArray
+from evercount.audit.program import Claim, Data, Published
+from evercount.audit.replay_stream import open_for_replay
+from evercount.audit.universes import Universe, universe
+from evercount.engine.stream import Stream
+from evercount.errors import ParameterError
+from evercount.factorizations.laplace_trees import DigitTree, HybridTree
+from evercount.mechanisms.laplace_noise import node_rate
+from evercount.noise import Secret
+from evercount.privacy import Budget
+from evercount.queries.base import Query
+
+
+class LibraryProgram:
+    """The library door: `Stream.step`, tick by tick.
+
+    Args:
+        query: what is asked; its noisy running sums are audited, not what is computed from them.
+        budget: the promise.
+        horizon: ticks of the stream, or None.
+        factorization: by name; None for the default.
+        noise: "exact" or "insecure-float".
+        restore_at: ticks after which the stream is stored as a snapshot and restored.
+        events: the legal events, where the query is not one that `audit.universes` knows.
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        budget: Budget,
+        horizon: int | None = None,
+        factorization: str | None = None,
+        *,
+        noise: str = "exact",
+        restore_at: tuple[int, ...] = (),
+        events: Universe | None = None,
+    ) -> None:
+        self.query, self.budget, self.horizon, self.factorization = query, budget, horizon, factorization
+        self.noise, self.restore_at = noise, restore_at
+        self.universe = universe(query) if events is None else events
+        self.name = f"library: {query.name}"
+        self.claim = cache(self._claim)
+
+    def open(self, secret: Secret) -> Stream:
+        """The stream under audit before its first tick."""
+        return open_for_replay(
+            self.query, self.budget, self.horizon, self.factorization, secret=secret, noise=self.noise
+        )
+
+    def _claim(self, ticks: int) -> Claim:
+        return stream_claim(self.open(Secret.generate()), ticks)
+
+    def run(self, data: Data, secret: Secret) -> Published:
+        """See `Program`."""
+        stream, rows = self.open(secret), list[FloatArray]()
+        _tap(stream, rows)
+        facts = []
+        for tick, events in enumerate(data, 1):
+            if self.budget.unit == "user":
+                listed = [event for _, event in events]
+                read = self.universe.tick(listed)  # the sum of a count's events forgets whose they are
+                release = stream.step(read if isinstance(read, list) else listed, tick, users=[u for u, _ in events])
+            else:
+                release = stream.step(self.universe.tick(events), tick)
+            # the error of a ratio is computed from the published numbers and differs with them
+            facts.append((release.tick, tuple(release.labels)))
+            if tick in self.restore_at:
+                blob = stream.snapshot()
+                stream.close()
+                stream = Stream.restore(blob)
+                _tap(stream, rows)
+        values = np.concatenate(rows) if rows else np.empty((0, self.query.cells))
+        labels = tuple(f"cell {cell}" for cell in range(self.query.cells))
+        told = (tuple(facts), stream.guarantee)
+        stream.close()
+        return Published(tuple(range(1, len(data) + 1)), labels, values, told)
+
+
+def _tap(stream: Stream, rows: list[FloatArray]) -> None:
+    """Keep a copy of every noisy row: a stream shows them to `Query.decode_run` before post-processing."""
+    query = copy.copy(stream.query)
+
+    def keep(first_tick: int, noisy: FloatArray) -> Any:
+        rows.append(noisy[query.memory :].copy())
+        return type(query).decode_run(query, first_tick, noisy)
+
+    vars(query)["decode_run"] = keep
+    stream._parameters = replace(stream._parameters, query=query)
+
+
+def stream_claim(stream: Stream, ticks: int) -> Claim:
+    """The claim of a stream about its first ticks: L, and σ or the cost of a unit of Laplace noise.
+
+    Raises:
+        ParameterError: for a tree whose shares of ε are not known here.
+    """
+    query, budget, factorization = stream.query, stream.budget, stream.factorization
+    if query.restart is not None:
+        return Claim(budget, _periods(factorization.dense(query.restart)[0], ticks), sigma=stream.sigma)
+    if factorization.horizon is not None and ticks > factorization.horizon:
+        raise ParameterError(f"{ticks} ticks are more than the horizon of {factorization.horizon}")
+    left = factorization.dense(ticks)[0]
+    if not budget.pure:
+        return Claim(budget, left, sigma=stream.sigma)
+    l1 = query.l1_sensitivity(budget.adjacency) * budget.max_events
+    if isinstance(factorization, DigitTree):
+        return Claim(budget, left, cost=node_rate(budget.epsilon, l1, query.grid, factorization.levels) / query.grid)
+    if isinstance(factorization, HybridTree):  # its L is already in units of each node's share of ε
+        return Claim(budget, left, cost=budget.epsilon / l1)
+    raise ParameterError(f"the audit does not know how {factorization.name!r} shares ε among its nodes")
+
+
+def _periods(left: FloatArray, ticks: int) -> FloatArray:
+    """L of sums that start again: a copy of the period's L for every period."""
+    size = len(left)
+    whole = np.kron(np.eye(-(-ticks // size)), left)
+    return np.asarray(whole[:ticks])

@@ -1,0 +1,134 @@
+"""Neighbouring data for replays: the worst pairs that the sensitivity search finds, and random ones by hypothesis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import cycle, islice
+from typing import Any
+
+from evercount._arrays import FloatArray
+from evercount.audit.program import Data
+from evercount.audit.replay import Pair
+from evercount.audit.sensitivity import audit_sensitivity
+from evercount.audit.universes import Universe
+from evercount.errors import MissingExtra
+from evercount.privacy import Budget
+from evercount.queries.base import Query
+
+SEARCHED = 4000
+"""Pairs that the sensitivity search tries."""
+CHANGED = "changed user"
+
+
+def worst_pairs(
+    query: Query, budget: Budget, ticks: int, right: FloatArray, events: Universe, searched: int = SEARCHED
+) -> list[Pair]:
+    """The pairs that the sensitivity search finds worst, for R and for Σ(P² + N²), as data of the budget's unit."""
+    report = audit_sensitivity(query, right, budget.adjacency, ticks, events, budget=searched)
+    found = [finding.pair for finding in report.findings] + [report.pair]
+    pairs = []
+    for pair in found:
+        if pair is not None:
+            one, other = (tuple(as_events(tick) for tick in data) for data in pair)
+            if budget.unit == "event":
+                pairs.append((one, other))
+            else:
+                pairs += [as_user(one, other, budget, spread) for spread in (False, True)]
+    return [pair for number, pair in enumerate(pairs) if pair not in pairs[:number]]
+
+
+def as_events(tick: Any) -> tuple[Any, ...]:
+    """A tick as the sensitivity search hands it over, as its single events; a number stands for so many ones."""
+    return (1,) * tick if isinstance(tick, int) else tuple(tick)
+
+
+def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pair:
+    """The pair with a user in place of the changed event, with twice the allowed number of events.
+
+    They come in the tick of the changed event, or in turn in it and all later ones (`spread`). The program must drop
+    the excess. Everybody else is a user with one event.
+    """
+    first = next(tick for tick, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+    gone, came = _removed(one[first], other[first]), _removed(other[first], one[first])
+    common = (*one[:first], _removed(one[first], gone), *one[first + 1 :])
+    places = list(islice(cycle(range(first, len(one) if spread else first + 1)), 2 * budget.max_events))
+
+    def side(own: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        for number, tick in enumerate(common):
+            others = ((f"user {number} {place}", event) for place, event in enumerate(tick))
+            yield (*others, *((CHANGED, event) for event in own * places.count(number)))
+
+    return tuple(side(gone)), tuple(side(came if budget.adjacency == "replace" else ()))
+
+
+def _removed(longer: tuple[Any, ...], shorter: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The events of `longer` that `shorter` lacks."""
+    left = list(shorter)
+    gone = []
+    for event in longer:
+        if event in left:
+            left.remove(event)
+        else:
+            gone.append(event)
+    return tuple(gone)
+
+
+def neighbours(events: Universe, budget: Budget, ticks: int, per_tick: int = 3) -> Any:
+    """A hypothesis strategy of neighbouring data over this universe, for the budget's adjacency and unit.
+
+    Args:
+        events: the legal events.
+        budget: names adjacency, unit and the largest number of events of a user.
+        ticks: ticks of the data.
+        per_tick: most events in a tick, where a tick may hold several.
+
+    Raises:
+        MissingExtra: if hypothesis is not installed.
+    """
+    try:
+        from hypothesis import strategies as st
+    except ImportError as error:
+        raise MissingExtra("random neighbours", "audit") from error
+
+    number = st.integers(0, ticks - 1)
+    most = 1 if budget.unit == "event" else budget.max_events + 3  # of a user, more than the cap allows
+
+    @st.composite
+    def pairs(draw: Any) -> Pair:
+        # the changed events first and the others around them: then hypothesis can drop the others one by one
+        event = st.sampled_from(events.events)
+        changed = draw(st.lists(event, min_size=1, max_size=most, unique=events.distinct))
+        instead = [draw(st.sampled_from(_alternatives(item, events, budget))) for item in changed]
+        others = draw(st.lists(event, max_size=ticks * per_tick, unique=events.distinct))
+        if events.distinct:
+            others = [item for item in others if item not in changed]
+        if not events.merge:
+            others, changed, instead = others[: ticks - 1], changed[:1], instead[:1]
+            others += [events.events[0]] * (ticks - 1 - len(others))
+            at = draw(number)
+            places = [tick for tick in range(ticks) if tick != at] + [at]
+        else:
+            places = [draw(number) for _ in others + changed]
+        own = [False] * len(others) + [True] * len(changed)
+        sides = ([(item,) for item in others + changed], [*((item,) for item in others), *instead])
+        order = sorted(range(len(places)), key=lambda place: (places[place], draw(st.booleans())))
+
+        def ticks_of(steps: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+            for tick in range(ticks):
+                items = [(place, item) for place in order if places[place] == tick for item in steps[place]]
+                if budget.unit == "event":
+                    yield tuple(item for _, item in items)
+                else:
+                    yield tuple((CHANGED if own[place] else f"user {place}", item) for place, item in items)
+
+        return tuple(ticks_of(sides[0])), tuple(ticks_of(sides[1]))
+
+    return pairs()
+
+
+def _alternatives(event: Any, events: Universe, budget: Budget) -> list[tuple[Any, ...]]:
+    """What may stand in place of an event. A user's replaced events stay events: the cap counts them."""
+    found = events.alternatives(event, budget.adjacency)
+    if budget.adjacency == "replace" and budget.unit == "user":
+        found = [step for step in found if len(step) == 1 and step[0] in events.events]
+    return found or [(event,)]

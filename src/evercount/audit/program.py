@@ -1,0 +1,135 @@
+"""The adapter between the audit and any program that publishes noisy sums: events and a secret in, releases out.
+
+An adapter says three things: how to run the program on given events with a given secret, what the program promises,
+and what its noise looks like according to its own public documents. The audit trusts the first, and tests the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from evercount._arrays import FloatArray
+from evercount.errors import ParameterError
+from evercount.noise import Secret
+from evercount.privacy import Budget
+
+Data = tuple[tuple[Any, ...], ...]
+"""Ticks of events. Where users are protected, an event is a pair (user, event)."""
+
+RANGE_TOLERANCE = 1e-7
+"""Relative: a difference of releases farther than this from the range of L cannot be hidden by any noise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """What readers of a program see.
+
+    Args:
+        ticks: the tick whose noise each row carries. A tick that is published twice has two rows.
+        labels: the columns. Every column has noise of its own, with the covariance of the claim.
+        values: noisy numbers before post-processing, shape (rows, labels).
+        facts: everything else that readers see, as a value that can be compared: times, error bars, lists of keys.
+    """
+
+    ticks: tuple[int, ...]
+    labels: tuple[str, ...]
+    values: FloatArray
+    facts: Any = ()
+
+    def __post_init__(self) -> None:
+        if self.values.shape != (len(self.ticks), len(self.labels)):
+            raise ParameterError(
+                f"published values have the shape {self.values.shape}, but there are {len(self.ticks)} rows and "
+                f"{len(self.labels)} labels"
+            )
+
+    def same_structure(self, other: Published) -> bool:
+        """Whether the two differ in nothing but the noisy numbers."""
+        return (self.ticks, self.labels, self.facts) == (other.ticks, other.labels, other.facts)
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """What a program promises, in public numbers.
+
+    Noise of tick t is row t of `left` times independent numbers: normals of std `sigma`, or, for pure privacy, Laplace
+    numbers of which a change by one unit costs `cost` of ε. `limit` is the promised μ (Gaussian) or ε (pure).
+
+    >>> import numpy as np
+    >>> claim = Claim(Budget(1.0, 1e-6), np.eye(2), sigma=5.0)
+    >>> round(claim.spent((1, 2), np.array([[0.0], [1.0]])), 3)
+    0.2
+    """
+
+    budget: Budget
+    left: FloatArray
+    sigma: float | None = None
+    cost: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.sigma is None) == (self.cost is None):
+            raise ParameterError("a claim has either sigma (Gaussian noise) or cost (Laplace noise), not both")
+        if self.budget.pure != (self.sigma is None):
+            raise ParameterError("a budget with delta=0 goes with Laplace noise, any other with Gaussian noise")
+
+    @property
+    def pure(self) -> bool:
+        """Whether the promise is one of pure privacy."""
+        return self.sigma is None
+
+    @property
+    def limit(self) -> float:
+        """The most that two neighbours may be apart: ε for pure promises, else μ."""
+        return self.budget.epsilon if self.pure else self.budget.mu
+
+    def spent(self, ticks: tuple[int, ...], difference: FloatArray) -> float:
+        """What releases spend whose noisy numbers differ by `difference` (rows × labels) under the same noise.
+
+        Gaussian noise: μ = √(Dᵀ(LLᵀ)⁻¹D)/σ, added up over labels as squares. Laplace noise: min Σ cost·|u| over
+        L·u = D, added up over labels. Infinite where no noise can explain the difference.
+
+        **Guarantee.** For Gaussian noise the two laws of the joint release are exactly μ-Gaussian-DP apart; for Laplace
+        noise no log-ratio of their probabilities exceeds the result (on a lattice: where the cheapest shift is a
+        lattice vector). Proof: `replay.proof.md`. Test:
+        tests/audit/test_replay.py::test_spent_is_what_dense_formulas_say.
+        """
+        rows = self.left[np.asarray(ticks, dtype=np.int64) - 1]
+        parts = []
+        for column in np.asarray(difference, dtype=np.float64).T:
+            if not np.any(column):
+                continue
+            parts.append(self._least_cost(rows, column) if self.pure else self._least_norm(rows, column))
+        if not parts:
+            return 0.0
+        return float(np.sum(parts)) if self.pure else float(np.linalg.norm(parts))
+
+    def _least_norm(self, rows: FloatArray, column: FloatArray) -> float:
+        """Length of the shortest shift of the normals that makes the difference, over σ."""
+        assert self.sigma is not None
+        shift = np.linalg.lstsq(rows, column, rcond=1e-12)[0]
+        if np.linalg.norm(rows @ shift - column) > RANGE_TOLERANCE * np.linalg.norm(column):
+            return float("inf")
+        return float(np.linalg.norm(shift)) / self.sigma
+
+    def _least_cost(self, rows: FloatArray, column: FloatArray) -> float:
+        """The cheapest shift of the Laplace numbers that makes the difference, by linear programming."""
+        from scipy.optimize import linprog
+
+        assert self.cost is not None
+        found = linprog(np.full(2 * rows.shape[1], self.cost), A_eq=np.hstack([rows, -rows]), b_eq=column)
+        return float(found.fun) if found.success and found.fun is not None else float("inf")
+
+
+class Program(Protocol):
+    """A program under audit. `run` must be a function of its two arguments."""
+
+    name: str
+
+    def claim(self, ticks: int) -> Claim:
+        """What the program promises about its first `ticks` ticks."""
+
+    def run(self, data: Data, secret: Secret) -> Published:
+        """What the program publishes for these events; InputError where it refuses them."""

@@ -1,0 +1,208 @@
+"""Replay: a program run twice with one secret on neighbouring data, and what the difference of its releases spends.
+
+Noise is a function of (secret, declaration, tick, cell). So it cancels in the difference of two runs, and what is left
+is exactly what the program reveals about the change: D = y(x) − y(x′). `Claim.spent` turns D into μ or ε.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evercount.audit.program import Data, Program
+from evercount.errors import InputError, MissingExtra
+from evercount.noise import Secret
+
+TOLERANCE = 1e-9
+"""Relative: a promise counts as broken only beyond what rounding can explain."""
+
+Pair = tuple[Data, Data]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one pair of neighbours spends beside the promise, both as μ (Gaussian) or as ε (pure).
+
+    `reason` says why where it is not the size of the difference.
+    """
+
+    spent: float
+    limit: float
+    pair: Pair
+    reason: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """Spent over promised."""
+        return self.spent / self.limit
+
+    @property
+    def holds(self) -> bool:
+        """Whether the promise covers this pair."""
+        return self.spent <= self.limit * (1 + TOLERANCE)
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """The worst pair of a replay. `pairs` were compared; others were refused by the program."""
+
+    program: str
+    measure: str
+    worst: Finding | None
+    pairs: int
+    refused: int
+
+    @property
+    def holds(self) -> bool:
+        """True unless some pair broke the promise."""
+        return self.worst is None or self.worst.holds
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-serialisable."""
+        worst = self.worst
+        return {
+            "program": self.program,
+            "measure": self.measure,
+            "holds": self.holds,
+            "spent": None if worst is None or not np.isfinite(worst.spent) else worst.spent,
+            "claimed": None if worst is None else worst.limit,
+            "reason": "" if worst is None else worst.reason,
+            "pair": None if worst is None else [repr(data) for data in worst.pair],
+            "pairs": self.pairs,
+            "refused": self.refused,
+        }
+
+    def summary(self) -> str:
+        """A few lines for people."""
+        if self.worst is None:
+            return f"{self.program}: no pair of neighbours was accepted ({self.refused} were refused)"
+        found = self.worst
+        line = (
+            f"{self.program}: spent {self.measure} {found.spent:.6g}, claimed {found.limit:.6g} "
+            f"(ratio {found.ratio:.4f}; {self.pairs} pairs of neighbours, {self.refused} refused)"
+        )
+        if self.holds:
+            return f"{line}\n  the promise holds for all of them"
+        why = f": {found.reason}" if found.reason else ""
+        return f"{line}\n  THE PROMISE IS BROKEN{why}\n  data     : {found.pair[0]}\n  neighbour: {found.pair[1]}"
+
+
+def compare(program: Program, pair: Pair, secret: Secret) -> Finding:
+    """What one pair of neighbours spends.
+
+    Raises:
+        InputError: if the program refuses one of the two.
+    """
+    one, other = (program.run(data, secret) for data in pair)
+    claim = program.claim(max(map(len, pair)))
+    if not one.same_structure(other):
+        return Finding(float("inf"), claim.limit, pair, "the releases differ in more than noisy numbers")
+    spent = claim.spent(one.ticks, one.values - other.values)
+    reason = "" if np.isfinite(spent) else "noise of the claimed covariance cannot hide the difference"
+    return Finding(spent, claim.limit, pair, reason)
+
+
+def check_repeats(program: Program, data: Data, secret: Secret) -> Finding | None:
+    """A finding if the program publishes something else when it runs again with the same secret on the same data."""
+    one, other = (program.run(data, secret) for _ in range(2))
+    if one.same_structure(other) and np.array_equal(one.values, other.values):
+        return None
+    reason = "two runs with one secret on the same data differ: noise is not a function of the secret"
+    return Finding(float("inf"), program.claim(len(data)).limit, (data, data), reason)
+
+
+def replay(
+    program: Program, pairs: Iterable[Pair], secret: Secret, progress: Callable[[int], None] | None = None
+) -> ReplayReport:
+    """Compare all these pairs of neighbours under one secret.
+
+    Args:
+        program: the program under audit.
+        pairs: neighbouring data under the adjacency and the unit of the program's promise.
+        secret: the secret of all runs.
+        progress: called with the number of pairs done.
+
+    Returns:
+        The worst pair beside the promise.
+
+    **Guarantee.** A report that does not hold is a proof: its pair, replayed, breaks the promise as the claim states
+    it. One that holds says that no pair *tried* breaks it, provided that the noise has the claimed law (`audit
+    mechanism` tests that). Proof: `replay.proof.md`. Test:
+    tests/audit/test_replay.py::test_a_broken_promise_is_made_small.
+    """
+    worst: Finding | None = None
+    count = refused = 0
+    for pair in pairs:
+        try:
+            if count == 0:
+                worst = check_repeats(program, pair[0], secret)
+            found = compare(program, pair, secret)
+        except InputError:
+            refused += 1
+            continue
+        count += 1
+        if worst is None or found.spent > worst.spent:
+            worst = found
+        if progress is not None:
+            progress(count)
+    return _report(program, worst, count, refused)
+
+
+def search(program: Program, strategy: Any, secret: Secret, examples: int = 100) -> ReplayReport:
+    """Compare random neighbours drawn by a hypothesis strategy; a pair that breaks the promise is made small.
+
+    Args:
+        program: the program under audit.
+        strategy: a hypothesis strategy of pairs, such as `random_pairs.neighbours(...)`.
+        secret: the secret of all runs.
+        examples: the number of pairs to draw.
+    """
+    try:
+        from hypothesis import HealthCheck, assume, given, settings, target
+    except ImportError as error:
+        raise MissingExtra("random neighbours", "audit") from error
+    seen: dict[str, Any] = {"worst": None, "pairs": 0, "refused": 0}
+
+    @settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    @given(strategy)
+    def attack(pair: Pair) -> None:
+        try:
+            found = compare(program, pair, secret)
+        except InputError:
+            seen["refused"] += 1
+            assume(False)
+        seen["pairs"] += 1
+        if seen["worst"] is None or found.spent > seen["worst"].spent:
+            seen["worst"] = found
+        if not found.holds:
+            raise _Broken(found)
+        target(found.ratio)
+
+    try:
+        attack()
+    except _Broken as broken:
+        seen["worst"] = broken.finding  # hypothesis raises the smallest one that it has
+    return _report(program, seen["worst"], seen["pairs"], seen["refused"])
+
+
+class _Broken(AssertionError):
+    """Carries a finding through hypothesis."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__("the promise is broken")
+        self.finding = finding
+
+
+def _report(program: Program, worst: Finding | None, pairs: int, refused: int) -> ReplayReport:
+    pure = worst is not None and program.claim(max(map(len, worst.pair))).pure
+    return ReplayReport(program.name, "epsilon" if pure else "mu", worst, pairs, refused)

@@ -1,0 +1,176 @@
+"""The attack has power where the promise is spent, never exceeds it beyond confidence, and its bounds hold."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from evercount import Budget, Count, Histogram, Secret, Sum
+from evercount.audit.attack import attack, clopper_pearson, lowest_bits
+from evercount.audit.laplace_law import exact_epsilon, first_law, law_distance
+from evercount.audit.library_door import LibraryProgram
+from evercount.audit.mechanism_grid import QUERIES, TICKS, all_cases, chart, hardest_pairs, run_case
+from evercount.audit.program import Claim, Published
+from evercount.cli import app
+from evercount.errors import ParameterError
+from evercount.factorizations import FACTORIZATIONS
+from evercount.queries import QUERIES as KNOWN
+from evercount.queries.base import Query
+
+SECRET = Secret.from_hex("0c" * 32)
+FINE = Sum(0, 1, 2.0**-6)
+"""A count on a fine grid: rounding of the noise to the grid takes nothing from the attack."""
+
+
+def attacked(query: Query, budget: Budget, name: str | None, runs: int, noise: str = "exact") -> Any:
+    horizon = None if name in ("unbounded", "pure-hybrid") else TICKS
+    program = LibraryProgram(query, budget, horizon, name, noise=noise)
+    pair = hardest_pairs(program, query, budget, TICKS, SECRET)[0]
+    return attack(program, pair, runs, SECRET, low_bits=noise == "exact")
+
+
+@pytest.mark.parametrize("noise", ["exact", "insecure-float"])
+@pytest.mark.parametrize("name", ["balanced", "binary-tree", "identity"])
+def test_attack_comes_within_a_tenth_of_the_promise(name: str, noise: str) -> None:
+    """S is attained, so a good attack reaches the claim, and no attack gets beyond it."""
+    report = attacked(FINE, Budget(3.0, 0.01), name, 1500, noise)
+    assert report.holds, report.summary()
+    assert report.possible == pytest.approx(report.claimed, rel=1e-6)
+    assert abs(report.attacked / report.claimed - 1) < 0.1, report.summary()
+    assert report.low <= report.claimed <= report.high
+    assert report.resolved
+
+
+def test_float_noise_deserves_its_name() -> None:
+    """The same attack with the lowest bits breaks insecure-float noise, and does not break exact noise."""
+    for noise, broken in (("insecure-float", True), ("exact", False)):
+        program = LibraryProgram(FINE, Budget(3.0, 0.01), TICKS, "binary-tree", noise=noise)
+        pair = hardest_pairs(program, FINE, program.budget, TICKS, SECRET)[0]
+        report = attack(program, pair, 600, SECRET)
+        assert report.holds != broken, report.summary()
+        assert (report.statistic == "low bits") == broken
+
+
+def test_attack_on_pure_noise_comes_within_a_tenth() -> None:
+    report = attacked(Count(), Budget(1.0, 0.0), "pure-binary", 8000)
+    assert report.holds, report.summary()
+    assert report.measure == "epsilon"
+    assert report.possible == pytest.approx(1.0, rel=1e-6)
+    assert abs(report.attacked - 1) < 0.1, report.summary()
+    assert 0.5 < report.proved <= 1
+
+
+@pytest.mark.parametrize("name", FACTORIZATIONS)
+def test_no_factorization_is_beaten(name: str) -> None:
+    report = attacked(Histogram(2), Budget(3.0, 0.01, adjacency="replace"), name, 300)
+    assert report.holds, report.summary()
+
+
+class Coin:
+    """A mechanism with a known answer: one number, N(count, σ²), rounded to a fine lattice."""
+
+    name = "coin"
+
+    def __init__(self, sigma: float, stated: float) -> None:
+        self.sigma, self.stated = sigma, stated
+
+    def claim(self, ticks: int) -> Claim:
+        return Claim(Budget.from_mu(1 / self.stated, 1e-3), np.eye(1), sigma=self.stated)
+
+    def run(self, data: Any, secret: Secret) -> Published:
+        drawn = np.random.default_rng(int(secret.hex(), 16)).standard_normal()
+        value = round((len(data[0]) + self.sigma * drawn) * 2**20) / 2**20
+        return Published((1,), ("count",), np.asarray([[value]]))
+
+
+def test_bounds_cover_at_their_confidence() -> None:
+    """Of 200 attacks at confidence 0.9 on a mechanism that spends its promise exactly, few prove more than it."""
+    pair = (((1,),), ((),))
+    beaten = interval = 0
+    for number in range(200):
+        report = attack(Coin(1.0, 1.0), pair, 100, SECRET.derive(f"coverage {number}"), 0.9)
+        beaten += report.proved > report.claimed
+        interval += not report.low <= 1.0 <= report.high
+    assert beaten <= 200 * 0.1 + 3 * math.sqrt(200 * 0.09)
+    assert interval <= 200 * 0.2 + 4 * math.sqrt(200 * 0.16)
+    # and the negative control: noise 2.5 times too small is proved in nearly all of them
+    caught = sum(attack(Coin(0.4, 1.0), pair, 100, SECRET.derive(f"control {n}"), 0.9).proved > 1.0 for n in range(20))
+    assert caught >= 19
+
+
+def test_clopper_pearson_is_what_the_binomial_says() -> None:
+    from scipy.stats import binom
+
+    for hits, runs in ((0, 50), (3, 50), (25, 50), (50, 50)):
+        low, high = clopper_pearson(hits, runs, 0.99)
+        assert low == 0 or binom.sf(hits - 1, runs, low) == pytest.approx(0.01)
+        assert high == 1 or binom.cdf(hits, runs, high) == pytest.approx(0.01)
+
+
+def test_lowest_bits() -> None:
+    values = np.array([1.0, 0.1, -6.0, 2.0**-1000, 2.0**60 + 2.0**10, 0.0])
+    assert lowest_bits(values).tolist() == [0, -55, 1, -1000, 10, 1024]
+
+
+def test_exact_law_of_the_first_ticks() -> None:
+    """By enumeration of nodes: the first tick of a tree of two levels spends one level, two ticks both."""
+    program = LibraryProgram(Count(), Budget(1.0, 0.0), 2, "pure-binary")
+    claim = program.claim(2)
+    law, radius = first_law(claim, 1)
+    assert law.sum() == pytest.approx(1, abs=1e-10)
+    q = math.exp(-claim.cost)
+    assert law[radius + 3] == pytest.approx((1 - q) / (1 + q) * q**3)
+    assert exact_epsilon(claim, 1, np.array([1.0])) == pytest.approx(0.5, rel=1e-6)
+    assert exact_epsilon(claim, 2, np.array([1.0, 1.0])) == pytest.approx(1.0, rel=1e-6)
+    assert exact_epsilon(claim, 2, np.array([0.0, 1.0])) == pytest.approx(0.5, rel=1e-6)
+    with pytest.raises(ParameterError, match="whole numbers"):
+        first_law(LibraryProgram(Count(), Budget(1.0, 1e-6), 2).claim(2), 1)
+
+
+@pytest.mark.parametrize("name", ["pure-tree", "pure-binary"])
+def test_pure_streams_follow_the_exact_law(name: str) -> None:
+    program = LibraryProgram(Count(), Budget(2.0, 0.0), TICKS, name)
+    data = ((),) * TICKS
+    noise = np.stack([program.run(data, SECRET.derive(f"law {n}")).values[:2, 0] for n in range(1500)])
+    distance, p = law_distance(program.claim(TICKS), noise)
+    assert p > 1e-4, distance
+    # negative controls: noise of another size, and noise of the right size that is not Laplace
+    assert law_distance(program.claim(TICKS), np.rint(noise * 1.4))[1] < 1e-6
+    normal = np.random.default_rng(3).normal(size=noise.shape) * noise.std(axis=0)
+    assert law_distance(program.claim(TICKS), np.rint(normal))[1] < 1e-6
+
+
+def test_every_query_is_in_the_table() -> None:
+    assert {query.name for query in QUERIES} == set(KNOWN) - {"prefix"}
+    cases = list(all_cases((Count(),)))
+    assert {case.noise for case in cases} == {"exact", "insecure-float"}
+    assert {case.adjacency for case in cases} == {"add-remove", "replace"}
+    assert {case.factorization for case in cases} >= set(FACTORIZATIONS) | {"pure-tree", "pure-hybrid"}
+
+
+def test_table_and_chart(tmp_path: Any) -> None:
+    cases = [case for case in all_cases((Count(),)) if case.factorization in ("identity", "pure-binary")][:3]
+    reports = [run_case(case, 60, SECRET) for case in cases]
+    assert all(report.holds for report in reports)
+    chart(reports, tmp_path / "chart.png")
+    assert (tmp_path / "chart.png").stat().st_size > 5000
+
+
+def test_command() -> None:
+    runner = CliRunner()
+    done = runner.invoke(app, ["audit", "mechanism", "count", "-f", "identity", "--runs", "60", "--json"])
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["holds"]
+    assert report["claimed"] == pytest.approx(Budget(3.0, 0.01).mu)
+    done = runner.invoke(app, ["audit", "replay", "histogram", "-p", "keys=2", "--examples", "5"])
+    assert done.exit_code == 0, done.output
+    assert "the promise holds" in done.stdout
+    done = runner.invoke(app, ["audit", "replay", "--program", "planted:TwoVersionsOfATick", "--ticks", "4"])
+    assert done.exit_code == 1, done.output
+    assert "THE PROMISE IS BROKEN" in done.stdout

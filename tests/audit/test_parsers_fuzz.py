@@ -1,0 +1,200 @@
+"""Fuzz of everything that reads foreign bytes: only typed errors come out, and nothing is changed by a refusal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from evercount import Budget, Count, Histogram, Secret, SparseCount, Stream
+from evercount.declare.columns import Columns
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import Schedule, parse_instant, parse_tick, parse_time, zone_named
+from evercount.engine.snapshot_format import pack, unpack
+from evercount.errors import EvercountError, MessageRejected, SnapshotError
+from evercount.files.release_run import Job, release_file
+from evercount.files.run_state import State
+from evercount.local.collection_plan import LocalPlan
+from evercount.local.messages import size, unpack_many
+from evercount.local.messages import unpack as unpack_message
+from evercount.service.read_events import read_batch
+from evercount.service.run_server import read_declarations
+
+QUIET = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck), derandomize=True)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+STREAM = Stream(Histogram(("a", "b")), Budget(1.0, 1e-6), 8, secret=Secret.from_hex("0e" * 32))
+STREAM.step(["a"])
+PURE = Stream(Count(), Budget(1.0, 0.0), 8, secret=Secret.from_hex("0e" * 32))
+PURE.step(2)
+SPARSE = SparseCount(1.0, 64, secret=Secret.from_hex("0e" * 32))
+SPARSE.step(1)
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths to everything inside nested JSON."""
+    found = [path] if path else []
+    if isinstance(value, dict):
+        for key in value:
+            found += leaves(value[key], (*path, key))
+    elif isinstance(value, list):
+        for number, item in enumerate(value[:4]):
+            found += leaves(item, (*path, number))
+    return found
+
+
+def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    """A deep copy with one place changed."""
+    made = json.loads(json.dumps(value))
+    inside = made
+    for part in path[:-1]:
+        inside = inside[part]
+    inside[path[-1]] = new
+    return made
+
+
+@QUIET
+@given(st.binary(max_size=300))
+def test_bytes_that_are_no_snapshot(blob: bytes) -> None:
+    for reader in (Stream.restore, SparseCount.restore, State.load):
+        with pytest.raises(SnapshotError):
+            reader(blob)
+
+
+@QUIET
+@given(st.data())
+def test_snapshots_with_a_good_checksum_and_one_wrong_entry(data: st.DataObject) -> None:
+    """Whoever writes a snapshot can write its checksum, too: every entry is checked, or taken as it is."""
+    original: Any = data.draw(st.sampled_from([STREAM, PURE, SPARSE]))
+    content = unpack(original.snapshot())
+    path = data.draw(st.sampled_from(leaves(content)))
+    new = data.draw(JSON)
+    try:
+        blob = pack(changed(content, path, new))
+    except ValueError:
+        return
+    try:
+        restored = type(original).restore(blob)
+    except SnapshotError:
+        return
+    assert isinstance(restored, type(original))
+
+
+@QUIET
+@given(st.sampled_from(["totals", "memory", "highest"]), st.integers(0, 3), st.sampled_from(["<i8", "<f8", "<i2"]))
+def test_snapshots_with_other_arrays(name: str, length: int, kind: str) -> None:
+    content = unpack(STREAM.snapshot())
+    content[name] = np.zeros(length, kind)
+    try:
+        Stream.restore(pack(content))
+    except SnapshotError:
+        return
+    assert name == "highest" or length == 2
+
+
+@QUIET
+@given(JSON)
+def test_declarations(data: Any) -> None:
+    for table in (data, {"name": "a", "query": data, "budget": {"epsilon": 1, "delta": 1e-6}}):
+        try:
+            made = StreamDeclaration.from_dict(table)
+        except EvercountError:
+            continue
+        assert StreamDeclaration.from_dict(made.to_dict()).canonical() == made.canonical()
+
+
+@QUIET
+@given(st.sampled_from(["query", "budget", "tick", "start", "horizon", "late", "public", "postprocess"]), JSON)
+def test_declarations_with_one_wrong_field(field: str, value: Any) -> None:
+    table = {"name": "a", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-6}, field: value}
+    try:
+        StreamDeclaration.from_dict(table)
+    except EvercountError:
+        return
+
+
+@QUIET
+@given(st.text(max_size=200) | st.binary(max_size=200))
+def test_toml(tmp_path_factory: pytest.TempPathFactory, text: str | bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "streams.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+    try:
+        read_declarations(path)
+    except EvercountError:
+        return
+
+
+@QUIET
+@given(st.text(max_size=30) | JSON)
+def test_clocks(text: Any) -> None:
+    zone = zone_named("Europe/Vienna")
+    readers: list[Any] = [parse_tick, lambda t: parse_time(t, zone, "time"), lambda t: parse_instant(t, zone, "time")]
+    if isinstance(text, str):  # options of a command are texts
+        readers += [lambda t: Schedule.of(t, "2026-01-01T00:00:00Z", "UTC"), lambda t: Schedule.of("1h", t, "UTC")]
+        readers.append(lambda t: Schedule.of("1h", "2026-01-01T00:00:00Z", t))
+    for reader in readers:
+        try:
+            reader(text)
+        except EvercountError:
+            continue
+
+
+@QUIET
+@given(st.binary(max_size=100) | JSON.map(lambda value: json.dumps(value).encode()), st.booleans())
+def test_bodies_of_requests(body: bytes, ndjson: bool) -> None:
+    for query in (Count(), Histogram(("a", "b"))):
+        for unit in ({}, {"unit": "user", "max_events": 2}):
+            declaration = StreamDeclaration("a", query, Budget(1.0, 1e-6, **unit))  # type: ignore[arg-type]
+            try:
+                batch = read_batch(declaration, body, ndjson=ndjson)
+            except EvercountError:
+                continue
+            assert batch.row is not None
+            assert batch.row.shape == (query.cells,)
+
+
+@QUIET
+@given(st.data())
+def test_messages_of_clients(data: st.DataObject) -> None:
+    plan = LocalPlan(1.0, 1e-6, 400)
+    head = data.draw(st.sampled_from([plan.header, b"", b"eL"]))
+    rest = data.draw(st.binary(max_size=size(plan)))
+    if data.draw(st.booleans()):
+        rest = rest.ljust(size(plan) - len(head), b"\0")
+    message = head + rest
+    entries, rejected = unpack_many(plan, [message, None, message])
+    try:
+        alone = unpack_message(plan, message)
+    except MessageRejected:
+        assert (len(entries), rejected) == (0, 3)
+        return
+    assert (len(entries), rejected) == (2, 1)
+    assert np.array_equal(entries[0], alone)
+
+
+@settings(QUIET, max_examples=40)
+@given(st.binary(max_size=120) | st.text(max_size=120).map(str.encode), st.booleans())
+def test_files_of_events(tmp_path_factory: pytest.TempPathFactory, body: bytes, header: bool) -> None:
+    """A file that cannot be read publishes nothing and leaves no state behind."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    file, out = folder / "events.csv", folder / "out.csv"
+    file.write_bytes((b"time,key\n" if header else b"") + body)
+    schedule = Schedule.of("1h", "2026-01-01T00:00:00Z")
+    query, columns = Histogram(["a", "b"]), Columns("time", "key")
+    declaration = StreamDeclaration("fuzz", query, Budget(1.0, 1e-6), schedule, columns=columns)
+    job = Job(str(file), declaration, str(out), schedule.start_of(4))
+    try:
+        release_file(job)
+    except EvercountError:
+        assert not out.exists()
+        assert not Path(f"{out}.state").exists()
+        return
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 1 + 3 * 2
