@@ -7,22 +7,19 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from evercount.cli.release_command import release
+from evercount.cli import app
 from evercount.files import release_run
 
 pytest.importorskip("duckdb")
-APP = typer.Typer()
-APP.command()(release)
 TWIN = unicodedata.normalize("NFD", "café")
 KEYS = {"steers the display": "\u202eevil", "decomposed": TWIN, "invisible": "a\u200bb"}
 
 
 def run(end: str) -> tuple[int, str]:
     options = "--time time --key place --keys keys.txt --epsilon 1 --delta 1e-9 --every 1h --start 2026-01-01T00:00Z"
-    done = CliRunner().invoke(APP, ["events.csv", *options.split(), "--out", "out.csv", "--end", end])
+    done = CliRunner().invoke(app, ["release", "events.csv", *options.split(), "--out", "out.csv", "--end", end])
     return done.exit_code, done.stderr
 
 
@@ -34,7 +31,7 @@ def test_keys_of_new_streams_obey_and_old_streams_go_on(
     Path("keys.txt").write_text(f"café\n{KEYS[name]}\n", "utf-8")
     Path("events.csv").write_text(f"time,place\n2026-01-01T00:10Z,{KEYS[name]}\n2026-01-01T01:10Z,café\n", "utf-8")
     code, told = run("2026-01-01T01:00Z")
-    assert code == 1
+    assert code == 2
     assert "--keys: the key" in told
     assert KEYS[name] not in told, "shown escaped"
     assert not Path("out.csv").exists()

@@ -162,6 +162,16 @@ def test_users_keep_their_first_events(tmp_path: Path, form: str) -> None:
     assert {**one.users, **two.users} == dict(seen)
 
 
+def test_a_cap_that_cuts_through_events_of_one_moment(tmp_path: Path) -> None:
+    """Five rows of one user at one time, two of them count: the first two rows, whatever they say."""
+    keys = ["south", "north", "north", "south", "north"]
+    rows = [{"ts": "2026-01-01T01:00:00", "region": key, "user": "u"} for key in keys]
+    spec = declared(CLOCK, "ts", "histogram", "region", KEYS, user="user", max_events=2)
+    got = counted(write(tmp_path, rows, "csv"), spec, tmp_path / "s")
+    assert got.totals.rows(2, 3).tolist() == [[1, 1, 0, 0]]
+    assert dict(got.users) == {"u": 2}
+
+
 def test_neighbouring_files(tmp_path: Path) -> None:
     """Without one row: one cell of one tick differs by one. Without one user: at most max_events units differ."""
     rows = rows_of(120)

@@ -465,3 +465,13 @@ def test_blocks_of_both_lengths_make_the_same_state() -> None:
     assert np.abs(long - np.concatenate(rows)).max() < 1e-13
     assert np.abs(one.sum(axis=0) - state.sum(axis=0)).max() < 1e-15
     assert hashlib.sha256(one.tobytes()).digest() != hashlib.sha256(state.tobytes()).digest()
+
+
+@pytest.mark.parametrize("horizon", [4100, 4196, 4300, 4500])
+def test_horizons_whose_sums_over_many_blocks_would_not_be_exact(horizon: int) -> None:
+    """There fewer blocks are carried at a time; the numbers are those of any other split."""
+    engine = SquareRoot(horizon)
+    at_once = ExactStream(engine, 7.5, 1, SECRET).take(horizon)
+    pieces = ExactStream(engine, 7.5, 1, SECRET)
+    parts = [pieces.take(size) for size in (1, 40, 700, horizon - 741)]
+    assert np.concatenate(parts).tolist() == at_once.tolist()

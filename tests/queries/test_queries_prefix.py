@@ -180,10 +180,10 @@ def test_no_name_is_resolved_but_those_of_registered_encoders(encoders: dict[str
     table = {"name": "x", "query": {"name": "prefix", "parameters": parameters}}
     with pytest.raises(ParameterError, match="no encoder is registered"):
         StreamDeclaration.from_dict({**table, "budget": {"epsilon": 1, "delta": 1e-9}})
-    data, arrays = unpack(Stream(PrefixQuery(Holder.encode, 1, {"add-remove": 1}), Budget(1.0, 1e-9), 8).snapshot())
+    data = unpack(Stream(PrefixQuery(Holder.encode, 1, {"add-remove": 1}), Budget(1.0, 1e-9), 8).snapshot())
     data["query"]["parameters"]["encode"] = name
     with pytest.raises(SnapshotError, match="no encoder is registered"):
-        Stream.restore(pack(data, arrays))
+        Stream.restore(pack(data))
     assert "this" not in sys.modules
 
 
@@ -192,7 +192,7 @@ def test_snapshots_that_name_a_path_are_restored_once_that_function_is_registere
     stream = Stream(EVENS, Budget(1.0, 1e-9), 8)
     stream.step([1, 2])
     blob = stream.snapshot()
-    assert unpack(blob)[0]["query"]["parameters"]["encode"] == "test_queries_prefix:parity"
+    assert unpack(blob)["query"]["parameters"]["encode"] == "test_queries_prefix:parity"
     with pytest.raises(SnapshotError, match="register_encoder"):
         Stream.restore(blob)
     register_encoder("any name", parity)

@@ -95,8 +95,10 @@ class StreamDeclaration:
             )
         if not isinstance(self.description, str) or len(self.description) > LONGEST_DESCRIPTION:
             raise ParameterError(f"description must be a text of at most {LONGEST_DESCRIPTION} characters")
-        for line in filter(None, self.description.split("\n")):
-            check_public_text("description:", line)
+        lines = self.description.split("\n")
+        for line in lines if len(lines) == 1 else map(str.strip, lines):  # lines may be indented
+            if line:
+                check_public_text("description:", line)
         if self.horizon is not None and (
             isinstance(self.horizon, bool)
             or not isinstance(self.horizon, int)

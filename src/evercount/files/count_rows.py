@@ -164,8 +164,9 @@ def _capped(
         "FROM event LEFT JOIN past USING (who) WHERE place > 0 GROUP BY who"
     )
     connection.execute(
-        "CREATE TEMP TABLE last_event AS SELECT who, max(us) AS us, max_by(n, us) AS n FROM (SELECT who, us, n, "
-        "row_number() OVER (PARTITION BY who ORDER BY us, n) AS turn, seen FROM event JOIN person USING (who) "
+        "CREATE TEMP TABLE last_event AS SELECT who, max_by(us, turn) AS us, max_by(n, turn) AS n "
+        "FROM (SELECT who, us, n, row_number() OVER (PARTITION BY who ORDER BY us, n) AS turn, seen "
+        "FROM event JOIN person USING (who) "
         f"WHERE place > 0 AND events + seen > {most} AND seen < {most}) WHERE turn + seen <= {most} GROUP BY who"
     )
     found = connection.execute(

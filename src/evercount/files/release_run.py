@@ -161,7 +161,7 @@ def _settled(job: Job, state: State | None) -> Job:
             )
         if columns_of(declaration).key is not None:
             for key in declaration.query.row_keys[0]:
-                check_public_text("the key", key)
+                check_public_text("--keys: the key", key)
         return job
     known = StreamDeclaration.from_dict(state.declaration, stored=True)
     if not job.zone_given:

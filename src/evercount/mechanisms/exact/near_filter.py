@@ -51,6 +51,8 @@ class Tables:
     """The matrices of one block length, and sums of their entries."""
 
     size: int
+    most: int
+    """Blocks that are carried through at a time."""
     output: Slices
     """[G C]: what inputs and buffers add to the ticks of a block, (size, size + d)."""
     feed: Slices
@@ -69,8 +71,20 @@ class Tables:
 
 @lru_cache(maxsize=64)
 def tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow: bool) -> Tables:
+    """The matrices for as many blocks at a time as sums of slices stay exact for; one block always does."""
+    most = MOST_BLOCKS if size == LONG else 1
+    while True:
+        try:
+            return _tables(roots, tops, size, narrow, most)
+        except AssertionError:  # `check_exact`: sums over so many blocks would pass 2^53
+            if most == 1:
+                raise
+            most //= 2
+
+
+def _tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow: bool, most: int) -> Tables:
     """The matrices from the dyadic 1 − root and 1 − top, each entry within 2^−94 of the exact value."""
-    one, d, most = 1 << BITS, len(roots), MOST_BLOCKS if size == LONG else 1
+    one, d = 1 << BITS, len(roots)
     response, readout, feed, decay = [one] + [0] * (size - 1), [], [], []
     reach, memory, gains = [], [], []
     for root, weight, shift in poles(roots, tops):
@@ -118,7 +132,7 @@ def tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow:
         own += 2 * product_error(links, past + 1, top) + BUFFER * (2.0**-76 if narrow else 2.0**-100) + 2.0**-76
         drift += reach[i] * own
         buffer_error += gains[i] * memory[i] * own
-    return Tables(size, output, fed, chain, responses, readouts, drift * 1.01, buffer_error * 1.01)
+    return Tables(size, most, output, fed, chain, responses, readouts, drift * 1.01, buffer_error * 1.01)
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,8 +249,9 @@ class NearFilter:
 
     def _carry(self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals) -> Iterator[_Carried]:
         """What is carried from block to block, for up to MOST_BLOCKS blocks at a time."""
-        for begin in range(0, blocks, MOST_BLOCKS):
-            count, first = min(MOST_BLOCKS, blocks - begin), begin * size
+        most = self._tables[size].most
+        for begin in range(0, blocks, most):
+            count, first = min(most, blocks - begin), begin * size
             part = self._carry_once(state, start + first, size, count, normals[first : first + count * size])
             yield part
             state = part.after
