@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from evercount import Budget, Count, Histogram, Secret, SparseCount, Stream
 from evercount.declare.columns import Columns
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.declaration import StreamDeclaration, read_declarations
 from evercount.declare.schedule import Schedule, parse_instant, parse_tick, parse_time, zone_named
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import EvercountError, MessageRejected, SnapshotError
@@ -23,7 +23,6 @@ from evercount.local.collection_plan import LocalPlan
 from evercount.local.messages import size, unpack_many
 from evercount.local.messages import unpack as unpack_message
 from evercount.service.read_events import read_batch
-from evercount.service.run_server import read_declarations
 
 QUIET = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck), derandomize=True)
 JSON = st.recursive(

@@ -27,12 +27,15 @@ from evercount.queries import (
     Count,
     Cuts,
     DegreeHistogram,
+    DegreeSequence,
     Edges,
     Episodes,
     HighDegree,
     Histogram,
     KStars,
     Matching,
+    MinCut,
+    MinDegree,
     Query,
     SpanningForest,
     Substrings,
@@ -65,8 +68,11 @@ QUERIES: tuple[Query, ...] = (
     SpanningForest(3, max_weight=2),
     Components(3),
     Matching(3),
+    MinDegree(3),
+    MinCut(3),
+    DegreeSequence(3),
 )
-"""One small case of every query that can be built by name, but for users' own prefix queries."""
+"""One small case of every query by name, but for windows of other queries and users' own prefix queries."""
 
 
 @dataclass(frozen=True)
