@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from evercount.factorizations.laplace_trees import PureFactorization, pure_factorization
+from evercount.factorizations.laplace_base import PureFactorization
+from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.local import LocalClient, LocalPlan, LocalServer, simulate
 from evercount.local.genprot import GenProtClient, GenProtPlan
 from evercount.local.messages import pack

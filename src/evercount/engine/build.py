@@ -7,9 +7,12 @@ from typing import Any
 
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import Factorization, factorization
-from evercount.factorizations.laplace_trees import pure_factorization, window_tree
+from evercount.factorizations.laplace_bridge import UNITS, Bridge
+from evercount.factorizations.laplace_choice import pure_factorization
+from evercount.factorizations.laplace_trees import window_tree
 from evercount.mechanisms import Noise, build_noise
 from evercount.mechanisms.laplace_noise import build_pure_for
+from evercount.mechanisms.laplace_rates import unit_rate
 from evercount.privacy import Budget
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.graphs.graph_query import GraphQuery
@@ -18,16 +21,21 @@ from evercount.queries.window import Window
 POSTPROCESSES = ("nonnegative", "integer", "monotone")
 
 
-def choose_engine(
-    query: Query, horizon: int | None, name: str | None, pure: bool = False
-) -> tuple[Query, Factorization]:
+def choose_engine(query: Query, budget: Budget, horizon: int | None, name: str | None) -> tuple[Query, Factorization]:
     """The query with its way of counting settled, and the factorisation that it runs on."""
+    pure = budget.pure
     if isinstance(query, Window):
         if name is not None:
             raise ParameterError("a Window chooses its own factorisation; choose its method instead")
         query = query.resolved(horizon, pure)
         return query, window_tree(query.width, horizon) if pure else query.engine(horizon)
-    return query, pure_factorization(name, horizon) if pure else factorization(name, horizon)
+    if not pure:
+        return query, factorization(name, horizon)
+    tree = pure_factorization(name, horizon)
+    if isinstance(tree, Bridge):
+        l1 = query.l1_sensitivity(budget.adjacency) * budget.max_events
+        return query, tree.for_rate(unit_rate(budget.epsilon, l1, query.grid, UNITS) * UNITS)
+    return query, tree
 
 
 def sensitivity_on(engine: Factorization, query: Query, adjacency: Adjacency) -> float:

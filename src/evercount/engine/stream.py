@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
+from evercount.engine.best import settle_best
 from evercount.engine.build import check_fit, check_postprocess, choose_engine, make_noise
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Release, Releases
@@ -49,6 +50,10 @@ class Stream:
     noise this holds on a real computer (`mechanisms/exact/exact_noise.proof.md`); with noise="insecure-float" it holds
     for real-number arithmetic only. Tests: tests/engine/test_stream_privacy.py.
 
+    With δ = 0 the noise is Laplace on a tree (`mechanisms/laplace_noise.proof.md`). `factorization="best"` takes the
+    mechanism of least worst std, and a pure one may be named for any δ: both keep the promise, and a stream that runs
+    on a pure mechanism has a budget with δ = 0.
+
     `postprocess` may name "nonnegative", "integer" and "monotone": applied to what is published, never revising the
     past. A stream is for one thread at a time.
     """
@@ -72,11 +77,13 @@ class Stream:
         if noise not in NOISES:
             raise UnknownName("noise", noise, NOISES)
         self.horizon = check_horizon(horizon, unbounded=True)
-        self.query, self.factorization = choose_engine(query, self.horizon, factorization, budget.pure)
-        self.budget = budget
+        self.budget, factorization = settle_best(query, budget, self.horizon, factorization)
+        self.query, self.factorization = choose_engine(query, self.budget, self.horizon, factorization)
         self.postprocess = check_postprocess(postprocess)
-        check_fit(self.query, budget, self.postprocess)
-        self._noise = make_noise(noise, self.query, self.factorization, budget, self.horizon, seed=seed, secret=secret)
+        check_fit(self.query, self.budget, self.postprocess)
+        self._noise = make_noise(
+            noise, self.query, self.factorization, self.budget, self.horizon, seed=seed, secret=secret
+        )
         self._errors = ErrorModel(self.query, self.factorization, self.sigma, self._noise.stream.rounded)
         self._tick = 0
         self._totals = np.zeros(self.query.cells, np.int64)
@@ -421,7 +428,7 @@ class Stream:
         stream.horizon = data["horizon"]
         stream.budget = Budget.from_dict(data["budget"])
         name = None if isinstance(query, Window) else data["factorization"]
-        _, stream.factorization = choose_engine(query, stream.horizon, name, stream.budget.pure)
+        _, stream.factorization = choose_engine(query, stream.budget, stream.horizon, name)
         stream.postprocess = check_postprocess(data["postprocess"])
         if data["noise"]["name"] not in NOISES:
             raise UnknownName("noise", data["noise"]["name"], NOISES)

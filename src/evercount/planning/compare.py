@@ -12,19 +12,15 @@ import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.bounds import nuclear_lower
+from evercount.bounds.laplace_tails import simultaneous_radius
 from evercount.engine.build import choose_engine, make_noise
 from evercount.engine.error_model import ErrorModel, interval_factor
 from evercount.errors import ParameterError
 from evercount.factorizations import ENDLESS, FACTORIZATIONS, BinaryTree, Honaker, check_horizon, tick_grid
 from evercount.factorizations.base import LARGEST_HORIZON
-from evercount.factorizations.laplace_trees import (
-    PURE,
-    PURE_ENDLESS,
-    DigitTree,
-    HybridTree,
-    PureFactorization,
-    WindowTree,
-)
+from evercount.factorizations.laplace_base import PureFactorization
+from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
+from evercount.factorizations.laplace_trees import DigitTree, HybridTree, WindowTree
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.privacy.budget import Calibration
@@ -196,8 +192,6 @@ def plan(
         worst_tick, worst = largest(partial(_largest_output, model), suspects, std)
         std = std[np.searchsorted(suspects, shown)]
         late = float(std[grid > span // 2].min())
-        single = interval_factor(0.95, (), 1, model.pure)
-        every = interval_factor(1 - beta, ("monotone",), span * query.outputs, model.pure)
         rows.append(
             Row(
                 name=label,
@@ -206,8 +200,8 @@ def plan(
                 worst_std=worst,
                 least_std=late,
                 worst_tick=worst_tick,
-                interval95=_half_width(model, worst_tick, single),
-                simultaneous=max(float((every * spread + slack).max()), _half_width(model, worst_tick, every)),
+                interval95=_half_width(model, worst_tick),
+                simultaneous=_simultaneous(model, span, beta, spread, slack, worst_tick),
                 ratio_to_lower_bound=worst / floor if floor == floor else math.nan,
                 state_bytes=state,
                 numeric_delta=reserved,
@@ -273,10 +267,25 @@ def _largest_output(model: ErrorModel, ticks: IntArray) -> FloatArray:
     return np.asarray(model.std(ticks).max(axis=1))
 
 
-def _half_width(model: ErrorModel, tick: int, factor: float) -> float:
-    """The half-width of an interval of the output that has the largest, as a stream states it."""
+def _half_width(model: ErrorModel, tick: int, factor: float | None = None) -> float:
+    """The half-width of an interval of the output that has the largest, as a stream states it; 95 % by default."""
+    if factor is None:
+        factor = interval_factor(0.95, (), 1, *model.equal_numbers(np.asarray([tick])))
     _, spread, slack = model.errors([tick])
     return float((factor * spread + slack).max())
+
+
+def _simultaneous(
+    model: ErrorModel, span: int, beta: float, spread: FloatArray, slack: FloatArray, worst_tick: int
+) -> float:
+    """The half-width that holds for all ticks and outputs together; `spread` and `slack` at the ticks looked at."""
+    outputs, tree = model.query.outputs, model.factorization
+    running = _running_sums(model.query, np.arange(1, 3)) or isinstance(tree, WindowTree)
+    if isinstance(tree, PureFactorization) and running:
+        norm = float(np.max(model.query.output_norms())) * model.query.grid
+        return norm * simultaneous_radius(tree, model.full_rate, beta, span, outputs)
+    every = interval_factor(1 - beta, ("monotone",), span * outputs, 1 if model.pure else None)
+    return max(float((every * spread + slack).max()), _half_width(model, worst_tick, every))
 
 
 def _candidates(
@@ -311,7 +320,7 @@ def _candidates(
 
 def _model(query: Query, name: str | None, budget: Budget, horizon: int | None) -> tuple[ErrorModel, float, int]:
     """(error model with exact noise, numeric δ, bytes of streaming state per cell)."""
-    _, engine = choose_engine(query, horizon, name, budget.pure)
+    _, engine = choose_engine(query, budget, horizon, name)
     nothing = Secret.from_hex("00" * 32)  # a plan draws nothing from it
     noise = make_noise("exact", query, engine, budget, horizon, secret=nothing)
     return ErrorModel(query, engine, noise.sigma, noise.stream.rounded), noise.numeric_delta, engine.state_bytes

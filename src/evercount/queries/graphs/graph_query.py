@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from math import isqrt
 from operator import index
 from typing import Any, ClassVar, Literal, cast, get_args
 
@@ -75,6 +76,19 @@ class Reach:
             bound = 2 * (up + down) ** 2
         if self.ceiling is not None:
             bound = min(bound, 2 * self.ceiling**2)
+        return self.cells * bound
+
+    def absolute(self, adjacency: Adjacency, projected: Reach | None = None) -> int:
+        """Bound on Σ (P + N) over these cells; see ``graphs.proof.md``, section 10."""
+        bound = self.up + self.down
+        if projected is not None:
+            bound += 2 * (projected.up + projected.down)
+        if adjacency == "replace":
+            bound *= 2
+            if self.swap is not None and projected is None:
+                bound = min(bound, isqrt(2 * self.swap))
+        if self.ceiling is not None:
+            bound = min(bound, 2 * self.ceiling)
         return self.cells * bound
 
 
@@ -183,6 +197,19 @@ class GraphQuery(Query):
             return float(sum(part.squared(adjacency) for part in parts))
         inserted = self.reach("insert")
         return float(sum(part.squared(adjacency, edge) for part, edge in zip(parts, inserted, strict=True)))
+
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """See `Query`.
+
+        **Guarantee.** Σ_cells (P + N) is at most this for the neighbours of the class. Proof: ``graphs.proof.md``,
+        section 10. Test: tests/queries/test_l1_sensitivity.py::test_no_graph_neighbours_beat_the_claim.
+        """
+        check_name("adjacency", adjacency, get_args(Adjacency))
+        parts = self.reach(self.stream)
+        if not self.enforce_degree or self.stream == "delete":
+            return float(sum(part.absolute(adjacency) for part in parts))
+        inserted = self.reach("insert")
+        return float(sum(part.absolute(adjacency, edge) for part, edge in zip(parts, inserted, strict=True)))
 
     @property
     def degree_bound(self) -> int:
