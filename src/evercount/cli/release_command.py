@@ -71,7 +71,7 @@ def release(
         str, typer.Option(help="Number of ticks, or none (without end).", rich_help_panel=PRIVACY)
     ] = "none",
     factorization: Annotated[
-        str | None, typer.Option(help="How noise is correlated (default: the best).", rich_help_panel=PRIVACY)
+        str | None, typer.Option(help="How noise is correlated, or best: the least error.", rich_help_panel=PRIVACY)
     ] = None,
     new_noise_stream: Annotated[
         bool,

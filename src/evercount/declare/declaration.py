@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Literal, get_args
 
+from evercount.engine.best import settle_best
 from evercount.engine.build import check_postprocess
 from evercount.engine.stream import Stream
 from evercount.errors import ParameterError, TooLarge, UnknownName
@@ -28,7 +29,19 @@ SHORTEST_TICK = Fraction(1, 100)
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 TICK = re.compile(r"([1-9][0-9]{0,5})(ms|s|m|h|d)")
-FIELDS = ("name", "description", "query", "budget", "tick", "start", "horizon", "late", "public", "postprocess")
+FIELDS = (
+    "name",
+    "description",
+    "query",
+    "budget",
+    "tick",
+    "start",
+    "horizon",
+    "late",
+    "public",
+    "postprocess",
+    "factorization",
+)
 
 
 def parse_tick(text: Any) -> Fraction | None:
@@ -77,6 +90,8 @@ class Declaration:
     """A declared stream. Immutable: another budget, query or clock is another stream.
 
     `start` is None where the declaration leaves it open; the store then starts the stream when it is declared.
+    `factorization` is None for the default. The name "best" is settled here: the budget is then the one that the
+    mechanism of least error keeps, with δ = 0 where that is a pure one, and a ledger is asked for that.
     """
 
     name: str
@@ -89,6 +104,7 @@ class Declaration:
     late: Late = "drop"
     public: bool = False
     postprocess: tuple[str, ...] = ()
+    factorization: str | None = None
     seconds: Fraction | None = field(init=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
@@ -114,6 +130,13 @@ class Declaration:
             raise ParameterError(f"public must be true or false, got {self.public!r:.80}")
         if max(self.query.cells, self.query.outputs) > MOST_CELLS:
             raise TooLarge(f"a declared stream has at most {MOST_CELLS} cells; this query has {self.query.cells}")
+        if not (self.factorization is None or isinstance(self.factorization, str)):
+            raise ParameterError(
+                f"factorization must be a name, or null for the default, got {self.factorization!r:.80}"
+            )
+        kept, name = settle_best(self.query, self.budget, self.horizon, self.factorization)
+        object.__setattr__(self, "budget", kept)
+        object.__setattr__(self, "factorization", name)
 
     @classmethod
     def from_dict(cls, data: Any) -> Declaration:
@@ -150,11 +173,12 @@ class Declaration:
             late=table.get("late", "drop"),
             public=table.get("public", False),
             postprocess=check_postprocess(postprocess),
+            factorization=table.get("factorization"),
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The inverse of `from_dict`, with every default written out."""
-        return {
+        """The inverse of `from_dict`, with every default written out (but a default factorisation)."""
+        data = {
             "name": self.name,
             "description": self.description,
             "query": {"name": self.query.name, "parameters": self.query.parameters()},
@@ -166,6 +190,7 @@ class Declaration:
             "public": self.public,
             "postprocess": list(self.postprocess),
         }
+        return data if self.factorization is None else {**data, "factorization": self.factorization}
 
     def canonical(self) -> str:
         """One text for one declaration."""
@@ -185,6 +210,7 @@ class Declaration:
             self.query,
             self.budget,
             horizon=self.horizon,
+            factorization=self.factorization,
             noise=noise,
             secret=secret,
             seed=seed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from evercount.reproduce import (
     attack_items,
     baseline_items,
+    bridge_items,
     counting_items,
     honaker_items,
     norm_items,
@@ -27,5 +28,6 @@ ITEMS: dict[str, Item] = {
         norm_items.CONSTANTS,
         baseline_items.SMOOTHNESS,
         baseline_items.SPARSE,
+        bridge_items.BRIDGES,
     )
 }
