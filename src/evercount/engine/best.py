@@ -69,7 +69,7 @@ def default_name(budget: Budget, horizon: int | None) -> str:
     """The mechanism that a new stream of this budget runs on."""
     if budget.pure:
         return PURE_ENDLESS[0] if horizon is None else PURE[0]
-    return "unbounded" if horizon is None else "balanced"
+    return "anytime" if horizon is None else "balanced"
 
 
 def worst_std(query: Query, budget: Budget, horizon: int | None) -> float:

@@ -9,28 +9,29 @@ from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations.base import Factorization, State, check_horizon, tick_grid
 from evercount.factorizations.identity import Identity
 from evercount.factorizations.optimal import Optimal
-from evercount.factorizations.row_weighted import Balanced, Normalized, Unbounded
+from evercount.factorizations.row_weighted import Anytime, Balanced, Normalized, Unbounded
 from evercount.factorizations.square_root import SquareRoot
 from evercount.factorizations.trees import BinaryTree, Honaker, HonakerOffline
 
 FACTORIZATIONS: dict[str, type[Factorization]] = {
-    kind.name: kind for kind in (Balanced, Unbounded, Normalized, SquareRoot, BinaryTree, Honaker, Identity, Optimal)
+    kind.name: kind
+    for kind in (Balanced, Anytime, Unbounded, Normalized, SquareRoot, BinaryTree, Honaker, Identity, Optimal)
 }
 """Every factorisation that a stream can run, by the name that users type."""
 
-ENDLESS = ("unbounded", "identity")
+ENDLESS = ("anytime", "unbounded", "identity")
 """Those that run without a horizon."""
 
 
 def factorization(name: str | None, horizon: int | None) -> Factorization:
-    """The factorisation of that name; None chooses `balanced` for a known horizon and `unbounded` without one."""
+    """The factorisation of that name; None chooses `balanced` for a known horizon and `anytime` without one."""
     if name is None:
-        name = "unbounded" if horizon is None else "balanced"
+        name = "anytime" if horizon is None else "balanced"
     if name not in FACTORIZATIONS:
         raise UnknownName("factorization", name, FACTORIZATIONS)
     if horizon is None and name not in ENDLESS:
         raise ParameterError(
-            f"{name!r} needs a known horizon; without one use factorization='unbounded' (or give a horizon)"
+            f"{name!r} needs a known horizon; without one use factorization='anytime' (or give a horizon)"
         )
     build = cast(Callable[[int | None], Factorization], FACTORIZATIONS[name])
     return build(check_horizon(horizon, unbounded=True))
@@ -39,6 +40,7 @@ def factorization(name: str | None, horizon: int | None) -> Factorization:
 __all__ = [
     "ENDLESS",
     "FACTORIZATIONS",
+    "Anytime",
     "Balanced",
     "BinaryTree",
     "Factorization",

@@ -40,7 +40,7 @@ def check_horizon(horizon: Any, *, unbounded: bool = False) -> int | None:
     if horizon is None:
         if unbounded:
             return None
-        raise ParameterError("this factorisation needs a known horizon; use factorization='unbounded' for horizon=None")
+        raise ParameterError("this factorisation needs a known horizon; use factorization='anytime' for horizon=None")
     if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer):
         raise ParameterError(f"horizon must be a whole number of ticks (or None), got {horizon!r}")
     if not 1 <= horizon <= LARGEST_HORIZON:

@@ -163,7 +163,7 @@ class SparsePlan:
                 return gaussian_radius(self.counter_epsilon, self.delta, self.segments, beta)
             return pure_radius(self.counter_epsilon, self.segments, beta)[0]
         if self.delta > 0:
-            engine = factorization(None, None)
+            engine = factorization("unbounded", None)
             noise = build_noise(
                 "insecure-float",
                 engine,
@@ -314,7 +314,7 @@ def make_counter(plan: SparsePlan, secret: Secret, dumped: dict[str, Any] | None
         )
     return build_noise(
         "exact",
-        factorization(None, plan.segments),
+        factorization("unbounded" if plan.segments is None else None, plan.segments),
         cells=1,
         grid=1.0,
         squared_sensitivity=1.0,
