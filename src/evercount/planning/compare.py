@@ -209,7 +209,12 @@ def plan(
     rows = []
     even = np.unique(np.linspace(1, span, 512).astype(np.int64))
     for label, asked, name, own in _candidates(query, budget, horizon, names):
-        model, reserved, state = _model(asked, name, own, horizon)
+        try:
+            model, reserved, state = _model(asked, name, own, horizon)
+        except ParameterError:
+            if names is not None or own.pure == budget.pure:
+                raise
+            continue  # a pure mechanism that nobody asked for, and that cannot serve this budget
         shown = _folded(grid, asked.restart)
         suspects = np.unique(np.concatenate([shown, _suspects(model, span)]))
         std, spread, slack = (part.max(axis=1) for part in model.errors(suspects))
