@@ -20,7 +20,7 @@ SMALL, LARGE = Budget(0.5, 1e-10), Budget(0.5, 1e-3)
 
 @pytest.mark.parametrize(("budget", "name"), [(SMALL, "bridge"), (LARGE, "balanced")])
 def test_best_has_the_least_worst_std_and_says_what_it_keeps(budget: Budget, name: str) -> None:
-    stream = Stream(Count(), budget, 2**12, "best", secret=SECRET)
+    stream = Stream(Count(), budget, 2**12, "best", secret=SECRET.derive(name))
     assert stream.factorization.name == name
     assert stream.budget.delta == (0.0 if name == "bridge" else budget.delta)
     assert stream.budget.epsilon == budget.epsilon
@@ -28,14 +28,17 @@ def test_best_has_the_least_worst_std_and_says_what_it_keeps(budget: Budget, nam
     assert found.best["worst tick"] == name == found.rows[0].name
     stds = stream.std(np.arange(1, 2**12 + 1))
     assert float(stds.max()) == pytest.approx(found.rows[0].worst_std, rel=1e-3)
-    restored = Stream.restore(stream.snapshot())
+    blob = stream.snapshot()
+    stream.close()
+    restored = Stream.restore(blob)
     assert restored.budget == stream.budget
-    assert restored.step(3).value == Stream(Count(), budget, 2**12, name, secret=SECRET).step(3).value
+    named = Stream(Count(), budget, 2**12, name, secret=SECRET.derive(name), replay=True)
+    assert restored.step(3).value == named.step(3).value
 
 
 def test_a_pure_stream_is_accounted_as_one() -> None:
     """A ledger is asked for ε with δ = 0: as a Gaussian stream it would be charged too little."""
-    stream = Stream(Count(), SMALL, 2**12, "best", secret=SECRET)
+    stream = Stream(Count(), SMALL, 2**12, "best", secret=SECRET.derive("accounted"))
     assert stream.budget.pure
     ledger = Ledger(Budget(1.0, 1e-9))
     ledger.spend("one", stream.budget)
@@ -77,7 +80,7 @@ def test_a_declaration_settles_best_once() -> None:
     assert again == declared
     assert declared.build(secret=SECRET).factorization.name == "bridge"
     plain = StreamDeclaration.from_dict({**table, "factorization": None})
-    assert "factorization" not in plain.to_dict()
+    assert plain.to_dict()["factorization"] is None
     assert plain.budget.delta == 1e-10
     with pytest.raises(ParameterError, match="factorization must be"):
         StreamDeclaration.from_dict({**table, "factorization": 3})

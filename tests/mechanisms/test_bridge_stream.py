@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from evercount import Budget, Stream
+from evercount.engine.snapshot_format import unpack
 from evercount.errors import HorizonReached, ParameterError, SnapshotError
-from evercount.factorizations.bridge_table import Design
+from evercount.factorizations.bridge_table import Design, design_for
 from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.mechanisms.bridge_noise import BridgeNoise, round_to_grid
+from evercount.mechanisms.declared_key import declaration_fingerprint
 from evercount.mechanisms.laplace_noise import MANY, PureStream, build_pure
 from evercount.mechanisms.laplace_rates import unit_rate
 from evercount.noise import Secret
@@ -200,8 +202,8 @@ def test_std_is_the_measured_one(epsilon: float) -> None:
     run = Stream(query, Budget(epsilon, 0.0), 40, secret=SECRET)
     stated = run.std(np.arange(1, 41))[:, 0]
     assert run.factorization.name == "bridge"
-    assert run._noise.stream.rounded == (epsilon < 4)
-    rows = run._noise.stream.take(40)
+    assert run._parameters.noise.stream.rounded == (epsilon < 4)
+    rows = run._parameters.noise.stream.take(40)
     spread = 6 * np.sqrt((rows**4).mean(axis=1) / stated**4 / 20_000)
     ratio = rows.var(axis=1) / stated**2
     assert (ratio - 1 < spread).all()
@@ -212,14 +214,32 @@ def test_std_is_the_measured_one(epsilon: float) -> None:
 
 
 def test_a_new_pure_stream_runs_on_the_bridge_and_restores() -> None:
-    whole = Stream(Count(), Budget(1.0, 0.0), 50, secret=SECRET).run([1, 0, 3] * 16)
+    whole = Stream(Count(), Budget(1.0, 0.0), 50, secret=SECRET, replay=True).run([1, 0, 3] * 16)
     steps = Stream(Count(), Budget(1.0, 0.0), 50, secret=SECRET)
     assert steps.factorization.name == "bridge"
     for number, events in enumerate([1, 0, 3] * 16):
         if number == 17:
-            steps = Stream.restore(steps.snapshot())
+            blob = steps.snapshot()
+            steps.close()
+            steps = Stream.restore(blob)
         assert steps.step(events).value == whole.values[number]
     assert "delta=0" in whole.guarantee
     assert steps.numeric_delta == 0
-    other = build_pure("exact", Bridge(50), cells=1, grid=1.0, l1=1.0, epsilon=1.0, secret=SECRET)
+    key = steps._parameters.noise.key
+    other = build_pure("exact", Bridge(50), cells=1, grid=1.0, l1=1.0, epsilon=1.0, secret=key)
     assert (other.stream.take(48)[:, 0] + np.cumsum([1, 0, 3] * 16) == whole.values).all()
+
+
+def test_the_key_of_a_bridge_belongs_to_its_declaration() -> None:
+    """Other declarations on one secret have other noise, and a second live stream of the same one is refused."""
+    secret = SECRET.derive("declared")
+    stream = Stream(Count(), Budget(1.0, 0.0), 50, secret=secret)
+    data = unpack(stream.snapshot())
+    assert data["noise"]["derivation"] == 2
+    assert secret.hex() not in str(data)
+    with pytest.raises(ParameterError, match="another stream with this secret"):
+        Stream(Count(), Budget(1.0, 0.0), 50, secret=secret)
+    other = Stream(Count(), Budget(1.0, 0.0), 51, secret=secret)
+    assert other._parameters.noise.key != stream._parameters.noise.key
+    forms = [Bridge(50), Bridge(50, whole=True), Bridge(50, design_for(64)), Bridge(51)]
+    assert len({declaration_fingerprint({}, form, 1.0) for form in forms}) == len(forms)

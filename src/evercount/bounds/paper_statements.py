@@ -51,6 +51,7 @@ def _statements() -> dict[str, Statement]:
         (norms.gamma_hat_integral_paper, "Proof of Theorem 3", "said to bound γ̂ from above; γ̂ is larger for every T"),
         (norms.mathias_lower, intro + ", equation of Mathias", ""),
         (norms.mathias_upper, intro + ", equation of Mathias", ""),
+        (norms.haagerup_upper, "–", ""),
         (norms.nuclear_lower, "–", ""),
         (
             norms.gap_to_mathias_paper,

@@ -262,7 +262,7 @@ class Anytime(Weighted):
 
     >>> engine = Anytime()
     >>> engine.row_norms([1, 10**3, 10**6]).round(2).tolist()
-    [1.37, 3.6, 6.05]
+    [1.37, 3.67, 6.13]
     """
 
     name = "anytime"

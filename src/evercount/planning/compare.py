@@ -147,8 +147,11 @@ class Plan:
     @property
     def best(self) -> dict[str, str]:
         """The mechanism of least error at the worst tick, on average, and for all ticks at once."""
-        measures = {"worst tick": "worst_std", "on average": "mean_std", "all ticks at once": "simultaneous"}
-        return {what: min(self.rows, key=lambda row: float(getattr(row, by))).name for what, by in measures.items()}
+        return {
+            "worst tick": min(self.rows, key=lambda row: row.worst_std).name,
+            "on average": min(self.rows, key=lambda row: row.mean_std).name,
+            "all ticks at once": min(self.rows, key=lambda row: row.simultaneous).name,
+        }
 
     def ledger_sentence(self) -> str:
         """What two such streams over the same events cost together, for each kind of noise in the plan."""

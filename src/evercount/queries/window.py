@@ -171,6 +171,7 @@ class WindowOf(WindowQuery):
     Guarantee. The encoder and so S are those of the query inside. Test:
     tests/queries/test_queries_window.py::test_windows_of_other_queries.
 
+    >>> from evercount import Sum
     >>> WindowOf(Sum(0, 4), 7).squared_sensitivity("add-remove")
     16.0
     """
