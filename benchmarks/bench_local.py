@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from evercount.factorizations.laplace_trees import PureFactorization, pure_factorization
+from evercount.factorizations.laplace_base import PureFactorization
+from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.local import LocalClient, LocalPlan, LocalServer, simulate
 from evercount.local.genprot import GenProtClient, GenProtPlan
 from evercount.local.messages import pack
@@ -23,6 +24,8 @@ CLIENT_TARGET = 50.0
 """µs from a value to its message at 128 buckets, the exact draw of its noise included."""
 SERVER_TARGET = 200_000.0
 """Messages per second, merged in batches, at 128 buckets."""
+BRIDGE_TARGET = 0.5
+"""µs for each cell and tick of a bridge with 1000 cells, the draws of its noise included."""
 
 EPSILON, DELTA, CLIENTS = 0.5, 1e-6, 65536  # 128 buckets
 
@@ -106,10 +109,13 @@ def run() -> list[dict[str, Any]]:
     draws = np.arange(10**5)
     value = _seconds(lambda: ExactLaplace(Secret.generate(), 0.1).draw(draws, 1), 5) / len(draws) * 1e9
     rows.append(_row("exact Laplace number", value, "ns", None, "in blocks of 10^5"))
-    for name in ("pure-binary", "pure-tree", "pure-hybrid"):
+    for name in ("bridge", "pure-binary", "pure-tree", "pure-hybrid"):
         tree = pure_factorization(name, None if name == "pure-hybrid" else 2**20)
         value = _seconds(partial(_pure_run, tree, secret), 3) / 10**5 * 1e9
         rows.append(_row(f"{name} tick", value, "ns", None, "one cell, runs of 10^5"))
+    many = PureStream(pure_factorization("bridge", 2**16), 1.0, 1.0, 1.0, 1000, secret)
+    value = _seconds(lambda: [many.take(1) for _ in range(512)], 5) / 512 / 1000 * 1e6
+    rows.append(_row("bridge, 1000 cells", value, "µs", BRIDGE_TARGET, "per cell and tick, tick by tick"))
     counts = [0] * 20_000
     value = _seconds(lambda: SparseCount(1.0, 2**20, 0.0, 1000, secret=secret).run(counts), 3) / len(counts) * 1e6
     rows.append(_row("sparse tick", value, "µs", None, "pure, runs of 20,000"))

@@ -12,7 +12,7 @@ from evercount import Budget, Secret, Stream, register_encoder
 from evercount.audit.universes import universe
 from evercount.errors import AlreadyReleased, EvercountError, HorizonReached, InputError, ParameterError
 from evercount.factorizations import ENDLESS, FACTORIZATIONS
-from evercount.factorizations.laplace_trees import PURE, PURE_ENDLESS
+from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
 from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, Query, build_query
 
 TICKS = 6
@@ -22,6 +22,8 @@ PURE_BUDGET = Budget(1.0, 0.0)
 
 @register_encoder("contract: even and odd")
 def even_and_odd(events: list[int]) -> list[int]:
+    if not isinstance(events, list):
+        raise InputError("events are a list")
     odd = sum(event % 2 for event in events)
     return [len(events) - odd, odd]
 

@@ -43,8 +43,8 @@ def test_joint_release_keeps_the_budget(name, kind):
         found, error = distance(noise, L, R, tick)
         distances.append(found)
         assert found <= BUDGET.mu * (1 + 4.5 * error / found), (name, tick)
-    # unbounded keeps room for an endless future, and Honaker's releases hide some of its nodes
-    if name not in ("unbounded", "honaker"):
+    # endless ones keep room for an endless future, and Honaker's releases hide some of its nodes
+    if name not in ("anytime", "unbounded", "honaker"):
         assert max(distances) >= 0.93 * BUDGET.mu, "the noise is not larger than the worst event needs"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evercount.errors import HorizonReached, ParameterError, TooLarge, UnknownName
-from evercount.factorizations import FACTORIZATIONS, HonakerOffline, Unbounded, factorization, optimal
+from evercount.factorizations import FACTORIZATIONS, Anytime, HonakerOffline, Unbounded, factorization, optimal
 from evercount.mechanisms.blas_threads import one_thread
 
 EVERY = [*FACTORIZATIONS.values(), HonakerOffline]
@@ -53,7 +53,7 @@ def test_norms_and_gram_matrix(kind, T):
     columns = np.linalg.norm(R, axis=0).max()
     assert columns <= f.column_norm
     # an endless factorisation is calibrated to a future that the first T ticks do not show
-    if kind is not Unbounded:
+    if kind not in (Anytime, Unbounded):
         assert columns >= f.column_norm * (1 - 1e-8)
     assert (R.T @ R).min() >= 0
     assert np.allclose(f.row_norms(np.arange(1, T + 1)), np.linalg.norm(L, axis=1), rtol=1e-11)
@@ -140,7 +140,7 @@ def test_bad_horizons_are_refused(kind, horizon):
 
 def test_factorizations_by_name():
     assert factorization(None, 8).name == "balanced"
-    assert factorization(None, None).name == "unbounded"
+    assert factorization(None, None).name == "anytime"
     with pytest.raises(UnknownName, match="Did you mean 'balanced'") as caught:
         factorization("ballanced", 8)
     assert caught.value.known == tuple(FACTORIZATIONS)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from evercount.errors import ParameterError, UnknownName
+from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.factorizations.laplace_trees import (
     BASES,
     DigitTree,
     HybridTree,
     best_base,
     leading_constant,
-    pure_factorization,
 )
 
 TREES = [
@@ -108,10 +108,19 @@ def test_hybrid_budget(binary: bool) -> None:
         assert tree.difference_norm(a, b) == pytest.approx(np.linalg.norm(left[b - 1] - first))
 
 
+@pytest.mark.parametrize(
+    ("horizon", "base", "balanced"), [(1, 3, True), (50, 3, True), (100, 2, False), (777, 13, True)]
+)
+def test_weights_are_counted_without_listing_ticks(horizon: int, base: int, balanced: bool) -> None:
+    tree = DigitTree(horizon, base, balanced)
+    counts = tree.weight_counts()
+    assert (counts == np.bincount(tree.weight(np.arange(1, horizon + 1)), minlength=len(counts))).all()
+
+
 def test_names() -> None:
     assert pure_factorization(None, None).name == "pure-hybrid"
     assert pure_factorization("pure-hybrid-binary", None).name == "pure-hybrid-binary"
-    assert pure_factorization(None, 1000).name == f"pure-tree-{best_base(1000)}"
+    assert pure_factorization("pure-tree", 1000).name == f"pure-tree-{best_base(1000)}"
     assert pure_factorization("pure-tree-19", 1000).name == "pure-tree-19"
     assert pure_factorization("pure-binary", 1000).levels == 10
     with pytest.raises(UnknownName):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from functools import partial
 
 import mpmath
 import numpy as np
@@ -12,7 +13,7 @@ from scipy import stats
 
 from evercount.errors import ParameterError
 from evercount.noise import Secret
-from evercount.noise.laplace_sampler import ExactLaplace, quantile, tail, variance
+from evercount.noise.laplace_sampler import ExactLaplace, ExactLaplaceRates, quantile, tail, variance
 
 SECRET = Secret.from_hex("5" * 64)
 
@@ -32,16 +33,16 @@ def test_forced_exact_path_gives_identical_numbers(rate: float) -> None:
 @pytest.mark.parametrize("rate", [0.3, 2.0, 0.01])
 def test_decisions_against_fifty_digits(rate: float) -> None:
     """u just below and just above t_k, for u of 192 bits: k and k − 1."""
-    source = ExactLaplace(SECRET, rate)
+    search = partial(ExactLaplace._search, rate=rate)
     with mpmath.workdps(90):
         for k in (1, 2, 7, 30):
             q = mpmath.exp(-mpmath.mpf(rate))
             edge = int(mpmath.floor(2 * q**k / (1 + q) * mpmath.mpf(2) ** 192))
-            assert source._search(edge - 1, 192, k) == k
-            assert source._search(edge + 1, 192, k) == k - 1
-            assert source._search(edge, 192, k) is None  # these bits do not tell
+            assert search(edge - 1, 192, k) == k
+            assert search(edge + 1, 192, k) == k - 1
+            assert search(edge, 192, k) is None  # these bits do not tell
             for guess in (0, k - 1, k + 3):
-                assert source._search(edge - 1, 192, guess) == k
+                assert search(edge - 1, 192, guess) == k
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.5, 2.0])
@@ -76,6 +77,43 @@ def test_known_answers() -> None:
 
 
 KNOWN = [-2, -1, 1, 3, 12, 9, -4, 25]
+
+
+class SlowRates(ExactLaplaceRates):
+    """Every decision goes the exact way."""
+
+    _slack = 1e12
+
+
+def test_a_rate_for_each_draw() -> None:
+    """Each draw is the number that `ExactLaplace` of that rate gives, in any order and by the exact way as well."""
+    rates = np.asarray([2.0**-30, 0.001, 0.3, 1.0, 7.5, 64.0] * 20)
+    draws = np.arange(len(rates))
+    table = ExactLaplaceRates(SECRET).draw_at(draws, rates, 3)
+    for rate in set(rates.tolist()):
+        here = rates == rate
+        assert (ExactLaplace(SECRET, rate).draw(draws[here], 3) == table[here]).all()
+    order = np.random.default_rng(0).permutation(len(rates))
+    assert (ExactLaplaceRates(SECRET).draw_at(draws[order], rates[order], 3) == table[order]).all()
+    assert (SlowRates(SECRET).draw_at(draws, rates, 2) == table[:, :2]).all()
+    for bad in (0.0, 65.0, math.nan):
+        with pytest.raises(ParameterError, match="rates"):
+            ExactLaplaceRates(SECRET).draw_at([0, 1], [1.0, bad], 1)
+    with pytest.raises(ParameterError, match="draw_at"):
+        ExactLaplaceRates(SECRET).draw([0], 1)
+    with pytest.raises(ParameterError):
+        ExactLaplaceRates("secret")  # type: ignore[arg-type]
+
+
+def test_numbers_of_different_rates_are_independent() -> None:
+    """Neighbouring draws with rates 0.1 and 0.3: no correlation in 100,000 pairs; one shared uniform would show 0.9."""
+    rates = np.tile([0.1, 0.3], 50_000)
+    x = ExactLaplaceRates(SECRET).draw_at(np.arange(100_000), rates, 1).reshape(-1, 2).astype(float)
+    assert abs(np.corrcoef(x.T)[0, 1]) < 5 / math.sqrt(50_000)
+    same = [ExactLaplace(SECRET, rate).draw(np.arange(1000), 1).ravel() for rate in (0.1, 0.3)]
+    assert np.corrcoef(same)[0, 1] > 0.9
+    for column, rate in enumerate((0.1, 0.3)):
+        assert x[:, column].var() == pytest.approx(variance(rate), rel=5 * math.sqrt(5 / 50_000))
 
 
 def test_variance_tail_and_quantile() -> None:

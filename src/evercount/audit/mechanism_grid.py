@@ -16,7 +16,7 @@ from evercount.audit.neighbour_pairs import worst_pairs
 from evercount.audit.replay import Pair, compare
 from evercount.errors import EvercountError, ParameterError
 from evercount.factorizations import FACTORIZATIONS
-from evercount.factorizations.laplace_trees import PURE, PURE_ENDLESS
+from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
 from evercount.mechanisms import NOISES
 from evercount.noise import Secret
 from evercount.plotting import new_axes, save

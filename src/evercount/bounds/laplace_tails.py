@@ -1,6 +1,13 @@
-"""Error bars of pure trees: exact quantiles of sums of Laplace numbers, in units of their std.
+"""Tails of sums of Laplace numbers, in one place: intervals, bounds for all ticks, plans and sparse counters.
 
-A normal quantile would be too small: a single Laplace number leaves ±1.96 std with probability 6.3 %, not 5 %.
+A normal quantile would be too small: a single Laplace number leaves ±1.96 std with probability 6.3 %, not 5 %. A sum of
+numbers with different scales has tails between those of a normal and of one Laplace number. Let V be its variance and m
+its largest scale: then n = ⌊V/(2m²)⌋ equal Laplace numbers of the same variance have tails at least as heavy, and those
+are known in closed form. For equal scales n is their number, and the tail is exact.
+
+That n numbers are enough is proved for the moment generating function (−Σ ln(1 − λ²s_i²) is convex in the s_i², so it
+is largest where they are as unequal as the largest one allows), and computed for the tails: see
+tests/bounds/test_laplace_tails.py::test_fewer_equal_numbers_have_heavier_tails.
 """
 
 from __future__ import annotations
@@ -9,15 +16,23 @@ import math
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
+from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
+from evercount.factorizations.laplace_base import PureFactorization
+from evercount.factorizations.laplace_trees import DigitTree, WindowTree
 
+ALL_TICKS = 1 << 20
+"""Bounds for all ticks look at each of them up to this many; beyond, all are taken to be as bad as the worst."""
 _NORMAL = 4096
 """Sums of more numbers are treated as this many: the quantile only falls with their number."""
+_GROUPS_PER_E = 1000
+"""Ticks whose stds agree to 0.1 % count as ticks of the larger std."""
 
 
-def laplace_tail(weight: int, x: float) -> float:
-    """P(|S| > x) for the sum S of so many independent Laplace numbers of scale 1.
+def laplace_tail(weight: int, x: npt.ArrayLike) -> FloatArray:
+    """P(|S| > x) for the sum S of `weight` independent Laplace numbers of scale 1.
 
     |S| is a gamma variable of shape weight − j with probability C(weight−1+j, j)/2^(weight−1+j), j = 0 … weight−1.
     """
@@ -26,7 +41,7 @@ def laplace_tail(weight: int, x: float) -> float:
     j = np.arange(weight)
     n = weight - 1 + j
     chance = np.exp(gammaln(n + 1) - gammaln(j + 1) - gammaln(weight) - n * math.log(2))
-    return float(chance @ gammaincc(weight - j, x))
+    return np.asarray(gammaincc(weight - j, np.asarray(x)[..., None]) @ chance)
 
 
 @lru_cache(maxsize=4096)
@@ -58,8 +73,86 @@ def continuous_std(std: float) -> float:
     return math.sqrt(2) / rate
 
 
-def laplace_factor(beta: float) -> float:
-    """A half width in stds that is enough for every pure tree, where β ≤ 0.2: ln(1/β)/√2 or the normal quantile."""
+@lru_cache(maxsize=4096)
+def laplace_factor(beta: float, weight: int = 1) -> float:
+    """A half width in stds that is enough for sums of at least `weight` equal Laplace numbers, where β ≤ 0.2."""
     from evercount.bounds import interval_quantile
 
-    return max(laplace_quantile(1, beta), interval_quantile(beta))
+    return max(laplace_quantile(weight, beta), interval_quantile(beta))
+
+
+def laplace_factors(beta: float, weights: IntArray) -> FloatArray:
+    """`laplace_factor` for each number of an array."""
+    distinct, where = np.unique(weights, return_inverse=True)
+    return np.asarray([laplace_factor(beta, int(weight)) for weight in distinct])[where].reshape(weights.shape)
+
+
+def equal_numbers(variance: FloatArray, largest: FloatArray) -> IntArray:
+    """n of the module's first paragraph, from continuous variances and largest scales."""
+    ratio = variance / (2 * np.maximum(largest, 1e-300) ** 2)
+    return np.asarray(np.clip(np.floor(ratio * (1 + 1e-9)), 1, _NORMAL), dtype=np.int64)
+
+
+def simultaneous_radius(tree: PureFactorization, rate: float, beta: float, ticks: int, outputs: int = 1) -> float:
+    """h with P(|noise| > h at any of the first `ticks` ticks, in any of `outputs` equal outputs) ≤ beta, in grid units.
+
+    A union bound over the tail of each tick, from its own coefficients, plus half a unit as the noise is discrete.
+    `rate` is that of a node that has all of ε.
+
+    Args:
+        tree: The mechanism.
+        rate: ε·grid/Δ₁.
+        beta: The chance that the bound may fail.
+        ticks: The number of ticks, from the first one on.
+        outputs: The number of published numbers at each tick.
+
+    Returns:
+        The half width of a band around the published numbers.
+
+    Example:
+        >>> from evercount.factorizations.laplace_choice import pure_factorization
+        >>> simultaneous_radius(pure_factorization("pure-binary", 8), 1.0, 0.05, 8) < 60
+        True
+    """
+    if not 0 < beta < 1:
+        raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
+    std, weight, count = _groups(tree, rate, ticks)
+    return _union_radius(std, weight, count * float(outputs), beta) + 0.5
+
+
+def _groups(tree: PureFactorization, rate: float, ticks: int) -> tuple[FloatArray, IntArray, FloatArray]:
+    """(std, equal numbers, number of ticks) of groups of ticks that together are all of them."""
+    if isinstance(tree, DigitTree) and not isinstance(tree, WindowTree):
+        part = tree if tree.horizon == ticks else DigitTree(ticks, tree.base, tree.balanced)
+        counts = part.weight_counts()
+        weight = np.flatnonzero(counts)
+        return math.sqrt(2) * tree.levels / rate * np.sqrt(weight), weight, counts[weight].astype(np.float64)
+    if ticks > ALL_TICKS and tree.horizon is not None:
+        _, variance, largest = tree.laplace_errors([tree.worst_row()[0]], rate)
+        return np.sqrt(variance), equal_numbers(variance, largest), np.asarray([float(ticks)])
+    at, each = np.arange(1, min(ticks, ALL_TICKS) + 1), np.ones(min(ticks, ALL_TICKS))
+    if ticks > ALL_TICKS:  # errors without a horizon only grow: the latest ticks stand for all
+        at = np.unique(np.linspace(ticks // 2, ticks, ALL_TICKS).astype(np.int64))
+        each = np.full(len(at), ticks / len(at))
+    _, variance, largest = tree.laplace_errors(at, rate)
+    size = np.ceil(np.log(variance) * (_GROUPS_PER_E / 2)).astype(np.int64)
+    key, where = np.unique(size * (2 * _NORMAL) + equal_numbers(variance, largest), return_inverse=True)
+    count = np.bincount(where, weights=each).astype(np.float64)
+    return np.exp(key // (2 * _NORMAL) / _GROUPS_PER_E), np.asarray(key % (2 * _NORMAL)), count
+
+
+def _union_radius(std: FloatArray, weight: IntArray, count: FloatArray, beta: float) -> float:
+    """The least h with Σ count·P(|S| > h) ≤ beta, S of these stds and numbers of equal Laplace numbers; rounded up."""
+    rows = [(int(w), std[weight == w], count[weight == w]) for w in np.unique(weight)]
+
+    def chance(h: float) -> float:
+        return sum(float(n @ laplace_tail(w, h / s * math.sqrt(2 * w))) for w, s, n in rows)
+
+    low = 0.0
+    high = float(std.max()) * laplace_quantile(1, min(beta / float(count.sum()), 0.5))
+    while chance(high) > beta:
+        low, high = high, 2 * high
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if chance(middle) > beta else (low, middle)
+    return high

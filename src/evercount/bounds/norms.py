@@ -164,6 +164,9 @@ def haagerup_upper(T: Ticks) -> Values:
 
     **Guarantee.** It is at least Mathias' upper bound for every T, with equality at T = 1, so some factorisation, not
     lower triangular, has at most this norm. Test: `tests/bounds/test_norms.py::test_haagerup_is_above_mathias`.
+
+    >>> round(haagerup_upper(65536), 4)
+    4.5302
     """
     return over_ticks(T, lambda t: 1 + np.log(t) / math.pi)
 

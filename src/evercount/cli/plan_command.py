@@ -53,9 +53,11 @@ def plan(
     import json
 
     from evercount.cli.options import parse_horizon, parse_parameters
+    from evercount.engine.best import is_pure_name
     from evercount.errors import UnknownName
     from evercount.factorizations import FACTORIZATIONS
     from evercount.factorizations.base import LARGEST_HORIZON
+    from evercount.factorizations.laplace_choice import PURE
     from evercount.planning.compare import plan as make_plan
     from evercount.privacy import Budget
     from evercount.queries import build_query
@@ -71,8 +73,8 @@ def plan(
         tuned = cast("Calibration", calibration or "tight")
         budget = Budget(0.5 if epsilon is None else epsilon, delta, adjacency=who, calibration=tuned, **unit)
     for name in mechanism or []:
-        if not budget.pure and name not in FACTORIZATIONS:
-            raise UnknownName("factorization", name, FACTORIZATIONS)
+        if not budget.pure and name not in FACTORIZATIONS and not is_pure_name(name):
+            raise UnknownName("factorization", name, (*FACTORIZATIONS, *PURE))
     if query == "sparse-count":
         _sparse(
             budget,
@@ -175,8 +177,29 @@ def _print_table(found: Plan, beta: float) -> None:
             f"{row.numeric_delta:.1e}",
         )
     if not math.isnan(found.lower_bound):
-        table.add_row("lower bound", "", "", _number(found.lower_bound, 2), "", "", "", "1.000", "", "", style="dim")
+        table.add_row(
+            "lower bound, Gaussian noise",
+            "",
+            "",
+            _number(found.lower_bound, 2),
+            "",
+            "",
+            "",
+            "1.000",
+            "",
+            "",
+            style="dim",
+        )
     console.print(table)
+    if len(found.rows) > 1:
+        names = ", ".join(f"{what}: {name}" for what, name in found.best.items())
+        console.print(f"Least error: {names}.", highlight=False, soft_wrap=True)
+    if found.delta > 0 and any(row.delta == 0 for row in found.rows):
+        console.print(
+            "bridge and pure-* keep the promise with delta=0, a stronger one. " + found.ledger_sentence(),
+            highlight=False,
+            soft_wrap=True,
+        )
     console.print(found.guarantee, highlight=False, soft_wrap=True)
 
 

@@ -98,7 +98,7 @@ def release(
         typer.Option(help="Number of ticks such as 8760 or 2^16, or none (default).", rich_help_panel=PRIVACY),
     ] = None,
     factorization: Annotated[
-        str | None, typer.Option(help="How noise is correlated (default: the best).", rich_help_panel=PRIVACY)
+        str | None, typer.Option(help="How noise is correlated, or best: the least error.", rich_help_panel=PRIVACY)
     ] = None,
     new_noise_stream: Annotated[
         bool,

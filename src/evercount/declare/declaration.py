@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from evercount.declare.columns import Columns
 from evercount.declare.schedule import MANUAL, Schedule, format_utc, parse_time, zone_named
+from evercount.engine.best import settle_best
 from evercount.engine.build import check_postprocess
 from evercount.engine.stream import Stream
 from evercount.errors import ParameterError, UnknownName
@@ -57,7 +58,8 @@ class StreamDeclaration:
         schedule: when ticks begin and end. Its start may be open; a store then starts the stream when it is declared.
         description: shown to readers.
         horizon: the number of ticks, or None for a stream without end.
-        factorization: how noise is correlated; None for the best known.
+        factorization: how noise is correlated; None for the default. "best" is settled here: the budget is then what
+            the mechanism of least error keeps, with δ = 0 where that is a pure one, and a ledger is asked for that.
         columns: which column of a row holds what; needed by the doors that read tables.
         late: what happens to an event whose tick is closed: "drop" it, or count it in the "next" open tick.
         public: whether releases can be read without a token.
@@ -111,6 +113,13 @@ class StreamDeclaration:
             raise UnknownName("late rule", self.late, get_args(Late))
         if not isinstance(self.public, bool):
             raise ParameterError(f"public must be true or false, got {self.public!r:.80}")
+        if not (self.factorization is None or isinstance(self.factorization, str)):
+            raise ParameterError(
+                f"factorization must be a name, or null for the default, got {self.factorization!r:.80}"
+            )
+        kept, name = settle_best(self.query, self.budget, self.horizon, self.factorization)
+        object.__setattr__(self, "budget", kept)
+        object.__setattr__(self, "factorization", name)
         if self.columns is not None:
             self._check_columns(self.columns)
 

@@ -1,4 +1,4 @@
-"""Puts a stream together: its way of counting, its noise, and the refusal of what does not fit."""
+"""The parts of a stream: its way of counting, its noise, and the refusal of what does not fit."""
 
 from __future__ import annotations
 
@@ -8,55 +8,30 @@ from typing import Any
 
 import numpy as np
 
-from evercount.engine.error_model import ErrorModel
-from evercount.engine.state import StreamParameters
 from evercount.errors import ParameterError, UnknownName
-from evercount.factorizations import Direct, Factorization, check_horizon
-from evercount.mechanisms import NOISES, Noise, build_noise
+from evercount.factorizations import Direct, Factorization
+from evercount.factorizations.laplace_bridge import UNITS, Bridge
+from evercount.mechanisms import Noise, build_noise
 from evercount.mechanisms.laplace_noise import build_pure_for
+from evercount.mechanisms.laplace_rates import unit_rate
 from evercount.privacy import Budget
 from evercount.queries.base import Adjacency, Query
 
 POSTPROCESSES = ("nonnegative", "integer", "monotone")
 
 
-def build_parameters(
-    query: Query,
-    budget: Budget,
-    horizon: int | None,
-    factorization: str | None,
-    noise: str,
-    postprocess: Iterable[str],
-    replay: bool,
-    **source: Any,
-) -> StreamParameters:
-    """All that a stream never changes, with every check; `source` says where its noise comes from."""
-    if not isinstance(query, Query):
-        raise ParameterError(f"the first argument must be a query such as Count(), got {query!r}")
-    if not isinstance(budget, Budget):
-        raise ParameterError(f"the second argument must be a Budget, got {budget!r}")
-    if noise not in NOISES:
-        raise UnknownName("noise", noise, NOISES)
-    horizon = check_horizon(horizon, unbounded=True)
-    query, engine = choose_engine(query, horizon, factorization, budget.pure, budget.adjacency)
-    names = check_postprocess(postprocess)
-    if "monotone" in names and not query.monotone:
-        raise ParameterError(f"{query.name!r} may truly fall, so its releases cannot be made monotone")
-    query.check_budget(budget)
-    built = make_noise(noise, query, engine, budget, horizon, names, **source)
-    errors = ErrorModel(query, engine, built.sigma, built.stream.rounded)
-    return StreamParameters(query, budget, horizon, engine, built, names, replay, errors)
-
-
-def choose_engine(
-    query: Query, horizon: int | None, name: str | None, pure: bool = False, adjacency: Adjacency = "add-remove"
-) -> tuple[Query, Factorization]:
+def choose_engine(query: Query, budget: Budget, horizon: int | None, name: str | None) -> tuple[Query, Factorization]:
     """The query with its way of counting settled, and the factorisation that it runs on.
 
-    Without a name it is `direct` where one event moves values so little that its exact worst error is smaller.
+    Without a name it is `direct` where one event moves values so little that its exact worst error is smaller. A bridge
+    whose noise is narrower than the grid gets whole coefficients (`Bridge.for_rate`).
     """
-    query, engine = query.choose_engine(horizon, name, pure)
-    if pure or name is not None or horizon is None or query.squared_value_sensitivity(adjacency) is None:
+    query, engine = query.choose_engine(horizon, name, budget.pure)
+    adjacency = budget.adjacency
+    if isinstance(engine, Bridge):
+        l1 = query.l1_sensitivity(adjacency) * budget.max_events
+        return query, engine.for_rate(unit_rate(budget.epsilon, l1, query.grid, UNITS) * UNITS)
+    if budget.pure or name is not None or horizon is None or query.squared_value_sensitivity(adjacency) is None:
         return query, engine
     direct = Direct(horizon)
     return query, direct if _worst_error(direct, query, adjacency) < _worst_error(engine, query, adjacency) else engine

@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.bounds import simultaneous_quantile
-from evercount.bounds.laplace_tails import continuous_std, laplace_factor
+from evercount.bounds.laplace_tails import continuous_std, equal_numbers, laplace_factor
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
-from evercount.factorizations.laplace_trees import DigitTree, PureFactorization
+from evercount.factorizations.laplace_base import PureFactorization
+from evercount.factorizations.laplace_trees import DigitTree
 from evercount.queries.base import Query
 
 POINTS_PER_OCTAVE = 16
@@ -107,7 +108,8 @@ class ErrorModel:
 
         Where the noise is wider than the grid, rounding acts as independent noise of variance grid²/12 and is part of
         the spread. Below that it is not normal, and its largest possible size is the slack. Pure noise is discrete:
-        its spread is that of continuous noise, and half a unit is added (`pure_tails.continuous_std`).
+        its std is exact, its spread is that of continuous noise, and half a unit is added
+        (`laplace_tails.continuous_std`). A bridge whose noise is wider than the grid is rounded too.
         """
         at = np.atleast_1d(np.asarray(ticks))
         if at.dtype.kind not in "iu" and at.size:
@@ -116,21 +118,52 @@ class ErrorModel:
         horizon = self.factorization.horizon if self.query.restart is None else None
         if at.size and (at.min() < 1 or (horizon is not None and at.max() > horizon)):
             raise ParameterError(f"ticks must lie in 1..{horizon or '…'}, got {int(at.min())}..{int(at.max())}")
-        noise = self.sigma * self.norms(at)
-        std, slack = noise, np.zeros(len(at))
         weights = [np.where(t > 0, np.abs(w), 0.0) for t, w in self.query.combination(at)]
+        grid = self.query.grid
         if self.pure:
-            if isinstance(self.factorization, DigitTree):  # the others state continuous stds
-                noise = noise * (continuous_std(self.sigma / self.query.grid) / (self.sigma / self.query.grid))
-            slack = self.query.grid / 2 * np.sum(weights, axis=0)
-        if self.rounded:
-            std = np.sqrt(noise**2 + self.query.grid**2 / 12 * sum(w**2 for w in weights))
-            narrow = noise < self.query.grid
-            slack = np.where(narrow, self.query.grid / 2 * sum(weights), 0.0)
+            variance, plain, _ = self._laplace(at)
+            if self.rounded:
+                variance = variance + grid**2 / 12 * sum(w**2 for w in weights)
+            std, noise, slack = np.sqrt(variance), np.sqrt(plain), grid / 2 * np.sum(weights, axis=0)
+        else:
+            std = noise = self.sigma * self.norms(at)
+            slack = np.zeros(len(at))
+        if self.rounded and not self.pure:
+            std = np.sqrt(noise**2 + grid**2 / 12 * sum(w**2 for w in weights))
+            narrow = noise < grid
+            slack = np.where(narrow, grid / 2 * sum(weights), 0.0)
             noise = np.where(narrow, noise, std)
         norms = np.atleast_1d(self.query.output_norms())
         std, spread, slack = (np.asarray(np.multiply.outer(x, norms)) for x in (std, noise, slack))
         return std, spread, slack
+
+    def _laplace(self, ticks: IntArray) -> tuple[FloatArray, FloatArray, IntArray]:
+        """(exact variance, that of continuous noise, equal Laplace numbers with tails as heavy) of one cell."""
+        tree = self.factorization
+        assert isinstance(tree, PureFactorization)
+        terms = self.query.combination(ticks)
+        if len(terms) > 1:  # numbers of a difference have no common bound here: as heavy as a single one
+            variance = (self.sigma * self.norms(ticks)) ** 2
+            plain = variance
+            if isinstance(tree, DigitTree):
+                plain = variance * (continuous_std(self.sigma / self.query.grid) * self.query.grid / self.sigma) ** 2
+            return variance, plain, np.ones(len(ticks), np.int64)
+        at, factor = terms[0]
+        exact, plain, largest = tree.laplace_errors(at, self.full_rate)
+        scale = (factor * self.query.grid) ** 2
+        return exact * scale, plain * scale, equal_numbers(plain, largest)
+
+    @property
+    def full_rate(self) -> float:
+        """The rate, per grid unit, of Laplace noise that has all of ε."""
+        assert isinstance(self.factorization, PureFactorization)
+        return self.factorization.full_rate(self.sigma / self.query.grid)
+
+    def equal_numbers(self, ticks: IntArray) -> list[int | None]:
+        """At each tick, of how many equal Laplace numbers the tails are as heavy as the noise's; None: normal noise."""
+        if not self.pure:
+            return [None] * len(ticks)
+        return list(map(int, self._laplace(np.asarray(ticks))[2]))
 
     @property
     def pure(self) -> bool:
@@ -145,12 +178,15 @@ class ErrorModel:
         return float(np.sqrt(variance + (self.query.grid**2 / 12 * ((earlier > 0) + 1) if self.rounded else 0.0)))
 
 
-def interval_factor(level: float, postprocessed: tuple[str, ...], numbers: int, pure: bool = False) -> float:
-    """How many standard deviations an interval needs on either side: of one number, or of the largest of `numbers`."""
+def interval_factor(level: float, postprocessed: tuple[str, ...], numbers: int, weight: int | None = None) -> float:
+    """How many standard deviations an interval needs on either side: of one number, or of the largest of `numbers`.
+
+    `weight` is that of `ErrorModel.equal_numbers`.
+    """
     single = normal_quantile(level)
     many = "monotone" in postprocessed
-    if pure:
-        return laplace_factor((1 - level) / (coarse(numbers) if many else 1))
+    if weight is not None:
+        return laplace_factor((1 - level) / (coarse(numbers) if many else 1), weight)
     return float(simultaneous_quantile(coarse(numbers), 1 - level)) if many else single
 
 

@@ -284,9 +284,16 @@ class Releases:
     def _symmetric(self, level: float, part: slice) -> FloatArray:
         ticks = self.ticks[part]
         counts = [coarse(int(tick) * self._values.shape[1]) for tick in ticks] if self._looks_back else [1] * len(ticks)
-        factors = {count: interval_factor(level, self.postprocessed, count, self._errors.pure) for count in set(counts)}
-        factor = np.asarray([factors[count] for count in counts]).reshape(-1, 1)
+        pairs = list(zip(counts, self._equal_numbers(ticks), strict=True))
+        factors = {pair: interval_factor(level, self.postprocessed, *pair) for pair in set(pairs)}
+        factor = np.asarray([factors[pair] for pair in pairs]).reshape(-1, 1)
         return np.asarray(factor * self._errors_all[1][part] + self._errors_all[2][part])
+
+    def _equal_numbers(self, ticks: IntArray) -> list[int | None]:
+        """See `ErrorModel.equal_numbers`; where a number is the largest so far, the heaviest tails so far."""
+        if self._looks_back and self._errors.pure:
+            return [1] * len(ticks)
+        return self._errors.equal_numbers(ticks)
 
     @property
     def _looks_back(self) -> bool:
@@ -306,9 +313,9 @@ class Releases:
     def bound(self, beta: float = 0.05, method: str = "union") -> FloatArray:
         """Half-widths that hold for all ticks and outputs of this run at once with probability 1 − beta.
 
-        "union": exact normal tails and a union bound. "simulate": quantile of the largest normalised error over 4000
-        simulated runs (its upper 99.9 % confidence limit), never larger than the union bound; the noise is
-        correlated, so it is smaller. For one output of up to 2^17 ticks from the first one.
+        "union": exact tails (normal, or of sums of Laplace numbers) and a union bound. "simulate": quantile of the
+        largest normalised error over 4000 simulated runs (its upper 99.9 % confidence limit), never larger than the
+        union bound; the noise is correlated, so it is smaller. For one output of up to 2^17 ticks from the first one.
         """
         if not isinstance(beta, int | float) or not 0 < beta < 1:
             raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
@@ -316,9 +323,10 @@ class Releases:
             raise ParameterError("a ratio has no error that is known before: no bound for all ticks is offered")
         last = self.first_tick + len(self) - 1
         numbers = last * self._values.shape[1] if self._looks_back else self._values.size
-        quantile = float(simultaneous_quantile(max(numbers, 1), beta))
+        quantile: Any = float(simultaneous_quantile(max(numbers, 1), beta))
         if self._errors.pure:
-            quantile = laplace_factor(beta / max(numbers, 1))
+            each = [laplace_factor(beta / max(numbers, 1), weight or 1) for weight in self._equal_numbers(self.ticks)]
+            quantile = np.asarray(each).reshape(-1, 1)
         if method == "simulate" and not self._errors.pure:
             quantile = min(quantile, self._simulated_quantile(beta))
         elif method not in ("union", "simulate"):

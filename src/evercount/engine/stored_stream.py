@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evercount.engine.build import build_parameters
+from evercount.engine.build_parameters import build_parameters
 from evercount.engine.retry import Seen
 from evercount.engine.state import Rows, StreamParameters, StreamState
 from evercount.engine.user_counting import stored_counting

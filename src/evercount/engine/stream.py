@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.engine.build import build_parameters
+from evercount.engine.build_parameters import build_parameters
 from evercount.engine.release import Release, Releases
 from evercount.engine.retry import Seen
 from evercount.engine.snapshot_format import pack, unpack
@@ -45,6 +45,10 @@ class Stream(NoiseOwner):
     `factorizations/sensitivity.proof.md`), drawn once per tick; everything after it is post-processing. With exact
     noise this holds on a real computer (`mechanisms/exact/exact_noise.proof.md`); with noise="insecure-float" it holds
     for real-number arithmetic only. Tests: tests/engine/test_stream_privacy.py.
+
+    With δ = 0 the noise is Laplace on a tree (`mechanisms/laplace_noise.proof.md`). `factorization="best"` takes the
+    mechanism of least worst std, and a pure one may be named for any δ: both keep the promise, and a stream that runs
+    on a pure mechanism has a budget with δ = 0.
 
     `postprocess` may name "nonnegative", "integer" and "monotone": applied to what is published, never revising the
     past. A stream is for one thread at a time, and for the process that made it. One secret may serve several streams

@@ -10,17 +10,17 @@ from evercount.factorizations.base import Factorization, State, check_horizon, t
 from evercount.factorizations.direct import Direct
 from evercount.factorizations.identity import Identity
 from evercount.factorizations.optimal import Optimal
-from evercount.factorizations.row_weighted import Balanced, Normalized, Unbounded
+from evercount.factorizations.row_weighted import Anytime, Balanced, Normalized, Unbounded
 from evercount.factorizations.square_root import SquareRoot
 from evercount.factorizations.trees import BinaryTree, Honaker, HonakerOffline
 
 FACTORIZATIONS: dict[str, type[Factorization]] = {
     kind.name: kind
-    for kind in (Balanced, Unbounded, Normalized, SquareRoot, BinaryTree, Honaker, Identity, Optimal, Direct)
+    for kind in (Balanced, Anytime, Unbounded, Normalized, SquareRoot, BinaryTree, Honaker, Identity, Optimal, Direct)
 }
 """Every factorisation that a Gaussian stream can run, by the name that users type."""
 
-ENDLESS = ("unbounded", "identity")
+ENDLESS = ("anytime", "unbounded", "identity")
 """The names of those that run without a horizon."""
 
 
@@ -28,7 +28,7 @@ def factorization(name: str | None, horizon: int | None) -> Factorization:
     """Build a factorisation from its name.
 
     Args:
-        name: A key of `FACTORIZATIONS`. None chooses `balanced` for a known horizon and `unbounded` without one.
+        name: A key of `FACTORIZATIONS`. None chooses `balanced` for a known horizon and `anytime` without one.
         horizon: The number of ticks, or None for a stream without end.
 
     Returns:
@@ -42,19 +42,19 @@ def factorization(name: str | None, horizon: int | None) -> Factorization:
     >>> factorization("binary-tree", 1000).name
     'binary-tree'
     >>> factorization(None, None).name
-    'unbounded'
+    'anytime'
     >>> factorization("ballanced", 1000)
     Traceback (most recent call last):
     ...
     evercount.errors.UnknownName: ...Did you mean 'balanced'...
     """
     if name is None:
-        name = "unbounded" if horizon is None else "balanced"
+        name = "anytime" if horizon is None else "balanced"
     if name not in FACTORIZATIONS:
         raise UnknownName("factorization", name, FACTORIZATIONS)
     if horizon is None and name not in ENDLESS:
         raise ParameterError(
-            f"{name!r} needs a known horizon; without one use factorization='unbounded' (or give a horizon)"
+            f"{name!r} needs a known horizon; without one use factorization='anytime' (or give a horizon)"
         )
     build = cast(Callable[[int | None], Factorization], FACTORIZATIONS[name])
     return build(check_horizon(horizon, unbounded=True))
@@ -63,6 +63,7 @@ def factorization(name: str | None, horizon: int | None) -> Factorization:
 __all__ = [
     "ENDLESS",
     "FACTORIZATIONS",
+    "Anytime",
     "Balanced",
     "BinaryTree",
     "Direct",

@@ -72,7 +72,7 @@ def check_horizon(horizon: Any, *, unbounded: bool = False) -> int | None:
 def check_known_horizon(horizon: Any) -> int:
     """`check_horizon` for a factorisation that cannot run without a horizon."""
     if horizon is None:
-        raise ParameterError("this factorisation needs a known horizon; use factorization='unbounded' for horizon=None")
+        raise ParameterError("this factorisation needs a known horizon; use factorization='anytime' for horizon=None")
     if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer):
         raise ParameterError(f"horizon must be a whole number of ticks (or None), got {horizon!r}")
     if not 1 <= horizon <= LARGEST_HORIZON:

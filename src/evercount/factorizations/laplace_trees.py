@@ -10,8 +10,6 @@ on data. So noise is added to the true prefix, tick by tick, with nodes as rando
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
@@ -19,42 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.errors import ParameterError, UnknownName
-from evercount.factorizations import Factorization, State, check_horizon
+from evercount.errors import ParameterError
+from evercount.factorizations.base import check_horizon
+from evercount.factorizations.laplace_base import LARGEST_TICKS, Draw, PureFactorization, node_variance
 
-Draw = Callable[[IntArray], IntArray]
-"""From node numbers to their noise, shape (nodes, cells)."""
 Memory = list[tuple[int, IntArray]]
 """Per level, highest first: where the last tick stood, and the noise of the prefix up to there."""
 
-LARGEST_TICKS = 2**40
 BASES = range(3, 100, 2)
-PURE = ("pure-tree", "pure-tree-19", "pure-binary")
-"""Trees for a known horizon, best first."""
-PURE_ENDLESS = ("pure-hybrid", "pure-hybrid-binary")
-"""Trees for a stream without a horizon, best first."""
 _SOME = 4096
-_NAME = re.compile(r"pure-tree-(\d+)")
-
-
-class PureFactorization(Factorization):
-    """What a stream needs to know of a pure tree: `levels` nodes per tick at most, and exact stds."""
-
-    levels: int
-    """The most nodes that hold one tick: the l1 norm of a column of R."""
-
-    @property
-    def state_bytes(self) -> int:
-        """Memory of the streaming state for one cell: a prefix for each level (with few cells, a block of ticks)."""
-        return 8 * self.levels
-
-    def initial(self, cells: int = 1) -> State:
-        """Refused: see `noise`."""
-        raise ParameterError("a pure tree runs with Laplace noise only: use Budget(epsilon, delta=0)")
-
-    def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
-        """Refused: see `noise`."""
-        raise ParameterError("a pure tree runs with Laplace noise only: use Budget(epsilon, delta=0)")
 
 
 class DigitTree(PureFactorization):
@@ -142,9 +113,42 @@ class DigitTree(PureFactorization):
 
     # -- the contract of a factorisation -----------------------------------------------------------------------------
 
+    def published_weight(self, ticks: npt.ArrayLike) -> IntArray:
+        """How many nodes make up what is published at each tick."""
+        return self.weight(self._check_ticks(ticks))
+
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """√weight: the std at t is that of a node times this."""
-        return np.sqrt(self.weight(self._check_ticks(ticks)).astype(np.float64))
+        return np.sqrt(self.published_weight(ticks).astype(np.float64))
+
+    def full_rate(self, sigma: float) -> float:
+        """See `PureFactorization`: σ is the std of a node, and cosh(rate) = 1 + 1/σ²."""
+        above = 1 / sigma**2
+        return self.levels * math.log1p(above + math.sqrt(above * (above + 2)))
+
+    def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """See `PureFactorization`."""
+        weight = self.published_weight(ticks).astype(np.float64)
+        own = rate / self.levels
+        return weight * node_variance(np.asarray(own)), weight * (2 / own**2), np.full(weight.shape, 1 / own)
+
+    def weight_counts(self) -> IntArray:
+        """How many ticks of the horizon have weight 0, 1, 2, …, from the digits of the horizon."""
+        assert self.horizon is not None
+        return self._counts_up_to(self.horizon) - self._counts_up_to(0)
+
+    def _counts_up_to(self, number: int) -> IntArray:
+        """How many numbers with `levels` digits, negative ones too, lie below or at this one, by weight."""
+        digits = self.digits([number])[0].tolist()
+        counts = np.zeros(self.base * self.levels + 1, np.int64)
+        counts[sum(map(abs, digits))] = 1
+        free = np.ones(1, np.int64)  # by weight, of all choices of the digits below a place
+        for place, digit in enumerate(digits):
+            smaller = np.convolve(free, np.bincount([abs(d) for d in range(-self.low, digit)], minlength=1))
+            above = sum(map(abs, digits[place + 1 :]))
+            counts[above : above + len(smaller)] += smaller
+            free = np.convolve(free, np.bincount([abs(d) for d in range(-self.low, self.base - self.low)]))
+        return counts
 
     def worst_row(self) -> tuple[int, float]:
         """(tick, √weight) with the largest weight of all ticks, exactly.
@@ -292,10 +296,10 @@ class WindowTree(DigitTree):
         """How many whole nodes of the highest level the prefix of each tick uses."""
         return self._index(np.asarray(ticks, dtype=np.int64), self.levels - 1)
 
-    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """√(nodes of the window that ends at the tick)."""
+    def published_weight(self, ticks: npt.ArrayLike) -> IntArray:
+        """Nodes of the window that ends at the tick."""
         t = self._check_ticks(ticks)
-        return np.sqrt(self.apart(np.maximum(t - self.width, 0), t).astype(np.float64))
+        return self.apart(np.maximum(t - self.width, 0), t)
 
     def worst_row(self) -> tuple[int, float]:
         """(tick, norm) of the worst window: of all ticks, or of some thousand of them where there are more."""
@@ -330,8 +334,7 @@ class HybridTree(PureFactorization):
 
     Epoch e holds the ticks 2^e … 2^(e+1) − 1. A part of ε pays for one noisy total per epoch, the rest for a tree in
     each epoch. `binary=True` is the published form: one half each, binary trees. The default spends a quarter on
-    totals and has the best balanced tree in each epoch: less than half the std. Stds are those of continuous Laplace
-    noise, which exceed the exact ones by less than grid²/6 per node in variance.
+    totals and has the best balanced tree in each epoch: less than half the std.
 
     **Guarantee.** A tick lies in one epoch's total and in at most `levels` nodes of that epoch's tree, and the shares
     of ε of these add up to at most 1. Proof: `mechanisms/laplace_noise.proof.md`, lemma 2. Test:
@@ -357,15 +360,25 @@ class HybridTree(PureFactorization):
         return self.tree(epoch).levels * self.total_share / (self.total_share - 1)
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """Std over that of Laplace noise of rate ε/Δ₁."""
+        """Std over that of continuous Laplace noise of rate ε/Δ₁."""
+        return np.sqrt(self.laplace_errors(ticks, math.sqrt(2))[1])
+
+    def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """See `PureFactorization`."""
         t = self._check_ticks(ticks)
-        epochs = np.asarray([int(x).bit_length() - 1 for x in t.ravel()], np.int64).reshape(t.shape)
-        squared = float(self.total_share) ** 2 * epochs
+        epochs = np.frexp(t.astype(np.float64))[1].astype(np.int64) - 1
+        total = rate / float(self.total_share)
+        exact: FloatArray = epochs * node_variance(np.asarray(total))
+        plain: FloatArray = epochs * np.float64(2 / total**2)
+        largest: FloatArray = np.where(epochs > 0, 1 / total, 0.0)
         for epoch in np.unique(epochs):
             here = epochs == epoch
             weight = self.tree(int(epoch)).weight(t[here] - (1 << int(epoch)) + 1)
-            squared[here] += float(self.node_share(int(epoch))) ** 2 * weight
-        return np.asarray(np.sqrt(squared))
+            own = rate / float(self.node_share(int(epoch)))
+            exact[here] += weight * node_variance(np.asarray(own))
+            plain[here] += weight * (2 / own**2)
+            largest[here] = np.where(weight > 0, np.maximum(largest[here], 1 / own), largest[here])
+        return exact, plain, largest
 
     def difference_norm(self, earlier: int, later: int) -> float:
         """See `Factorization`."""
@@ -419,22 +432,3 @@ def _cost(tree: DigitTree) -> int:
 def leading_constant(base: int) -> float:
     """Mean squared error of a balanced tree over log₂³T/ε², T large: (k² − 1)/(2k·log₂³k); 0.1236 at k = 19."""
     return (base**2 - 1) / (2 * base * math.log2(base) ** 3)
-
-
-def pure_factorization(name: str | None, horizon: int | None) -> PureFactorization:
-    """The pure tree of that name; None chooses the best balanced tree, or the hybrid without a horizon."""
-    known = PURE + PURE_ENDLESS
-    if name is None:
-        name = "pure-hybrid" if horizon is None else "pure-tree"
-    if name in PURE_ENDLESS:
-        if horizon is not None:
-            raise ParameterError(f"{name} is for horizon=None; with a horizon 'pure-tree' has less error")
-        return HybridTree(binary=name == "pure-hybrid-binary")
-    match = _NAME.fullmatch(name) if isinstance(name, str) else None
-    if name not in known and match is None:
-        raise UnknownName("factorization for delta=0", name, known)
-    if horizon is None:
-        raise ParameterError(f"{name!r} needs a known horizon; without one use 'pure-hybrid' (or give a horizon)")
-    if name == "pure-binary":
-        return DigitTree(horizon, 2)
-    return DigitTree(horizon, int(match[1]) if match else best_base(horizon), True)

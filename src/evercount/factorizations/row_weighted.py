@@ -3,7 +3,8 @@
     noise_t = noise_{t−1} + n_t·w_t,   w = Toep(g)·(z/e),   g = coefficients of 1/F
 
 f are the coefficients of the rational filter F that runs, η = 1/e and n are public piecewise linear weights, and n is a
-proved upper bound of the column norms (`row_weighted.proof.md`). Members: `balanced`, `normalized`, `unbounded`.
+proved upper bound of the column norms (`row_weighted.proof.md`). Members: `balanced`, `normalized`, `unbounded` and
+`anytime`.
 """
 
 from __future__ import annotations
@@ -251,7 +252,23 @@ class Unbounded(Weighted):
     name = "unbounded"
 
     def __init__(self, horizon: int | None = None) -> None:
-        super().__init__(_unbounded_weights(), check_horizon(horizon, unbounded=True))
+        super().__init__(_unbounded_weights(1), check_horizon(horizon, unbounded=True))
+
+
+class Anytime(Weighted):
+    """As `Unbounded` with e_t = (4+t)^−0.3: 11 % more error at the first tick, and less from about the ninth on.
+
+    Args and Raises: as `Unbounded`.
+
+    >>> engine = Anytime()
+    >>> engine.row_norms([1, 10**3, 10**6]).round(2).tolist()
+    [1.37, 3.67, 6.13]
+    """
+
+    name = "anytime"
+
+    def __init__(self, horizon: int | None = None) -> None:
+        super().__init__(_unbounded_weights(4), check_horizon(horizon, unbounded=True))
 
 
 @lru_cache(maxsize=32)
@@ -269,9 +286,9 @@ def _normalized_weights(T: int) -> Weights:
     return Weights(design(T), eta, bounded_columns(design(T), eta, endless=False))
 
 
-@lru_cache(maxsize=1)
-def _unbounded_weights() -> Weights:
+@lru_cache(maxsize=2)
+def _unbounded_weights(shift: int) -> Weights:
     filter_ = design(UNBOUNDED_FILTER_TICKS)
     knots = dyadic_knots(UNBOUNDED_LAST_KNOT, mirrored=False)
-    eta = PiecewiseLinear(knots, round_bits((1 + knots.astype(np.float64)) ** 0.3))
+    eta = PiecewiseLinear(knots, round_bits((shift + knots.astype(np.float64)) ** 0.3))
     return Weights(filter_, eta, bounded_columns(filter_, eta, endless=True))

@@ -270,7 +270,10 @@ def node_variances(levels: int) -> FloatArray:
 
 
 class HonakerOffline(Factorization):
-    """Honaker's full estimator, which also reads nodes that end *after* t. For comparison: it cannot be streamed.
+    """Honaker's full estimator, which also reads nodes that end *after* t. For comparison only.
+
+    It could be streamed: M·x + L·z needs the noise of future nodes, not their data (`laplace_bridge.proof.md`, theorem,
+    holds for every L with L·R = M). There is no streaming form here, as other factorisations have far less error.
 
     Args:
         horizon: The number of ticks, a power of two.
@@ -333,8 +336,12 @@ class HonakerOffline(Factorization):
 
     def initial(self, cells: int = 1) -> State:
         """Refused: the estimator reads the future."""
-        raise ParameterError("Honaker's full estimator reads nodes of the future and cannot be streamed; use 'honaker'")
+        raise ParameterError(
+            "Honaker's full estimator has no streaming form here (it reads future nodes); use 'honaker'"
+        )
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
         """Refused: the estimator reads the future."""
-        raise ParameterError("Honaker's full estimator reads nodes of the future and cannot be streamed; use 'honaker'")
+        raise ParameterError(
+            "Honaker's full estimator has no streaming form here (it reads future nodes); use 'honaker'"
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,19 +12,16 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import HorizonReached, ParameterError, SnapshotError
 from evercount.factorizations import Factorization
-from evercount.factorizations.laplace_trees import (
-    LARGEST_TICKS,
-    DigitTree,
-    HybridTree,
-    Memory,
-    PureFactorization,
-    WindowTree,
-)
+from evercount.factorizations.laplace_base import LARGEST_TICKS, PureFactorization
+from evercount.factorizations.laplace_bridge import Bridge
+from evercount.factorizations.laplace_trees import DigitTree, HybridTree, Memory, WindowTree
+from evercount.mechanisms.bridge_noise import BridgeNoise
 from evercount.mechanisms.calibrate import Noise
 from evercount.mechanisms.declared_key import declaration_fingerprint, declared_key, stored_fingerprint
+from evercount.mechanisms.laplace_rates import grid_units, node_rate
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import Secret
-from evercount.noise.laplace_sampler import LARGEST_RATE, LEAST_RATE, ExactLaplace, variance
+from evercount.noise.laplace_sampler import ExactLaplace, variance
 from evercount.privacy import Budget
 from evercount.queries.base import Query
 
@@ -39,37 +35,13 @@ _STRIDE = 1 << 16
 _FORMAT = 1
 
 
-def node_rate(epsilon: float, l1: float, grid: float, share: int | Fraction) -> float:
-    """The largest double r with r·share·units ≤ ε: the rate of a node that has the part 1/share of ε.
-
-    `units` is l1/grid, a whole number up to the rounding of both: increments are whole numbers of grid units.
-
-    **Guarantee.** The inequality holds in exact arithmetic. Test:
-    tests/mechanisms/test_laplace_stream.py::test_rates_round_down.
-    """
-    exact = Fraction(epsilon) / (grid_units(l1, grid) * share)
-    rate = float(exact)
-    if Fraction(rate) > exact:
-        rate = math.nextafter(rate, 0.0)
-    if rate < LEAST_RATE:
-        raise ParameterError(f"epsilon={epsilon:g} needs Laplace noise above 2^36 grid units; use a coarser grid")
-    return min(rate, LARGEST_RATE)
-
-
-def grid_units(l1: float, grid: float) -> int:
-    """l1/grid as a whole number: the nearest one if that is within rounding, else the next one above."""
-    if not (l1 > 0 and math.isfinite(l1)):
-        raise ParameterError(f"the l1 sensitivity must be positive and finite, got {l1!r}")
-    ratio = Fraction(l1) / Fraction(grid)
-    return round(ratio) if abs(ratio - round(ratio)) <= ratio / 10**12 else math.ceil(ratio)
-
-
 class PureStream(NoiseStream):
-    """Noise of a pure tree in whole grid units: row t is the signed sum of the nodes of tick t.
+    """Noise of a pure tree in whole grid units: row t is a sum of the nodes of tick t with the tree's coefficients.
 
     **Guarantee.** Running sums plus this noise are ε-DP with δ = 0 for changes of l1 norm `l1` (real units), for all
     ticks together, against whoever cannot tell AES-256 and BLAKE2b from random functions. Row t of cell c is a
-    function of (secret, tree, rate, t, c). Proof: `laplace_noise.proof.md`, theorem. Test:
+    function of (secret, tree, rate, t, c). Proof: `laplace_noise.proof.md`, theorem; for a bridge,
+    `factorizations/laplace_bridge.proof.md`. Test:
     tests/mechanisms/test_laplace_stream.py::test_exact_ratio_of_the_joint_release.
     """
 
@@ -91,7 +63,12 @@ class PureStream(NoiseStream):
         self._rows: FloatArray = np.empty((0, self.cells))
         self.limit = LARGEST_TICKS if tree.horizon is None else tree.horizon
         self._sources: dict[int, ExactLaplace] = {}
-        if isinstance(tree, DigitTree):
+        if isinstance(tree, Bridge):
+            self.rate = node_rate(epsilon, l1, grid, 1)
+            self.rounded = tree.bits > 0
+            self._bridge = BridgeNoise(tree, epsilon, l1, grid, self.cells, secret)
+            self._parameters.append(tree.fingerprint)
+        elif isinstance(tree, DigitTree):
             self.rate = node_rate(epsilon, l1, grid, tree.levels)
             self._laplace = ExactLaplace(secret.derive("pure tree"), self.rate)
         else:
@@ -119,6 +96,8 @@ class PureStream(NoiseStream):
         return out
 
     def _make(self, first: int, count: int) -> IntArray:
+        if isinstance(self.tree, Bridge):
+            return self._bridge.rows(first, count)
         if isinstance(self.tree, WindowTree):
             top = self._tops(self.tree, first, count)
             return self.tree.noise(first, count, lambda nodes: self._laplace.draw(nodes, self.cells), top)
@@ -220,11 +199,12 @@ def build_pure(
     """Noise that makes the whole stream ε-DP with δ = 0; what `build_noise` returns for a pure budget.
 
     `declaration` and `dumped` are as there: dumped noise goes on with its own l1, where that is at least as large.
-    The std of a node is √variance(rate) grid units. name="insecure-float" takes a seed and uses the same exact integers
-    under a key that everybody can compute: for simulation, and named so.
+    Its σ is the std of a node in a digit tree, and else that of continuous noise with all of ε, √2·l1/ε.
+    name="insecure-float" takes a seed and uses the same exact integers under a key that everybody can compute: for
+    simulation, and named so.
     """
     if not isinstance(tree, PureFactorization):
-        raise ParameterError(f"factorization {tree!r} is for Gaussian noise; with delta=0 use 'pure-tree'")
+        raise ParameterError(f"factorization {tree!r} is for Gaussian noise; with delta=0 use 'bridge'")
     state = None if dumped is None else dumped["state"]
     fingerprint = None
     if dumped is not None and state is not None:
@@ -246,7 +226,7 @@ def build_pure(
     if state is not None:
         stream.resume(state)
     sigma = math.sqrt(variance(stream.rate)) * grid
-    if isinstance(tree, HybridTree):
+    if not isinstance(tree, DigitTree):
         sigma = math.sqrt(2.0) * l1 / epsilon
     return Noise(stream, sigma, 0.0, stream.limit, key if name == "exact" else None, fingerprint)
 

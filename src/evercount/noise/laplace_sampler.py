@@ -15,7 +15,7 @@ from typing import ClassVar, NoReturn, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import IntArray, UIntArray
+from evercount._arrays import FloatArray, IntArray, UIntArray
 from evercount.errors import ParameterError
 from evercount.noise.exact_comparisons import GUARD, STEP, exp_minus
 from evercount.noise.exact_normals import fits, whole
@@ -37,25 +37,23 @@ class ExactLaplace:
     δ. Proof: `laplace_sampler.proof.md`. Assumption: `numpy.log` errs by less than 2^−44 on [1, 2^64]. Tests:
     `tests/noise/test_laplace_sampler.py` (exact path against doubles, close calls, distribution with planted bugs).
 
-    Two streams must never share a secret, nor one secret serve two rates.
+    Two streams must never share a secret, nor one secret serve two rates (`ExactLaplaceRates` has a rate per draw).
     """
 
     _slack: ClassVar[float] = SLACK  # tests make it larger: every decision then goes the exact way
 
     def __init__(self, secret: Secret, rate: float) -> None:
-        if not isinstance(secret, Secret):
-            raise ParameterError(f"exact noise needs a Secret, not a {type(secret).__name__}: Secret.generate()")
         if not (isinstance(rate, float) and LEAST_RATE <= rate <= LARGEST_RATE):
             raise ParameterError(f"the rate of Laplace noise must lie between 2^-36 and 64, got {rate!r}")
         self.rate = rate
-        self._prf = Prf(secret.derive(LABEL))
-        numerator, denominator = rate.as_integer_ratio()
-        self._numerator, self._shift = numerator, denominator.bit_length() - 1
-        self._head = math.log(2) - math.log1p(math.exp(-rate)) + 64 * math.log(2)  # ln t_0 + ln 2^64
+        self._prf = _checked_prf(secret)
 
     def draw(self, draws: npt.ArrayLike, cells: int, first_cell: int = 0) -> IntArray:
         """The numbers of these draws (in any order) and `cells` cells from `first_cell` on, shape (draws, cells)."""
-        rows = np.atleast_1d(np.asarray(draws, dtype=np.int64))
+        return self._table(np.atleast_1d(np.asarray(draws, dtype=np.int64)), cells, first_cell, None)
+
+    def _table(self, rows: IntArray, cells: int, first_cell: int, rates: FloatArray | None) -> IntArray:
+        """The numbers of `draw`, with one rate for all draws (None) or one for each."""
         cells, first_cell = whole("cells", cells), whole("first_cell", first_cell)
         if rows.ndim != 1 or (rows.size and not 0 <= rows.min() <= rows.max() < DRAWS):
             raise ParameterError("draws must be numbers from 0 to 2^48 − 1")
@@ -66,23 +64,27 @@ class ExactLaplace:
         step = max(1, _CHUNK // cells)
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
-            out[start : start + step] = self._block(_counters(part, cells, first_cell)).reshape(len(part), cells)
+            rate = np.asarray(self.rate) if rates is None else np.repeat(rates[start : start + step], cells)
+            out[start : start + step] = self._block(_counters(part, cells, first_cell), rate).reshape(len(part), cells)
         return out
 
-    def _block(self, blocks: UIntArray) -> IntArray:
+    def _block(self, blocks: UIntArray, rate: FloatArray) -> IntArray:
+        """The numbers of counter blocks; `rate` is one number or one for each."""
         words = self._prf.words(blocks)
         u = np.maximum(words[:, 0].astype(np.float64), 0.5)
-        y = (self._head - np.log(u)) / self.rate
+        head = math.log(2) - np.log1p(np.exp(-rate)) + 64 * math.log(2)  # ln t_0 + ln 2^64
+        y = (head - np.log(u)) / rate
         size = np.floor(y)
-        unsure = np.minimum(y - size, 1 - (y - size)) <= (1 / u + self._slack) / self.rate + y * 2.0**-48
+        unsure = np.minimum(y - size, 1 - (y - size)) <= (1 / u + self._slack) / rate + y * 2.0**-48
         unsure |= words[:, 0] == 0  # ln u is then not bounded below
         magnitude = size.astype(np.int64)
         for number in np.flatnonzero(unsure):
             draw, cell, _ = read_counter(blocks[number])
-            magnitude[number] = self._exactly(draw, cell, int(magnitude[number]))
+            own = float(rate if rate.ndim == 0 else rate[number])
+            magnitude[number] = self._exactly(draw, cell, int(magnitude[number]), own)
         return np.where(words[:, 2] & np.uint64(1), -magnitude, magnitude)
 
-    def _exactly(self, draw: int, cell: int, guess: int) -> int:
+    def _exactly(self, draw: int, cell: int, guess: int, rate: float) -> int:
         """|X| in exact arithmetic, on as many bits of u as it takes."""
         u, read = 0, 0
         index = 0
@@ -91,37 +93,23 @@ class ExactLaplace:
             first, second = (int.from_bytes(block[i : i + 8], "little") for i in (0, 8))
             u, read = u << STEP | first << 64 | second, read + STEP
             index = max(2, index + 1)
-            found = self._search(u, read, guess)
+            found = self._search(u, read, guess, rate)
             if found is not None:
                 return found
 
-    def _search(self, u: int, read: int, guess: int) -> int | None:
+    @staticmethod
+    def _search(u: int, read: int, guess: int, rate: float) -> int | None:
         """The k with t_{k+1} ≤ u < t_k for every continuation of the bits read, or None."""
         k = max(guess, 0)
-        below = self.reaches(u, read, k)
+        below = reaches(u, read, k, rate)
         while below is False:
             k -= 1
-            below = self.reaches(u, read, k)
+            below = reaches(u, read, k, rate)
         while below:
-            below = self.reaches(u, read, k + 1)
+            below = reaches(u, read, k + 1, rate)
             if below is False:
                 return k
             k += 1
-        return None
-
-    def reaches(self, u: int, read: int, k: int) -> bool | None:
-        """Whether u < t_k, for u known to its first `read` bits; None where they do not tell."""
-        if k <= 0:
-            return True
-        bits = read + GUARD
-        low, high = exp_minus(k * self._numerator, self._shift, bits)
-        q_low, q_high = exp_minus(self._numerator, self._shift, bits)
-        one = 1 << bits
-        t_low, t_high = (2 * low << bits) // (one + q_high), -((-2 * high << bits) // (one + q_low))
-        if u + 1 << GUARD <= t_low:
-            return True
-        if u << GUARD >= t_high:
-            return False
         return None
 
     def __repr__(self) -> str:
@@ -129,6 +117,59 @@ class ExactLaplace:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise ParameterError("exact noise is not pickled: make it anew from its secret")
+
+
+class ExactLaplaceRates(ExactLaplace):
+    """Discrete Laplace numbers with a rate for each draw: a pseudorandom function of (secret, draw, cell, rate).
+
+    **Guarantee.** As `ExactLaplace`: the bits of a number depend on (secret, draw, cell) only and its rate is public.
+    So numbers of different (draw, cell) are independent, and each is exact for its own rate. One draw must always have
+    one rate: derive the secret from everything that decides the rates. Proof: `laplace_sampler.proof.md`, "Several
+    rates". Test: tests/noise/test_laplace_sampler.py::test_a_rate_for_each_draw.
+    """
+
+    def __init__(self, secret: Secret) -> None:
+        self.rate = math.nan
+        self._prf = _checked_prf(secret)
+
+    def draw_at(self, draws: npt.ArrayLike, rates: npt.ArrayLike, cells: int) -> IntArray:
+        """The numbers of these draws with these rates, shape (draws, cells)."""
+        rows = np.atleast_1d(np.asarray(draws, dtype=np.int64))
+        per_draw = np.broadcast_to(np.asarray(rates, dtype=np.float64), rows.shape)
+        if per_draw.size and not LEAST_RATE <= per_draw.min() <= per_draw.max() <= LARGEST_RATE:
+            raise ParameterError(
+                "the rates of Laplace noise must lie between 2^-36 and 64, got "
+                f"{float(per_draw.min())!r} to {float(per_draw.max())!r}"
+            )
+        return self._table(rows, cells, 0, per_draw)
+
+    def draw(self, draws: npt.ArrayLike, cells: int, first_cell: int = 0) -> NoReturn:
+        """Refused: there is no common rate."""
+        raise ParameterError("these Laplace numbers have a rate per draw: use draw_at")
+
+
+def reaches(u: int, read: int, k: int, rate: float) -> bool | None:
+    """Whether u < t_k, for u known to its first `read` bits; None where they do not tell."""
+    if k <= 0:
+        return True
+    numerator, denominator = rate.as_integer_ratio()
+    shift = denominator.bit_length() - 1
+    bits = read + GUARD
+    low, high = exp_minus(k * numerator, shift, bits)
+    q_low, q_high = exp_minus(numerator, shift, bits)
+    one = 1 << bits
+    t_low, t_high = (2 * low << bits) // (one + q_high), -((-2 * high << bits) // (one + q_low))
+    if u + 1 << GUARD <= t_low:
+        return True
+    if u << GUARD >= t_high:
+        return False
+    return None
+
+
+def _checked_prf(secret: Secret) -> Prf:
+    if not isinstance(secret, Secret):
+        raise ParameterError(f"exact noise needs a Secret, not a {type(secret).__name__}: Secret.generate()")
+    return Prf(secret.derive(LABEL))
 
 
 def _counters(draws: IntArray, cells: int, first_cell: int) -> UIntArray:

@@ -1,4 +1,4 @@
-"""plan: which error will I get? All mechanisms side by side, with the lower bound that none can beat."""
+"""plan: which error will I get? All mechanisms side by side, with the lower bound for Gaussian noise."""
 
 from __future__ import annotations
 
@@ -12,22 +12,18 @@ import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.bounds import nuclear_lower
-from evercount.engine.build import make_noise
+from evercount.bounds.laplace_tails import simultaneous_radius
+from evercount.engine.best import is_pure_name, pure_budget
+from evercount.engine.build import choose_engine, make_noise
 from evercount.engine.error_model import ErrorModel, interval_factor
 from evercount.errors import ParameterError
 from evercount.factorizations import ENDLESS, FACTORIZATIONS, BinaryTree, Honaker, check_horizon, tick_grid
 from evercount.factorizations.base import LARGEST_HORIZON
-from evercount.factorizations.laplace_trees import (
-    PURE,
-    PURE_ENDLESS,
-    DigitTree,
-    HybridTree,
-    PureFactorization,
-    WindowTree,
-)
+from evercount.factorizations.laplace_base import PureFactorization
+from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
+from evercount.factorizations.laplace_trees import DigitTree, HybridTree, WindowTree
 from evercount.noise import Secret
 from evercount.privacy import Budget
-from evercount.privacy.budget import Calibration
 from evercount.queries import Count, Query
 from evercount.queries.window import Method, WindowQuery, largest
 
@@ -46,14 +42,17 @@ class Row:
 
     `worst_std` is never below `std`. `least_std` is the smallest over the second half of the ticks: far below the
     worst one, the error jumps. `interval95` is the half-width that a stream states at the worst tick, and
-    `simultaneous` the largest one that holds for all ticks and outputs together.
+    `simultaneous` the largest one that holds for all ticks and outputs together. `mean_std` is the root of the mean
+    square over some hundred evenly spaced ticks. `delta` is 0 for pure mechanisms, whatever was asked for.
     """
 
     name: str
+    delta: float
     calibration: str
     last_std: float
     worst_std: float
     least_std: float
+    mean_std: float
     worst_tick: int
     interval95: float
     simultaneous: float
@@ -145,11 +144,33 @@ class Plan:
     guarantee: str
     rows: list[Row]
 
+    @property
+    def best(self) -> dict[str, str]:
+        """The mechanism of least error at the worst tick, on average, and for all ticks at once."""
+        return {
+            "worst tick": min(self.rows, key=lambda row: row.worst_std).name,
+            "on average": min(self.rows, key=lambda row: row.mean_std).name,
+            "all ticks at once": min(self.rows, key=lambda row: row.simultaneous).name,
+        }
+
+    def ledger_sentence(self) -> str:
+        """What two such streams over the same events cost together, for each kind of noise in the plan."""
+        parts = []
+        if any(row.delta == 0 for row in self.rows):
+            parts.append(f"with pure mechanisms epsilon={2 * self.epsilon:g} and delta=0 (pure epsilons add up)")
+        if any(row.delta > 0 for row in self.rows):
+            mu = math.sqrt(2) * Budget(self.epsilon, self.delta).mu
+            both = Budget.from_mu(mu, self.delta).epsilon
+            parts.append(f"with Gaussian ones epsilon={both:.2f} at delta={self.delta:g}")
+        return "Two such streams over the same events cost " + ", ".join(parts) + "."
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable, with the rows under "mechanisms"."""
         data = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "rows"}
         data["mechanisms"] = [row.to_dict() for row in self.rows]
         data["lower_bound"] = {"worst_std": self.lower_bound}
+        data["best"] = self.best
+        data["ledger"] = self.ledger_sentence()
         return data
 
 
@@ -165,6 +186,7 @@ def plan(
 ) -> Plan:
     """Exact errors of every mechanism for this budget, horizon and query.
 
+    With δ > 0 pure mechanisms stand beside Gaussian ones, as they keep the promise too.
     `ticks`: over how many ticks a stream without a horizon is compared. The lower bound holds for the worst tick of
     every factorisation mechanism with tight Gaussian noise (nuclear norm of M over T): `bounds.nuclear_lower`. It is
     one of running sums, and NaN for windows and averages. An average per event is refused.
@@ -193,26 +215,32 @@ def plan(
         if by_value is not None and tight * math.sqrt(budget.scale_sensitivity(by_value) / S * span) < floor:
             floor = math.nan  # it bounds noise for increments; noise on values is smaller here
     rows = []
-    for label, asked, name, calibration in _candidates(query, budget, horizon, names):
-        model, reserved, state = _model(asked, name, replace(budget, calibration=calibration), horizon)
+    even = np.unique(np.linspace(1, span, 512).astype(np.int64))
+    for label, asked, name, own in _candidates(query, budget, horizon, names):
+        try:
+            model, reserved, state = _model(asked, name, own, horizon)
+        except ParameterError:
+            if names is not None or own.pure == budget.pure:
+                raise
+            continue  # a pure mechanism that nobody asked for, and that cannot serve this budget
         shown = _folded(grid, asked.restart)
         suspects = np.unique(np.concatenate([shown, _suspects(model, span)]))
         std, spread, slack = (part.max(axis=1) for part in model.errors(suspects))
         worst_tick, worst = largest(partial(_largest_output, model), suspects, std)
         std = std[np.searchsorted(suspects, shown)]
         late = float(std[grid > span // 2].min())
-        single = interval_factor(0.95, (), 1, model.pure)
-        every = interval_factor(1 - beta, ("monotone",), span * query.outputs, model.pure)
         rows.append(
             Row(
                 name=label,
-                calibration=calibration,
+                delta=own.delta,
+                calibration=own.calibration,
                 last_std=float(std[-1]),
                 worst_std=worst,
                 least_std=late,
+                mean_std=math.sqrt(float(np.mean(_largest_output(model, _folded(even, asked.restart)) ** 2))),
                 worst_tick=worst_tick,
-                interval95=_half_width(model, worst_tick, single),
-                simultaneous=max(float((every * spread + slack).max()), _half_width(model, worst_tick, every)),
+                interval95=_half_width(model, worst_tick),
+                simultaneous=_simultaneous(model, span, beta, spread, slack, worst_tick),
                 ratio_to_lower_bound=worst / floor if floor == floor else math.nan,
                 state_bytes=state,
                 numeric_delta=reserved,
@@ -278,16 +306,32 @@ def _largest_output(model: ErrorModel, ticks: IntArray) -> FloatArray:
     return np.asarray(model.std(ticks).max(axis=1))
 
 
-def _half_width(model: ErrorModel, tick: int, factor: float) -> float:
-    """The half-width of an interval of the output that has the largest, as a stream states it."""
+def _half_width(model: ErrorModel, tick: int, factor: float | None = None) -> float:
+    """The half-width of an interval of the output that has the largest, as a stream states it; 95 % by default."""
+    if factor is None:
+        factor = interval_factor(0.95, (), 1, *model.equal_numbers(np.asarray([tick])))
     _, spread, slack = model.errors([tick])
     return float((factor * spread + slack).max())
 
 
+def _simultaneous(
+    model: ErrorModel, span: int, beta: float, spread: FloatArray, slack: FloatArray, worst_tick: int
+) -> float:
+    """The half-width that holds for all ticks and outputs together; `spread` and `slack` at the ticks looked at."""
+    outputs, tree = model.query.outputs, model.factorization
+    running = _running_sums(model.query, np.arange(1, 3)) or isinstance(tree, WindowTree)
+    if isinstance(tree, PureFactorization) and running:
+        norm = float(np.max(model.query.output_norms())) * model.query.grid
+        return norm * simultaneous_radius(tree, model.full_rate, beta, span, outputs)
+    every = interval_factor(1 - beta, ("monotone",), span * outputs, 1 if model.pure else None)
+    return max(float((every * spread + slack).max()), _half_width(model, worst_tick, every))
+
+
 def _candidates(
     query: Query, budget: Budget, horizon: int | None, names: tuple[str, ...] | None
-) -> list[tuple[str, Query, str | None, Calibration]]:
-    """(label, query with its method settled, factorisation, calibration) of every row."""
+) -> list[tuple[str, Query, str | None, Budget]]:
+    """(label, query with its method settled, factorisation, budget) of every row."""
+    pure = pure_budget(budget)
     if isinstance(query, WindowQuery):
         if names is not None:
             raise ParameterError(
@@ -296,28 +340,41 @@ def _candidates(
             )
         several: tuple[Method, ...] = ("nodes",) if budget.pure else WINDOW_METHODS
         methods = several if query.method == "auto" else (query.method,)
-        return [(f"window: {method}", query.with_method(method), None, budget.calibration) for method in methods]
-    if names is None and budget.pure:
-        names = PURE_ENDLESS if horizon is None else PURE
+        found: list[tuple[str, Query, str | None, Budget]] = [
+            (f"window: {method}", query.with_method(method), None, budget) for method in methods
+        ]
+        if query.method == "auto" and not budget.pure:
+            found.append(("window: nodes, delta=0", query.with_method("nodes"), None, pure))
+        return found
     if names is None:
-        names = ENDLESS if horizon is None else tuple(FACTORIZATIONS)
-        if horizon is None or horizon > LARGEST_OPTIMAL:
-            names = tuple(name for name in names if name != "optimal")
-        if query.squared_value_sensitivity(budget.adjacency) is None:
-            names = tuple(name for name in names if name != "direct")
-        elif query.squared_sensitivity(budget.adjacency) == math.inf:
-            names = ("direct",)
-    found: list[tuple[str, Query, str | None, Calibration]] = [
-        (name, query, name, budget.calibration) for name in names
-    ]
-    if "square-root" in names and budget.calibration == "tight" and budget.epsilon < 1:
-        found.append(("square-root, paper's C", query, "square-root", "paper"))
+        names = (PURE_ENDLESS if horizon is None else PURE) if _has_l1(query, budget) else ()
+        if not budget.pure:
+            gaussian = ENDLESS if horizon is None else tuple(FACTORIZATIONS)
+            if horizon is None or horizon > LARGEST_OPTIMAL:
+                gaussian = tuple(name for name in gaussian if name != "optimal")
+            if query.squared_value_sensitivity(budget.adjacency) is None:
+                gaussian = tuple(name for name in gaussian if name != "direct")
+            elif query.squared_sensitivity(budget.adjacency) == math.inf:
+                gaussian = ("direct",)
+            names = (*gaussian, *names[:2])
+    found = [(name, query, name, pure if is_pure_name(name) else budget) for name in names]
+    if "square-root" in names and budget.calibration == "tight" and budget.epsilon < 1 and not budget.pure:
+        found.append(("square-root, paper's C", query, "square-root", replace(budget, calibration="paper")))
     return found
+
+
+def _has_l1(query: Query, budget: Budget) -> bool:
+    """Whether pure mechanisms can be compared: the query has an l1 sensitivity, or the budget needs one."""
+    try:
+        query.l1_sensitivity(budget.adjacency)
+    except ParameterError:
+        return budget.pure
+    return True
 
 
 def _model(query: Query, name: str | None, budget: Budget, horizon: int | None) -> tuple[ErrorModel, float, int]:
     """(error model with exact noise, numeric δ, bytes of streaming state per cell)."""
-    _, engine = query.choose_engine(horizon, name, budget.pure)
+    _, engine = choose_engine(query, budget, horizon, name)
     nothing = Secret.from_hex("00" * 32)  # a plan draws nothing from it
     noise = make_noise("exact", query, engine, budget, horizon, secret=nothing)
     return ErrorModel(query, engine, noise.sigma, noise.stream.rounded), noise.numeric_delta, engine.state_bytes

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from evercount.errors import ParameterError
-from evercount.factorizations.laplace_trees import PURE, DigitTree, pure_factorization
+from evercount.factorizations.laplace_choice import PURE
 from evercount.planning.compare import plan
 from evercount.privacy import Budget
-from evercount.sparse.budget_split import plan_sparse, pure_radius, tree_radius
+from evercount.sparse.budget_split import plain_bound, plan_sparse
 
 ONES = tuple(digit * 10**power for power in range(6) for digit in (1, 3))
 """Numbers of events at which a sparse counter is compared."""
@@ -73,8 +73,8 @@ def plan_sparse_count(
 ) -> SparseComparison:
     """`SparseCount` beside the plain counters for this budget and horizon: proved simultaneous bounds of all of them.
 
-    Plain counters: for δ = 0 by Chernoff's bound at the worst tick of the tree, as the sparse counter's own; for δ > 0
-    as `plan` states them.
+    Plain counters: as `plan` states them, for δ = 0 by the tails of each tick's own coefficients, as the sparse
+    counter's own (`bounds/laplace_tails.py`).
     """
     if budget.adjacency != "add-remove" or budget.unit != "event":
         raise ParameterError(
@@ -124,12 +124,7 @@ def _plain_counters(budget: Budget, horizon: int, names: tuple[str, ...] | None,
         return {row.name: row.simultaneous for row in plan(budget, horizon, names=names, beta=beta).rows}
     found = {}
     for name in names or PURE:
-        tree = pure_factorization(name, horizon)
-        assert isinstance(tree, DigitTree)  # a hybrid is refused with a horizon
-        found[name] = tree_radius(tree, budget.epsilon, beta)
-    if names is None:
-        bound, name = pure_radius(budget.epsilon, horizon, beta)
-        found[name] = bound
+        found[name] = plain_bound(budget.epsilon, horizon, 0.0, beta, name)
     return found
 
 

@@ -25,7 +25,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count
 from evercount.errors import InputError, ParameterError
 from evercount.factorizations import Factorization, factorization
-from evercount.factorizations.laplace_trees import pure_factorization
+from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.privacy import Budget
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.top_keys import RankErrors, TopKey, top_keys

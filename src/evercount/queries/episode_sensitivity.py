@@ -18,6 +18,8 @@ from math import comb, factorial
 
 Word = tuple[int, ...]
 
+LONGEST_JOINT = 3
+"""Longest episodes whose Σ(P+N) the automaton finds; longer ones take Lemma 3."""
 LONGEST_EXACT = 6
 """Longest episodes that the automaton handles (in a few seconds); longer ones take the closed form of Lemma 3."""
 
@@ -38,6 +40,27 @@ def episode_sensitivity(letters: int, longest: int, replace: bool) -> int:
             for free in range(min(exact - 1, letters - changed) + 1)
         )
         total += sum(_closed_form(letters, length, changed) for length in range(LONGEST_EXACT + 1, longest + 1))
+        bounds.append(total)
+    return max(bounds)
+
+
+@cache
+def episode_absolute(letters: int, longest: int, replace: bool) -> int:
+    """An upper bound of Σ_cells (P+N) for all episodes of length ≤ `longest` over `letters` letters.
+
+    Guarantee. `episodes.proof.md`, "Pure privacy". Test:
+    tests/queries/test_l1_sensitivity.py::test_words_by_enumeration.
+    """
+    bounds: list[int] = []
+    exact = min(longest, LONGEST_JOINT)
+    for changed in (1, 2) if replace and letters > 1 else (1,):
+        total: int = changed  # single letters
+        for free in range(min(exact - 1, letters - changed) + 1):
+            words = [word for length in range(2, exact + 1) for word in _group(length, free, changed)]
+            if words:
+                joint = largest_change(words, 0, 1 if changed == 2 else None, absolute=True)
+                total += comb(letters - changed, free) * joint
+        total += sum(2 * changed * k * letters ** (k - 1) for k in range(exact + 1, longest + 1))
         bounds.append(total)
     return max(bounds)
 
@@ -165,8 +188,10 @@ class _Automaton:
         return states
 
 
-def largest_change(words: list[Word], x: int | None, y: int | None) -> int:
+def largest_change(words: list[Word], x: int | None, y: int | None, absolute: bool = False) -> int:
     """Largest Σ(P²+N²) over `words`, of two letters or more, when one letter x of the stream becomes y (None: nothing).
+
+    With `absolute` the largest Σ(P+N).
 
     Every pair of states behind the changed letter is visited, with the gains and losses so far. Those of a word with
     one changed letter are 0 or 1 (Lemma 3), so that they are their own squares and only their number is kept.
@@ -176,7 +201,7 @@ def largest_change(words: list[Word], x: int | None, y: int | None) -> int:
     simple = dict.fromkeys(automaton.letters, 0)
     others = dict.fromkeys(automaton.letters, 0)
     for word in words:
-        kind = simple if sum(letter in (x, y) for letter in word) == 1 else others
+        kind = simple if absolute or sum(letter in (x, y) for letter in word) == 1 else others
         kind[word[-1]] |= 1 << automaton.bit[word]
 
     best: dict[tuple[int, int, int], int] = {}

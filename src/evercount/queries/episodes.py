@@ -11,7 +11,7 @@ import numpy as np
 from evercount._arrays import IntArray
 from evercount._validate import check_name
 from evercount.queries.base import Adjacency
-from evercount.queries.episode_sensitivity import episode_sensitivity
+from evercount.queries.episode_sensitivity import episode_absolute, episode_sensitivity
 from evercount.queries.histogram import ADJACENCIES
 from evercount.queries.word_cells import HOLE, WordQuery
 
@@ -44,6 +44,15 @@ class Episodes(WordQuery):
         """S of `episodes.proof.md`."""
         check_name("adjacency", adjacency, ADJACENCIES)
         return self._sensitivity[adjacency]
+
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """See `Query`; by the automaton for episodes of up to 3 letters.
+
+        **Guarantee.** Proof: `episodes.proof.md`, "Pure privacy". Test:
+        tests/queries/test_l1_sensitivity.py::test_words_by_enumeration.
+        """
+        check_name("adjacency", adjacency, ADJACENCIES)
+        return float(episode_absolute(self._words.size, self._words.longest, adjacency == "replace"))
 
     # -- from events to increments -----------------------------------------------------------------------------
 

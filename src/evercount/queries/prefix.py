@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, overload
 
@@ -147,6 +148,16 @@ class PrefixQuery(Query):
                 "one and declare it."
             )
         return self._sensitivity[adjacency]
+
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """See `Query`, from the declared S: the smaller of √(2·cells·S) and S/grid.
+
+        **Guarantee.** If S bounds Σ_cells (P² + N²), both bound Σ_cells (P + N): the first is Cauchy's inequality for
+        2·cells numbers; for the second, P and N are whole multiples of the grid, so P·grid ≤ P². Proof:
+        `prefix.proof.md`, "Pure privacy". Test: tests/queries/test_l1_sensitivity.py::test_prefix_query_from_its_s.
+        """
+        squared = self.squared_sensitivity(adjacency)
+        return min(math.sqrt(2 * self._cells * squared), squared / self._grid) * (1 + 2.0**-50)
 
     def initial_state(self) -> Any:
         """A fresh copy of `state`."""

@@ -38,6 +38,16 @@ class Substrings(WordQuery):
             return float(longest * (longest + 1) * (2 * longest + 1) // 6)
         return float(longest * (longest + 1) * (longest + 2) // 3)
 
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """See `Query`: of each length j, j windows are lost, and j − 1 (add-remove) or j (replace) others gained.
+
+        **Guarantee.** Proof: `substrings.proof.md`, proposition 5. Test:
+        tests/queries/test_l1_sensitivity.py::test_words_by_enumeration.
+        """
+        check_name("adjacency", adjacency, ADJACENCIES)
+        longest = self._words.longest
+        return float(longest**2 if adjacency == "add-remove" else longest * (longest + 1))
+
     def exact_sensitivity(self, gram: Callable[[int, int], float], horizon: int) -> float:
         """Largest ‖R(X−X′)‖² over replace-neighbours when every tick is exactly one letter, U ≥ 2.
 

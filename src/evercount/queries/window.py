@@ -102,7 +102,8 @@ class WindowQuery(Query):
             )
         if self.method == "periods":
             return Balanced(self.width)
-        return factorization("identity" if self.method == "inputs" else None, horizon)
+        endless = "unbounded" if horizon is None else None  # a window's snapshot has no name: it stays as it was
+        return factorization("identity" if self.method == "inputs" else endless, horizon)
 
     def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:
         """See `Query`. The tree of "nodes" states the errors of windows, not of running sums: so there is one term."""
@@ -263,7 +264,7 @@ def window_errors(width: int, horizon: int | None) -> dict[Method, float]:
 
 @lru_cache(maxsize=256)
 def _difference_error(width: int, last: int, endless: bool) -> float:
-    running = factorization(None, None if endless else last)
+    running = factorization("unbounded" if endless else None, None if endless else last)
     # until the first window is full it is a running count
     worst = float(running.row_norms(tick_grid(min(width, last))).max())
 

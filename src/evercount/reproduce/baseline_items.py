@@ -18,9 +18,10 @@ from evercount.sparse.budget_split import sparse_against_plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PURE_TREES = ("pure-binary", "pure-tree", "pure-hybrid-binary", "pure-hybrid")
+PURE_TREES = ("bridge", "pure-binary", "pure-tree", "pure-hybrid-binary", "pure-hybrid")
 GAUSSIAN = ("binary-tree", "square-root", "balanced")
 SHADES = {
+    "bridge": "#8172b3",
     "pure-binary": "#c44e52",
     "pure-tree": "#2e8b57",
     "pure-hybrid-binary": "#dd8452",
@@ -74,13 +75,14 @@ def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
                     "largest jump between ticks": float(np.abs(np.diff(kept)).max()),
                 }
             )
-    last = {row["mechanism"]: row for row in rows[-7:]}
+    last = {row["mechanism"]: row for row in rows[-8:]}
     jumps = "largest jump between ticks"
     findings = [
-        f"At {rows[-1]['T']}, epsilon {epsilon:g}: pure trees jump by up to {last['pure-binary'][jumps]:.1f} (binary) "
-        f"and {last['pure-tree'][jumps]:.1f} (best base) from one tick to the next; after the first ticks "
-        "`square-root` and `balanced` are smooth.",
-        f"Root mean square std: pure binary {last['pure-binary']['root mean square std']:.1f}, best pure tree "
+        f"At {rows[-1]['T']}, epsilon {epsilon:g}: pure trees jump by up to {last['pure-binary'][jumps]:.1f} "
+        f"(binary) and {last['pure-tree'][jumps]:.1f} (best base) from one tick to the next; after the first ticks "
+        f"`square-root` and `balanced` are smooth.",
+        f"Root mean square std: bridge {last['bridge']['root mean square std']:.1f}, pure binary "
+        f"{last['pure-binary']['root mean square std']:.1f}, best pure tree "
         f"{last['pure-tree']['root mean square std']:.1f}, Gaussian binary tree "
         f"{last['binary-tree']['root mean square std']:.1f}, balanced {last['balanced']['root mean square std']:.1f}.",
     ]

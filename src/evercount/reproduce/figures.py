@@ -18,6 +18,7 @@ COLOURS: Mapping[str, str] = {
     "square-root": "#4c72b0",
     "balanced": "#2e8b57",
     "unbounded": "#8172b3",
+    "anytime": "#64b5cd",
     "normalized": "#dd8452",
     "honaker": "#937860",
     "honaker-offline": "#da8bc3",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from evercount.reproduce import (
     attack_items,
     baseline_items,
+    bridge_items,
     counting_items,
     honaker_items,
     norm_items,
@@ -29,5 +30,6 @@ ITEMS: dict[str, Item] = {
         baseline_items.SMOOTHNESS,
         baseline_items.SPARSE,
         reduction_items.ITEM,
+        bridge_items.BRIDGES,
     )
 }

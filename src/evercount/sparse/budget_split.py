@@ -15,17 +15,15 @@ import numpy as np
 
 from evercount._validate import check_count, check_delta, check_number, check_positive, stated
 from evercount.bounds import simultaneous_quantile
+from evercount.bounds.laplace_tails import simultaneous_radius
 from evercount.errors import ParameterError
 from evercount.factorizations import check_horizon, factorization
-from evercount.factorizations.laplace_trees import (
-    LARGEST_TICKS,
-    DigitTree,
-    HybridTree,
-    PureFactorization,
-    pure_factorization,
-)
+from evercount.factorizations.laplace_base import LARGEST_TICKS, PureFactorization
+from evercount.factorizations.laplace_choice import pure_factorization
+from evercount.factorizations.laplace_trees import DigitTree, HybridTree
 from evercount.mechanisms.calibrate import Noise, build_noise
-from evercount.mechanisms.laplace_noise import build_pure, node_rate
+from evercount.mechanisms.laplace_noise import build_pure
+from evercount.mechanisms.laplace_rates import node_rate
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import quantile
 from evercount.privacy import Budget
@@ -67,6 +65,17 @@ def tree_radius(tree: DigitTree, epsilon: float, beta: float) -> float:
     assert tree.horizon is not None
     rate = node_rate(epsilon, 1.0, 1.0, tree.levels)
     return laplace_sum_radius(rate, _most_weight(tree), beta / tree.horizon)
+
+
+@lru_cache(maxsize=1024)
+def _named_radius(name: str, ticks: int, epsilon: float, beta: float) -> float:
+    return _pure_radius(pure_factorization(name, ticks), epsilon, beta)
+
+
+def _pure_radius(tree: PureFactorization, epsilon: float, beta: float) -> float:
+    """The simultaneous bound of a count with this mechanism over its horizon, from its true coefficients."""
+    assert tree.horizon is not None
+    return simultaneous_radius(tree, epsilon, beta, tree.horizon)
 
 
 @lru_cache(maxsize=4096)
@@ -137,6 +146,15 @@ class SparsePlan:
 
     def counter_bound(self, segments: int) -> float:
         """How far the counter is off, for all of its first `segments` releases, with chance 1 − β/3."""
+        tree = self.counter()
+        if segments == 0 or tree is None or tree.horizon is None:
+            return self.planned_bound(segments)
+        return min(
+            self.planned_bound(segments), _named_radius(tree.name, tree.horizon, self.counter_epsilon, self.beta / 3)
+        )
+
+    def planned_bound(self, segments: int) -> float:
+        """As `counter_bound`, by the wider tails that choose the split: they stay, so that snapshots can go on."""
         beta = self.beta / 3
         if segments == 0:
             return 0.0
@@ -145,7 +163,7 @@ class SparsePlan:
                 return gaussian_radius(self.counter_epsilon, self.delta, self.segments, beta)
             return pure_radius(self.counter_epsilon, self.segments, beta)[0]
         if self.delta > 0:
-            engine = factorization(None, None)
+            engine = factorization("unbounded", None)
             noise = build_noise(
                 "insecure-float",
                 engine,
@@ -233,7 +251,7 @@ def _plan_sparse(epsilon: float, T: int, delta: float, s: int | None, beta: floa
                 made = SparsePlan(epsilon, delta, T, s, beta, *parts, rest, spread + gap, spread, segments)
                 if best is not None and made.offset >= best[0]:
                     continue  # its counter would have to be free
-                cost = made.bound()
+                cost = made.offset + made.planned_bound(s // gap)
                 if best is None or cost < best[0]:
                     best = (cost, made)
     assert best is not None
@@ -253,11 +271,14 @@ def _rest(epsilon: float, *parts: float) -> float:
     return rest if Fraction(rest) <= exact else math.nextafter(rest, 0.0)
 
 
-def plain_bound(epsilon: float, horizon: int, delta: float = 0.0, beta: float = 0.05) -> float:
-    """The simultaneous bound of the counter without partition, by the same tails: what a sparse counter must beat."""
+def plain_bound(epsilon: float, horizon: int, delta: float = 0.0, beta: float = 0.05, name: str | None = None) -> float:
+    """The simultaneous bound of the counter without partition, by the same tails: what a sparse counter must beat.
+
+    `name` is the pure mechanism where δ = 0; by default the one of a new stream.
+    """
     if delta > 0:
         return gaussian_radius(epsilon, delta, horizon, beta)
-    return pure_radius(epsilon, horizon, beta)[0]
+    return _pure_radius(pure_factorization(name, horizon), epsilon, beta)
 
 
 def sparse_against_plain(
@@ -293,7 +314,7 @@ def make_counter(plan: SparsePlan, secret: Secret, dumped: dict[str, Any] | None
         )
     return build_noise(
         "exact",
-        factorization(None, plan.segments),
+        factorization("unbounded" if plan.segments is None else None, plan.segments),
         cells=1,
         grid=1.0,
         squared_sensitivity=1.0,

@@ -90,6 +90,7 @@ class SparseCount(NoiseOwner):
         self._ticks = ExactLaplace(secret.derive("sparse ticks"), self.plan.tick_epsilon)
         self._noise = make_counter(self.plan, secret.derive("sparse counter"), dumped)
         self._radius: dict[int, float] = {}
+        self._clamped = True
         self.tick = 0
         self.segments = 0
         self._torn = False
@@ -183,6 +184,8 @@ class SparseCount(NoiseOwner):
         off = self._radius[self.segments]
         top = float("inf") if self.full else self._estimate + 2 * self.plan.offset + off
         value = self._estimate + self.plan.offset
+        if self._clamped:  # public promises: there is no count below 0, or above the promised number of events
+            value = max(0.0, value if self.plan.max_ones is None else min(value, float(self.plan.max_ones)))
         return SparseRelease(self.tick, value, max(0.0, self._estimate - off), top, closed, self.segments, self.full)
 
     # -- snapshots -------------------------------------------------------------------------------------------------
@@ -197,6 +200,7 @@ class SparseCount(NoiseOwner):
             "plan": [plan.threshold, plan.spread, plan.segments, plan.threshold_epsilon.hex()],
             "secret": self._secret.hex(),
             "noise": self._noise.dump(),
+            "clamped": self._clamped,
             "state": [self.tick, self.segments, self._open, self._total, self._estimate],
         }
         return pack(data)
@@ -213,6 +217,7 @@ class SparseCount(NoiseOwner):
             if not same:
                 raise SnapshotError("the snapshot was made with another split of the budget; use the same version")
             made._start(Secret.from_hex(data["secret"]), data["noise"])
+            made._clamped = data.get("clamped", False)  # older counters go on as they began
             made.tick, made.segments, made._open, made._total, made._estimate = _checked_state(data["state"], horizon)
             made._level = made._draw_level()
         except SnapshotError:

@@ -78,6 +78,18 @@ class Cuts(Query):
             return 4.0
         return 2.0 if self.swap == "any edge" and self.vertices > 2 else 1.0
 
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """See `Query`: an update changes one edge by at most 1, and another update instead a second one as well.
+
+        **Guarantee.** Proof: `cuts.proof.md`, "Pure privacy". Test:
+        tests/queries/test_l1_sensitivity.py::test_cuts_by_enumeration.
+        """
+        check_name("adjacency", adjacency, get_args(Adjacency))
+        if adjacency == "add-remove":
+            return 1.0
+        elsewhere = self.swap == "any edge" and self.vertices > 2
+        return 2.0 if elsewhere or self.weights == "signed" else 1.0
+
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         """Sum of the weights of one tick, edge by edge, in units of the grid."""
         if isinstance(events, str | bytes) or not isinstance(events, Iterable):

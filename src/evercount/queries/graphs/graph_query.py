@@ -221,6 +221,27 @@ class GraphQuery(Query):
             return None
         return alternating_sensitivity(most, adjacency)
 
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """See `Query`.
+
+        **Guarantee.** Σ_cells (P + N) is at most this for the neighbours of the class. Proof: ``graphs.proof.md``,
+        section 13. Test: tests/queries/test_l1_sensitivity.py::test_no_graph_neighbours_beat_the_claim.
+
+        Raises:
+            ParameterError: In a mixed stream nothing bounds it.
+        """
+        check_name("adjacency", adjacency, get_args(Adjacency))
+        if self.stream == "mixed":
+            raise ParameterError(
+                "in a mixed stream one event can change the increments again and again, so it has no l1 sensitivity, "
+                "which pure privacy (delta=0) needs; choose a small positive delta and a horizon"
+            )
+        parts = self.reach(self.stream)
+        if not self.enforce_degree or self.deletes:
+            return float(sum(part.absolute(adjacency) for part in parts))
+        inserted = self.reach("insert")
+        return float(sum(part.absolute(adjacency, edge) for part, edge in zip(parts, inserted, strict=True)))
+
     @property
     def degree_bound(self) -> int:
         """The degree that no vertex exceeds: promised, enforced, or seen in the public start."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 
 from evercount.queries.base import Adjacency
 
@@ -37,6 +38,19 @@ class Reach:
             bound = 2 * (up + down) ** 2
         if self.ceiling is not None:
             bound = min(bound, 2 * self.ceiling**2)
+        return self.cells * bound
+
+    def absolute(self, adjacency: Adjacency, projected: Reach | None = None) -> int:
+        """Bound on Σ (P + N) over these cells; see ``graphs.proof.md``, section 13."""
+        bound = self.up + self.down
+        if projected is not None:
+            bound += 2 * (projected.up + projected.down)
+        if adjacency == "replace":
+            bound *= 2
+            if self.swap is not None and projected is None:
+                bound = min(bound, isqrt(2 * self.swap))
+        if self.ceiling is not None:
+            bound = min(bound, 2 * self.ceiling)
         return self.cells * bound
 
 

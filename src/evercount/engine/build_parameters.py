@@ -1,0 +1,45 @@
+"""Puts a stream together: all that it never changes, with every check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from evercount.engine.best import settle_best
+from evercount.engine.build import check_postprocess, choose_engine, make_noise
+from evercount.engine.error_model import ErrorModel
+from evercount.engine.state import StreamParameters
+from evercount.errors import ParameterError, UnknownName
+from evercount.factorizations import check_horizon
+from evercount.mechanisms import NOISES
+from evercount.privacy import Budget
+from evercount.queries.base import Query
+
+
+def build_parameters(
+    query: Query,
+    budget: Budget,
+    horizon: int | None,
+    factorization: str | None,
+    noise: str,
+    postprocess: Iterable[str],
+    replay: bool,
+    **source: Any,
+) -> StreamParameters:
+    """All that a stream never changes, with every check; `source` says where its noise comes from."""
+    if not isinstance(query, Query):
+        raise ParameterError(f"the first argument must be a query such as Count(), got {query!r}")
+    if not isinstance(budget, Budget):
+        raise ParameterError(f"the second argument must be a Budget, got {budget!r}")
+    if noise not in NOISES:
+        raise UnknownName("noise", noise, NOISES)
+    horizon = check_horizon(horizon, unbounded=True)
+    budget, factorization = settle_best(query, budget, horizon, factorization)  # a stored name is never "best"
+    query, engine = choose_engine(query, budget, horizon, factorization)
+    names = check_postprocess(postprocess)
+    if "monotone" in names and not query.monotone:
+        raise ParameterError(f"{query.name!r} may truly fall, so its releases cannot be made monotone")
+    query.check_budget(budget)
+    built = make_noise(noise, query, engine, budget, horizon, names, **source)
+    errors = ErrorModel(query, engine, built.sigma, built.stream.rounded)
+    return StreamParameters(query, budget, horizon, engine, built, names, replay, errors)

@@ -1,0 +1,37 @@
+"""`anytime`: the default without a horizon, its ratios to `balanced` told the horizon, and `unbounded` beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from evercount import Budget, Count, Stream
+from evercount.factorizations import factorization
+
+
+@pytest.mark.parametrize(
+    ("exponent", "ratio", "old"), [(4, 1.2728, 1.2837), (8, 1.2472, 1.2608), (12, 1.2238, 1.2320), (16, 1.2058, 1.2110)]
+)
+def test_ratios_to_balanced(exponent: int, ratio: float, old: float) -> None:
+    told = factorization("balanced", 2**exponent)
+    best = told.column_norm * told.worst_row()[1]
+    for name, expected in (("anytime", ratio), ("unbounded", old)):
+        engine = factorization(name, None)
+        found = engine.column_norm * float(engine.row_norms([2**exponent])[0]) / best
+        assert found == pytest.approx(expected, abs=1e-4)
+
+
+def test_less_error_from_the_ninth_tick_on_and_more_before() -> None:
+    new, old = (factorization(name, None) for name in ("anytime", "unbounded"))
+    ticks = [1, 8, 9, 10, 100, 10**4, 10**6]
+    less = new.row_norms(ticks) < old.row_norms(ticks)
+    assert less.tolist() == [False, False, True, True, True, True, True]
+    assert new.row_norms([1])[0] / old.row_norms([1])[0] == pytest.approx(1.111, abs=1e-3)
+
+
+def test_new_streams_take_it_and_old_ones_keep_theirs() -> None:
+    assert Stream(Count(), Budget(1.0, 1e-6), noise="insecure-float", seed=1).factorization.name == "anytime"
+    old = Stream(Count(), Budget(1.0, 1e-6), factorization="unbounded", noise="insecure-float", seed=1)
+    old.run([1] * 5)
+    again = Stream.restore(old.snapshot())
+    assert again.factorization.name == "unbounded"
+    assert again.step(2).value == old.step(2).value
