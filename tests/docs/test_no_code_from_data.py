@@ -29,6 +29,10 @@ ALLOWED = {
     "reproduce/gpu_bench.py: import_module(f'{__package__}.simulate_torch' if __package__ else 'simulate_torch')": 1,
     "reproduce/kernel_triton.py: import_module(package + 'simulate_torch')": 2,
     "reproduce/simulate_torch.py: import_module(f'{__package__}.{name}' if __package__ else name)": 1,
+    # the program that a person asks to have audited, typed on the command line of that person's own shell
+    "audit/doors.py: getattr(importlib.import_module(module), name)": 1,
+    "audit/doors.py: import_module(module)": 1,
+    "audit/doors.py: hasattr(made, part)": 1,
     # the benchmarks of the source tree, found by their place
     "cli/bench_command.py: spec_from_file_location(f'bench_{name}', path)": 1,
     "cli/bench_command.py: module_from_spec(spec)": 1,

@@ -134,7 +134,8 @@ class Histogram(Query):
     @property
     def row_keys(self) -> tuple[Sequence[str], bool]:
         """See `Query`."""
-        return self.labels[: self._known], self._unknown == OTHER
+        keys = tuple(map(str, range(self._known))) if self._keys is None else self._keys
+        return keys, self._unknown == OTHER
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         """Increments of one tick; see the class for what a tick and an event may be."""
