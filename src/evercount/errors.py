@@ -6,13 +6,17 @@
     │   └── TooLarge                     the request is legal but would not fit; carries what it would need
     ├── InputError (ValueError)          data offered to a stream is not legal: the stream is unchanged
     │   ├── BadRows                      rows of a file that are no events; carries their number and the first few
-    │   └── EventRefused                 one event of it is not; carries its place, so that it can be numbered anew
+    │   ├── EventRefused                 one event of it is not; carries its place, so that it can be numbered anew
+    │   └── TooEarly                     an event lies in a tick that has not begun
     ├── HorizonReached                   a step past the declared horizon: the stream is unchanged
     │   └── PrecisionReached             no horizon, but the proved price of finite arithmetic ends here
     ├── AlreadyReleased                  a closed tick was offered again with different data
     ├── BudgetExceeded                   a ledger was asked to spend more than it has
     ├── SnapshotError                    a snapshot is corrupt, truncated, foreign or newer than this program
     ├── StoreError                       the durable store refuses: locked, tampered with, rolled back, unreadable
+    │   ├── Conflict                     a name or key was used before for something else
+    │   ├── StreamStopped                the stream takes no more events
+    │   └── Busy                         too many requests wait for the store
     ├── MessageRejected                  a message of a local-model client is malformed or out of range
     └── MissingExtra (ImportError)       an optional part is not installed; carries the install command
 
@@ -97,6 +101,10 @@ class EventRefused(InputError):
         return EventRefused(number, self.reason, self.what, where)
 
 
+class TooEarly(InputError):
+    """An event's time lies in a tick that has not begun; the same batch is welcome later."""
+
+
 class HorizonReached(EvercountError):
     """A step past the declared horizon; the stream is unchanged."""
 
@@ -156,6 +164,18 @@ class StoreError(EvercountError):
         return f"{self} ({self.detail})" if self.detail else str(self)
 
     exit_code = 5
+
+
+class Conflict(StoreError):
+    """A name or an idempotency key was used before for something else."""
+
+
+class StreamStopped(StoreError):
+    """The stream takes no more events; the text is public."""
+
+
+class Busy(StoreError):
+    """The writer takes no more requests for the moment; the text is public."""
 
 
 class MessageRejected(EvercountError, ValueError):

@@ -10,7 +10,7 @@ import importlib
 import json
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from evercount.bounds.laplace_tails import laplace_factor
 from evercount.engine.error_model import ErrorModel, coarse, interval_factor
 from evercount.errors import MissingExtra, ParameterError
 from evercount.factorizations import tick_grid
-from evercount.queries.base import Query
+from evercount.queries.base import Query, V_co
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.cuts.cut_graph import CutGraph, CutValue
 from evercount.queries.cuts.cut_query import Cuts
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Release:
+class Release(Generic[V_co]):
     """What one tick publishes: `values` with one entry per output. Errors are computed when they are asked for."""
 
-    def __init__(self, run: Releases, index: int) -> None:
+    def __init__(self, run: Releases[V_co], index: int) -> None:
         self._run = run
         self._index = index
 
@@ -50,9 +50,9 @@ class Release:
         return np.asarray(self._run.rows[self._index], dtype=np.float64)
 
     @property
-    def value(self) -> Any:
+    def value(self) -> V_co:
         """The published number, or the array of them where the query has several outputs."""
-        return float(self.values[0]) if len(self.values) == 1 else self.values
+        return cast(V_co, float(self.values[0]) if self.query.single else self.values)
 
     @property
     def std_all(self) -> FloatArray:
@@ -60,9 +60,9 @@ class Release:
         return np.asarray(self._run.std_all[self._index], dtype=np.float64)
 
     @property
-    def std(self) -> Any:
+    def std(self) -> V_co:
         """The std of `value`: a number, or one per output."""
-        return float(self.std_all[0]) if len(self.values) == 1 else self.std_all
+        return cast(V_co, float(self.std_all[0]) if self.query.single else self.std_all)
 
     @property
     def labels(self) -> Sequence[str]:
@@ -89,7 +89,7 @@ class Release:
         """What was asked."""
         return self._run.query
 
-    def interval(self, level: float = 0.95) -> tuple[Any, Any]:
+    def interval(self, level: float = 0.95) -> tuple[V_co, V_co]:
         """(low, high) that holds the true number with probability at least `level`, for each output by itself.
 
         Post-processing to nonnegative or whole numbers keeps that true where the truth is such. A monotone release is
@@ -97,7 +97,8 @@ class Release:
         average per event is not symmetric.
         """
         low, high = (side[0] for side in self._run.limits(level, self._index))
-        return (float(low[0]), float(high[0])) if len(self.values) == 1 else (low, high)
+        ends = (float(low[0]), float(high[0])) if self.query.single else (low, high)
+        return cast(tuple[V_co, V_co], ends)
 
     def half_widths(self, level: float = 0.95) -> FloatArray:
         """How far each output's interval reaches on either side; the larger side where they differ."""
@@ -157,7 +158,7 @@ class Release:
         return f"tick {self.tick}: {shown}{' …' if len(self.values) > 8 else ''}"
 
 
-class Releases:
+class Releases(Generic[V_co]):
     """What a run of ticks publishes. Behaves as a sequence of `Release`."""
 
     def __init__(
@@ -182,12 +183,12 @@ class Releases:
     def __len__(self) -> int:
         return len(self._values)
 
-    def __getitem__(self, index: int) -> Release:
+    def __getitem__(self, index: int) -> Release[V_co]:
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         return Release(self, index % len(self))
 
-    def __iter__(self) -> Iterator[Release]:
+    def __iter__(self) -> Iterator[Release[V_co]]:
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
@@ -351,7 +352,7 @@ class Releases:
         rank = int(np.ceil(runs * (1 - beta) + 3.1 * np.sqrt(runs * beta * (1 - beta))))
         return float(ordered[rank]) if rank < runs else float("inf")
 
-    def between(self, earlier: int, later: int) -> tuple[Any, Any]:
+    def between(self, earlier: int, later: int) -> tuple[V_co, V_co]:
         """(value, std): what came in ticks earlier+1 … later, with its own exact error.
 
         Of sums and counts the sum over those ticks, of averages per tick their average, of graph statistics their
@@ -366,10 +367,11 @@ class Releases:
         low, high = (self._values[tick - self.first_tick] if tick else first for tick in (earlier, later))
         value, weight = self.query.between(earlier, later, low, high)
         std = (self._errors.between(earlier, later) if later > earlier else 0.0) * weight
-        return (float(value[0]), float(std[0])) if len(value) == 1 else (value, std)
+        both = (float(value[0]), float(std[0])) if self.query.single else (value, std)
+        return cast(tuple[V_co, V_co], both)
 
     def _squeeze(self, array: FloatArray) -> FloatArray:
-        return array[:, 0] if array.shape[1] == 1 else array
+        return array[:, 0] if self.query.single else array
 
     # -- export -------------------------------------------------------------------------------------------------
 

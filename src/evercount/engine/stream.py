@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 
@@ -31,13 +31,13 @@ from evercount.errors import (
 from evercount.factorizations import Factorization
 from evercount.noise import NoiseOwner, Secret
 from evercount.privacy import Budget, Ledger
-from evercount.queries.base import Query
+from evercount.queries.base import Query, V_co
 
 Encoded = tuple[IntArray, Any, Mapping[str, int]]
 """Increments of a tick, the encoder's state after it, and users whose number of events changes."""
 
 
-class Stream(NoiseOwner):
+class Stream(NoiseOwner, Generic[V_co]):
     """Running sums of a query, released after every tick under one budget for all ticks together.
 
     Guarantee. The sequence of all releases of one stream is (ε, δ)-DP for the budget's adjacency and unit: noise is one
@@ -61,7 +61,7 @@ class Stream(NoiseOwner):
 
     def __init__(
         self,
-        query: Query,
+        query: Query[V_co],
         budget: Budget,
         horizon: int | None = None,
         factorization: str | None = None,
@@ -158,7 +158,7 @@ class Stream(NoiseOwner):
 
     def step(
         self, events: Any, tick: int | None = None, users: Iterable[str] | None = None, *, capped: bool = False
-    ) -> Release:
+    ) -> Release[V_co]:
         """Release the next tick.
 
         Where the budget protects users, every tick names them, or the caller promises with `capped` that all ticks
@@ -194,7 +194,7 @@ class Stream(NoiseOwner):
         counting = self._account(named is not None, capped)
         return self._step(seen, tick, counting, lambda: self._encoded(events, named))
 
-    def step_totals(self, totals: Any, tick: int | None = None, *, capped: bool = False) -> Release:
+    def step_totals(self, totals: Any, tick: int | None = None, *, capped: bool = False) -> Release[V_co]:
         """As `step`, for events that were already added up per cell (grid units): see `Query.encode_totals`."""
         counting = self._account(False, capped)
         encoder = self._state.encoder
@@ -206,7 +206,7 @@ class Stream(NoiseOwner):
         tick: int | None,
         counting: Counting,
         encode: Callable[[], tuple[IntArray, Any, Mapping[str, int]]],
-    ) -> Release:
+    ) -> Release[V_co]:
         """The next tick, or what a retry reads back. `encode` gives its increments, the encoder after it, and users."""
         self._check_owner()
         if tick is not None:
@@ -246,7 +246,7 @@ class Stream(NoiseOwner):
 
     def run(
         self, ticks: Iterable[Any], users: Iterable[Iterable[str]] | None = None, *, capped: bool = False
-    ) -> Releases:
+    ) -> Releases[V_co]:
         """Release many ticks: the same numbers as one `step` for each.
 
         Args:
@@ -284,7 +284,7 @@ class Stream(NoiseOwner):
             raise
         return self._close(increments, encoder, counting, changes)
 
-    def run_totals(self, totals: Any, *, capped: bool = False) -> Releases:
+    def run_totals(self, totals: Any, *, capped: bool = False) -> Releases[V_co]:
         """As `run`, for ticks that were already added up, shape (ticks, cells): see `Query.encode_totals`."""
         if not isinstance(totals, Iterable):
             raise InputError(f"totals are a sequence of ticks, not {type(totals).__name__}")
@@ -300,7 +300,9 @@ class Stream(NoiseOwner):
         self._check_limit(len(increments))
         return self._close(increments, self._state.encoder, counting, {})
 
-    def _close(self, increments: IntArray, encoder: Any, counting: Counting, users: Mapping[str, int]) -> Releases:
+    def _close(
+        self, increments: IntArray, encoder: Any, counting: Counting, users: Mapping[str, int]
+    ) -> Releases[V_co]:
         first = self.tick + 1
         rows, after = advance(self._parameters, self._state.with_users(), increments, encoder=encoder)
         releases = self._parameters.releases(first, rows, counting)
@@ -321,7 +323,7 @@ class Stream(NoiseOwner):
         if limit is not None and self.tick + ticks > limit:
             raise HorizonReached(limit) if self.horizon is not None else PrecisionReached(limit)
 
-    def _again(self, tick: int, seen: Seen) -> Release:
+    def _again(self, tick: int, seen: Seen) -> Release[V_co]:
         self._check_torn()
         last = self._state.last
         if tick == self.tick and last is not None and last[0].digest == seen.digest:
@@ -344,7 +346,7 @@ class Stream(NoiseOwner):
         return dump_stream(self._parameters, self._state.with_users())
 
     @classmethod
-    def load(cls, data: Mapping[str, Any]) -> Stream:
+    def load(cls, data: Mapping[str, Any]) -> Stream[Any]:
         """The stream of `dump`, with every check that a new one passes; SnapshotError says what does not fit."""
         stream = cls.__new__(cls)
         stream._open(*load_stream(data), restored=True)
@@ -360,7 +362,7 @@ class Stream(NoiseOwner):
         return pack(self.dump())
 
     @classmethod
-    def restore(cls, blob: bytes) -> Stream:
+    def restore(cls, blob: bytes) -> Stream[Any]:
         """The stream of `snapshot`; a corrupt, truncated, foreign or newer one is refused with SnapshotError.
 
         Restore the newest snapshot only (see there), and only once: two streams from one snapshot share their noise.

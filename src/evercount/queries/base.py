@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +30,20 @@ from evercount.privacy import Budget
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.top_keys import RankErrors, TopKey, top_keys
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as _TypeVar
+
+    V_co = _TypeVar("V_co", covariant=True, default=Any)
+else:
+    V_co = TypeVar("V_co", covariant=True)
+
 Adjacency = Literal["add-remove", "replace"]
 
 LARGEST_TOTAL = 2**53
 """A single tick's increment beyond this (in grid units) is refused: it cannot come from real events."""
 
 
-class Query(ABC):
+class Query(ABC, Generic[V_co]):
     """What is asked of the stream. Immutable; the encoder's memory is the `state` that is handed in and out."""
 
     name: ClassVar[str]
@@ -115,7 +122,7 @@ class Query(ABC):
         """
         return dict(parameters)
 
-    def check_budget(self, budget: Budget) -> None:  # noqa: B027 - most queries go with every budget
+    def check_budget(self, budget: Budget) -> None:
         """Refuse a budget whose promise the query's sensitivity does not cover."""
 
     # -- from events to increments -----------------------------------------------------------------------------
@@ -132,7 +139,7 @@ class Query(ABC):
         successful call the old state must not be used again (an encoder may update it in place).
         """
 
-    def check_events(self, events: Iterable[Any]) -> None:  # noqa: B027 - encoders without a memory need none
+    def check_events(self, events: Iterable[Any]) -> None:
         """Refuse events that are illegal whatever came before them, as `encode` does, without any state.
 
         Encoders with a memory that `splits` override it. So a service can refuse what one sender got wrong before
@@ -229,6 +236,14 @@ class Query(ABC):
     def outputs(self) -> int:
         """How many numbers are published per tick."""
         return self.cells
+
+    @property
+    def single(self) -> bool:
+        """Whether `Release.value` is one number; else it is an array, also where it has one entry.
+
+        The type parameter of `Query` says the same: `Query[float]` or `Query[FloatArray]`.
+        """
+        return self.outputs == 1
 
     @property
     def labels(self) -> Sequence[str]:

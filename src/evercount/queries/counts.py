@@ -42,7 +42,7 @@ def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
     return array.astype(np.int64)
 
 
-class Count(Query):
+class Count(Query[float]):
     """How many events so far. A tick's input is its number of events; one event adds 1 (or 0).
 
     `max_per_tick` is a public promise about the largest number of events that a tick can hold. A tick that breaks it is
@@ -104,7 +104,7 @@ class Count(Query):
         return {"max_per_tick": self.max_per_tick}
 
 
-class Sum(Query):
+class Sum(Query[float]):
     """The sum so far of one value per event, each in [lo, hi], on a public grid.
 
     A tick's input is the sequence of its events' values (a single number is one event). Values are rounded to the

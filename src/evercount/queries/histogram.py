@@ -26,7 +26,7 @@ OTHER = "other"
 ADJACENCIES = ("add-remove", "replace")
 
 
-class Histogram(Query):
+class Histogram(Query[FloatArray]):
     """How many events named each key, for every key of a public list.
 
     A tick is a sequence of events. An event is one key, or a collection of at most `max_keys_per_event` distinct
@@ -46,6 +46,11 @@ class Histogram(Query):
 
     name: ClassVar[str] = "histogram"
     event_columns: ClassVar[tuple[str, ...] | None] = ("key",)
+
+    @property
+    def single(self) -> bool:
+        """See `Query`: an array, whatever its length."""
+        return False
 
     def __init__(
         self,

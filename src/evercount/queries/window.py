@@ -13,7 +13,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import Balanced, Factorization, factorization, tick_grid
 from evercount.factorizations.laplace_trees import window_tree
-from evercount.queries.base import Adjacency, Query
+from evercount.queries.base import Adjacency, Query, V_co
 from evercount.queries.counts import Count
 from evercount.queries.memory_limit import require_fits
 from evercount.queries.top_keys import RankErrors, TopKey
@@ -24,7 +24,7 @@ LARGEST_WIDTH = 2**24
 _GOLDEN = (3 - 5**0.5) / 2
 
 
-class WindowQuery(Query):
+class WindowQuery(Query[V_co]):
     """What windows of all queries share: how running sums become windows, and which noise they run on.
 
     Methods, all functions of noisy running sums that are released anyway:
@@ -137,7 +137,7 @@ class WindowQuery(Query):
         return np.where((into == 0)[:, np.newaxis], now, now + previous)
 
 
-class Window(WindowQuery, Count):
+class Window(WindowQuery[float], Count):
     """Events in ticks t−width+1 … t, for every tick t.
 
     `WindowQuery` says what the methods are.

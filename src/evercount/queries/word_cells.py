@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from evercount._arrays import FloatArray
 from evercount._validate import check_count
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import Query
@@ -122,10 +123,15 @@ def _checked_alphabet(alphabet: Any) -> tuple[str, ...]:
     return letters
 
 
-class WordQuery(Query):
+class WordQuery(Query[FloatArray]):
     """A query with one cell for every word of at most `max_length` letters."""
 
     splits: ClassVar[bool] = True
+
+    @property
+    def single(self) -> bool:
+        """See `Query`: an array, whatever its length."""
+        return False
 
     def __init__(self, alphabet: Sequence[str] | int, max_length: int) -> None:
         self._words = Words(alphabet, max_length)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from evercount.errors import AlreadyReleased, EvercountError, InputError, StoreError
+from evercount.errors import AlreadyReleased, Busy, EvercountError, InputError, StoreError
 from evercount.service.wall_clock import Clock
 from evercount.store import Accepted, Batch, Conflict, LiveStream, Store
 
@@ -25,10 +25,6 @@ PAUSE = 1.0
 """Seconds before a failed store is tried again."""
 
 Publish = Callable[[str, list[dict[str, Any]]], None]
-
-
-class Busy(StoreError):
-    """The writer takes no more requests for the moment; the text is public."""
 
 
 def loggable(error: Exception) -> str:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from evercount.errors import (
     AlreadyReleased,
+    Busy,
     EvercountError,
     HorizonReached,
     InputError,
@@ -21,7 +22,6 @@ from evercount.errors import (
     ParameterError,
     StoreError,
 )
-from evercount.service.commit_loop import Busy
 from evercount.store import Conflict, StreamStopped, TooEarly
 
 log = logging.getLogger("evercount.service")

@@ -10,7 +10,8 @@ if importlib.util.find_spec("sqlalchemy") is None:
     raise MissingExtra("The durable store", "store")
 
 from evercount.declare.declaration import StreamDeclaration
-from evercount.store.open_stream import Accepted, Batch, Conflict, LiveStream, StreamStopped, TooEarly
+from evercount.errors import Conflict, StreamStopped, TooEarly
+from evercount.store.open_stream import Accepted, Batch, LiveStream
 from evercount.store.reader import Reading
 from evercount.store.sealing import key_from_environment
 from evercount.store.writer import Store

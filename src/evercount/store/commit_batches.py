@@ -10,10 +10,10 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
-from evercount.errors import EvercountError
+from evercount.errors import Conflict, EvercountError
 from evercount.queries.user_cap import cap_per_user
 from evercount.store import schema
-from evercount.store.open_stream import Accepted, Batch, Conflict, LiveStream
+from evercount.store.open_stream import Accepted, Batch, LiveStream
 from evercount.store.saturation import Totals, add_exactly
 from evercount.store.sealing import Sealer
 

@@ -12,24 +12,12 @@ from evercount._arrays import IntArray
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, format_utc, instant_of
 from evercount.engine.stream import Stream
-from evercount.errors import EventRefused, HorizonReached, InputError, StoreError
+from evercount.errors import EventRefused, HorizonReached, InputError, StreamStopped, TooEarly
 from evercount.noise import Secret
 from evercount.queries.counts import Count
 from evercount.store.open_encoder import ENCODER_FAULTS, OF_REQUEST, UNREADABLE, OpenEncoder
 from evercount.store.saturation import Totals, check_request, cut_total, pack_totals
 from evercount.store.sealing import Sealer
-
-
-class TooEarly(InputError):
-    """An event's time lies in a tick that has not begun; the same batch is welcome later."""
-
-
-class Conflict(StoreError):
-    """A name or an idempotency key was used before for something else."""
-
-
-class StreamStopped(StoreError):
-    """The stream takes no more events; the text is public."""
 
 
 @dataclass(frozen=True)

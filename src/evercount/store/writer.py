@@ -20,12 +20,20 @@ from evercount.engine.release_table import NUMBERS
 from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickEvents, TickTotals
-from evercount.errors import EvercountError, HorizonReached, ParameterError, SnapshotError, StoreError, TooLarge
+from evercount.errors import (
+    Conflict,
+    EvercountError,
+    HorizonReached,
+    ParameterError,
+    SnapshotError,
+    StoreError,
+    TooLarge,
+)
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
 from evercount.store.commit_batches import Group
 from evercount.store.database import Database
-from evercount.store.open_stream import Accepted, Batch, Conflict, LiveStream
+from evercount.store.open_stream import Accepted, Batch, LiveStream
 from evercount.store.reader import PROBE, Reading, declared
 from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import HeadFile, default_path

@@ -25,7 +25,7 @@ Swap = Literal["any edge", "same edge"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Cuts(Query):
+class Cuts(Query[FloatArray]):
     """The weights of all edges of a graph on vertices 0..n−1; an update (u, v, w) adds w to the edge between u and v.
 
     ``weights="unit"`` allows w in [0, 1], ``"signed"`` allows [−1, 1]. A weight is rounded to the nearest multiple of
@@ -43,6 +43,11 @@ class Cuts(Query):
     weights: Weights = "unit"
     grid: float = 2.0**-10
     swap: Swap = "any edge"
+
+    @property
+    def single(self) -> bool:
+        """See `Query`: an array, whatever its length."""
+        return False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "vertices", check_count("vertices", self.vertices))

@@ -38,7 +38,7 @@ class _HighDegreeTracker(Tracker):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class HighDegree(GraphQuery):
+class HighDegree(GraphQuery[float]):
     """Number of vertices of degree at least `tau`.
 
     Guarantee: see GraphQuery. The paper's l2-sensitivity of the differences, √6, is too small: S is 8 (add-remove).
@@ -89,7 +89,7 @@ class _DegreeTracker(Tracker):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DegreeHistogram(GraphQuery):
+class DegreeHistogram(GraphQuery[FloatArray]):
     """Number of vertices of degree 0, 1, …, D.
 
     The running sums are the numbers of vertices of degree ≥ 1, …, ≥ D; `decode` takes differences. That costs
@@ -98,6 +98,11 @@ class DegreeHistogram(GraphQuery):
 
     name: ClassVar[str] = "degree-histogram"
     needs_degree: ClassVar[bool] = True
+
+    @property
+    def single(self) -> bool:
+        """See `Query`: an array, whatever its length."""
+        return False
 
     def check(self) -> None:
         """The cells must fit."""
@@ -192,7 +197,7 @@ class _MinDegreeTracker(Tracker):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MinDegree(GraphQuery):
+class MinDegree(GraphQuery[float]):
     """The smallest degree of a vertex; 0 as long as some vertex has no edge.
 
     Guarantee: see GraphQuery. As for `Matching`, the share of one edge is 0 or 1 and may come and go.
@@ -247,13 +252,18 @@ class _SequenceTracker(Tracker):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DegreeSequence(GraphQuery):
+class DegreeSequence(GraphQuery[FloatArray]):
     """The degrees of all vertices, largest first, without names. It needs the noise of `direct` to be of use.
 
     Guarantee: see GraphQuery. One edge moves two places of the sequence by one each: v² = 2.
     """
 
     name: ClassVar[str] = "degree-sequence"
+
+    @property
+    def single(self) -> bool:
+        """See `Query`: an array, whatever its length."""
+        return False
 
     def check(self) -> None:
         """The cells must fit."""

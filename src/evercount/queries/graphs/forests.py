@@ -116,7 +116,7 @@ class _ForestTracker(Tracker):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SpanningForest(GraphQuery):
+class SpanningForest(GraphQuery[float]):
     """Cost of a minimum spanning forest; weights are whole numbers 1..max_weight.
 
     Where duplicates are ignored, the lighter of two copies of an edge counts: that is what a spanning forest of
@@ -156,7 +156,7 @@ class SpanningForest(GraphQuery):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Components(GraphQuery):
+class Components(GraphQuery[float]):
     """Number of connected components; starts at the number of vertices. Guarantee: see GraphQuery."""
 
     name: ClassVar[str] = "components"
@@ -190,7 +190,7 @@ def _forest_reach(stream: StreamKind, heaviest: int) -> Reach:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Matching(GraphQuery):
+class Matching(GraphQuery[float]):
     """Size of a maximum matching.
 
     Guarantee: see GraphQuery. The effect of one edge can go and come back with every new pair, so S grows with

@@ -33,7 +33,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_name
 from evercount.errors import EventRefused, InputError, ParameterError, SnapshotError, TooLarge
 from evercount.privacy import Budget
-from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
+from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, V_co
 from evercount.queries.graphs.reach import Reach, ValueReach, alternating_sensitivity
 
 StreamKind = Literal["insert", "delete", "ignore-duplicates", "ignore-absent", "mixed"]
@@ -69,7 +69,7 @@ class GraphState:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GraphQuery(Query):
+class GraphQuery(Query[V_co]):
     """Base of the graph queries: validation, projection, increments, the public start and S.
 
     `max_degree` promises that no vertex ever has more edges; an update that breaks the promise is refused. With

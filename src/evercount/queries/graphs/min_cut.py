@@ -39,7 +39,7 @@ class _MinCutTracker(Tracker):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MinCut(GraphQuery):
+class MinCut(GraphQuery[float]):
     """Edges of the smallest cut of the graph; 0 while it is not connected.
 
     A tick costs O(n³) operations on arrays (n = 100: tens of milliseconds), however many updates it holds.

@@ -23,7 +23,7 @@ class _EdgeTracker(Tracker):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Edges(GraphQuery):
+class Edges(GraphQuery[float]):
     """Number of edges. Guarantee: see GraphQuery; S = 1, or 2 where updates are ignored, both adjacencies."""
 
     name: ClassVar[str] = "edges"
@@ -85,7 +85,7 @@ class _TriangleTracker(Tracker):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Triangles(GraphQuery):
+class Triangles(GraphQuery[float]):
     """Number of triangles.
 
     `max_per_edge` = K promises that no edge ever lies in more than K triangles: then K takes the place of D − 1, and no
@@ -192,7 +192,7 @@ class _StarTracker(Tracker):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class KStars(GraphQuery):
+class KStars(GraphQuery[float]):
     """Number of k-stars, Σ over vertices of C(degree, k), k ≥ 2.
 
     Guarantee: see GraphQuery; one edge lies in at most K = 2·C(D−1, k−1) stars.
