@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     """A deep copy with one place changed."""
-    made = json.loads(json.dumps(value))
+    made = copy.deepcopy(value)
     inside = made
     for part in path[:-1]:
         inside = inside[part]
