@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import lru_cache
 
 import numpy as np
@@ -30,6 +31,10 @@ ANDERSON_POINTS = 6
 """Points that an accelerated step combines. 200 ticks take 15 steps and 1024 take 20; without: 50 and 70."""
 MOST_ITERATIONS = 400
 """After this many steps the iteration gives up with a ParameterError."""
+
+
+BLAS_THREADS = 2
+"""Threads of the solver: a snapshot of an `optimal` stream is restored only where L is the same to the last bit."""
 
 
 class Optimal(Factorization):
@@ -113,6 +118,13 @@ class Optimal(Factorization):
 
 @lru_cache(maxsize=8)
 def _solve(T: int) -> tuple[FloatArray, FloatArray, float]:
+    """The solution with a fixed number of BLAS threads, on which its last digits depend, and snapshots on those."""
+    limits = importlib.import_module("threadpoolctl").threadpool_limits
+    with limits(limits=BLAS_THREADS, user_api="blas"):
+        return _solve_now(T)
+
+
+def _solve_now(T: int) -> tuple[FloatArray, FloatArray, float]:
     """(L, R, lower bound), both lower triangular."""
     from scipy.linalg import solve_triangular
 
