@@ -149,10 +149,10 @@ def test_no_mixed_streams_beat_the_claim(number: int, adjacency: Adjacency) -> N
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-@pytest.mark.parametrize("kind", ["insert", "delete", "ignore-duplicates"])
+@pytest.mark.parametrize("kind", ["insert", "delete", "ignore-duplicates", "ignore-absent"])
 def test_no_other_streams_beat_the_claim(kind: Any, adjacency: Adjacency) -> None:
     path = [(0, 1), (0, 2), (1, 2), (2, 3), (0, 3)]
-    start = {"initial_edges": path} if kind == "delete" else {}
+    start = {"initial_edges": path} if kind in ("delete", "ignore-absent") else {}
     bound = start or {"max_degree": 3}
     makers: list[Callable[[], GraphQuery]] = [
         lambda: Edges(4, kind, **start),
@@ -181,10 +181,10 @@ def test_a_claim_that_is_too_small_is_caught() -> None:
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-@pytest.mark.parametrize("kind", ["insert", "delete", "ignore-duplicates"])
+@pytest.mark.parametrize("kind", ["insert", "delete", "ignore-duplicates", "ignore-absent"])
 def test_new_queries_keep_their_claims_for_increments(kind: Any, adjacency: Adjacency) -> None:
     square = [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2)]
-    start = {"initial_edges": square} if kind == "delete" else {}
+    start = {"initial_edges": square} if kind in ("delete", "ignore-absent") else {}
     matrices = {name: factorization(name, 4).dense(4)[1] for name in ("balanced", "identity", "direct")}
     for query in (MinDegree(4, kind, **start), MinCut(4, kind, **start), DegreeSequence(4, kind, **start)):
         assert audit_sensitivity(query, matrices, adjacency, 4, steps=4, budget=20_000).holds
