@@ -42,4 +42,5 @@ def build_parameters(
     query.check_budget(budget)
     built = make_noise(noise, query, engine, budget, horizon, names, **source)
     errors = ErrorModel(query, engine, built.sigma, built.stream.rounded)
-    return StreamParameters(query, budget, horizon, engine, built, names, replay, errors)
+    thresholds = query.thresholds(budget, horizon, lambda ticks: built.sigma / query.grid * engine.row_norms(ticks))
+    return StreamParameters(query, budget, horizon, engine, built, names, replay, errors, thresholds)

@@ -47,7 +47,11 @@ class Release(Generic[V_co]):
     @property
     def values(self) -> FloatArray:
         """The published numbers, one per output."""
-        return np.asarray(self._run.rows[self._index], dtype=np.float64)
+        return np.asarray(self._run.rows[self._index, : self._width], dtype=np.float64)
+
+    @property
+    def _width(self) -> int:
+        return self._run.width(self._index)
 
     @property
     def value(self) -> V_co:
@@ -57,7 +61,7 @@ class Release(Generic[V_co]):
     @property
     def std_all(self) -> FloatArray:
         """The exact std of each output (before post-processing)."""
-        return np.asarray(self._run.std_all[self._index], dtype=np.float64)
+        return np.asarray(self._run.std_all[self._index, : self._width], dtype=np.float64)
 
     @property
     def std(self) -> V_co:
@@ -67,7 +71,7 @@ class Release(Generic[V_co]):
     @property
     def labels(self) -> Sequence[str]:
         """One label per output."""
-        return self._run.labels
+        return self._run.labels[: self._width]
 
     @property
     def noise(self) -> str:
@@ -96,13 +100,13 @@ class Release(Generic[V_co]):
         the largest number so far, so its interval has to hold for all ticks at once and is wider. The interval of an
         average per event is not symmetric.
         """
-        low, high = (side[0] for side in self._run.limits(level, self._index))
+        low, high = (side[0, : self._width] for side in self._run.limits(level, self._index))
         ends = (float(low[0]), float(high[0])) if self.query.single else (low, high)
         return cast(tuple[V_co, V_co], ends)
 
     def half_widths(self, level: float = 0.95) -> FloatArray:
         """How far each output's interval reaches on either side; the larger side where they differ."""
-        return np.asarray(self._run.half_widths(level, self._index)[0])
+        return np.asarray(self._run.half_widths(level, self._index)[0, : self._width])
 
     def top(self, k: int | None = None, level: float = 0.95) -> list[TopKey]:
         """The k largest published numbers with their labels; k defaults to that of a `TopK`, else to 1.
@@ -170,8 +174,10 @@ class Releases(Generic[V_co]):
         guarantee: str,
         postprocessed: tuple[str, ...] = (),
         sums: FloatArray | None = None,
+        growth: tuple[Sequence[str], IntArray] | None = None,
     ) -> None:
         self.first_tick = first_tick
+        self._growth = growth  # labels of the last tick, and how many of them each tick publishes
         self._values = values
         self._errors = errors
         self._sums = sums
@@ -199,8 +205,12 @@ class Releases(Generic[V_co]):
 
     @property
     def labels(self) -> Sequence[str]:
-        """One label per output."""
-        return self._errors.query.labels
+        """One label per output; where keys are discovered, of the last tick."""
+        return self._errors.query.labels if self._growth is None else self._growth[0]
+
+    def width(self, index: int) -> int:
+        """How many numbers one of the ticks publishes; the rest of its row is NaN."""
+        return self._values.shape[1] if self._growth is None else int(self._growth[1][index])
 
     @property
     def query(self) -> Query:
@@ -268,7 +278,10 @@ class Releases(Generic[V_co]):
     def rank_errors(self, index: int) -> RankErrors:
         """The errors of one tick's numbers, as the selection of the largest needs them."""
         if self._sums is not None:
-            raise ParameterError("an average per event is one number: there is nothing to select from")
+            raise ParameterError(
+                "there is nothing to select from: an average per event is one number, and discovered keys are selected "
+                "already"
+            )
         spread, slack = (error[index : index + 1] for error in self._errors_all[1:])
         if (
             "integer" in self.postprocessed and self.query.grid % 1
@@ -363,7 +376,7 @@ class Releases(Generic[V_co]):
             raise ParameterError(f"between needs two whole ticks, got {earlier!r} and {later!r}")
         if not (earlier == 0 == self.first_tick - 1 or self.first_tick <= earlier) or not earlier <= later <= last:
             raise ParameterError(f"between needs {self.first_tick} ≤ earlier ≤ later ≤ {last}, got {earlier}, {later}")
-        first = self.query.before_first()
+        first = self.query.before_first() if self._growth is None else np.zeros(self._values.shape[1])
         low, high = (self._values[tick - self.first_tick] if tick else first for tick in (earlier, later))
         value, weight = self.query.between(earlier, later, low, high)
         std = (self._errors.between(earlier, later) if later > earlier else 0.0) * weight
@@ -382,7 +395,7 @@ class Releases(Generic[V_co]):
         """
         outputs = len(self.labels)
         low, high = self.limits(level)
-        return {
+        columns = {
             "tick": np.repeat(self.ticks, outputs),
             "cell": np.tile(np.asarray(self.labels, dtype=object), len(self)),
             "value": self._values.ravel(),
@@ -391,6 +404,10 @@ class Releases(Generic[V_co]):
             "high": high.ravel(),
             **{name: np.full(self._values.size, text, dtype=object) for name, text in self._marks().items()},
         }
+        if self._growth is None:
+            return columns
+        public = ~np.isnan(columns["value"])  # a key has no row before it is public
+        return {name: column[public] for name, column in columns.items()}
 
     def _marks(self) -> dict[str, str]:
         """What a reader of the numbers must know: noise that is not for publication, and post-processing."""

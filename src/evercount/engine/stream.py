@@ -13,6 +13,7 @@ import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.engine.build_parameters import build_parameters
+from evercount.engine.discover import advance_keys
 from evercount.engine.release import Release, Releases
 from evercount.engine.retry import Seen
 from evercount.engine.snapshot_format import pack, unpack
@@ -32,6 +33,7 @@ from evercount.factorizations import Factorization
 from evercount.noise import NoiseOwner, Secret
 from evercount.privacy import Budget, Ledger
 from evercount.queries.base import Query, V_co
+from evercount.queries.discovery_threshold import Thresholds
 
 Encoded = tuple[IntArray, Any, Mapping[str, int]]
 """Increments of a tick, the encoder's state after it, and users whose number of events changes."""
@@ -83,6 +85,7 @@ class Stream(NoiseOwner, Generic[V_co]):
     def _open(self, parameters: StreamParameters, state: StreamState, *, restored: bool) -> None:
         self._parameters = parameters
         self._state = state
+        self._advance = advance if parameters.thresholds is None else advance_keys
         self._torn = False  # whether an interruption left an encoder that works in place between two ticks
         self._own(None if parameters.replay else parameters.noise.key, restored=restored)
 
@@ -124,13 +127,23 @@ class Stream(NoiseOwner, Generic[V_co]):
         return self._state.tick
 
     @property
+    def labels(self) -> Sequence[str]:
+        """One label per number that a tick publishes now; where keys are discovered, the public ones follow."""
+        return self.query.labels_now(self._state.encoder)
+
+    @property
+    def thresholds(self) -> Thresholds | None:
+        """When a key becomes public, where nobody listed the keys."""
+        return self._parameters.thresholds
+
+    @property
     def sigma(self) -> float:
         """Std of the normals z, in the query's units."""
         return self._parameters.noise.sigma
 
     @property
     def numeric_delta(self) -> float:
-        """The part of δ that pays for finite arithmetic."""
+        """The part of δ that pays for finite arithmetic, and for what the query decides beside its noise."""
         return self._parameters.noise.numeric_delta
 
     @property
@@ -222,7 +235,7 @@ class Stream(NoiseOwner, Generic[V_co]):
         except EvercountError:
             self._torn = False  # a refusal comes before anything is changed
             raise
-        rows, after = advance(self._parameters, self._state, row[np.newaxis], encoder=encoder)
+        rows, after = self._advance(self._parameters, self._state, row[np.newaxis], encoder=encoder)
         release = self._parameters.releases(after.tick, rows, counting)[0]
         self._state = replace(after, counting=counting, last_users=users, last=(seen, release))  # the commit
         self._torn = False
@@ -242,7 +255,10 @@ class Stream(NoiseOwner, Generic[V_co]):
     def prepare(self) -> None:
         """Draw the noise of the next ticks now, so that the next `step` is fast; it changes no number."""
         self._check_owner()
-        self._parameters.noise.stream.prepare()
+        noise = self._parameters.noise.stream
+        if noise.tick == self.tick:  # else a step failed after its noise was drawn, and will ask for it again
+            noise.expect(self.query.expected_names(self._state.encoder))
+        noise.prepare()
 
     def run(
         self, ticks: Iterable[Any], users: Iterable[Iterable[str]] | None = None, *, capped: bool = False
@@ -304,7 +320,7 @@ class Stream(NoiseOwner, Generic[V_co]):
         self, increments: IntArray, encoder: Any, counting: Counting, users: Mapping[str, int]
     ) -> Releases[V_co]:
         first = self.tick + 1
-        rows, after = advance(self._parameters, self._state.with_users(), increments, encoder=encoder)
+        rows, after = self._advance(self._parameters, self._state.with_users(), increments, encoder=encoder)
         releases = self._parameters.releases(first, rows, counting)
         self._state = replace(after, counting=counting, last_users=users, last=None)  # the commit
         self._torn = False

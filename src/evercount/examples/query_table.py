@@ -20,6 +20,7 @@ from evercount import (
     Cuts,
     DegreeHistogram,
     DegreeSequence,
+    DiscoveredKeys,
     Edges,
     Episodes,
     HighDegree,
@@ -112,6 +113,7 @@ def examples() -> list[Example]:
         Example("WindowOf(Histogram(50), 10)", WindowOf(Histogram(50), 10), keys),
         Example("Histogram(50)", Histogram(50), keys),
         Example("TopK(50, k=5)", TopK(50, k=5), keys, 4),
+        Example("DiscoveredKeys()", DiscoveredKeys(), [[f"key {key}" for key in tick] for tick in keys], 0),
         Example('Substrings("abcd", 3)', Substrings("abcd", 3), letters, 4 + 16),
         Example('Episodes("abcd", 2)', Episodes("abcd", 2), letters, 4),
         Example("Cuts(60)", Cuts(60), cut_events),
@@ -146,7 +148,7 @@ def show(example: Example) -> Shown:
     for start in range(0, ticks, period):
         part = slice(query.memory + start, query.memory + min(start + period, ticks))
         sums[part] = np.cumsum(rows[start : start + period], axis=0) * query.grid
-    true = query.decode_run(1, sums)[-1]
+    true = query.decode_run(1, sums)[-1]  # where keys are discovered, the total
     at = int(np.argmax(true)) if example.output is None else example.output
     return Shown(
         example.code,

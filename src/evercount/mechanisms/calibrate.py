@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from evercount.factorizations import Factorization
 from evercount.mechanisms.declared_key import DERIVATION, declaration_fingerprint, declared_key, stored_fingerprint
 from evercount.mechanisms.exact.exact_noise import ExactStream, numeric_delta, numeric_horizon
 from evercount.mechanisms.float_noise import FloatStream
+from evercount.mechanisms.named_noise import NamedNoise
 from evercount.mechanisms.noise_stream import NoiseStream
 from evercount.mechanisms.periodic_noise import PeriodicStream
 from evercount.noise import FloatNoise, Secret
@@ -60,11 +61,14 @@ def build_noise(
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,
     declaration: Mapping[str, Any] | None = None,
+    names: Sequence[str] | None = None,
 ) -> Noise:
     """Noise that makes the whole stream (ε, δ)-DP.
 
     With `declaration` the key is derived from the secret and the declaration (`declared_key`); without, the secret is
-    the key. Noise that was dumped goes on with its own key, and with its own σ where that is at least what is needed.
+    the key. With `names` a cell's noise belongs to its name, and further names may join (`NamedNoise`); `cells` is then
+    how many cells one protected unit can touch. Noise that was dumped goes on with its own key, and with its own σ
+    where that is at least what is needed.
 
     Guarantee. σ = multiplier(ε, δ − numeric_delta)·√S·c with c ≥ ‖R‖_{1→2} and S = `squared_sensitivity`, both for
     the same neighbours. Then ‖R(X−X′)‖_F ≤ c√S (`factorizations/sensitivity.proof.md`), and R·X + z with z ~ N(0,
@@ -76,6 +80,10 @@ def build_noise(
         raise ParameterError(f"the query declares a squared sensitivity of {squared_sensitivity}: it must be positive")
     reach = math.sqrt(squared_sensitivity) * factorization.column_norm * (1 + MARGIN)
     if name == "insecure-float":
+        if names is not None:
+            raise ParameterError(
+                "float noise that belongs to names is not private, even as a simulation: use exact noise"
+            )
         if secret is not None:
             raise ParameterError("insecure-float noise takes a seed, not a secret")
         sigma = _continued(budget.noise_multiplier() * reach, dumped)
@@ -103,10 +111,18 @@ def build_noise(
         if declaration is not None:
             fingerprint = declaration_fingerprint(declaration, factorization, sigma)
             key = declared_key(key, fingerprint)
-    if restart is None:
+    if names is not None:
+        stream: NoiseStream
+        if state is None:
+            assert limit is not None  # exact noise always has one
+            stream = NamedNoise(factorization, scale, key, names, limit, reserved)
+        else:
+            stream = NamedNoise.load(factorization, scale, state)
+            limit = stream.limit if limit is None else min(limit, stream.limit)
+    elif restart is None:
         if state is not None:
             loaded = ExactStream.load(factorization, scale, cells, state)
-            stream: NoiseStream = loaded
+            stream = loaded
             limit = loaded.limit if limit is None else min(limit, loaded.limit)
         else:
             stream = ExactStream(factorization, scale, cells, key, numeric_delta=reserved, limit=limit)

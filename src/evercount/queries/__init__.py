@@ -11,6 +11,7 @@ from evercount.errors import ParameterError, UnknownName
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.counts import Average, Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
+from evercount.queries.discovered_keys import DiscoveredKeys
 from evercount.queries.episodes import Episodes
 from evercount.queries.graphs.degrees import DegreeHistogram, DegreeSequence, HighDegree, MinDegree
 from evercount.queries.graphs.forests import Components, Matching, SpanningForest
@@ -32,6 +33,7 @@ QUERIES: dict[str, type[Query]] = {
         WindowOf,
         Histogram,
         TopK,
+        DiscoveredKeys,
         Substrings,
         Episodes,
         Cuts,
@@ -132,6 +134,7 @@ __all__ = [
     "Cuts",
     "DegreeHistogram",
     "DegreeSequence",
+    "DiscoveredKeys",
     "Edges",
     "Episodes",
     "HighDegree",
