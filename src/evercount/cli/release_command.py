@@ -68,7 +68,11 @@ def release(
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows out.", rich_help_panel=INPUT)] = False,
     rejects: Annotated[str | None, typer.Option(help="Write all bad rows to this file.", rich_help_panel=INPUT)] = None,
     query: Annotated[
-        str | None, typer.Option(help="count, histogram (with --key) or sum (with --value).", rich_help_panel=QUERY)
+        str | None,
+        typer.Option(
+            help="count, histogram (with --key and --keys), discovered-keys (with --key) or sum (with --value).",
+            rich_help_panel=QUERY,
+        ),
     ] = None,
     key: Annotated[str | None, typer.Option(help="Column with the key.", rich_help_panel=QUERY)] = None,
     keys: Annotated[
@@ -77,6 +81,10 @@ def release(
     unknown: Annotated[
         str | None,
         typer.Option(help="Keys not in the list: refuse (default), or count as 'other'.", rich_help_panel=QUERY),
+    ] = None,
+    minimum: Annotated[
+        int | None,
+        typer.Option(help="discovered-keys: true count below which a key is never listed.", rich_help_panel=QUERY),
     ] = None,
     value: Annotated[str | None, typer.Option(help="Column with the value to sum.", rich_help_panel=QUERY)] = None,
     lo: Annotated[float | None, typer.Option(help="Smallest legal value.", rich_help_panel=QUERY)] = None,
@@ -134,6 +142,7 @@ def release(
         "key": key,
         "keys": keys,
         "unknown": unknown,
+        "minimum": minimum,
         "value": value,
         "lo": lo,
         "hi": hi,
@@ -244,8 +253,15 @@ def _query(flags: Flags) -> tuple[str, dict[str, Any]]:
 
     name = flags["query"] or ("histogram" if flags["key"] else "sum" if flags["value"] else "count")
     check_is_query(name)
+    if name == "discovered-keys":
+        return _unlisted(flags)
+    if flags["minimum"] is not None:
+        raise ParameterError("--minimum goes with --query discovered-keys")
     if (flags["key"] is None) != (flags["keys"] is None):
-        raise ParameterError("--key COLUMN and --keys FILE go together: the list of keys is public and declared")
+        raise ParameterError(
+            "--key COLUMN and --keys FILE go together: the list of keys is public and declared. Without a list, use "
+            "--query discovered-keys"
+        )
     if flags["unknown"] is not None and flags["key"] is None:
         raise ParameterError("--unknown goes with --key and --keys")
     ranged = {bound: flags[bound] for bound in ("lo", "hi", "grid") if flags[bound] is not None}
@@ -258,6 +274,16 @@ def _query(flags: Flags) -> tuple[str, dict[str, Any]]:
     if name == "histogram":
         return name, {"keys": list(read_keys(flags["keys"])), "unknown": flags["unknown"] or "refuse"}
     return name, ranged
+
+
+def _unlisted(flags: Flags) -> tuple[str, dict[str, Any]]:
+    """`discovered-keys` and its parameters; what goes with listed keys and values is refused."""
+    given = [f"--{name}" for name in ("keys", "unknown", "value", "lo", "hi", "grid") if flags[name] is not None]
+    if flags["key"] is None or given:
+        raise ParameterError(
+            f"--query discovered-keys needs --key{' and goes without ' if given else ''}{', '.join(given)}"
+        )
+    return "discovered-keys", {} if flags["minimum"] is None else {"minimum": flags["minimum"]}
 
 
 def read_keys(path: Path) -> tuple[str, ...]:

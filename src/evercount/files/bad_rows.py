@@ -46,7 +46,7 @@ class Reject:
 def find_rejects(source: Source, declaration: StreamDeclaration, scratch: Path) -> Iterator[Reject]:
     """All bad rows: first those that could not be taken apart, then those that are no events, each in file order."""
     with connect(scratch) as connection:
-        prepare(connection, declaration)
+        prepare(connection, declaration, source)
         names = {"csv": [f"c{i}" for i in range(len(source.columns))], "jsonl": [LINE], "parquet": ["t", "k", "v"]}
         raw = ", ".join(names[source.kind])
         # A table, so that DuckDB's own list of rejects is complete before it is read.

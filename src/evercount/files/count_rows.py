@@ -6,7 +6,7 @@ is either counted or bad, never both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from evercount._arrays import IntArray
 from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import EARLIEST_NUMBER, LATEST_NUMBER, SECOND
-from evercount.engine.tick_totals import TickTotals
+from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import InputError, ParameterError
 from evercount.files.source import LINE, Source, connect
 
@@ -34,6 +34,7 @@ REASONS = {
     7: "a value outside its range",
     8: "no user",
     9: "not a JSON object",
+    10: "not a legal key: 1 to 200 characters, none of them invisible, no blanks at its ends",
 }
 NAIVE = r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.]\d{1,9})?)?)?"
 AWARE = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.]\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?| UTC)"
@@ -42,13 +43,15 @@ NAIVE_TYPES = ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATE
 AWARE_TYPES = ("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ", "TIMESTAMPTZ_NS")
 NUMBER_TYPES = ("INTEGER", "UINTEGER", "BIGINT", "UBIGINT", "HUGEINT", "FLOAT", "DOUBLE")
 FARTHEST = 2**61
+LONGEST_UNLISTED = 4 * 200
+"""Bytes of a key that nobody listed; longer ones are not legal, and are not even looked at."""
 
 
 @dataclass(frozen=True, eq=False)
 class CountedRows:
     """What the rows of one run add up to. Secret."""
 
-    totals: TickTotals
+    totals: TickTotals | TickEvents
     bad: int = 0
     """The number of rows that are no events."""
     users: Mapping[str, int] = field(default_factory=dict)
@@ -89,8 +92,8 @@ def count(
     """
     source.require(*columns_of(declaration).used)
     with connect(scratch) as connection:
-        prepare(connection, declaration)
         try:
+            names = prepare(connection, declaration, source)
             if columns_of(declaration).user is None:
                 groups, bad = _groups(connection, source, declaration, first, stop, late)
                 known: Mapping[str, int] = {}
@@ -99,8 +102,19 @@ def count(
         except _database_error() as error:
             raise InputError(f"{source.name} cannot be read: {_first_line(error)}") from error
     query = declaration.query
+    if query.unlisted_keys:
+        return CountedRows(_by_name(first, stop, groups, names), bad, known)
     totals = TickTotals(first, stop - first, query.cells, *query.totals_of_rows(*groups))
     return CountedRows(totals, bad, known)
+
+
+def _by_name(first: int, stop: int, groups: Groups, names: Sequence[str]) -> TickEvents:
+    """Groups of rows as mappings from key to number of events, one for each tick."""
+    ticks: list[dict[str, int]] = [{} for _ in range(stop - first)]
+    for tick, cell, events in zip(*(column.tolist() for column in groups[:3]), strict=True):
+        there = ticks[tick - first]
+        there[names[cell]] = there.get(names[cell], 0) + events
+    return TickEvents(first, ticks)
 
 
 SUMS = "count(*) AS events, coalesce(sum(units), 0)::BIGINT AS total"
@@ -182,12 +196,26 @@ def _capped(
 # -- from a row to an event, in SQL -----------------------------------------------------------------------------------
 
 
-def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration) -> None:
-    """The public keys as a type: casting a text to it is the look-up of its cell."""
-    if _keyed(declaration):
-        keys, _ = declaration.query.row_keys
-        connection.execute("CREATE TEMP TABLE cell_name AS SELECT unnest(?) AS name", [list(keys)])
-        connection.execute("CREATE TYPE cell_key AS ENUM (SELECT name FROM cell_name ORDER BY rowid)")
+def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration, source: Source) -> list[str]:
+    """The keys as a type: casting a text to it is the look-up of its cell. Returns the key of each cell.
+
+    Where nobody listed the keys, they are the legal ones of the file, each as it stands there.
+    """
+    if not _keyed(declaration):
+        return []
+    names = written = list(declaration.query.row_keys[0])
+    if declaration.query.unlisted_keys:
+        columns = columns_of(declaration)
+        found = connection.execute(
+            f"SELECT DISTINCT k::VARCHAR FROM ({_fields(source, columns, False)}) "
+            f"WHERE strlen(k::VARCHAR) BETWEEN 1 AND {LONGEST_UNLISTED}"
+        ).fetchall()
+        checked = declaration.query.check_keys([key for (key,) in found])
+        pairs = [(key, name) for (key,), name in zip(found, checked, strict=True) if name is not None]
+        written, names = [key for key, _ in pairs], [name for _, name in pairs]
+    connection.execute("CREATE TEMP TABLE cell_name AS SELECT unnest(?::VARCHAR[]) AS name", [written])
+    connection.execute("CREATE TYPE cell_key AS ENUM (SELECT name FROM cell_name ORDER BY rowid)")
+    return names
 
 
 def _keyed(declaration: StreamDeclaration) -> bool:
@@ -318,7 +346,7 @@ def _reason(source: Source, declaration: StreamDeclaration) -> str:
         f"WHEN us < {declaration.schedule.begin} THEN 4",
     ]
     if _keyed(declaration) and not declaration.query.row_keys[1]:
-        rules.append("WHEN cell IS NULL THEN 5")
+        rules.append(f"WHEN cell IS NULL THEN {10 if declaration.query.unlisted_keys else 5}")
     if _valued(declaration):
         number = "TRY_CAST(v AS DOUBLE)"
         lo, hi, _ = declaration.query.row_values

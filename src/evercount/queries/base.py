@@ -135,6 +135,9 @@ class Query(ABC, Generic[V_co]):
     refuses_by_memory: ClassVar[bool] = True
     """Whether an event that `check_events` takes may be refused because of earlier ones, where there is a memory."""
 
+    unlisted_keys: ClassVar[bool] = False
+    """Whether nobody lists the keys of events beforehand; rows of a table then have keys that `check_keys` takes."""
+
     def touched_cells(self, budget: Budget) -> int:
         """How many cells one protected unit can change at most: what finite arithmetic is priced for."""
         return self.cells

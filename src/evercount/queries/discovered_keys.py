@@ -63,6 +63,7 @@ class DiscoveredKeys(Query[FloatArray]):
     name: ClassVar[str] = "discovered-keys"
     event_columns: ClassVar[tuple[str, ...] | None] = ("key",)
     refuses_by_memory: ClassVar[bool] = False
+    unlisted_keys: ClassVar[bool] = True
     first_names: ClassVar[tuple[str, ...] | None] = ("",)
     """The total's noise has the empty name, which no key has."""
 
@@ -139,6 +140,11 @@ class DiscoveredKeys(Query[FloatArray]):
         """Whether every event is a legal key."""
         for number, key in enumerate(events):
             normal_key(number, key)
+
+    @property
+    def row_keys(self) -> tuple[Sequence[str], bool]:
+        """See `Query`: none are listed."""
+        return (), False
 
     def check_keys(self, keys: Sequence[Any]) -> list[str | None]:
         """See `Query`."""

@@ -196,7 +196,13 @@ def _add_releases(app: FastAPI, service: Service) -> None:
         """Releases in order, from tick after+1 on."""
         live = visible(service, request, name)
         made = await service.read(service.read_page, live, after, limit)
-        return Json({"stream": live.name, "labels": list(live.declaration.query.labels), "releases": made})
+        return Json({"stream": live.name, "labels": list(live.labels), "releases": made})
+
+    @app.get("/v1/streams/{name}/cells", tags=["releases"])
+    async def get_cells(request: Request, name: Name) -> Response:
+        """What a tick publishes now, cell by cell; for discovered keys also the tick since which each is public."""
+        live = visible(service, request, name)
+        return Json({"stream": live.name, "cells": await service.read(service.cells, live)})
 
     @app.get("/v1/streams/{name}/live", tags=["releases"], response_class=StreamingResponse)
     async def get_live(

@@ -120,7 +120,7 @@ class Service:
         return "\n".join([*lines, *(self.requests.lines(self.hub.listeners) if admin else [])]) + "\n"
 
     def facts(self, live: LiveStream) -> dict[str, Any]:
-        """The public facts of a stream. Nothing of them depends on the events."""
+        """The public facts of a stream. Nothing of them depends on the events, but for keys that were released."""
         declaration, closed = live.declaration, live.closed
         horizon = declaration.horizon
         schedule = declaration.schedule
@@ -129,7 +129,7 @@ class Service:
             "name": live.name,
             "description": declaration.description,
             "query": {"name": declaration.query.name, "parameters": declaration.query.parameters()},
-            "labels": list(declaration.query.labels),
+            "labels": list(live.labels),
             "budget": declaration.budget.to_dict(),
             "guarantee": live.stream.guarantee,
             "noise": live.stream.noise,
@@ -151,8 +151,16 @@ class Service:
 
     def read_page(self, live: LiveStream, after: int, limit: int) -> list[dict[str, Any]]:
         """Releases after a tick: at most `limit`, and not more numbers than one answer may hold."""
-        limit = max(1, min(limit, self.limits.page, self.limits.numbers // live.stream.query.outputs))
+        limit = max(1, min(limit, self.limits.page, self.limits.numbers // len(live.labels)))
         return self.store.read_releases(live.id, live.declaration, after, limit, live.closed)
+
+    def cells(self, live: LiveStream) -> list[dict[str, Any]]:
+        """The cells of a stream in order; `since` is the tick at which a key became public, null for declared ones."""
+        keys = self.store.public_keys(live.id, live.declaration)
+        declared: list[tuple[str, int | None]] = [(label, None) for label in live.declaration.query.labels]
+        return [
+            {"cell": cell, "label": label, "since": since} for cell, (label, since) in enumerate([*declared, *keys])
+        ]
 
     def plan(self, live: LiveStream, points: int) -> dict[str, Any]:
         """The stream's own error over its ticks."""

@@ -71,6 +71,19 @@ class Reading:
         with self.database.reading() as connection:
             return declared(_stream_row(connection, name))
 
+    def labels(self, name: str) -> list[str]:
+        """One label per number that the last tick of a stream published."""
+        with self.database.reading() as connection:
+            row = _stream_row(connection, name)
+            declaration = declared(row)
+            fresh = [label for label, _ in _public_keys(connection, row["id"], declaration)]
+            return [*declaration.query.labels, *fresh]
+
+    def public_keys(self, stream: int, declaration: StreamDeclaration) -> list[tuple[str, int]]:
+        """(key, tick since which it is public) of a stream whose keys nobody listed, in the order of their cells."""
+        with self.database.reading() as connection:
+            return _public_keys(connection, stream, declaration)
+
     def read_releases(
         self,
         stream: int,
@@ -112,7 +125,8 @@ class Reading:
     def _all_releases(
         self, connection: Connection, row: Any, declaration: StreamDeclaration
     ) -> Iterator[dict[str, Any]]:
-        size = max(1, 50_000 // declaration.query.outputs)
+        keys = len(_public_keys(connection, row["id"], declaration))
+        size = max(1, 50_000 // (declaration.query.outputs + keys))
         after = 0
         while page := self._page(connection, row["id"], declaration, after, after + size):
             yield from page
@@ -249,12 +263,14 @@ class Reading:
         name, previous = row["name"], genesis(row["declaration"], row["start"])
         if previous != bytes(row["genesis"]):
             yield f"{name}: the declaration was changed after it was made"
-        tick = 0
+        tick, keys, width = 0, _public_keys(connection, row["id"], declaration), declaration.query.outputs
         for release in self._all_releases(connection, row, declaration):
             tick += 1
             numbers = np.asarray([release[part] for part in ("values", "std", "low", "high")])
-            previous = link(previous, release["tick"], numbers)
-            if release["tick"] != tick or numbers.shape[1] != declaration.query.outputs:
+            fresh = [label for label, since in keys if since == tick]
+            width += len(fresh)
+            previous = link(previous, release["tick"], numbers, fresh)
+            if release["tick"] != tick or numbers.shape[1] != width:
                 yield f"{name}: the releases around tick {tick} are not complete"
                 return
             if previous.hex() != release["hash"]:
@@ -298,6 +314,15 @@ def _stream_row(connection: Connection, name: str) -> Any:
     if found is None:
         raise StoreError(f"the store has no stream {name!r}")
     return found
+
+
+def _public_keys(connection: Connection, stream: int, declaration: StreamDeclaration) -> list[tuple[str, int]]:
+    """(key, tick since which it is public), in the order of their cells; none where keys are listed."""
+    if not declaration.query.unlisted_keys:
+        return []
+    table = schema.public_keys
+    query = select(table.c.label, table.c.since).where(table.c.stream == stream).order_by(table.c.cell)
+    return [(row.label, row.since) for row in connection.execute(query)]
 
 
 def declared(row: Any) -> StreamDeclaration:

@@ -140,6 +140,16 @@ noise_identities = Table(
 )
 """What tells the noise of a stream from that of every other: a hash of its declaration, keyed with its secret."""
 
+public_keys = Table(
+    "public_keys",
+    metadata,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("cell", Integer, primary_key=True, autoincrement=False),
+    Column("label", Text, nullable=False),
+    Column("since", BigInteger, nullable=False),
+)
+"""The keys that became public in streams whose keys nobody listed, with the tick at which they did."""
+
 tokens = Table(
     "tokens",
     metadata,
@@ -168,7 +178,16 @@ def table_of_noise_identities(connection: Connection) -> None:
     noise_identities.create(connection, checkfirst=True)  # first_tables makes it in a new database
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (first_tables, table_of_noise_identities)
+def table_of_public_keys(connection: Connection) -> None:
+    """Version 3: no stream of an earlier version has discovered keys, so it begins empty."""
+    public_keys.create(connection, checkfirst=True)
+
+
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
+    first_tables,
+    table_of_noise_identities,
+    table_of_public_keys,
+)
 """In order and for ever: a migration that was published is never changed, a new one is added at the end."""
 
 

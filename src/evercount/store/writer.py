@@ -177,7 +177,7 @@ class Store(Reading):
                 .values(name=declaration.name, declaration=text, start=start, created=time.time(), genesis=head)
                 .returning(schema.streams.c.id)
             ).scalar_one()
-            live = LiveStream(number, declaration, secret, stream, blob, head, totals)
+            live = LiveStream(number, declaration, secret, stream, blob, head, totals, labels=stream.labels)
             hidden = self.sealer.seal(secret.hex().encode(), "secret", number)
             connection.execute(insert(schema.secrets).values(stream=number, sealed=hidden))
             connection.execute(insert(schema.noise_identities).values(stream=number, identity=identity))
@@ -261,6 +261,7 @@ class Store(Reading):
             blob,
             head,
             unpack_totals(totals, stream.query.cells),
+            labels=stream.labels,
         )
         table = schema.open_events
         where = (table.c.stream == number) & (table.c.tick == live.open_tick)
@@ -292,15 +293,19 @@ class Store(Reading):
         if live.finished:
             assert live.declaration.horizon is not None
             raise HorizonReached(live.declaration.horizon)
-        count = min(count, max(1, NUMBERS_PER_COMMIT // live.stream.query.outputs))
+        count = min(count, max(1, NUMBERS_PER_COMMIT // len(live.labels)))
         first, head = live.open_tick, live.head
         if live.ahead is not None:
             wait([live.ahead])  # what went wrong there goes wrong again below
         try:
             (table,) = close_ticks(live.stream, self._open_ticks(live, count), live.declaration.schedule.starts_of)
             links: list[dict[str, Any]] = []
+            keys: list[dict[str, Any]] = []
             for tick, _, numbers in table.each_tick():
-                head = link(head, tick, numbers)
+                known = len(live.labels) + len(keys)
+                fresh = list(enumerate(table.cells[known : numbers.shape[1]], known))
+                keys += [{"stream": live.id, "cell": cell, "label": label, "since": tick} for cell, label in fresh]
+                head = link(head, tick, numbers, [label for _, label in fresh])
                 links.append({"stream": live.id, "tick": tick, "hash": head, "closed": closed_at})
             blob = live.stream.snapshot()
             zeros = np.zeros(live.stream.query.cells, np.int64)
@@ -314,6 +319,8 @@ class Store(Reading):
                     ],
                 )
                 connection.execute(insert(schema.ticks), links)
+                if keys:
+                    connection.execute(insert(schema.public_keys), keys)
                 self._consume(connection, live, first + count - 1, blob, zeros, closed_at)
         except BaseException as error:
             live.stream, live.encoder = Stream.restore(live.blob), None
@@ -321,7 +328,7 @@ class Store(Reading):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
         live.blob, live.head, live.totals, live.events, live.groups = blob, head, zeros, [], 0
-        live.encoder = None
+        live.encoder, live.labels = None, live.stream.labels
         self._write_head()
         self._draw_ahead(live)
         return table.described(format_utc, {one["tick"]: one["hash"] for one in links})

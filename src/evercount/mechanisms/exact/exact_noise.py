@@ -290,7 +290,7 @@ class ExactStream(NoiseStream):
         self.tick = 0
         self._secret = secret
         self.names = names
-        self._noise = ExactNoise(secret, names)
+        self._noise = ExactNoise(secret) if names is None else ExactNoise(secret, names)
         numerator, denominator = self.scale.as_integer_ratio()
         self._numerator, self._point = numerator, self.kernel.bits + denominator.bit_length() - 1
         self._own_error = 2 * self.kernel.error(self.limit) * 2.0**-self.kernel.bits  # of the integers, twice: lemma 11
