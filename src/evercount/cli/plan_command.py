@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from evercount.planning.compare import Plan
     from evercount.planning.compare_sparse import SparseComparison
+    from evercount.planning.discovery_plan import DiscoveryPlan
     from evercount.privacy import Adjacency, Budget, Calibration
 
 
@@ -40,6 +41,10 @@ def plan(
         list[str] | None, typer.Option("--mechanism", "-m", help="Only these factorisations, repeatable.")
     ] = None,
     ticks: Annotated[int | None, typer.Option(help="Without a horizon: compare over so many ticks.")] = None,
+    count: Annotated[
+        list[int] | None,
+        typer.Option("--count", help="discovered-keys: chance that a key with this count is visible, repeatable."),
+    ] = None,
     beta: Annotated[float, typer.Option(help="Failure probability of the simultaneous bound.")] = 0.05,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Write a chart of error over time (PNG, SVG, PDF).")] = None,
@@ -59,6 +64,7 @@ def plan(
     from evercount.factorizations.base import LARGEST_HORIZON
     from evercount.factorizations.laplace_choice import PURE
     from evercount.planning.compare import plan as make_plan
+    from evercount.planning.discovery_plan import plan_discovery
     from evercount.privacy import Budget
     from evercount.queries import build_query
 
@@ -112,10 +118,16 @@ def plan(
             None if math.isnan(found.lower_bound) else found.lower_bound,
             {row.name: row.band() for row in rows if row.jumps},
         )
+    discovery = plan_discovery(budget, length, asked, count or ())
+    if count and discovery is None:
+        raise ParameterError(f"--count is for queries whose keys nobody listed, and {query!r} has a list or no keys")
     if json_output:
-        typer.echo(json.dumps(_finite(found.to_dict()), indent=1))
+        more = {} if discovery is None else {"discovery": discovery.to_dict()}
+        typer.echo(json.dumps(_finite({**found.to_dict(), **more}), indent=1))
         return
     _print_table(found, beta)
+    if discovery is not None:
+        _print_discovery(discovery)
 
 
 def _finite(value: object) -> object:
@@ -201,6 +213,29 @@ def _print_table(found: Plan, beta: float) -> None:
             soft_wrap=True,
         )
     console.print(found.guarantee, highlight=False, soft_wrap=True)
+
+
+def _print_discovery(found: DiscoveryPlan) -> None:
+    from rich.table import Table
+
+    from evercount.planning.discovery_plan import CHANCES
+
+    console = _console()
+    table = Table(title=f"when a key becomes public ({found.factorization})", title_justify="left")
+    names = ["discovery tick", "threshold", *(f"count seen with {chance:.1%}" for chance in CHANCES)]
+    for name in (*names, *(f"chance of count {count}" for count in found.counts)):
+        table.add_column(name, justify="right", overflow="fold")
+    for one in found.ticks:
+        numbers = (one.tick, one.threshold, *one.needed)
+        table.add_row(*(f"{number:,}" for number in numbers), *(f"{chance:.3g}" for chance in one.visible))
+    console.print(table)
+    console.print(
+        f"A key is listed because of one unit alone with probability at most {found.delta_2:.3g} over all ticks; "
+        f"{found.delta_1:.3g} of delta is left for the counts. Keys with fewer than {found.minimum} events are never "
+        "listed.",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 # -- sparse-count ----------------------------------------------------------------------------------------------------

@@ -167,7 +167,10 @@ class Service:
         last = live.declaration.horizon or UNBOUNDED_PLAN
         ticks = np.unique(np.rint(np.geomspace(1, last, points)).astype(np.int64))
         std = live.stream.std(ticks)
+        known = live.stream.thresholds
+        public = {} if known is None else {"thresholds": {t: known.at(t) for t in ticks.tolist() if known.discovers(t)}}
         return {
+            **public,
             "stream": live.name,
             "ticks": ticks.tolist(),
             "std": np.asarray(std).max(axis=1).tolist(),
