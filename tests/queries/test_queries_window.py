@@ -7,7 +7,7 @@ import pytest
 
 from evercount import Average, Budget, Count, Edges, Histogram, Stream, Substrings, Sum, TopK, Window, WindowOf
 from evercount.errors import ParameterError
-from evercount.factorizations import Balanced, Factorization, factorization
+from evercount.factorizations import Balanced, factorization
 from evercount.queries.base import Query
 from evercount.queries.window import Method, best_method, largest, window_errors
 
