@@ -91,9 +91,20 @@ class Release(Generic[V_co]):
     def interval(self, level: float = 0.95) -> tuple[V_co, V_co]:
         """(low, high) that holds the true number with probability at least `level`, for each output by itself.
 
-        Post-processing to nonnegative or whole numbers keeps that true where the truth is such. A monotone release is
-        the largest number so far, so its interval has to hold for all ticks at once and is wider. The interval of an
-        average per event is not symmetric.
+        Post-processing to nonnegative numbers keeps that true if the true number is not negative. Post-processing to
+        whole numbers changes nothing where exact noise is added to whole numbers; elsewhere (a fractional grid, an
+        average, insecure noise) it makes the interval 1/2 wider on either side. A monotone release is the largest
+        number so far, so its interval has to hold for all ticks at once and is wider. The interval of an average per
+        event is not symmetric.
+
+        Args:
+            level: the probability.
+
+        Returns:
+            (low, high): numbers, or arrays where `value` is one.
+
+        Raises:
+            ParameterError: the level is not between 0 and 1.
         """
         low, high = (side[0] for side in self._run.limits(level, self._index))
         ends = (float(low[0]), float(high[0])) if self.query.single else (low, high)
@@ -269,10 +280,7 @@ class Releases(Generic[V_co]):
         if self._sums is not None:
             raise ParameterError("an average per event is one number: there is nothing to select from")
         spread, slack = (error[index : index + 1] for error in self._errors_all[1:])
-        if (
-            "integer" in self.postprocessed and self.query.grid % 1
-        ):  # rounding a published number moves it by 1/2 at most
-            slack = slack + 0.5
+        slack = slack + self._rounding
         outputs = self._values.shape[1]
         alike = self.query.outputs == self.query.cells and bool(np.all(self.query.output_norms() == 1.0))
         return RankErrors(
@@ -287,7 +295,13 @@ class Releases(Generic[V_co]):
         pairs = list(zip(counts, self._equal_numbers(ticks), strict=True))
         factors = {pair: interval_factor(level, self.postprocessed, *pair) for pair in set(pairs)}
         factor = np.asarray([factors[pair] for pair in pairs]).reshape(-1, 1)
-        return np.asarray(factor * self._errors_all[1][part] + self._errors_all[2][part])
+        return np.asarray(factor * self._errors_all[1][part] + self._errors_all[2][part] + self._rounding)
+
+    @property
+    def _rounding(self) -> float:
+        """How far post-processing to whole numbers can move a number: not at all where all numbers are whole before."""
+        whole = self.query.whole_valued and (self._errors.rounded or self._errors.pure)
+        return 0.5 if "integer" in self.postprocessed and not whole else 0.0
 
     def _equal_numbers(self, ticks: IntArray) -> list[int | None]:
         """See `ErrorModel.equal_numbers`; where a number is the largest so far, the heaviest tails so far."""
@@ -346,7 +360,7 @@ class Releases(Generic[V_co]):
             top = factors.max(initial=0.0)
             shape = factors / top
             factors = min(top, simulated_factor(self._errors, len(self), spread, slack, shape, beta)) * shape
-        return self._squeeze(factors * spread + slack)
+        return self._squeeze(factors * spread + slack + self._rounding)
 
     def between(self, earlier: int, later: int) -> tuple[V_co, V_co]:
         """(value, std): what came in ticks earlier+1 … later, with its own exact error.

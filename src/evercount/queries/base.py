@@ -68,6 +68,11 @@ class Query(ABC, Generic[V_co]):
         """The public unit of one increment (1 for counts); a power of two times a rational is best."""
         return 1.0
 
+    @property
+    def whole_valued(self) -> bool:
+        """Whether every true value is a whole number, and so what exact noise in whole grid units makes of it."""
+        return self.grid % 1 == 0
+
     @abstractmethod
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S of the class docstring, in real units squared."""
