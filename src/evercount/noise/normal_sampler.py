@@ -91,6 +91,15 @@ class ExactNoise:
     path, blocks, known answers), `tests/noise/test_normal_distribution.py`.
 
     Two streams must never share a secret: the same noise on different data would reveal the difference.
+
+    Args:
+        secret: the key of the noise.
+
+    Raises:
+        ParameterError: it is not a `Secret`.
+
+    >>> ExactNoise(Secret.from_hex("ab" * 32)).normals(0, 3, cells=2).shape
+    (3, 2)
     """
 
     name = "exact"

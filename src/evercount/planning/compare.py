@@ -130,7 +130,23 @@ def _inside(start: int, stop: int, most: int, period: int) -> IntArray:
 
 @dataclass(frozen=True)
 class Plan:
-    """The rows, best first, and what they were computed for."""
+    """The rows, best first, and what they were computed for.
+
+    Args:
+        query: the query, as text.
+        epsilon, delta, adjacency: the budget.
+        horizon: the number of ticks, or None.
+        ticks: the number of ticks over which the mechanisms are compared.
+        outputs: the number of published numbers per tick.
+        squared_sensitivity: S of the query for this budget's unit.
+        lower_bound: what no mechanism's worst std is below; NaN where nothing is known.
+        guarantee: the promise in one sentence.
+        rows: one for each mechanism, best first.
+
+    >>> from evercount.planning import plan
+    >>> plan(Budget(1.0, 1e-6), 64, names=("balanced", "identity")).best["worst tick"]
+    'balanced'
+    """
 
     query: str
     epsilon: float
@@ -190,6 +206,24 @@ def plan(
     `ticks`: over how many ticks a stream without a horizon is compared. The lower bound holds for the worst tick of
     every factorisation mechanism with tight Gaussian noise (nuclear norm of M over T): `bounds.nuclear_lower`. It is
     one of running sums, and NaN for windows and averages. An average per event is refused.
+
+    Args:
+        budget: the promise.
+        horizon: the number of ticks, or None.
+        query: what is asked; a `Count` if left out.
+        names: the mechanisms to compare; None for all that fit.
+        ticks: over how many ticks a stream without a horizon is compared.
+        beta: the probability that some tick is outside the simultaneous bound.
+        points: at how many ticks errors are computed.
+
+    Returns:
+        The comparison, best mechanism first.
+
+    Raises:
+        ParameterError: a parameter is not legal, or the query's error is not known before.
+
+    >>> [row.name for row in plan(Budget(1.0, 1e-6), 64, names=("balanced", "identity")).rows]
+    ['balanced', 'identity']
     """
     query = query or Count()
     horizon = check_horizon(horizon, unbounded=True)

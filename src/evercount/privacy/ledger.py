@@ -46,7 +46,21 @@ _LEAST_DELTA = 2.0**-1022
 
 @dataclass(frozen=True)
 class Entry:
-    """One stream's share: its name, its own budget, the μ it spent (0.0 if it is pure), and its place in the ledger."""
+    """One stream's share: its name, its own budget, the μ it spent (0.0 if it is pure), and its place in the ledger.
+
+    Args:
+        sequence: its place in the ledger, from 0.
+        name: the name of the stream.
+        mu: what it spent of Gaussian privacy; 0.0 if it is pure.
+        budget: its own budget.
+        numeric_delta: the part of δ that pays for finite arithmetic.
+        note: what the user wrote beside it.
+        stream: an identifier of the stream.
+
+    >>> from evercount.privacy import Budget, Ledger
+    >>> Ledger(Budget(1.0, 1e-6)).spend("cases", Budget(0.5, 0.0)).mu
+    0.0
+    """
 
     sequence: int
     name: str

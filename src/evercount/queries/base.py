@@ -44,7 +44,21 @@ LARGEST_TOTAL = 2**53
 
 
 class Query(ABC, Generic[V_co]):
-    """What is asked of the stream. Immutable; the encoder's memory is the `state` that is handed in and out."""
+    """What is asked of the stream. Immutable; the encoder's memory is the `state` that is handed in and out.
+
+    A subclass declares `cells`, `encode`, `squared_sensitivity` and `parameters`; all else has a default.
+
+    >>> class Even(Query[float]):
+    ...     name, cells = "even", 1
+    ...     def encode(self, state, events):
+    ...         return np.asarray([sum(number % 2 == 0 for number in events)]), state
+    ...     def squared_sensitivity(self, adjacency):
+    ...         return 1.0
+    ...     def parameters(self):
+    ...         return {}
+    >>> Even().encode_run(None, [[1, 2], [4, 6]])[0].tolist()
+    [[1], [2]]
+    """
 
     name: ClassVar[str]
     """The name by which commands, services and snapshots know the query."""

@@ -146,6 +146,17 @@ class Window(WindowQuery[float], Count):
 
     Guarantee. S = 1 as for `Count`: the encoder is the same. Test:
     tests/queries/test_queries_window.py::test_published_noise_has_the_stated_covariance.
+
+    Args:
+        width: the number of ticks of a window.
+        method: how windows are computed.
+        max_per_tick: as for `Count`.
+
+    Raises:
+        ParameterError: the width is not in 1..2^24, or there is no such method.
+
+    >>> Window(24).resolved(horizon=2**16).method
+    'periods'
     """
 
     name = "window"
@@ -172,6 +183,15 @@ class WindowOf(WindowQuery):
 
     Guarantee. The encoder and so S are those of the query inside. Test:
     tests/queries/test_queries_window.py::test_windows_of_other_queries.
+
+    Args:
+        of: the query, or its name and parameters: ``{"name": ..., "parameters": ...}``.
+        width: the number of ticks of a window.
+        method: how windows are computed.
+
+    Raises:
+        ParameterError: the query does not publish plain running sums, or as for `Window`.
+        TooLarge: the window does not fit the memory.
 
     >>> from evercount.queries import Sum
     >>> WindowOf(Sum(0, 4), 7).squared_sensitivity("add-remove")

@@ -52,6 +52,17 @@ class GraphQuery(Query[V_co]):
         Proof: ``graphs.proof.md``. Assumption: the stream kind and, without `enforce_degree`, the degree promise
         hold in both streams. Tests: ``test_no_neighbours_beat_the_claim`` and ``test_claims_are_reached``
         in tests/queries/test_queries_graphs_sensitivity.py; for values tests/queries/test_queries_values.py.
+
+    Args:
+        vertices: the number of vertices; they are 0..vertices−1.
+        stream: the kind of edge stream (`edge_rules.py`).
+        max_degree: the largest degree of a vertex, promised or enforced; None for no limit.
+        enforce_degree: whether edges beyond `max_degree` are dropped, and not refused.
+        initial_edges: the public start graph, for streams that delete.
+
+    Raises:
+        ParameterError: parameters that do not fit each other.
+        TooLarge: the statistic could pass 2**53.
     """
 
     vertices: int
