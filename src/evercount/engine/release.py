@@ -147,7 +147,7 @@ class Releases(Generic[V_co]):
         return self._values[part] - half, self._values[part] + half
 
     def half_widths(self, level: float, index: int | None = None) -> FloatArray:
-        """How far the intervals reach on either side, shape (ticks, outputs); the larger side where they differ."""
+        """Half-widths of the intervals, shape (ticks, outputs); the larger side where they differ."""
         part = slice(None) if index is None else slice(index, index + 1)
         if self._sums is None:
             return self._symmetric(level, part)

@@ -33,7 +33,7 @@ WINDOW_METHODS: tuple[Method, ...] = ("difference", "periods", "inputs")
 REFERENCE_TICKS = 2**20
 """Ticks over which a stream without a horizon is compared by default."""
 EVERY_TICK = 2**16
-"""A band looks at every tick of spans up to this, and at about so many ticks of longer ones."""
+"""A band looks at every tick of spans up to this, and at about this number of ticks of longer ones."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,8 @@ def _inside(start: int, stop: int, most: int, period: int) -> IntArray:
         below = np.asarray([end >> bit << bit for bit in range(end.bit_length())])
         above = below + (1 << np.arange(len(below)))
         ticks += [below, below - 1, above, above - 1]
-    found = np.unique(np.concatenate(ticks))
-    return np.asarray(found[(found >= start) & (found < stop)])
+    ticks_of_span = np.unique(np.concatenate(ticks))
+    return np.asarray(ticks_of_span[(ticks_of_span >= start) & (ticks_of_span < stop)])
 
 
 @dataclass(frozen=True)
@@ -320,19 +320,19 @@ def _running_sums(query: Query, ticks: IntArray) -> bool:
 def _suspects(model: ErrorModel, span: int) -> IntArray:
     """Ticks beside a grid at which the std may be the largest."""
     engine, query = model.factorization, model.query
-    found = [*range(1, 17), *(query.memory + k for k in (-1, 0, 1)), span]
+    candidates = [*range(1, 17), *(query.memory + k for k in (-1, 0, 1)), span]
     if query.memory:  # windows are at their worst soon after the first full one
-        found += (query.memory + np.geomspace(1, query.memory, 24).astype(np.int64)).tolist()
+        candidates += (query.memory + np.geomspace(1, query.memory, 24).astype(np.int64)).tolist()
     else:
-        found += tick_grid(span).tolist()
+        candidates += tick_grid(span).tolist()
     if isinstance(engine, HybridTree):
         for epoch in range(span.bit_length()):
             tree, start = engine.tree(epoch), 1 << epoch
             part = DigitTree(min(start, span - start + 1), tree.base, tree.balanced)
-            found.append(start - 1 + part.worst_row()[0])
+            candidates.append(start - 1 + part.worst_row()[0])
     elif query.restart is None and (engine.horizon is not None or isinstance(engine, WindowTree)):
-        found.append(engine.worst_row()[0])
-    return np.asarray([tick for tick in found if 1 <= tick <= span])
+        candidates.append(engine.worst_row()[0])
+    return np.asarray([tick for tick in candidates if 1 <= tick <= span])
 
 
 def _largest_output(model: ErrorModel, ticks: IntArray) -> FloatArray:
@@ -374,12 +374,12 @@ def _candidates(
             )
         several: tuple[Method, ...] = ("nodes",) if budget.pure else WINDOW_METHODS
         methods = several if query.method == "auto" else (query.method,)
-        found: list[tuple[str, Query, str | None, Budget]] = [
+        candidates: list[tuple[str, Query, str | None, Budget]] = [
             (f"window: {method}", query.with_method(method), None, budget) for method in methods
         ]
         if query.method == "auto" and not budget.pure:
-            found.append(("window: nodes, delta=0", query.with_method("nodes"), None, pure))
-        return found
+            candidates.append(("window: nodes, delta=0", query.with_method("nodes"), None, pure))
+        return candidates
     if names is None:
         names = (PURE_ENDLESS if horizon is None else PURE) if _has_l1(query, budget) else ()
         if not budget.pure:
@@ -391,10 +391,10 @@ def _candidates(
             elif query.squared_sensitivity(budget.adjacency) == math.inf:
                 gaussian = ("direct",)
             names = (*gaussian, *names[:2])
-    found = [(name, query, name, pure if is_pure_name(name) else budget) for name in names]
+    candidates = [(name, query, name, pure if is_pure_name(name) else budget) for name in names]
     if "square-root" in names and budget.calibration == "tight" and budget.epsilon < 1 and not budget.pure:
-        found.append(("square-root, paper's C", query, "square-root", replace(budget, calibration="paper")))
-    return found
+        candidates.append(("square-root, paper's C", query, "square-root", replace(budget, calibration="paper")))
+    return candidates
 
 
 def _has_l1(query: Query, budget: Budget) -> bool:

@@ -92,10 +92,10 @@ def least_epsilon(
         left = round_down(Fraction(delta) - price)
         if left < (_LEAST_DELTA if mu else 0.0):
             return None
-        found = epsilon_of(mu, pure, left)
-        if found <= epsilon:
-            return found
-        epsilon = found
+        following = epsilon_of(mu, pure, left)
+        if following <= epsilon:
+            return following
+        epsilon = following
     return None
 
 

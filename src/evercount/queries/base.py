@@ -1,4 +1,4 @@
-"""The contract of a query: what is counted, how far one event can reach, and what is published.
+"""The contract of a query: what is counted, how much one event can change, and what is published.
 
 A query turns the events of one tick into a vector of integer increments, one entry per cell (in units of the
 query's public `grid`). The engine releases the running sums of the cells with correlated noise; `decode` turns
@@ -290,7 +290,7 @@ class Query(ABC, Generic[V_co]):
 
     @property
     def restart(self) -> int | None:
-        """Where set, the running sums start again from zero after so many ticks."""
+        """Where set, the running sums start again from zero after this number of ticks."""
         return None
 
     def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:

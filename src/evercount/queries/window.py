@@ -398,15 +398,15 @@ def largest(
     one in a hundred, measured from zero: the value of a hill that wide is then known to about one in 100,000.
     `known`: the values at `places`, where they have been computed already.
     """
-    found = dict(zip(places.tolist(), (values(places) if known is None else known).tolist(), strict=True))
+    known_values = dict(zip(places.tolist(), (values(places) if known is None else known).tolist(), strict=True))
 
     def look(*asked: int) -> list[float]:
-        new = [place for place in asked if place not in found]
+        new = [place for place in asked if place not in known_values]
         if new:
-            found.update(zip(new, values(np.asarray(new)).tolist(), strict=True))
-        return [found[place] for place in asked]
+            known_values.update(zip(new, values(np.asarray(new)).tolist(), strict=True))
+        return [known_values[place] for place in asked]
 
-    at = int(np.argmax(list(found.values())))
+    at = int(np.argmax(list(known_values.values())))
     low, high = int(places[max(at - 1, 0)]), int(places[min(at + 1, len(places) - 1)])
     while high - low > max(4, high // 100):
         step = round((high - low) * _GOLDEN)
@@ -414,5 +414,5 @@ def largest(
         low, high = (low, high - step) if left >= right else (low + step, high)
     if high - low <= 4:
         look(*range(low, high + 1))
-    most = max(found.values())
-    return min(place for place, size in found.items() if size >= most - 1e-13 * abs(most)), most
+    most = max(known_values.values())
+    return min(place for place, size in known_values.items() if size >= most - 1e-13 * abs(most)), most

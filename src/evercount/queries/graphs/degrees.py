@@ -1,4 +1,4 @@
-"""Degrees of an edge stream: how many vertices reach a degree, and the whole histogram of degrees."""
+"""Degrees of an edge stream: the number of vertices of at least some degree, and the histogram of degrees."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class HighDegree(GraphQuery[float]):
     tau: int = field(kw_only=True)
 
     def check(self) -> None:
-        """Some vertex must be able to reach tau."""
+        """The largest degree must be at least tau."""
         check_whole("tau", self.tau, 1, self.degree_bound)
 
     def new_tracker(self) -> Tracker:

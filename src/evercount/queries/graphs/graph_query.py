@@ -43,7 +43,7 @@ class GraphQuery(Query[V_co]):
     public edges, so its maximum degree is known; there `enforce_degree` drops public edges before the first tick. A
     mixed stream may start from public edges, too.
 
-    Whoever sends an update to an ``insert`` or ``delete`` stream and sees it refused learns of another one. Test:
+    Anyone who sends an update to an ``insert`` or ``delete`` stream and sees it refused learns of another one. Test:
     tests/queries/test_queries_graphs.py::test_which_streams_never_refuse_an_update_because_of_others.
 
         Guarantee. Σ_cells (P² + N²) ≤ squared_sensitivity(adjacency) for streams that differ in one update.
