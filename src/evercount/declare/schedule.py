@@ -344,13 +344,13 @@ class Schedule:
             leaves.append(f"{wall} - ({piece.offset})")
         return _choose(wall, bounds, leaves)
 
-    def sql_tick(self, instant: str) -> str:
-        """SQL: the 1-based tick of an instant at or after the start."""
+    def sql_tick(self, instant: str, division: str = "//") -> str:
+        """SQL: the 1-based tick of an instant at or after the start; `division` is the dialect's whole division."""
         if not self.calendar:
-            return f"({instant} - ({self.begin})) // {self.length} + 1"
+            return f"({instant} - ({self.begin})) {division} {self.length} + 1"
         leaves = [f"greatest({instant} + ({piece.offset}), {piece.latest_wall})" for piece in self.pieces]
         progress = _choose(instant, [piece.since for piece in self.pieces[1:]], leaves)
-        return f"({progress} - ({self._wall_start})) // {self.length} + 1"
+        return f"({progress} - ({self._wall_start})) {division} {self.length} + 1"
 
 
 def _offset(zone: tzinfo, instant: int) -> int:

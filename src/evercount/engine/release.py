@@ -224,7 +224,7 @@ class Releases:
     def half_widths(self, level: float, index: int | None = None) -> FloatArray:
         """Half-widths of the intervals: of one tick, or of all of them as (ticks, outputs)."""
         ticks = self.ticks if index is None else self.ticks[index : index + 1]
-        counts = [coarse(int(tick) * self._values.shape[1]) for tick in ticks] if self._looks_back else [1] * len(ticks)
+        counts = [coarse(int(tick) * self._errors.width) for tick in ticks] if self._looks_back else [1] * len(ticks)
         factors = {count: interval_factor(level, self.postprocessed, count, self._errors.pure) for count in set(counts)}
         factor = np.asarray([factors[count] for count in counts]).reshape(-1, 1)
         part = slice(None) if index is None else slice(index, index + 1)

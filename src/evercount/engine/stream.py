@@ -12,6 +12,7 @@ import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.engine.build import check_fit, check_postprocess, choose_engine, make_noise
+from evercount.engine.cell_range import CellRange
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Release, Releases
 from evercount.engine.retry import Seen
@@ -60,6 +61,9 @@ class Stream(NoiseOwner):
     if their declarations differ: each has a key of its own. A second live stream of the same secret and declaration is
     refused; `replay=True` allows it for an audit: such a stream says that it must not be published, and gives no
     snapshot, so that no store can take it.
+
+    With `part`, a range of cells, the stream releases these cells only, with the numbers that the whole stream has
+    there: streams of disjoint parts together are one whole stream (`engine/cell_range.py`). A part gives no snapshot.
     """
 
     owner_noun: ClassVar[str] = "stream"
@@ -76,6 +80,7 @@ class Stream(NoiseOwner):
         secret: Secret | None = None,
         postprocess: Iterable[str] = (),
         replay: bool = False,
+        part: range | None = None,
     ) -> None:
         if not isinstance(query, Query):
             raise ParameterError(f"the first argument must be a query such as Count(), got {query!r}")
@@ -89,11 +94,24 @@ class Stream(NoiseOwner):
         self.postprocess = check_postprocess(postprocess)
         check_fit(self.query, budget, self.postprocess)
         self._noise = make_noise(
-            noise, self.query, self.factorization, budget, self.horizon, self.postprocess, seed=seed, secret=secret
+            noise,
+            self.query,
+            self.factorization,
+            budget,
+            self.horizon,
+            self.postprocess,
+            seed=seed,
+            secret=secret,
+            part=part,
         )
         self.replay = replay
-        self._own(None if replay else self._noise.key)
-        self._errors = ErrorModel(self.query, self.factorization, self.sigma, self._noise.stream.rounded)
+        self.part = part
+        own, outputs = self._noise.key, self.query.outputs
+        if part is not None:
+            self.query = CellRange(self.query, part)
+            own = own and own.derive(f"cells {part.start} to {part.stop}")
+        self._own(None if replay else own)
+        self._errors = ErrorModel(self.query, self.factorization, self.sigma, self._noise.stream.rounded, outputs)
         self._tick = 0
         self._totals = np.zeros(self.query.cells, np.int64)
         self._encoder = self.query.initial_state()
@@ -378,6 +396,8 @@ class Stream(NoiseOwner):
         self._check_whole()
         if self.replay:
             raise ParameterError("a replay gives no snapshot: it repeats the noise of another stream, for audits only")
+        if self.part is not None:
+            raise ParameterError("a stream of a part of the cells gives no snapshot: it releases its ticks in one run")
         last = None
         if self._last is not None:
             seen, release = self._last
@@ -433,7 +453,7 @@ class Stream(NoiseOwner):
         stream._noise = make_noise(
             data["noise"]["name"], query, stream.factorization, stream.budget, stream.horizon, dumped=data["noise"]
         )
-        stream.replay = False
+        stream.replay, stream.part = False, None
         stream._own(stream._noise.key, restored=True)
         stream._errors = ErrorModel(query, stream.factorization, stream.sigma, stream._noise.stream.rounded)
         stream._tick = data["tick"]
