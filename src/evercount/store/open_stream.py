@@ -72,6 +72,8 @@ class LiveStream:
     """How many groups of open events are stored for the open tick."""
     ahead: Future[Any] | None = None
     """Noise of the next ticks that is being drawn already."""
+    counted: bool = False
+    """Whether the store may hold totals of open ticks that were counted elsewhere."""
     stopped: str | None = None
     """Why the stream cannot go on, when it cannot."""
 

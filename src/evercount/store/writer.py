@@ -18,6 +18,7 @@ from evercount.engine.stream import Stream
 from evercount.errors import EvercountError, HorizonReached, ParameterError, SnapshotError, StoreError
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
+from evercount.store.accept_totals import CountedBatch, counted_rows, forget_counted, has_totals, take_batch
 from evercount.store.commit_batches import Group
 from evercount.store.database import Database
 from evercount.store.open_stream import Accepted, Batch, Conflict, LiveStream
@@ -210,6 +211,7 @@ class Store(Reading):
         for group in connection.execute(select(table).where(where).order_by(table.c.number)).mappings():
             live.events.extend(json.loads(self.sealer.open(group["sealed"], "events", number, live.open_tick)))
             live.groups += 1
+        live.counted = has_totals(connection, number)
         return live
 
     # -- events ------------------------------------------------------------------------------------------------------
@@ -222,6 +224,14 @@ class Store(Reading):
             group.write()
         group.settle()
         return answers
+
+    def accept_totals(self, name: str, batch: CountedBatch) -> bool:
+        """Commit totals that were counted elsewhere; False if this batch was committed before."""
+        live = self.streams[name]
+        with self.database.transaction() as connection:
+            taken = take_batch(connection, live, self.sealer, batch)
+        live.counted = True
+        return taken
 
     # -- ticks -------------------------------------------------------------------------------------------------------
 
@@ -271,12 +281,15 @@ class Store(Reading):
         ]
 
     def _step(self, live: LiveStream, count: int) -> Releases:
-        """The next ticks: the first with what was accepted, the others empty. Noise is drawn in blocks."""
+        """The next ticks: the first with what was accepted, all with what was counted elsewhere."""
         capped = live.declaration.budget.unit == "user"  # `commit_batches` has counted every user's events
         if live.declaration.remembers:
             return live.stream.run([live.events, *([] for _ in range(count - 1))], capped=capped)
         totals = np.zeros((count, live.stream.query.cells), np.int64)
-        totals[0] = live.totals
+        if live.counted:
+            with self.database.reading() as connection:
+                totals = counted_rows(connection, live, self.sealer, count)
+        totals[0] += live.totals
         return live.stream.run_totals(totals, capped=capped)
 
     def _draw_ahead(self, live: LiveStream) -> None:
@@ -297,6 +310,8 @@ class Store(Reading):
             .where(schema.accumulators.c.stream == live.id)
             .values(tick=tick + 1, sealed=live.pack_totals(self.sealer, zeros, tick + 1))
         )
+        if live.counted:
+            forget_counted(connection, live, tick)
         if live.declaration.remembers:
             table = schema.open_events
             connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))
