@@ -107,16 +107,16 @@ def batch(session: Any, cells: int, shards: int, out: Path) -> float:
 def alone(cells: int, out: Path) -> float:
     """The same numbers in one process without Spark, into one Parquet file."""
     import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from evercount.engine.close_ticks import close_ticks
     from evercount.engine.tick_totals import TickTotals
+    from evercount.files.sink import parquet_modules
     from evercount.noise import Secret
     from evercount.spark.batch_release import record_batch
 
     declaration = declared([f"k{i}" for i in range(cells)], SHARD_TICKS)
     none = np.empty(0, np.int64)
+    pa, pq = parquet_modules()
     start = time.perf_counter()
     stream = declaration.build(secret=Secret.generate())
     totals = TickTotals(1, SHARD_TICKS, cells, none, none, none)

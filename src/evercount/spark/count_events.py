@@ -145,6 +145,8 @@ def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizo
     missing = [name for name in columns.used if name not in events.columns]
     if missing:
         raise InputError(f"the events have no column {missing[0]!r}; their columns are {', '.join(events.columns)}")
+    # two days more than the last tick: wall times differ from instants by less, and Spark is slow with long expressions
+    until = schedule.start_of(min(last, horizon or last) + 1) + 2 * UNITS["d"]
     kind = events.schema[columns.time].dataType
     time = _column(columns.time)
     rows = events.select(
@@ -154,7 +156,7 @@ def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizo
         (_value(events, columns.value) if columns.value else fn.lit(None).cast("double")).alias("v"),
     )
     # the zone's clock changes are a long expression: it is left out where no time can be a wall time
-    us = f"coalesce(exact, {schedule.sql_instant('wall')})" if isinstance(kind, WALL_TYPES) else "exact"
+    us = f"coalesce(exact, {schedule.sql_instant('wall', until)})" if isinstance(kind, WALL_TYPES) else "exact"
     rows = rows.withColumn("us", fn.expr(us)).withColumn("units", _units(declaration))
     reason = fn.when(fn.col("no_time"), 1).when(fn.col("wall").isNull() & fn.col("exact").isNull(), 2)
     reason = reason.when(fn.col("us").isNull(), 3).when(fn.col("us") < fn.lit(schedule.begin), 4)
@@ -169,7 +171,7 @@ def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizo
     place = fn.when(reason.isNotNull(), -reason)
     for tick, answer in ends:
         place = place.when(fn.col("us") >= fn.lit(schedule.start_of(tick + 1)), fn.lit(answer).cast("long"))
-    place = place.otherwise(fn.expr(schedule.sql_tick("us", "div")))
+    place = place.otherwise(fn.expr(schedule.sql_tick("us", "div", until)))
     return rows.select(place.cast("long").alias("place"), "k", "units")
 
 

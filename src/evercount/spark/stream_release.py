@@ -19,7 +19,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import SECOND
+from evercount.declare.schedule import SECOND, UNITS
 from evercount.errors import EvercountError, InputError, ParameterError, StoreError
 from evercount.spark.count_events import check_declaration, count_events, refuse_bad
 from evercount.spark.failures import first_line
@@ -27,8 +27,8 @@ from evercount.spark.progress import Progress
 from evercount.spark.store_door import StoreDoor
 from evercount.store import Store
 
-MOST_AHEAD = 100_000
-"""Ticks ahead of the open one that a row may lie in: every such tick has totals in the store."""
+MOST_AHEAD, LONGEST_AHEAD = 100_000, 5 * 366 * UNITS["d"]
+"""Ticks and microseconds ahead of the open tick that a row may lie in: every such tick has totals in the store."""
 Clock = Callable[[], int]
 """The instant now, in microseconds since 1970."""
 
@@ -167,13 +167,20 @@ class _Round:
             self.query = _query_id(batch.sparkSession, self.checkpoint)
             if self.query is None:
                 raise StoreError(f"the checkpoint {self.checkpoint} has no id of its query")
-        counted = count_events(batch, door.declaration, door.closed + MOST_AHEAD, door.declaration.horizon)
+        counted = count_events(batch, door.declaration, self._last_tick(), door.declaration.horizon)
         if not self.skip_bad:
             refuse_bad(counted.bad)
         if door.accept(self.query, number, counted.totals, self.new_checkpoint):
             self.batches += 1
             for reason, rows in counted.bad.items():
                 self.bad[reason] = self.bad.get(reason, 0) + rows
+
+    def _last_tick(self) -> int:
+        """The last tick that may have events now."""
+        schedule, closed = self.door.declaration.schedule, self.door.closed
+        return max(
+            closed + 1, min(closed + MOST_AHEAD, schedule.tick_of(schedule.start_of(closed + 1) + LONGEST_AHEAD))
+        )
 
 
 def _query_id(session: SparkSession, checkpoint: str) -> str | None:
