@@ -130,6 +130,31 @@ def alone(cells: int, out: Path) -> float:
     return time.perf_counter() - start
 
 
+def sizes(folder: Path, cells: int = 10_000) -> Iterator[dict[str, Any]]:
+    """What a store keeps: the state of a stream, and a released number, both for each cell."""
+    from evercount.store import Store
+
+    declaration = declared([f"k{i}" for i in range(cells)], SHARD_TICKS)
+    store = Store(folder / "sizes.db")
+    live = store.declare(declaration, START_US / 1e6)
+    before = (folder / "sizes.db").stat().st_size + (folder / "sizes.db-wal").stat().st_size
+    seconds = float("inf")
+    while live.closed < 40:  # past the first block of 32 ticks, before which a state is empty
+        start = time.perf_counter()
+        store.close_ticks(live, 1, 0.0)
+        seconds = min(seconds, time.perf_counter() - start)
+    state = len(live.blob)
+    store.close()
+    after = (folder / "sizes.db").stat().st_size
+    yield {"name": "state of a stream, for each cell", "value": state / cells, "unit": "bytes"}
+    yield {
+        "name": "released rows in SQLite, for each number",
+        "value": (after - before) / (40 * cells),
+        "unit": "bytes",
+    }
+    yield {"name": f"a tick of {cells:.0e} cells closed in the store", "value": seconds, "unit": "s"}
+
+
 def run(rows: int = 10_000_000, rounds: int = 3, cells: int = SHARD_CELLS) -> Iterator[dict[str, Any]]:
     """The measurements."""
     from evercount.noise import Secret
@@ -157,6 +182,9 @@ def run(rows: int = 10_000_000, rounds: int = 3, cells: int = SHARD_CELLS) -> It
             "ratio": best["private"] / best["plain"],
             "target": f"≤ {TARGET_RATIO}",
         }
+        if not cells:
+            session.stop()
+            return
         single = min(alone(cells, folder / f"alone{number}.parquet") for number in range(2))
         yield {"name": f"{cells:.0e} cells × {SHARD_TICKS} ticks, one process", "value": single, "unit": "s"}
         for shards in (1, 2, 8):
@@ -169,13 +197,17 @@ def run(rows: int = 10_000_000, rounds: int = 3, cells: int = SHARD_CELLS) -> It
                 "note": "of the time of one process",
             }
         session.stop()
+        yield from sizes(folder)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cells", type=int, default=SHARD_CELLS)
+    parser.add_argument("--cells", type=int, default=SHARD_CELLS, help="0 leaves the shards out")
+    parser.add_argument("--sizes", action="store_true", help="only what a store keeps, without Spark")
     given = parser.parse_args()
-    for row in run(given.rows, given.rounds, given.cells):
-        print(json.dumps(row), flush=True)
+    with tempfile.TemporaryDirectory(prefix="evercount-bench-") as scratch:
+        rows = sizes(Path(scratch)) if given.sizes else run(given.rows, given.rounds, given.cells)
+        for row in rows:
+            print(json.dumps(row, ensure_ascii=False), flush=True)

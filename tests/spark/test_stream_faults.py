@@ -35,8 +35,13 @@ PATIENCE = 300
 # -- the driver -------------------------------------------------------------------------------------------------------
 
 
-def driver(folder: Path, kill: int) -> None:
-    """Two rounds over all files; dies at step `kill` (0: never)."""
+Kill = tuple[str, int]
+"""The name of a step and which of its times; "any" counts all steps. Time 0 is never."""
+NEVER: Kill = ("any", 0)
+
+
+def driver(folder: Path, kill: Kill) -> None:
+    """Two rounds over all files; dies at the chosen step."""
     from sqlalchemy import Connection, Engine, event
 
     from evercount.declare.declaration import StreamDeclaration
@@ -45,31 +50,31 @@ def driver(folder: Path, kill: int) -> None:
     from evercount.spark.stream_release import _Round
     from evercount.store import Store
 
-    steps = 0
+    seen = {"any": 0}
 
-    def step(*_: Any) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == kill:
-            os.killpg(0, signal.SIGKILL)
+    def step(name: str) -> None:
+        for counted in ("any", name):
+            seen[counted] = seen.get(counted, 0) + 1
+            if (counted, seen[counted]) == kill:
+                os.killpg(0, signal.SIGKILL)
 
     declaration = StreamDeclaration.from_dict(DECLARATION)
     session = open_session("local[1]")
     store = Store(folder / "store.db")
     store.declare(declaration, declaration.schedule.begin / 1e6, Secret.from_hex(SECRET))
-    event.listen(Engine, "before_cursor_execute", step)
+    event.listen(Engine, "before_cursor_execute", lambda *_: step("statement"))
     real_commit = Connection._commit_impl  # type: ignore[attr-defined]
     real_count = _Round._count
 
     def commit(connection: Any) -> None:
-        step()
+        step("before commit")
         real_commit(connection)
-        step()  # after the commit of the store, before that of Spark's checkpoint
+        step("after commit")
 
     def count(self: Any, batch: Any, number: int) -> None:
-        step()
+        step("batch planned")
         real_count(self, batch, number)
-        step()
+        step("batch stored")  # the store has it, and Spark's checkpoint does not know that yet
 
     Connection._commit_impl = commit  # type: ignore[attr-defined]
     _Round._count = count  # type: ignore[method-assign]
@@ -83,10 +88,9 @@ def driver(folder: Path, kill: int) -> None:
             clock=lambda at=closed: declaration.schedule.start_of(at + 1),  # type: ignore[misc]
         )
     store.close()
-    (folder / "steps").write_text(str(steps))
 
 
-def run_driver(folder: Path, kill: int) -> int:
+def run_driver(folder: Path, kill: Kill) -> int:
     """The exit status of one life."""
     options = {
         "spark.ui.enabled": "false",
@@ -101,7 +105,7 @@ def run_driver(folder: Path, kill: int) -> int:
         "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    command = [sys.executable, __file__, str(folder), str(kill)]
+    command = [sys.executable, __file__, str(folder), json.dumps(kill)]
     # a group of its own, so that the driver takes its JVM with it
     with (folder / "log").open("ab") as log, subprocess.Popen(
         command, stdout=log, stderr=log, env=environment, start_new_session=True
@@ -148,12 +152,17 @@ def check(folder: Path, totals: Any) -> None:
     assert found == stream.run_totals(totals).rows.tolist()
 
 
-def burn(folder: Path, kills: list[int]) -> None:
+def burn(folder: Path, kills: list[Kill]) -> int:
+    """Lives that end at these steps, then one that ends well; returns how many were killed."""
     totals = write_events(folder)
+    killed = 0
     for kill in kills:
-        assert run_driver(folder, kill) in (-signal.SIGKILL, 0), (folder / "log").read_text()[-3000:]
-    assert run_driver(folder, 0) == 0, (folder / "log").read_text()[-3000:]
+        ended = run_driver(folder, kill)
+        assert ended in (-signal.SIGKILL, 0), (folder / "log").read_text()[-3000:]
+        killed += ended != 0
+    assert run_driver(folder, NEVER) == 0, (folder / "log").read_text()[-3000:]
     check(folder, totals)
+    return killed
 
 
 def require_spark() -> None:
@@ -165,24 +174,23 @@ def require_spark() -> None:
 
 
 def test_a_driver_that_is_killed_loses_nothing(tmp_path: Path) -> None:
-    """One kill between the store's commit and Spark's own, which is where a batch comes twice."""
+    """Killed between the store's commit and Spark's own, which is where a batch comes twice."""
     require_spark()
-    burn(tmp_path, [random.Random(1).randint(8, 12)])
+    assert burn(tmp_path, [("batch stored", 2)]) == 1
 
 
 @pytest.mark.soak
 def test_a_driver_that_is_killed_at_thirty_random_moments_loses_nothing(tmp_path: Path) -> None:
     require_spark()
     generator = random.Random(os.environ.get("EVERCOUNT_SEED", "spark"))
-    killed = 0
-    for life in range(12):
-        folder = tmp_path / str(life)
+    killed = runs = 0
+    while killed < 30:
+        folder = tmp_path / str(runs)
         folder.mkdir()
-        kills = [generator.randint(1, 40) for _ in range(3)]
-        burn(folder, kills)
-        killed += len(kills)
-    assert killed >= 30
+        killed += burn(folder, [("any", generator.randint(1, 60)) for _ in range(5)])
+        runs += 1
+        assert runs < 30, "the steps lie beyond the end of the driver's work"
 
 
 if __name__ == "__main__":
-    driver(Path(sys.argv[1]), json.loads(sys.argv[2]))
+    driver(Path(sys.argv[1]), tuple(json.loads(sys.argv[2])))

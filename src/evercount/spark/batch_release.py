@@ -149,7 +149,7 @@ def _shards(declaration: StreamDeclaration, shards: int | None) -> int:
 
 
 def _sharded(groups: DataFrame, declaration: StreamDeclaration, shards: int) -> DataFrame:
-    """The groups with their shard, all groups of a shard in one partition; every shard has at least one row."""
+    """The groups with their shard, one partition for each shard; every shard has at least one row."""
     cells = declaration.query.cells
     # the inverse of `cut_cells`: the largest number whose range begins at or before the cell
     shard = fn.expr(f"CAST(((cell + 1) * {shards} - 1) div {cells} AS INT)") if shards > 1 else fn.lit(0)
@@ -157,7 +157,7 @@ def _sharded(groups: DataFrame, declaration: StreamDeclaration, shards: int) -> 
     silent = groups.sparkSession.range(shards).select(
         fn.col("id").cast("int").alias("shard"), *(fn.lit(None).cast("long").alias(name) for name in GROUP_COLUMNS)
     )
-    return counted.union(silent).repartition(shards, "shard")
+    return counted.union(silent).repartitionById(shards, "shard")
 
 
 # -- on an executor ---------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ bad and why. No expression depends on the session's time zone.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -245,10 +246,9 @@ def _spelled_out(time: Column) -> Column:
 
 
 def _wall(moment: Column) -> Column:
-    """Microseconds of a wall time. Only its parts are read, so that no zone of the session takes part."""
-    seconds = (fn.extract(fn.lit("SECOND"), moment) * SECOND).cast("long")
-    parts = ((fn.unix_date(moment.cast("date")), "d"), (fn.hour(moment), "h"), (fn.minute(moment), "m"))
-    return sum((part.cast("long") * UNITS[unit] for part, unit in parts), seconds)
+    """Microseconds of a wall time. The difference of two times without a zone is the same in every session's zone."""
+    epoch = fn.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'")  # a literal from Python would be a time of the session's zone
+    return fn.call_function("div", moment - epoch, fn.lit(timedelta(microseconds=1)))
 
 
 def _epoch(seconds: Column) -> Column:
