@@ -82,9 +82,6 @@ def _chosen(path: Path, name: str | None) -> Any:
 
 
 def _events(session: Any, source: str, form: str, schema: str | None, options: list[str]) -> Any:
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     from evercount.cli.options import parse_parameters
     from evercount.errors import ParameterError
     from evercount.spark.failures import first_line
@@ -96,7 +93,7 @@ def _events(session: Any, source: str, form: str, schema: str | None, options: l
         if form == "kafka":
             return reader.option("kafka.bootstrap.servers", source).load()
         return (reader.schema(schema) if schema else reader).load(source)
-    except (PySparkException, Py4JError) as error:  # an unknown format arrives as the JVM's own error
+    except Exception as error:  # noqa: BLE001 - an unknown format arrives as the JVM's own error, not as PySpark's
         raise ParameterError(f"the source {source} cannot be opened: {first_line(error)}") from None
 
 
