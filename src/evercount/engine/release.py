@@ -283,7 +283,7 @@ class Releases(Generic[V_co]):
 
     def _symmetric(self, level: float, part: slice) -> FloatArray:
         ticks = self.ticks[part]
-        counts = [coarse(int(tick) * self._values.shape[1]) for tick in ticks] if self._looks_back else [1] * len(ticks)
+        counts = [coarse(int(tick) * self._errors.width) for tick in ticks] if self._looks_back else [1] * len(ticks)
         pairs = list(zip(counts, self._equal_numbers(ticks), strict=True))
         factors = {pair: interval_factor(level, self.postprocessed, *pair) for pair in set(pairs)}
         factor = np.asarray([factors[pair] for pair in pairs]).reshape(-1, 1)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from evercount.engine.build_parameters import build_parameters
+from evercount.engine.cell_range import CellRange
 from evercount.engine.retry import Seen
 from evercount.engine.state import Rows, StreamParameters, StreamState
 from evercount.engine.user_counting import stored_counting
@@ -23,7 +24,10 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
             "a step of this stream was interrupted after its noise was drawn: release that tick first, then take the "
             "snapshot, or restore the newest one"
         )
-    query, last = parameters.query, None
+    query, last, part = parameters.query, None, {}
+    if isinstance(query, CellRange):
+        part = {"part": [query.part.start, query.part.stop]}
+        query = query.whole
     if state.last is not None:
         seen, release = state.last
         sums = None if state.last_sums is None else state.last_sums.tolist()
@@ -44,6 +48,7 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
         "totals": state.totals,
         "memory": state.memory,
         "highest": state.highest,
+        **part,
     }
 
 
@@ -69,8 +74,10 @@ def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
         data["noise"]["name"],
         data["postprocess"],
         False,
+        range(*data["part"]) if "part" in data else None,
         dumped=data["noise"],
     )
+    query = parameters.query
     tick, totals, memory = data["tick"], data["totals"], data["memory"]
     if parameters.noise.stream.tick != tick:
         raise SnapshotError("the snapshot's noise stands at another tick than its sums")

@@ -45,6 +45,9 @@ class Stream(StreamFacts[V_co]):
     if their declarations differ: each has a key of its own. A second live stream of the same secret and declaration is
     refused; `replay=True` allows it for an audit: such a stream says that it must not be published, and gives no
     snapshot, so that no store can take it. With `ledger` its budget is spent there when it is built (`spend.py`).
+
+    With `part`, a range of cells, the stream releases these cells only, with the numbers that the whole stream has
+    there: streams of disjoint parts together are one whole stream (`engine/cell_range.py`).
     """
 
     owner_noun: ClassVar[str] = "stream"
@@ -62,9 +65,10 @@ class Stream(StreamFacts[V_co]):
         postprocess: Iterable[str] = (),
         replay: bool = False,
         ledger: Ledger | None = None,
+        part: range | None = None,
     ) -> None:
         parameters = build_parameters(
-            query, budget, horizon, factorization, noise, postprocess, replay, seed=seed, secret=secret
+            query, budget, horizon, factorization, noise, postprocess, replay, part, seed=seed, secret=secret
         )
         self._open(parameters, StreamState.initial(parameters.query), restored=False)
         if ledger is not None:  # last: a stream that cannot be built spends nothing, and one that is built has spent
@@ -74,7 +78,7 @@ class Stream(StreamFacts[V_co]):
         self._parameters = parameters
         self._state = state
         self._torn = False  # whether an interruption left an encoder that works in place between two ticks
-        self._own(None if parameters.replay else parameters.noise.key, restored=restored)
+        self._own(None if parameters.replay else parameters.owned_key, restored=restored)
 
     # -- the flow ---------------------------------------------------------------------------------------------------
 
