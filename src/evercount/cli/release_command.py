@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -71,8 +72,16 @@ def release(
         str | None, typer.Option(help="count, histogram (with --key) or sum (with --value).", rich_help_panel=QUERY)
     ] = None,
     key: Annotated[str | None, typer.Option(help="Column with the key.", rich_help_panel=QUERY)] = None,
+    rollup: Annotated[
+        str | None,
+        typer.Option(help="Columns of a rollup from the top, as in state,county.", rich_help_panel=QUERY),
+    ] = None,
     keys: Annotated[
-        Path | None, typer.Option(help="File with the public list of keys, one per line.", rich_help_panel=QUERY)
+        Path | None,
+        typer.Option(
+            help="File with the public list of keys, one per line (of a rollup: CSV lines such as Tyrol,Innsbruck).",
+            rich_help_panel=QUERY,
+        ),
     ] = None,
     unknown: Annotated[
         str | None,
@@ -132,6 +141,7 @@ def release(
         "late": late,
         "query": query,
         "key": key,
+        "rollup": rollup,
         "keys": keys,
         "unknown": unknown,
         "value": value,
@@ -228,12 +238,12 @@ def declared(flags: Flags) -> StreamDeclaration:
 
     return StreamDeclaration(
         name="release",
-        query=build_query(name, parameters, stored=True),  # a run that starts a stream checks its keys
+        query=build_query(name, parameters, stored=name != "rollup"),  # a run that starts a stream checks its keys
         budget=Budget(flags["epsilon"], flags["delta"], adjacency=flags["adjacency"] or "add-remove", **unit),
         schedule=Schedule.of(flags["every"], flags["start"], flags["tz"] or "UTC"),
         horizon=None if flags["horizon"] is None else parse_horizon(flags["horizon"]),
         factorization=flags["factorization"],
-        columns=Columns(flags["time"], flags["key"], flags["value"], flags["user"]),
+        columns=Columns(flags["time"], flags["key"], flags["value"], flags["user"], _levels(flags["rollup"])),
         late=flags["late"] or "drop",
     )
 
@@ -242,12 +252,19 @@ def _query(flags: Flags) -> tuple[str, dict[str, Any]]:
     """The name and the parameters of the query."""
     from evercount.queries import check_is_query
 
-    name = flags["query"] or ("histogram" if flags["key"] else "sum" if flags["value"] else "count")
+    keyed = "rollup" if flags["rollup"] else "histogram" if flags["key"] else None
+    name = flags["query"] or keyed or ("sum" if flags["value"] else "count")
     check_is_query(name)
-    if (flags["key"] is None) != (flags["keys"] is None):
-        raise ParameterError("--key COLUMN and --keys FILE go together: the list of keys is public and declared")
-    if flags["unknown"] is not None and flags["key"] is None:
+    if flags["key"] is not None and flags["rollup"] is not None:
+        raise ParameterError("--key is one column of keys and --rollup several levels: give only one of them")
+    if (keyed is None) != (flags["keys"] is None):
+        raise ParameterError(
+            "--key COLUMN (or --rollup COLUMNS) and --keys FILE go together: the list of keys is public and declared"
+        )
+    if flags["unknown"] is not None and keyed is None:
         raise ParameterError("--unknown goes with --key and --keys")
+    if (name == "rollup") != (flags["rollup"] is not None):
+        raise ParameterError("--query rollup goes with --rollup and --keys, and they go with no other query")
     ranged = {bound: flags[bound] for bound in ("lo", "hi", "grid") if flags[bound] is not None}
     if (flags["value"] is not None) != ({"lo", "hi"} <= ranged.keys()) or (flags["value"] is None and ranged):
         raise ParameterError("--value COLUMN, --lo and --hi go together: the range of a value is public and declared")
@@ -257,7 +274,15 @@ def _query(flags: Flags) -> tuple[str, dict[str, Any]]:
         raise ParameterError("--query sum goes with --value, --lo and --hi, and they go with no other query")
     if name == "histogram":
         return name, {"keys": list(read_keys(flags["keys"])), "unknown": flags["unknown"] or "refuse"}
+    if name == "rollup":
+        paths = list(csv.reader(read_keys(flags["keys"]), skipinitialspace=True))
+        return name, {"paths": paths, "unknown": flags["unknown"] or "refuse"}
     return name, ranged
+
+
+def _levels(text: str | None) -> tuple[str, ...]:
+    """The columns of --rollup."""
+    return () if text is None else tuple(column.strip() for column in text.split(","))
 
 
 def read_keys(path: Path) -> tuple[str, ...]:

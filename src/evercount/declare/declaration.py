@@ -23,7 +23,7 @@ from evercount.engine.stream import Stream
 from evercount.errors import ParameterError, TooLarge, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget
-from evercount.queries import Query, build_query
+from evercount.queries import Query, Rollup, build_query
 from evercount.text_rules import check_public_text, stored_texts
 
 Late = Literal["drop", "next"]
@@ -119,11 +119,15 @@ class StreamDeclaration:
         wanted = self.query.event_columns
         if wanted is None:
             raise ParameterError(f"{self.query.name!r} takes events with a memory of earlier ones, not rows of a table")
-        for name, column in (("key", columns.key), ("value", columns.value)):
+        for name, column in (("key", columns.key), ("value", columns.value), ("levels", columns.levels or None)):
             if name in wanted and column is None:
                 raise ParameterError(f"the query {self.query.name!r} needs the column of the {name}")
             if name not in wanted and column is not None:
                 raise ParameterError(f"the query {self.query.name!r} has no {name}: omit its column")
+        if isinstance(self.query, Rollup) and len(columns.levels) != self.query.depth:
+            raise ParameterError(
+                f"the paths of this rollup have {self.query.depth} names, and levels has {len(columns.levels)} columns"
+            )
         if (columns.user is not None) != (self.budget.unit == "user"):
             raise ParameterError("a column of the user goes with a budget of unit 'user', and with no other")
 
@@ -216,8 +220,8 @@ class StreamDeclaration:
                 before, after = mine[name]["parameters"], theirs[name]["parameters"]
                 changed = [key for key in before if before[key] != after.get(key)]
                 found += [
-                    "keys holds other keys, or the same in another order"
-                    if key == "keys"
+                    f"{key} holds other {key}, or the same in another order"
+                    if key in ("keys", "paths")
                     else f"{key} was {before[key]!r} and is now {after.get(key)!r}"
                     for key in changed
                 ]

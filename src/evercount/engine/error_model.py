@@ -128,8 +128,9 @@ class ErrorModel:
             narrow = noise < self.query.grid
             slack = np.where(narrow, self.query.grid / 2 * sum(weights), 0.0)
             noise = np.where(narrow, noise, std)
-        norms = np.atleast_1d(self.query.output_norms())
-        std, spread, slack = (np.asarray(np.multiply.outer(x, norms)) for x in (std, noise, slack))
+        norms, reach = np.atleast_1d(self.query.output_norms()), np.atleast_1d(self.query.output_reach())
+        scaled = ((std, norms), (noise, norms), (slack, reach))
+        std, spread, slack = (np.asarray(np.multiply.outer(x, y)) for x, y in scaled)
         return std, spread, slack
 
     @property

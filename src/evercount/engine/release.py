@@ -293,7 +293,7 @@ class Releases:
             raise ParameterError(f"between needs two whole ticks, got {earlier!r} and {later!r}")
         if not (earlier == 0 == self.first_tick - 1 or self.first_tick <= earlier) or not earlier <= later <= last:
             raise ParameterError(f"between needs {self.first_tick} ≤ earlier ≤ later ≤ {last}, got {earlier}, {later}")
-        if self._errors.query.memory or type(self._errors.query).decode_run is not Query.decode_run:
+        if not self._errors.query.running_sums:
             raise ParameterError("differences of ticks are offered for running counts and sums")
         low = self._values[earlier - self.first_tick] if earlier else np.zeros(self._values.shape[1])
         value = self._values[later - self.first_tick] - low if later else low

@@ -191,7 +191,7 @@ def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration) -> N
 
 
 def _keyed(declaration: StreamDeclaration) -> bool:
-    return "key" in (declaration.query.event_columns or ())
+    return not {"key", "levels"}.isdisjoint(declaration.query.event_columns or ())
 
 
 def _valued(declaration: StreamDeclaration) -> bool:
@@ -222,13 +222,19 @@ def _fields(source: Source, columns: Columns, number: bool) -> str:
     names = {"t": columns.time, "k": columns.key, "v": columns.value, "who": columns.user}
     if source.kind != "jsonl":
         parts = [f"{source.column(name)} AS {short}" if name else f"NULL AS {short}" for short, name in names.items()]
+        if columns.levels:
+            parts[1] = f"{_path([source.column(name) for name in columns.levels])} AS k"
         if columns.user and source.kind == "parquet":
             parts[3] = f"{source.column(columns.user)}::VARCHAR AS who"
         chosen = ["row_number() OVER () AS n"] * number + ["*"] * (source.kind == "csv") + parts
         return f"SELECT {', '.join(chosen)} FROM {source.scan()}"
     used = {short: name for short, name in names.items() if name}
+    used |= {f"k{level}": name for level, name in enumerate(columns.levels)}
     paths = ", ".join("'" + ("$." + json.dumps(name)).replace("'", "''") + "'" for name in used.values())
     parts = [f"f[{list(used).index(short) + 1}] AS {short}" if short in used else f"NULL AS {short}" for short in names]
+    if columns.levels:
+        first = list(used).index("k0") + 1
+        parts[1] = f"{_path([f'f[{first + level}]' for level in range(len(columns.levels))])} AS k"
     if columns.value:  # a text that looks like a number is not one, and neither is true
         path = "'" + ("$." + json.dumps(columns.value)).replace("'", "''") + "'"
         parts[2] = (
@@ -240,6 +246,11 @@ def _fields(source: Source, columns: Columns, number: bool) -> str:
         f"json_extract_string({LINE}, [{paths}]) END AS f FROM (SELECT {count_rows}{LINE} FROM {source.scan()}) "
         f"WHERE trim({LINE}, ' \t\r') <> '')"
     )
+
+
+def _path(columns: list[str]) -> str:
+    """SQL: the text of `queries.rollup.path_key`; NULL where a name is."""
+    return " || ".join(f"strlen({column}::VARCHAR) || ':' || {column}::VARCHAR" for column in columns)
 
 
 def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:

@@ -17,6 +17,7 @@ from evercount.queries.graphs.forests import Components, Matching, SpanningFores
 from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
 from evercount.queries.histogram import Histogram, TopK
 from evercount.queries.prefix import PrefixQuery, register_encoder
+from evercount.queries.rollup import Rollup
 from evercount.queries.substrings import Substrings
 from evercount.queries.window import Window
 from evercount.text_rules import stored_texts
@@ -30,6 +31,7 @@ QUERIES: dict[str, type[Query]] = {
         Window,
         Histogram,
         TopK,
+        Rollup,
         Substrings,
         Episodes,
         Cuts,
@@ -66,6 +68,7 @@ EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
     "window": {"width": 24},
     "histogram": {"keys": ["north", "south"]},
     "top-k": {"keys": ["north", "south", "east"], "k": 2},
+    "rollup": {"paths": [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"], ["Styria", "Graz"]]},
     "substrings": {"alphabet": "abc", "max_length": 3},
     "episodes": {"alphabet": "abc", "max_length": 3},
     "k-stars": {"vertices": 50, "k": 2, "max_degree": 5},
@@ -132,6 +135,7 @@ __all__ = [
     "Matching",
     "PrefixQuery",
     "Query",
+    "Rollup",
     "SpanningForest",
     "Substrings",
     "Sum",

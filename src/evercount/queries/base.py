@@ -122,9 +122,9 @@ class Query(ABC):
     # -- rows of a table -----------------------------------------------------------------------------------------
 
     event_columns: ClassVar[tuple[str, ...] | None] = None
-    """Which columns an event needs beside its time, where events are rows of a table: (), ("key",) or ("value",).
+    """Which columns an event needs beside its time, where events are rows of a table.
 
-    None for queries that take no rows.
+    (), ("key",), ("value",) or ("levels",): one column for each level of a `Rollup`. None: no rows.
     """
 
     @property
@@ -223,6 +223,25 @@ class Query(ABC):
     def output_norms(self) -> FloatArray | float:
         """‖row‖₂ of the linear map `decode` for each output: std of an output = this × std of a cell."""
         return 1.0
+
+    def output_reach(self) -> FloatArray | float:
+        """Σ|coefficients| of each output's row (or a bound of it): what rounding of all cells can do to it."""
+        return self.output_norms()
+
+    @property
+    def running_sums(self) -> bool:
+        """Whether an output is a fixed linear map of its tick's running sums: then differences of ticks have a meaning.
+
+        Their exact error is that of a cell's difference times `output_norms`.
+        """
+        return self.memory == 0 and self.restart is None and type(self).decode_run is Query.decode_run
+
+    def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
+        """Covariance of some outputs of one tick, in units of a cell's variance: for comparisons of outputs."""
+        if type(self).decode is not Query.decode or type(self).decode_run is not Query.decode_run:
+            raise ParameterError(f"outputs of {self.name!r} cannot be compared: their covariance is not declared")
+        chosen = np.asarray(outputs)
+        return np.asarray(chosen[:, np.newaxis] == chosen, dtype=np.float64)
 
     def output_scale(self, noisy: FloatArray, published: FloatArray) -> FloatArray | None:
         """For ratios and the like: std of the published numbers over that of a cell, to first order; else None."""
