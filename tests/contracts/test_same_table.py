@@ -60,6 +60,11 @@ CASES = {
         {"levels": ["region", "place"], "user": "who"},
         budget={**GAUSSIAN, "unit": "user", "max_events": 3},
     ),
+    "quantiles": case({"name": "quantiles", "parameters": {"lo": -1, "hi": 1, "bins": 16}}, {"value": "score"}),
+    "quantiles of odd bins": case(
+        {"name": "quantiles", "parameters": {"lo": -1.1, "hi": 1.3, "bins": 32, "weights": [0, 1, 2, 1, 1, 3]}},
+        {"value": "score"},
+    ),
     "sum": case({"name": "sum", "parameters": {"lo": -1, "hi": 1, "grid": 0.25}}, {"value": "score"}),
     "average per tick": case({"name": "average", "parameters": {"lo": -1, "hi": 1, "grid": 0.25}}, {"value": "score"}),
     "average per event": case(

@@ -12,6 +12,7 @@ from evercount.queries.base import Query
 from evercount.queries.counts import Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.graphs import GraphQuery
+from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 
 LARGEST_UNIVERSE = 100_000
@@ -57,6 +58,8 @@ def universe(query: Query) -> Universe:
         stranger = ("another path",) * query.depth
         unknown = [stranger] if parameters["unknown"] == "other" else []
         return Universe(_bounded((*map(tuple, parameters["paths"]), *unknown)))
+    if isinstance(query, Quantiles):  # a value of each bin
+        return Universe(_bounded(tuple(query.edges.tolist())))
     if isinstance(query, Sum):
         middle = round((query.lo + query.hi) / 2 / query.grid) * query.grid
         return Universe((query.lo, middle, query.hi), replace_by_absent=parameters.get("per") == "event")

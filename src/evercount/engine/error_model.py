@@ -116,9 +116,17 @@ class ErrorModel:
         horizon = self.factorization.horizon if self.query.restart is None else None
         if at.size and (at.min() < 1 or (horizon is not None and at.max() > horizon)):
             raise ParameterError(f"ticks must lie in 1..{horizon or '…'}, got {int(at.min())}..{int(at.max())}")
-        noise = self.sigma * self.norms(at)
-        std, slack = noise, np.zeros(len(at))
         weights = [np.where(t > 0, np.abs(w), 0.0) for t, w in self.query.combination(at)]
+        parts = self._with_rounding(self.sigma * self.norms(at), weights)
+        norms, reach = np.atleast_1d(self.query.output_norms()), np.atleast_1d(self.query.output_reach())
+        std, spread, slack = (
+            np.asarray(np.multiply.outer(x, y)) for x, y in zip(parts, (norms, norms, reach), strict=True)
+        )
+        return std, spread, slack
+
+    def _with_rounding(self, noise: FloatArray, weights: list[FloatArray]) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(std, spread, slack) of a sum of running sums of one cell with these weights, from the std of its noise."""
+        std, slack = noise, np.zeros(len(noise))
         if self.pure:
             if isinstance(self.factorization, DigitTree):  # the others state continuous stds
                 noise = noise * (continuous_std(self.sigma / self.query.grid) / (self.sigma / self.query.grid))
@@ -128,10 +136,17 @@ class ErrorModel:
             narrow = noise < self.query.grid
             slack = np.where(narrow, self.query.grid / 2 * sum(weights), 0.0)
             noise = np.where(narrow, noise, std)
-        norms, reach = np.atleast_1d(self.query.output_norms()), np.atleast_1d(self.query.output_reach())
-        scaled = ((std, norms), (noise, norms), (slack, reach))
-        std, spread, slack = (np.asarray(np.multiply.outer(x, y)) for x, y in scaled)
-        return std, spread, slack
+        return std, noise, slack
+
+    def difference_errors(self, earlier: IntArray, later: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(std, spread, slack) of the difference of one cell's running sums at pairs of ticks (0: before the first)."""
+        if not self.query.running_sums:
+            raise ParameterError(f"{self.query.name!r} publishes no running sums to take differences of")
+        pairs = np.stack([earlier, later], axis=1)
+        distinct, where = np.unique(pairs, axis=0, return_inverse=True)
+        norms = np.asarray([self.factorization.difference_norm(int(a), int(b)) for a, b in distinct])
+        noise = self.sigma * (norms[where.reshape(-1)] if len(norms) else np.zeros(len(pairs)))
+        return self._with_rounding(noise, [np.ones(len(pairs)), np.where(earlier > 0, 1.0, 0.0)])
 
     @property
     def pure(self) -> bool:

@@ -19,7 +19,9 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import laplace_factor
+from evercount.engine import views
 from evercount.engine.error_model import ErrorModel, coarse, interval_factor
+from evercount.engine.views import View
 from evercount.errors import MissingExtra, ParameterError
 from evercount.factorizations import tick_grid
 from evercount.queries.base import Query
@@ -172,6 +174,11 @@ class Releases:
     # -- numbers ------------------------------------------------------------------------------------------------
 
     @property
+    def error_model(self) -> ErrorModel:
+        """The public facts from which all errors follow."""
+        return self._errors
+
+    @property
     def labels(self) -> Sequence[str]:
         """One label per output."""
         return self._errors.query.labels
@@ -300,6 +307,24 @@ class Releases:
         std = (self._errors.between(earlier, later) if later > earlier else 0.0) * np.ones(len(value))
         std = std * np.atleast_1d(self._errors.query.output_norms())
         return (float(value[0]), float(std[0])) if len(value) == 1 else (value, std)
+
+    # -- views, at no further cost (engine/views.py) ------------------------------------------------------------
+
+    def running(self) -> View:
+        """The running totals as a view: to compare cells, or to read quantiles."""
+        return views.running(self)
+
+    def per_tick(self) -> View:
+        """The events of each tick, with the exact error of each number."""
+        return views.per_tick(self)
+
+    def last(self, ticks: int) -> View:
+        """The events of the last `ticks` ticks, at every tick that has as many before it."""
+        return views.last_ticks(self, ticks)
+
+    def spans(self, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
+        """The events of ticks after+1 … until, for any spans: days, weeks, one number for all."""
+        return views.spans(self, name, after, until)
 
     def _squeeze(self, array: FloatArray) -> FloatArray:
         return array[:, 0] if array.shape[1] == 1 else array

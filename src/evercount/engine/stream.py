@@ -136,6 +136,13 @@ class Stream(NoiseOwner):
         """Exact std of what is published at 1-based ticks, past or future, shape (ticks, outputs or 1)."""
         return self._errors.std(ticks)
 
+    def read_back(self, values: FloatArray, first_tick: int = 1) -> Releases:
+        """Numbers that this stream published before, shape (ticks, outputs), as releases with their errors."""
+        rows = np.asarray(values, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != self.query.outputs or not 1 <= first_tick <= self._tick - len(rows) + 1:
+            raise ParameterError(f"published numbers of released ticks have the shape (ticks, {self.query.outputs})")
+        return Releases(first_tick, rows, self._errors, self.noise, self.guarantee, self.postprocess)
+
     def __repr__(self) -> str:
         return (
             f"Stream({self.query!r}, epsilon={self.budget.epsilon:g}, delta={self.budget.delta:g}, "

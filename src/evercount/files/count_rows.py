@@ -301,6 +301,10 @@ def _epoch(column: str) -> str:
 
 
 def _cell(declaration: StreamDeclaration) -> str:
+    if declaration.query.row_bins is not None:  # the arithmetic of Quantiles.leaves_of, in the same doubles
+        low, width, bins = declaration.query.row_bins
+        place = f"floor((TRY_CAST(v AS DOUBLE) - CAST({low!r} AS DOUBLE)) / CAST({width!r} AS DOUBLE))"
+        return f"TRY_CAST(least(greatest({place}, 0), {bins - 1}) AS INTEGER)"
     if not _keyed(declaration):
         return "0"
     keys, others = declaration.query.row_keys

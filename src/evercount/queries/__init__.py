@@ -17,6 +17,7 @@ from evercount.queries.graphs.forests import Components, Matching, SpanningFores
 from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
 from evercount.queries.histogram import Histogram, TopK
 from evercount.queries.prefix import PrefixQuery, register_encoder
+from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.substrings import Substrings
 from evercount.queries.window import Window
@@ -32,6 +33,7 @@ QUERIES: dict[str, type[Query]] = {
         Histogram,
         TopK,
         Rollup,
+        Quantiles,
         Substrings,
         Episodes,
         Cuts,
@@ -69,6 +71,7 @@ EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
     "histogram": {"keys": ["north", "south"]},
     "top-k": {"keys": ["north", "south", "east"], "k": 2},
     "rollup": {"paths": [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"], ["Styria", "Graz"]]},
+    "quantiles": {"lo": 0, "hi": 100, "bins": 64},
     "substrings": {"alphabet": "abc", "max_length": 3},
     "episodes": {"alphabet": "abc", "max_length": 3},
     "k-stars": {"vertices": 50, "k": 2, "max_degree": 5},
@@ -134,6 +137,7 @@ __all__ = [
     "KStars",
     "Matching",
     "PrefixQuery",
+    "Quantiles",
     "Query",
     "Rollup",
     "SpanningForest",

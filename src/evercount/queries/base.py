@@ -137,6 +137,11 @@ class Query(ABC):
         """For queries of rows with a value: lowest and highest legal value, and the grid that it is rounded to."""
         raise ParameterError(f"the events of {type(self).__name__} have no value")
 
+    @property
+    def row_bins(self) -> tuple[float, float, int] | None:
+        """Where the value of a row chooses its cell: (lowest value, width of a bin, number of bins); else None."""
+        return None
+
     def totals_of_rows(
         self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
     ) -> tuple[IntArray, IntArray, IntArray]:

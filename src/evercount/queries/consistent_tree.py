@@ -198,17 +198,28 @@ class ConsistentTree:
         return level, node - int(self._first_node[level])
 
     @cached_property
-    def reach(self) -> FloatArray:
-        """A bound of Σ|coefficients| of each estimate: what it changes if every cell changes by at most 1."""
+    def _own_reach(self) -> list[FloatArray]:
+        """Σ|coefficients| of each node's best estimate from its own subtree, per level."""
         own = [np.full(self.leaves, 1.0 / self.weights[-1])]
-        sums: list[FloatArray] = []
         for level in range(len(self.children) - 1, -1, -1):
             below = np.add.reduceat(own[0], self._starts[level])
-            sums.insert(0, below)
             own.insert(0, self._own[level] * (self.weights[level] + below / self._below[level]))
-        final = [own[0]]
+        return own
+
+    @cached_property
+    def reach(self) -> FloatArray:
+        """A bound of Σ|coefficients| of each estimate: what it changes if every cell changes by at most 1."""
+        final = [self._own_reach[0]]
         for level, parents in enumerate(self._parents):
-            share = self._share[level]
-            others = sums[level][parents] - own[level + 1]
-            final.append((1 - share) * own[level + 1] + share * (others + final[level][parents]))
+            share, own = self._share[level], self._own_reach[level + 1]
+            others = np.add.reduceat(own, self._starts[level])[parents] - own
+            final.append((1 - share) * own + share * (others + final[level][parents]))
         return np.concatenate(final)
+
+    def subtree_variance(self, level: int) -> float:
+        """Variance of the best estimate of the first node of a level from its own subtree."""
+        return float(self._own[level][0])
+
+    def subtree_reach(self, level: int) -> float:
+        """Σ|coefficients| of that estimate."""
+        return float(self._own_reach[level][0])

@@ -160,7 +160,7 @@ class Rollup(TreeQuery):
             )
         self._labels = labels
         self._leaf = {path: leaf for leaf, path in enumerate(nodes[-1])}
-        self.tree = ConsistentTree(_children(nodes), _checked_weights(weights, self.depth))
+        self.tree = ConsistentTree(_children(nodes), check_weights(weights, self.depth))
         if self.tree.leaves < 2:
             raise ParameterError("a rollup needs at least two leaves; for one number use Count")
 
@@ -257,7 +257,8 @@ def _checked_paths(paths: Any) -> tuple[tuple[str, ...], ...]:
     return tuple(found)
 
 
-def _checked_weights(weights: Any, depth: int) -> tuple[int, ...]:
+def check_weights(weights: Any, depth: int) -> tuple[int, ...]:
+    """The weights of a tree of so many levels below its root, or ParameterError; default: 1 each."""
     if weights is None:
         return (1,) * (depth + 1)
     if isinstance(weights, str | bytes | Mapping) or not isinstance(weights, Iterable):
@@ -265,8 +266,8 @@ def _checked_weights(weights: Any, depth: int) -> tuple[int, ...]:
     given = tuple(check_count("a weight", weight, least=0) for weight in weights)
     if len(given) != depth + 1:
         raise ParameterError(
-            f"a rollup of {depth} level{'s' * (depth > 1)} needs {depth + 1} weights, the first for the total; got "
-            f"{len(given)}"
+            f"a tree of {depth} level{'s' * (depth > 1)} below its total needs {depth + 1} weights, the first for the "
+            f"total; got {len(given)}"
         )
     if max(given) > LARGEST_WEIGHT or given[-1] < 1:
         raise ParameterError(f"weights go from 0 to {LARGEST_WEIGHT}, and the last is at least 1; got {list(given)}")
