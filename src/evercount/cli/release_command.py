@@ -6,6 +6,7 @@ import csv
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,7 +70,10 @@ def release(
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows out.", rich_help_panel=INPUT)] = False,
     rejects: Annotated[str | None, typer.Option(help="Write all bad rows to this file.", rich_help_panel=INPUT)] = None,
     query: Annotated[
-        str | None, typer.Option(help="count, histogram (with --key) or sum (with --value).", rich_help_panel=QUERY)
+        str | None,
+        typer.Option(
+            help="count, histogram (--key), rollup (--rollup), sum or quantiles (--value).", rich_help_panel=QUERY
+        ),
     ] = None,
     key: Annotated[str | None, typer.Option(help="Column with the key.", rich_help_panel=QUERY)] = None,
     rollup: Annotated[
@@ -92,6 +96,9 @@ def release(
     hi: Annotated[float | None, typer.Option(help="Largest legal value.", rich_help_panel=QUERY)] = None,
     grid: Annotated[
         float | None, typer.Option(help="Values are rounded to multiples of this (default: 1).", rich_help_panel=QUERY)
+    ] = None,
+    bins: Annotated[
+        int | None, typer.Option(help="Quantiles of --value in so many bins (a power of two).", rich_help_panel=QUERY)
     ] = None,
     user: Annotated[
         str | None, typer.Option(help="Column with the user: protect users, not events.", rich_help_panel=PRIVACY)
@@ -123,6 +130,13 @@ def release(
     plot: Annotated[
         str | None, typer.Option(help="Chart of all releases: .png, .svg or .pdf.", rich_help_panel=OUTPUT)
     ] = None,
+    view: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Write this view beside the output, repeatable: per-tick, last-24, per-day, per-week, quantile-0.5.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No summary, no progress.", rich_help_panel=OUTPUT)] = False,
 ) -> None:
     """Publish running statistics of an events file under one (ε, δ) for all releases, past and future.
@@ -148,6 +162,7 @@ def release(
         "lo": lo,
         "hi": hi,
         "grid": grid,
+        "bins": bins,
         "user": user,
         "max-events": max_events,
         "adjacency": adjacency,
@@ -155,6 +170,8 @@ def release(
         "factorization": factorization,
     }
     declaration = declared(flags) if streams is None else chosen(streams, stream, flags)
+    if streams is None and view:
+        declaration = replace(declaration, views=tuple(dict.fromkeys(view)))
     if show_declaration:
         typer.echo(declaration.to_toml(), nl=False)
         return
@@ -173,6 +190,7 @@ def release(
         state=state,
         rejects=rejects,
         plot=plot,
+        views=tuple(view or ()),
         skip_bad=skip_bad,
         new_noise_stream=new_noise_stream,
         delimiter=delimiter,
@@ -253,7 +271,8 @@ def _query(flags: Flags) -> tuple[str, dict[str, Any]]:
     from evercount.queries import check_is_query
 
     keyed = "rollup" if flags["rollup"] else "histogram" if flags["key"] else None
-    name = flags["query"] or keyed or ("sum" if flags["value"] else "count")
+    valued = "quantiles" if flags["bins"] is not None else "sum"
+    name = flags["query"] or keyed or (valued if flags["value"] else "count")
     check_is_query(name)
     if flags["key"] is not None and flags["rollup"] is not None:
         raise ParameterError("--key is one column of keys and --rollup several levels: give only one of them")
@@ -265,13 +284,19 @@ def _query(flags: Flags) -> tuple[str, dict[str, Any]]:
         raise ParameterError("--unknown goes with --key and --keys")
     if (name == "rollup") != (flags["rollup"] is not None):
         raise ParameterError("--query rollup goes with --rollup and --keys, and they go with no other query")
-    ranged = {bound: flags[bound] for bound in ("lo", "hi", "grid") if flags[bound] is not None}
+    ranged = {bound: flags[bound] for bound in ("lo", "hi", "grid", "bins") if flags[bound] is not None}
     if (flags["value"] is not None) != ({"lo", "hi"} <= ranged.keys()) or (flags["value"] is None and ranged):
         raise ParameterError("--value COLUMN, --lo and --hi go together: the range of a value is public and declared")
     if (name == "histogram") != (flags["key"] is not None):
         raise ParameterError("--query histogram goes with --key and --keys, and they go with no other query")
-    if (name == "sum") != (flags["value"] is not None):
-        raise ParameterError("--query sum goes with --value, --lo and --hi, and they go with no other query")
+    if (name in ("sum", "quantiles")) != (flags["value"] is not None):
+        raise ParameterError(
+            "--query sum (or quantiles) goes with --value, --lo and --hi, and they go with no other query"
+        )
+    if name != "quantiles" and flags["bins"] is not None:
+        raise ParameterError("--bins goes with --query quantiles")
+    if name == "quantiles" and flags["grid"] is not None:
+        raise ParameterError("--grid goes with --query sum; quantiles have --bins")
     if name == "histogram":
         return name, {"keys": list(read_keys(flags["keys"])), "unknown": flags["unknown"] or "refuse"}
     if name == "rollup":
@@ -322,6 +347,7 @@ def summary(outcome: Outcome) -> str:
     else:
         lines.append(f"The next tick ends at {outcome.next_end}.")
     lines += [f"Kept: {path}" for path in outcome.archived]
+    lines += [f"View: {path}" for path in outcome.views]
     lines.append(outcome.guarantee)
     if outcome.composed is not None:
         lines.append(outcome.composed)

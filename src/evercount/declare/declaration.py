@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 from evercount.declare.columns import Columns
 from evercount.declare.schedule import MANUAL, Schedule, format_utc, zone_named
 from evercount.declare.schedule import parse_time as _parse_time
+from evercount.declare.view_names import check_views
 from evercount.engine.build import check_postprocess
 from evercount.engine.stream import Stream
 from evercount.errors import ParameterError, TooLarge, UnknownName
@@ -47,6 +48,7 @@ FIELDS = (
     "late",
     "public",
     "postprocess",
+    "views",
 )
 
 
@@ -66,6 +68,8 @@ class StreamDeclaration:
         late: what happens to an event whose tick is closed: "drop" it, or count it in the "next" open tick.
         public: whether releases can be read without a token.
         postprocess: "nonnegative", "integer", "monotone".
+        views: what is shown beside the running totals, at no further cost: "per-tick", "last-24", "per-day",
+            "per-week", "quantile-0.5". They may change at any time: they declare no other stream.
 
     Raises:
         ParameterError: a field is outside its domain, or two fields do not fit together.
@@ -87,6 +91,7 @@ class StreamDeclaration:
     late: Late = "drop"
     public: bool = False
     postprocess: tuple[str, ...] = ()
+    views: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not STREAM_NAME.fullmatch(self.name):
@@ -114,6 +119,7 @@ class StreamDeclaration:
             raise TooLarge(f"a declared stream has at most {MOST_CELLS} cells; this query has {self.query.cells}")
         if self.columns is not None:
             self._check_columns(self.columns)
+        check_views(self.views, self.query, self.schedule, self.postprocess)
 
     def _check_columns(self, columns: Columns) -> None:
         wanted = self.query.event_columns
@@ -175,6 +181,7 @@ class StreamDeclaration:
             late=table.get("late", "drop"),
             public=table.get("public", False),
             postprocess=_postprocess(table.get("postprocess") or ()),
+            views=_views(table.get("views") or ()),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -194,6 +201,7 @@ class StreamDeclaration:
             "late": self.late,
             "public": self.public,
             "postprocess": list(self.postprocess),
+            **({"views": list(self.views)} if self.views else {}),  # as texts of earlier versions, where there are none
         }
 
     def to_toml(self) -> str:
@@ -209,12 +217,15 @@ class StreamDeclaration:
     def differences(self, other: StreamDeclaration) -> list[str]:
         """What makes `other` another stream, in words; empty where it declares this stream again.
 
-        A start may be left open by either. Names, descriptions and who may read do not matter here.
+        A start may be left open by either. Names, descriptions, views and who may read do not matter here.
         """
         mine, theirs = self.to_dict(), other.to_dict()
         found = []
         for name in FIELDS:
-            if name in ("name", "description", "public", "start", "tick", "zone") or mine[name] == theirs[name]:
+            if (
+                name in ("name", "description", "public", "views", "start", "tick", "zone")
+                or mine[name] == theirs[name]
+            ):
                 continue
             if name == "query" and mine[name]["name"] == theirs[name]["name"]:
                 before, after = mine[name]["parameters"], theirs[name]["parameters"]
@@ -279,6 +290,7 @@ class StreamDeclaration:
         """Compat."""
         mine, theirs = self.to_dict(), other.to_dict()
         mine.pop("start"), theirs.pop("start")
+        mine.pop("views", None), theirs.pop("views", None)
         return mine == theirs and (other.start is None or other.start == start)
 
     def first_moment(self, now: float) -> float:
@@ -349,6 +361,12 @@ def _postprocess(data: Any) -> tuple[str, ...]:
     if not isinstance(data, list | tuple) or not all(isinstance(item, str) for item in data):
         raise ParameterError("postprocess must be a list of names")
     return check_postprocess(data)
+
+
+def _views(data: Any) -> tuple[str, ...]:
+    if not isinstance(data, list | tuple):
+        raise ParameterError('views must be a list of names such as ["per-day", "last-24"]')
+    return tuple(data)
 
 
 def _build(name: str, parameters: Mapping[str, Any]) -> Query:
