@@ -11,6 +11,7 @@ from evercount.errors import ParameterError, TooLarge
 from evercount.queries.base import Query
 from evercount.queries.counts import Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
+from evercount.queries.distinct_users import DistinctUsers
 from evercount.queries.graphs import GraphQuery
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
@@ -58,6 +59,9 @@ def universe(query: Query) -> Universe:
         stranger = ("another path",) * query.depth
         unknown = [stranger] if parameters["unknown"] == "other" else []
         return Universe(_bounded((*map(tuple, parameters["paths"]), *unknown)))
+    if isinstance(query, DistinctUsers):
+        people, keys = ("ann", "bob"), parameters["keys"]
+        return Universe(_bounded(people if keys is None else tuple(product(people, keys))))
     if isinstance(query, Quantiles):  # a value of each bin
         return Universe(_bounded(tuple(query.edges.tolist())))
     if isinstance(query, Sum):

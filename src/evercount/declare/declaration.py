@@ -111,6 +111,11 @@ class StreamDeclaration:
             raise ParameterError(
                 f"horizon must be a whole number of ticks from 1 to 2^40, or null for none, got {self.horizon!r:.80}"
             )
+        if self.query.names_users:
+            raise ParameterError(
+                f"{self.query.name!r} is offered in Python only: other doors cannot yet check that an event's user is "
+                "the user whose events are protected. Use evercount.Stream"
+            )
         if self.late not in get_args(Late):
             raise UnknownName("late rule", self.late, get_args(Late))
         if not isinstance(self.public, bool):

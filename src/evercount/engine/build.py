@@ -40,6 +40,16 @@ def sensitivity_on(engine: Factorization, query: Query, adjacency: Adjacency) ->
     return falling if falling is not None and engine.falling_gram else query.squared_sensitivity(adjacency)
 
 
+def unit_sensitivity(engine: Factorization, query: Query, budget: Budget) -> float:
+    """S for what the budget protects: one event, a user of at most k events, or a user of any number of them.
+
+    **Guarantee.** A query's own user-level S is taken only where the budget protects users, and never scaled. Test:
+    tests/queries/test_queries_distinct_users.py::test_noise_is_calibrated_to_the_unit.
+    """
+    own = query.user_sensitivity(budget.adjacency) if budget.unit == "user" else None
+    return budget.scale_sensitivity(sensitivity_on(engine, query, budget.adjacency)) if own is None else own
+
+
 def make_noise(
     name: str,
     query: Query,
@@ -68,7 +78,7 @@ def make_noise(
         engine,
         cells=query.cells,
         grid=query.grid,
-        squared_sensitivity=budget.scale_sensitivity(sensitivity_on(engine, query, budget.adjacency)),
+        squared_sensitivity=unit_sensitivity(engine, query, budget),
         budget=budget,
         horizon=horizon,
         restart=query.restart,
@@ -81,6 +91,10 @@ def check_fit(query: Query, budget: Budget, postprocess: tuple[str, ...]) -> Non
     """Refuse combinations that would state something wrong."""
     if "monotone" in postprocess and not query.monotone:
         raise ParameterError(f"{query.name!r} may truly fall, so its releases cannot be made monotone")
+    if query.names_users and budget.max_events != 1:
+        raise ParameterError(
+            f"{query.name!r} protects users with any number of events: leave max_events={budget.max_events} out"
+        )
     if isinstance(query, GraphQuery) and budget.unit == "user" and budget.adjacency == "replace":
         # changing a user's edges one by one may pass through streams that the graph promises exclude
         raise ParameterError("graph streams protect users under adjacency='add-remove' only")

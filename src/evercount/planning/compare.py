@@ -14,6 +14,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.bounds import nuclear_lower
 from evercount.engine.build import choose_engine, make_noise
 from evercount.engine.error_model import ErrorModel, interval_factor
+from evercount.engine.user_counting import guarantee_sentence
 from evercount.errors import ParameterError
 from evercount.factorizations import ENDLESS, FACTORIZATIONS, BinaryTree, Honaker, check_horizon, tick_grid
 from evercount.factorizations.base import LARGEST_HORIZON
@@ -181,6 +182,8 @@ def plan(
     span = _span(horizon, ticks)
     S = query.falling_sensitivity(budget.adjacency)  # what the rows use, as all their Gram matrices fall
     S = budget.scale_sensitivity(query.squared_sensitivity(budget.adjacency) if S is None or budget.pure else S)
+    own = query.user_sensitivity(budget.adjacency) if budget.unit == "user" else None
+    S = S if own is None else own
     jump = np.asarray([tick for tick in (query.memory, query.memory + 1) if 1 <= tick <= span], dtype=np.int64)
     grid = np.unique(np.concatenate([tick_grid(span, points), jump]))
     floor = math.nan  # there is no lower bound of this kind for Laplace noise
@@ -228,7 +231,7 @@ def plan(
         outputs=query.outputs,
         squared_sensitivity=S,
         lower_bound=floor,
-        guarantee=budget.sentence(),
+        guarantee=guarantee_sentence(budget, None if own is None else "by query", replay=False, noise="exact"),
         rows=rows,
     )
 

@@ -11,6 +11,7 @@ from evercount.errors import ParameterError, UnknownName
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.counts import Average, Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
+from evercount.queries.distinct_users import DistinctUsers
 from evercount.queries.episodes import Episodes
 from evercount.queries.graphs.degrees import DegreeHistogram, HighDegree
 from evercount.queries.graphs.forests import Components, Matching, SpanningForest
@@ -34,6 +35,7 @@ QUERIES: dict[str, type[Query]] = {
         TopK,
         Rollup,
         Quantiles,
+        DistinctUsers,
         Substrings,
         Episodes,
         Cuts,
@@ -130,6 +132,7 @@ __all__ = [
     "Count",
     "Cuts",
     "DegreeHistogram",
+    "DistinctUsers",
     "Edges",
     "Episodes",
     "HighDegree",

@@ -39,6 +39,9 @@ class Query(ABC):
     in_place: ClassVar[bool] = False
     """Whether `encode` changes the state that it is given (after all checks), instead of returning a new one."""
 
+    names_users: ClassVar[bool] = False
+    """Whether events name their users themselves, so that `user_sensitivity` holds for any number of events."""
+
     # -- what is counted ---------------------------------------------------------------------------------------
 
     @property
@@ -54,6 +57,14 @@ class Query(ABC):
     @abstractmethod
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S of the class docstring, in real units squared."""
+
+    def user_sensitivity(self, adjacency: Adjacency) -> float | None:
+        """S for one user with any number of events, where the query declares its own; None: S·k² for at most k events.
+
+        **Guarantee.** As for S, with two streams as neighbours that differ in the events of one user. Test:
+        tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
+        """
+        return None
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """A smaller S for factorisations whose Gram matrix falls away from the diagonal; None where there is none.
