@@ -21,8 +21,9 @@ from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import laplace_factor
 from evercount.engine import views
 from evercount.engine.error_model import ErrorModel, coarse, interval_factor
+from evercount.engine.table_exports import TableExports
 from evercount.engine.views import View
-from evercount.errors import MissingExtra, ParameterError
+from evercount.errors import ParameterError
 from evercount.factorizations import tick_grid
 from evercount.queries.base import Query
 from evercount.queries.cuts.cut_graph import CutGraph, CutValue
@@ -134,7 +135,7 @@ class Release:
         return f"tick {self.tick}: {shown}{' …' if len(self.values) > 8 else ''}"
 
 
-class Releases:
+class Releases(TableExports):
     """What a run of ticks publishes. Behaves as a sequence of `Release`."""
 
     def __init__(
@@ -376,13 +377,8 @@ class Releases:
 
     def to_parquet(self, target: str | Path, level: float = 0.95) -> None:
         """Write `table` as Parquet, with the guarantee in the file's metadata."""
-        try:
-            pa = importlib.import_module("pyarrow")
-            pq = importlib.import_module("pyarrow.parquet")
-        except ImportError as error:
-            raise MissingExtra("Parquet", "files") from error
-        table = pa.table({name: column.tolist() for name, column in self.table(level).items()})
-        table = table.replace_schema_metadata({"evercount.guarantee": self.guarantee, "evercount.noise": self.noise})
+        table = self.to_arrow(level)
+        pq = importlib.import_module("pyarrow.parquet")
         pq.write_table(table, str(target))
 
     def to_numpy(self, target: str | Path) -> None:
@@ -398,6 +394,10 @@ class Releases:
         return band_plot(
             self.ticks, self._values[:, :outputs], half, self.labels[:outputs], self.caption(level), target
         )
+
+    def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
+        half = self.half_widths(level)
+        return "Running totals", self.labels, self._values, self._values - half, self._values + half
 
     def caption(self, level: float = 0.95) -> str:
         """What a chart of these numbers must say."""

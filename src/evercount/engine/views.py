@@ -16,6 +16,7 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_probability
 from evercount.engine.error_model import ErrorModel, interval_factor
+from evercount.engine.table_exports import TableExports
 from evercount.errors import ParameterError
 from evercount.queries.quantiles import Quantiles
 
@@ -26,7 +27,7 @@ COLUMNS = ("first", "last", "cell", "value", "std", "low", "high")
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class View(TableExports):
     """Numbers over spans of ticks, one row per span and cell. `Releases` makes them: `per_tick`, `last`, `spans`.
 
     Args:
@@ -142,6 +143,9 @@ class View:
             "low": low.ravel(),
             "high": high.ravel(),
         }
+
+    def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
+        return (self.name, self.cells, self.values, *self.interval(level))
 
     def _places(self, cells: Sequence[str]) -> list[int]:
         known = {label: place for place, label in enumerate(self.cells)}

@@ -33,7 +33,7 @@ class DistinctUsers(Query):
     Guarantee. Let c be the smaller of `max_keys` and the number of keys (1 without keys).
     One user, any number of events: S = c for add-remove, 2c for replace by another user's events.
     One event: S = 2 for add-remove (the first event is gone: −1 now, +1 at the next); replace: 2 without keys, 4 if
-    every key counts (c is the number of keys), else 8. Proof: `distinct_users.proof.md`. Assumption: one person, one id.
+    every key counts (c is the number of keys), else 8. Proof: `distinct_users.proof.md`. Assumption: one id per person.
     Tests: tests/queries/test_queries_distinct_users.py::test_event_sensitivity_by_enumeration and
     tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
 
