@@ -60,6 +60,13 @@ CASES = {
         {"levels": ["region", "place"], "user": "who"},
         budget={**GAUSSIAN, "unit": "user", "max_events": 3},
     ),
+    "marginals": case(
+        {
+            "name": "marginals",
+            "parameters": {"columns": [[*KEYS, "unlisted"], list("0123456789")], "weights": [1, 2, 1, 1]},
+        },
+        {"levels": ["region", "digit"]},
+    ),
     "quantiles": case({"name": "quantiles", "parameters": {"lo": -1, "hi": 1, "bins": 16}}, {"value": "score"}),
     "quantiles of odd bins": case(
         {"name": "quantiles", "parameters": {"lo": -1.1, "hi": 1.3, "bins": 32, "weights": [0, 1, 2, 1, 1, 3]}},
@@ -105,6 +112,7 @@ def events_of(one: Case, number: int = 600) -> list[dict[str, Any]]:
                 "instant": instant,
                 "region": [*KEYS, "unlisted"][int(generator.integers(0, 4))],
                 "place": ["1:a", "b", *KEYS, "1:a1:b"][int(generator.integers(0, 6))] if i % 50 else None,
+                "digit": str(i % 10),
                 "score": float(generator.integers(-8, 9)) / 8,
                 "who": f"u{int(generator.integers(0, 150))}",
             }

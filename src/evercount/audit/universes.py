@@ -13,6 +13,7 @@ from evercount.queries.counts import Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.distinct_users import DistinctUsers
 from evercount.queries.graphs import GraphQuery
+from evercount.queries.marginals import Marginals
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 
@@ -59,6 +60,8 @@ def universe(query: Query) -> Universe:
         stranger = ("another path",) * query.depth
         unknown = [stranger] if parameters["unknown"] == "other" else []
         return Universe(_bounded((*map(tuple, parameters["paths"]), *unknown)))
+    if isinstance(query, Marginals):
+        return Universe(_bounded(tuple(product(*parameters["columns"]))))
     if isinstance(query, DistinctUsers):
         people, keys = ("ann", "bob"), parameters["keys"]
         return Universe(_bounded(people if keys is None else tuple(product(people, keys))))

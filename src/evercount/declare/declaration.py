@@ -24,7 +24,7 @@ from evercount.engine.stream import Stream
 from evercount.errors import ParameterError, TooLarge, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget
-from evercount.queries import Query, Rollup, build_query
+from evercount.queries import Marginals, Query, Rollup, build_query
 from evercount.text_rules import check_public_text, stored_texts
 
 Late = Literal["drop", "next"]
@@ -135,9 +135,10 @@ class StreamDeclaration:
                 raise ParameterError(f"the query {self.query.name!r} needs the column of the {name}")
             if name not in wanted and column is not None:
                 raise ParameterError(f"the query {self.query.name!r} has no {name}: omit its column")
-        if isinstance(self.query, Rollup) and len(columns.levels) != self.query.depth:
+        if isinstance(self.query, Rollup | Marginals) and len(columns.levels) != self.query.depth:
             raise ParameterError(
-                f"the paths of this rollup have {self.query.depth} names, and levels has {len(columns.levels)} columns"
+                f"events of {self.query.name!r} have {self.query.depth} names, and levels has {len(columns.levels)} "
+                "columns"
             )
         if (columns.user is not None) != (self.budget.unit == "user"):
             raise ParameterError("a column of the user goes with a budget of unit 'user', and with no other")

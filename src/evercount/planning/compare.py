@@ -30,6 +30,7 @@ from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.privacy.budget import Calibration
 from evercount.queries import Count, Query, Window
+from evercount.queries.marginals import Marginals
 from evercount.queries.rollup import TreeQuery
 from evercount.queries.window import Method, largest
 
@@ -251,9 +252,9 @@ def _span(horizon: int | None, ticks: int | None) -> int:
 def _running_sums(query: Query, ticks: IntArray) -> bool:
     """Whether the query publishes running sums as they are: then the lower bound is its own.
 
-    A tree of counts could be measured with other weights, so no bound for every mechanism is known for it.
+    Trees and tables of counts could be measured with other weights, so no bound for every mechanism is known for them.
     """
-    if isinstance(query, TreeQuery):
+    if isinstance(query, TreeQuery | Marginals):
         return False
     terms = query.combination(ticks)
     return query.restart is None and len(terms) == 1 and np.array_equal(terms[0], (ticks, np.ones(len(ticks))))

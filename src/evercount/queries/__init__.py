@@ -17,6 +17,7 @@ from evercount.queries.graphs.degrees import DegreeHistogram, HighDegree
 from evercount.queries.graphs.forests import Components, Matching, SpanningForest
 from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
 from evercount.queries.histogram import Histogram, TopK
+from evercount.queries.marginals import Marginals
 from evercount.queries.prefix import PrefixQuery, register_encoder
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
@@ -34,6 +35,7 @@ QUERIES: dict[str, type[Query]] = {
         Histogram,
         TopK,
         Rollup,
+        Marginals,
         Quantiles,
         DistinctUsers,
         Substrings,
@@ -73,6 +75,7 @@ EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
     "histogram": {"keys": ["north", "south"]},
     "top-k": {"keys": ["north", "south", "east"], "k": 2},
     "rollup": {"paths": [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"], ["Styria", "Graz"]]},
+    "marginals": {"columns": [["north", "south"], ["young", "old"]]},
     "quantiles": {"lo": 0, "hi": 100, "bins": 64},
     "substrings": {"alphabet": "abc", "max_length": 3},
     "episodes": {"alphabet": "abc", "max_length": 3},
@@ -138,6 +141,7 @@ __all__ = [
     "HighDegree",
     "Histogram",
     "KStars",
+    "Marginals",
     "Matching",
     "PrefixQuery",
     "Quantiles",
