@@ -17,7 +17,7 @@ from evercount.engine.release import Release, Releases
 from evercount.engine.retry import Seen
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.engine.spend import spend_for
-from evercount.engine.state import StreamParameters, StreamState, advance
+from evercount.engine.state import Rows, StreamParameters, StreamState, advance
 from evercount.engine.stored_stream import dump_stream, load_stream
 from evercount.engine.user_counting import Counting, cap_run, cap_tick, choose_counting, guarantee_sentence
 from evercount.errors import (
@@ -147,6 +147,13 @@ class Stream(NoiseOwner, Generic[V_co]):
         """Exact std of what is published at 1-based ticks, past or future, shape (ticks, outputs or 1)."""
         return self._parameters.errors.std(ticks)
 
+    def read_back(self, values: FloatArray, first_tick: int = 1) -> Releases:
+        """Numbers that this stream published before, shape (ticks, outputs), as releases with their errors."""
+        rows = np.asarray(values, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != self.query.outputs or not 1 <= first_tick <= self.tick - len(rows) + 1:
+            raise ParameterError(f"published numbers of released ticks have the shape (ticks, {self.query.outputs})")
+        return self._parameters.releases(first_tick, Rows(rows, None), self._state.counting)
+
     def __repr__(self) -> str:
         return (
             f"Stream({self.query!r}, epsilon={self.budget.epsilon:g}, delta={self.budget.delta:g}, "
@@ -237,7 +244,8 @@ class Stream(NoiseOwner, Generic[V_co]):
 
     def _account(self, named: bool, capped: bool) -> Counting:
         """How the next ticks account for users, as all ticks before did."""
-        return choose_counting(self.budget, self._state.counting if self.tick else None, named, capped)
+        before = self._state.counting if self.tick else None
+        return choose_counting(self.budget, before, named, capped, self.query.names_users)
 
     def prepare(self) -> None:
         """Draw the noise of the next ticks now, so that the next `step` is fast; it changes no number."""
