@@ -168,7 +168,8 @@ class Stream(StreamFacts[V_co]):
 
     def _account(self, named: bool, capped: bool) -> Counting:
         """How the next ticks account for users, as all ticks before did."""
-        return choose_counting(self.budget, self._state.counting if self.tick else None, named, capped)
+        before = self._state.counting if self.tick else None
+        return choose_counting(self.budget, before, named, capped, self.query.names_users)
 
     def prepare(self) -> None:
         """Draw the noise of the next ticks now, so that the next `step` is fast; it changes no number."""
