@@ -15,9 +15,12 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import laplace_factor
+from evercount.engine import views
 from evercount.engine.error_model import ErrorModel, coarse, interval_factor
 from evercount.engine.simulated_bound import simulated_factor
+from evercount.engine.table_exports import TableExports
 from evercount.engine.tick_release import Release
+from evercount.engine.views import View
 from evercount.engine.write_table import TextTarget, write_csv, write_jsonl, write_parquet
 from evercount.errors import ParameterError
 from evercount.factorizations import tick_grid
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Release", "Releases"]
 
 
-class Releases(Generic[V_co]):
+class Releases(TableExports, Generic[V_co]):
     """What a run of ticks publishes. Behaves as a sequence of `Release`.
 
     Args:
@@ -85,6 +88,11 @@ class Releases(Generic[V_co]):
         return f"Releases(ticks {self.first_tick}..{last}, {len(self.labels)} outputs, noise={self.noise!r})"
 
     # -- numbers ------------------------------------------------------------------------------------------------
+
+    @property
+    def error_model(self) -> ErrorModel:
+        """The public facts from which all errors follow."""
+        return self._errors
 
     @property
     def labels(self) -> Sequence[str]:
@@ -170,7 +178,7 @@ class Releases(Generic[V_co]):
 
     def _symmetric(self, level: float, part: slice) -> FloatArray:
         ticks = self.ticks[part]
-        counts = [coarse(int(tick) * self._values.shape[1]) for tick in ticks] if self._looks_back else [1] * len(ticks)
+        counts = [coarse(int(tick) * self._errors.width) for tick in ticks] if self._looks_back else [1] * len(ticks)
         pairs = list(zip(counts, self._equal_numbers(ticks), strict=True))
         factors = {pair: interval_factor(level, self.postprocessed, *pair) for pair in set(pairs)}
         factor = np.asarray([factors[pair] for pair in pairs]).reshape(-1, 1)
@@ -179,7 +187,7 @@ class Releases(Generic[V_co]):
     @property
     def _rounding(self) -> float:
         """How far post-processing to whole numbers can move a number: not at all where all numbers are whole before."""
-        whole = self.query.whole_valued and (self._errors.rounded or self._errors.pure)
+        whole = self.query.publishes_whole_numbers and (self._errors.rounded or self._errors.pure)
         return 0.5 if "integer" in self.postprocessed and not whole else 0.0
 
     def _equal_numbers(self, ticks: IntArray) -> list[int | None]:
@@ -259,6 +267,24 @@ class Releases(Generic[V_co]):
         both = (float(value[0]), float(std[0])) if self.query.single else (value, std)
         return cast(tuple[V_co, V_co], both)
 
+    # -- views, at no further cost (engine/views.py) ------------------------------------------------------------
+
+    def running(self) -> View:
+        """The running totals as a view: to compare cells, or to read quantiles."""
+        return views.running(self)
+
+    def per_tick(self) -> View:
+        """The events of each tick, with the exact error of each number."""
+        return views.per_tick(self)
+
+    def last(self, ticks: int) -> View:
+        """The events of the last `ticks` ticks, at every tick that has as many before it."""
+        return views.last_ticks(self, ticks)
+
+    def spans(self, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
+        """The events of ticks after+1 … until, for any spans: days, weeks, one number for all."""
+        return views.spans(self, name, after, until)
+
     def _squeeze(self, array: FloatArray) -> FloatArray:
         return array[:, 0] if self.query.single else array
 
@@ -312,6 +338,10 @@ class Releases(Generic[V_co]):
         return band_plot(
             self.ticks, self._values[:, :outputs], low, high, self.labels[:outputs], self.caption(level), target
         )
+
+    def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
+        half = self.half_widths(level)
+        return "Running totals", self.labels, self._values, self._values - half, self._values + half
 
     def caption(self, level: float = 0.95) -> str:
         """What a chart of these numbers must say."""

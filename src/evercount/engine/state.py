@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evercount._arrays import AnyArray, FloatArray, IntArray
+from evercount.engine.cell_range import CellRange
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Release, Releases
 from evercount.engine.retry import Seen
@@ -19,6 +20,7 @@ from evercount.engine.user_counting import Counting, guarantee_sentence
 from evercount.errors import HorizonReached, PrecisionReached
 from evercount.factorizations import Factorization
 from evercount.mechanisms import Noise
+from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
 from evercount.queries.user_cap import UserState
@@ -52,6 +54,15 @@ class StreamParameters:
         limit = self.noise.limit
         if limit is not None and tick + ticks > limit:
             raise HorizonReached(limit) if self.horizon is not None else PrecisionReached(limit)
+
+    @property
+    def owned_key(self) -> Secret | None:
+        """What only one live stream may have: the key of its noise, and for a part of the cells one for that part."""
+        key = self.noise.key
+        if key is None or not isinstance(self.query, CellRange):
+            return key
+        part = self.query.part
+        return key.derive(f"cells {part.start} to {part.stop}")
 
     def releases(self, first_tick: int, rows: Rows, counting: Counting | None) -> Releases:
         """Published numbers with their errors and their guarantee."""

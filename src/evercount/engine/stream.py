@@ -56,6 +56,8 @@ class Stream(StreamFacts[V_co]):
         replay: whether to repeat the noise of another live stream, for an audit. A replay says that it must not be
             published, and gives no snapshot, so that no store can take it.
         ledger: where the budget is spent when the stream is built (`spend.py`).
+        part: a range of cells. The stream then releases these cells only, with the numbers that the stream of all cells
+            has there: streams of disjoint parts together are that stream (`engine/cell_range.py`).
 
     Raises:
         ParameterError: parameters that do not fit each other.
@@ -81,9 +83,10 @@ class Stream(StreamFacts[V_co]):
         postprocess: Iterable[str] = (),
         replay: bool = False,
         ledger: Ledger | None = None,
+        part: range | None = None,
     ) -> None:
         parameters = build_parameters(
-            query, budget, horizon, factorization, noise, postprocess, replay, seed=seed, secret=secret
+            query, budget, horizon, factorization, noise, postprocess, replay, part, seed=seed, secret=secret
         )
         self._open(parameters, StreamState.initial(parameters.query), restored=False)
         if ledger is not None:  # last: a stream that cannot be built spends nothing, and one that is built has spent
@@ -93,7 +96,7 @@ class Stream(StreamFacts[V_co]):
         self._parameters = parameters
         self._state = state
         self._torn = False  # whether an interruption left an encoder that works in place between two ticks
-        self._own(None if parameters.replay else parameters.noise.key, restored=restored)
+        self._own(None if parameters.replay else parameters.owned_key, restored=restored)
 
     # -- the flow ---------------------------------------------------------------------------------------------------
 
@@ -182,7 +185,8 @@ class Stream(StreamFacts[V_co]):
 
     def _account(self, named: bool, capped: bool) -> Counting:
         """How the next ticks account for users, as all ticks before did."""
-        return choose_counting(self.budget, self._state.counting if self.tick else None, named, capped)
+        before = self._state.counting if self.tick else None
+        return choose_counting(self.budget, before, named, capped, self.query.names_users)
 
     def prepare(self) -> None:
         """Draw the noise of the next ticks now, so that the next `step` is fast; it changes no number."""

@@ -132,7 +132,7 @@ class ExactLaplaceRates(ExactLaplace):
         self.rate = math.nan
         self._prf = _checked_prf(secret)
 
-    def draw_at(self, draws: npt.ArrayLike, rates: npt.ArrayLike, cells: int) -> IntArray:
+    def draw_at(self, draws: npt.ArrayLike, rates: npt.ArrayLike, cells: int, first_cell: int = 0) -> IntArray:
         """The numbers of these draws with these rates, shape (draws, cells)."""
         rows = np.atleast_1d(np.asarray(draws, dtype=np.int64))
         per_draw = np.broadcast_to(np.asarray(rates, dtype=np.float64), rows.shape)
@@ -141,7 +141,7 @@ class ExactLaplaceRates(ExactLaplace):
                 "the rates of Laplace noise must lie between 2^-36 and 64, got "
                 f"{float(per_draw.min())!r} to {float(per_draw.max())!r}"
             )
-        return self._table(rows, cells, 0, per_draw)
+        return self._table(rows, cells, first_cell, per_draw)
 
     def draw(self, draws: npt.ArrayLike, cells: int, first_cell: int = 0) -> NoReturn:
         """Refused: there is no common rate."""

@@ -296,11 +296,6 @@ class Average(Sum):
         """An average may fall."""
         return False
 
-    @property
-    def whole_valued(self) -> bool:
-        """See `Query`: an average of whole numbers is not one."""
-        return False
-
     def totals_of_rows(
         self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
     ) -> tuple[IntArray, IntArray, IntArray]:

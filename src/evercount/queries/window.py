@@ -65,6 +65,11 @@ class WindowQuery(Query[V_co]):
         return False
 
     @property
+    def publishes_whole_numbers(self) -> bool:
+        """See `Query`: differences of sums."""
+        return self.grid % 1 == 0
+
+    @property
     def memory(self) -> int:
         """The running sums that a window looks back on."""
         return self.width

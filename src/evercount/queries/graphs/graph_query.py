@@ -275,6 +275,11 @@ class GraphQuery(Query[V_co]):
         """Add the public value of the start graph."""
         return noisy + self.start_values
 
+    @property
+    def publishes_whole_numbers(self) -> bool:
+        """See `Query`: sums, or differences of them, and the value of the start graph."""
+        return True
+
     @cached_property
     def start_values(self) -> FloatArray:
         """f(start graph), one entry per cell; public."""
