@@ -18,8 +18,8 @@ EXEMPT = {
     "evercount.noise.noise_owner.NoiseOwner": "a base class: users call its subclasses",
     "evercount.local.losses.Loss": "a base class: its subclasses have examples",
     "evercount.local.losses.ConvexLoss": "a base class: its subclasses have examples",
-    "evercount.spark.batch_release.release_batch": "it needs a Spark session; docs/spark.md has the example",
-    "evercount.spark.stream_release.release_stream": "it needs a Spark session; docs/spark.md has the example",
+    "evercount.spark.batch_release.release_batch": "it needs a Spark session; docs/scale.md shows it",
+    "evercount.spark.stream_release.release_stream": "it needs a Spark session; docs/scale.md shows it",
 }
 """Names that need no example, with the reason."""
 
