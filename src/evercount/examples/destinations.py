@@ -16,7 +16,6 @@ from itertools import groupby
 
 from evercount import Budget, DiscoveredKeys, Stream
 from evercount.examples.flights import Flight, flights
-from evercount.planning.discovery_plan import plan_discovery
 from evercount.queries.user_cap import UserState, cap_per_user
 
 BUDGET = Budget(epsilon=2.0, delta=1e-6, unit="user", max_events=10)
@@ -45,14 +44,13 @@ def true_counts(ticks: list[list[Flight]]) -> Counter[str]:
 
 def report(ticks: list[list[Flight]]) -> str:
     """Release the year and put signal and noise side by side."""
-    plan = plan_discovery(BUDGET, len(ticks), QUERY)
-    assert plan is not None
-    last = plan.ticks[-1]
     stream = Stream(QUERY, BUDGET, horizon=len(ticks))
+    plan = stream.thresholds
+    assert plan is not None
     releases = stream.run([[one.dest for one in tick] for tick in ticks], [[one.aircraft for one in t] for t in ticks])
     lines = [
-        f"plan: at the end a destination needs a noisy count of {last.threshold}; "
-        f"{last.needed[0]} flights are seen with 50 %, {last.needed[1]} with 95 %",
+        f"plan: at the end a destination needs a noisy count of {plan.at(len(ticks))}; "
+        f"{plan.needed(0.5, len(ticks))} flights are seen with 50 %, {plan.needed(0.95, len(ticks))} with 95 %",
         "public destinations after a quarter, half and all of the year: "
         + ", ".join(str(len(releases[len(ticks) * part // 4 - 1].labels) - 2) for part in (1, 2, 4)),
         "destination  true  published   std  signal/noise  95 % interval",

@@ -140,16 +140,6 @@ noise_identities = Table(
 )
 """What tells the noise of a stream from that of every other: a hash of its declaration, keyed with its secret."""
 
-public_keys = Table(
-    "public_keys",
-    metadata,
-    Column("stream", Integer, primary_key=True, autoincrement=False),
-    Column("cell", Integer, primary_key=True, autoincrement=False),
-    Column("label", Text, nullable=False),
-    Column("since", BigInteger, nullable=False),
-)
-"""The keys that became public in streams whose keys nobody listed, with the tick at which they did."""
-
 tokens = Table(
     "tokens",
     metadata,
@@ -159,6 +149,39 @@ tokens = Table(
     Column("digest", LargeBinary(32), unique=True, nullable=False),
     Column("created", Double, nullable=False),
 )
+
+later = MetaData()
+"""Tables that migrations after the first one make."""
+
+counted_batches = Table(
+    "counted_batches",
+    later,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("query", String(64), primary_key=True),
+    Column("batch", BigInteger, primary_key=True, autoincrement=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("accepted", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+counted_totals = Table(
+    "counted_totals",
+    later,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("tick", BigInteger, primary_key=True, autoincrement=False),
+    Column("sealed", LargeBinary, nullable=False),
+)
+
+
+public_keys = Table(
+    "public_keys",
+    later,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("cell", Integer, primary_key=True, autoincrement=False),
+    Column("label", Text, nullable=False),
+    Column("since", BigInteger, nullable=False),
+)
+"""The keys that became public in streams whose keys nobody listed, with the tick at which they did."""
 
 
 def first_tables(connection: Connection) -> None:
@@ -178,14 +201,21 @@ def table_of_noise_identities(connection: Connection) -> None:
     noise_identities.create(connection, checkfirst=True)  # first_tables makes it in a new database
 
 
+def counted_tables(connection: Connection) -> None:
+    """Version 3. What was counted elsewhere, for ticks that are still open (`accept_totals.py`)."""
+    counted_batches.create(connection)
+    counted_totals.create(connection)
+
+
 def table_of_public_keys(connection: Connection) -> None:
-    """Version 3: no stream of an earlier version has discovered keys, so it begins empty."""
-    public_keys.create(connection, checkfirst=True)
+    """Version 4: no stream of an earlier version has discovered keys, so it begins empty."""
+    public_keys.create(connection)
 
 
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     first_tables,
     table_of_noise_identities,
+    counted_tables,
     table_of_public_keys,
 )
 """In order and for ever: a migration that was published is never changed, a new one is added at the end."""
