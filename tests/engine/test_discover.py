@@ -236,3 +236,22 @@ def test_post_processing_and_exports_leave_out_what_is_not_public(tmp_path: Any)
     assert std[0] > 0
     with pytest.raises(ParameterError, match="selected"):
         run[1].top()
+    with pytest.raises(ParameterError, match="publishes none"):
+        run.per_tick()
+
+
+def test_spark_refuses_keys_that_nobody_listed() -> None:
+    pytest.importorskip("pyspark")
+    from evercount.declare.declaration import StreamDeclaration
+    from evercount.spark.count_events import check_declaration
+
+    table = {
+        "name": "x",
+        "query": "discovered-keys",
+        "budget": {"epsilon": 1, "delta": 1e-6},
+        "tick": "1h",
+        "start": "2026-01-01T00:00Z",
+        "columns": {"time": "ts", "key": "k"},
+    }
+    with pytest.raises(ParameterError, match="all events"):
+        check_declaration(StreamDeclaration.from_dict(table))

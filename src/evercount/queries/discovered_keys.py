@@ -142,6 +142,11 @@ class DiscoveredKeys(Query[FloatArray]):
             normal_key(number, key)
 
     @property
+    def running_sums(self) -> bool:
+        """No views: a key has no past before it is public, and `other` loses every key that becomes public."""
+        return False
+
+    @property
     def row_keys(self) -> tuple[Sequence[str], bool]:
         """See `Query`: none are listed."""
         return (), False
