@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 from scipy.stats import binom
 
 from evercount import Budget, DiscoveredKeys, Secret, Stream
+from evercount.queries.discovered_keys import CLEAR, sum_of_clear
 
 KEYS = 1500
 
@@ -51,3 +53,22 @@ def test_intervals_hold_given_discovery(run: tuple[Stream, object, np.ndarray], 
         assert low[0] <= counts[tick - 1].sum() <= high[0]
     assert tested > 800
     assert naive_missed > 1.7 * (1 - level) * barely, "symmetric intervals would have failed for keys listed by luck"
+
+
+@pytest.mark.parametrize("above", [0.0, 2.0, 3.5, 4.0, 4.5, 8.0])
+def test_the_noise_of_clear_keys_stays_below_its_bound(above: float) -> None:
+    """Keys whose counts are so many stds above the threshold: which are public and clear is decided by their noise."""
+    generator, miss, missed, runs = np.random.default_rng(5), 0.05, 0, 3000
+    for noise in generator.standard_normal((runs, 40)):
+        public = noise[above + noise >= 0]
+        clear = public[above + public >= 2 * CLEAR]
+        missed += bool(len(clear)) and clear.sum() > sum_of_clear(len(public), miss)
+    assert missed <= binom.ppf(1 - 1e-6, runs, miss)
+    assert sum_of_clear(40, miss) < 40 * 1.5, "far below what bounds of single keys would add up to"
+
+
+def test_the_last_step_of_the_bound_holds_for_every_rate() -> None:
+    rate = np.linspace(0, 3, 3001)
+    gap = 0.5 - ndtr(CLEAR) + np.exp(rate**2 / 2) * (ndtr(rate) - ndtr(rate - CLEAR))
+    assert abs(gap[0]) < 1e-12
+    assert (np.diff(gap) > 0).all()

@@ -200,7 +200,10 @@ class DiscoveredKeys(Query[FloatArray]):
             here = CellErrors(errors.spread[number : number + 1], errors.slack[number : number + 1], errors.pure)
             part = slice(len(RESERVED), len(RESERVED) + keys)
             low[number, part] = self._least(row[part], sums[number, part], here, miss / 2)
-            all_keys = self._least(row[part], sums[number, part], here, miss / 4 / max(keys, 1)).sum()
+            clear = sums[number, part] >= CLEAR + CLEAR
+            noise = sum_of_clear(keys, miss / 4) * here.spread + np.count_nonzero(clear) * here.slack
+            certain = self.minimum * np.count_nonzero(~clear)  # public keys that are not clear have at least so many
+            all_keys = row[part][clear].sum() - float(noise[0, 0]) + certain
             side = here.factor(level) * np.sqrt(keys + 1.0) * here.spread + (keys + 1) * here.slack
             low[number, 1] = max(0.0, row[1] - float(side[0, 0]))
             high[number, 1] = max(0.0, row[0] + float(here.half(1 - miss / 2)[0, 0]) - all_keys)
@@ -302,6 +305,22 @@ def _checked(key: str) -> tuple[str, str | None]:
     except UnicodeError:
         normal = key
     return normal, fault(normal)
+
+
+@lru_cache(maxsize=4096)
+def sum_of_clear(keys: int, miss: float) -> float:
+    """What the noise of all clear keys together exceeds with probability at most `miss`, in stds of one cell.
+
+    **Guarantee.** Given which `keys` keys are public, whatever their counts are. Proof: `discovered_keys.proof.md`,
+    Lemma 6. Test: tests/queries/test_discovered_intervals.py::test_the_noise_of_clear_keys_stays_below_its_bound.
+    """
+    from scipy.special import ndtr
+
+    if not keys:
+        return 0.0
+    rate = np.linspace(0.01, 3.0, 300)
+    growth = np.log(0.5 + np.exp(rate**2 / 2) * ndtr(rate)) - np.log(_chance_below_clear())
+    return float(np.min((keys * growth - np.log(miss)) / rate))
 
 
 @lru_cache(maxsize=1)
