@@ -140,6 +140,19 @@ noise_identities = Table(
 )
 """What tells the noise of a stream from that of every other: a hash of its declaration, keyed with its secret."""
 
+retired = Table(
+    "retired",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("stream", Integer),
+    Column("moment", Double, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("successor", String(64)),
+    Column("facts", Text, nullable=False),
+)
+"""Streams that never release again. `stream` is NULL where a restored database does not have the stream at all: its
+spending is then in `facts`, as the head file knew it."""
+
 tokens = Table(
     "tokens",
     metadata,
@@ -168,7 +181,16 @@ def table_of_noise_identities(connection: Connection) -> None:
     noise_identities.create(connection, checkfirst=True)  # first_tables makes it in a new database
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (first_tables, table_of_noise_identities)
+def table_of_retired_streams(connection: Connection) -> None:
+    """Version 4."""
+    retired.create(connection, checkfirst=True)
+
+
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
+    first_tables,
+    table_of_noise_identities,
+    table_of_retired_streams,
+)
 """In order and for ever: a migration that was published is never changed, a new one is added at the end."""
 
 
