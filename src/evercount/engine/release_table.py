@@ -52,6 +52,11 @@ class ReleaseTable:
         """The 1-based ticks."""
         return range(self.first_tick, self.first_tick + len(self))
 
+    def last(self, ticks: int) -> ReleaseTable:
+        """The table of its last ticks only."""
+        skipped = max(0, len(self) - ticks)
+        return ReleaseTable(self.first_tick + skipped, self.starts[skipped:], self.cells, self.numbers[skipped:])
+
     def columns(self) -> dict[str, list[Any]]:
         """The columns of COLUMNS, one row per tick and cell."""
         width = len(self.cells)

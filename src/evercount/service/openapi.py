@@ -21,6 +21,7 @@ MEANINGS = {
     403: "the token's role does not allow it",
     404: "there is no such thing",
     409: "it is in the way of something that exists or is over",
+    410: "the stream is over",
     413: "the body is too long",
     415: "the body is of another kind",
     422: "the request is not legal",

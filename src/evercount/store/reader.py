@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, inspect, select
+from sqlalchemy import Connection, func, inspect, select
 
 from evercount._safe_files import open_private
 from evercount.declare.declaration import StreamDeclaration
@@ -116,6 +116,12 @@ class Reading:
         while page := self._page(connection, row["id"], declaration, after, after + size):
             yield from page
             after = page[-1]["tick"]
+
+    def last_release(self) -> float | None:
+        """When the last tick of any stream was closed, by the service's clock; None before the first."""
+        with self.database.reading() as connection:
+            moment = connection.execute(select(func.max(schema.ticks.c.closed))).scalar()
+        return None if moment is None else float(moment)
 
     # -- the ledger ----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, format_utc, instant_of
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import NUMBERS
+from evercount.engine.release_table import ReleaseTable
 from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickEvents, TickTotals
@@ -33,7 +33,7 @@ from evercount.errors import (
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
 from evercount.store.commit_batches import Group
-from evercount.store.database import Database
+from evercount.store.database import Database, insert_rows
 from evercount.store.ended_stream import EndedStream
 from evercount.store.head_keeper import HeadKeeper, keep_lost_spending, quarantine
 from evercount.store.open_stream import Accepted, Batch, LiveStream
@@ -359,8 +359,23 @@ class Store(Reading):
 
     # -- ticks -------------------------------------------------------------------------------------------------------
 
-    def close_ticks(self, live: LiveStream, count: int, closed_at: float) -> list[dict[str, Any]]:
-        """Release the next `count` ticks in one transaction; what is not committed did not happen."""
+    def close_ticks(
+        self, live: LiveStream, count: int, closed_at: float, describe: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Release the next ticks in one transaction; what is not committed did not happen.
+
+        Args:
+            live: the stream.
+            count: how many ticks. Fewer are closed where they would publish more than `NUMBERS_PER_COMMIT` numbers.
+            closed_at: the time of the service's clock.
+            describe: how many of the ticks, from the last one back, are returned; None for all.
+
+        Returns:
+            The releases, as readers get them.
+
+        Raises:
+            HorizonReached: the stream has released all its ticks.
+        """
         if live.finished:
             assert live.declaration.horizon is not None
             raise HorizonReached(live.declaration.horizon)
@@ -370,22 +385,15 @@ class Store(Reading):
             wait([live.ahead])  # what went wrong there goes wrong again below
         try:
             (table,) = close_ticks(live.stream, self._open_ticks(live, count), live.declaration.schedule.starts_of)
-            links: list[dict[str, Any]] = []
+            links: list[tuple[int, int, bytes, float]] = []
             for tick, _, numbers in table.each_tick():
                 head = link(head, tick, numbers)
-                links.append({"stream": live.id, "tick": tick, "hash": head, "closed": closed_at})
+                links.append((live.id, tick, head, closed_at))
             blob = live.stream.snapshot()
             zeros = np.zeros(live.stream.query.cells, np.int64)
             with self.database.transaction() as connection:
-                connection.execute(
-                    insert(schema.releases),
-                    [
-                        {"stream": live.id, "tick": tick, "cell": cell} | dict(zip(NUMBERS, column, strict=True))
-                        for tick, _, numbers in table.each_tick()
-                        for cell, column in enumerate(numbers.T.tolist())
-                    ],
-                )
-                connection.execute(insert(schema.ticks), links)
+                insert_rows(connection, schema.releases, release_rows(live.id, table))
+                insert_rows(connection, schema.ticks, links)
                 self._consume(connection, live, first + count - 1, blob, zeros, closed_at)
         except BaseException as error:
             live.stream, live.encoder = Stream.restore(live.blob), None
@@ -396,7 +404,8 @@ class Store(Reading):
         live.encoder = None
         self.write_head()
         self._draw_ahead(live)
-        return table.described(format_utc, {one["tick"]: one["hash"] for one in links})
+        hashes = {tick: digest for _, tick, digest, _ in links}
+        return table.last(len(table) if describe is None else describe).described(format_utc, hashes)
 
     def _open_ticks(self, live: LiveStream, count: int) -> TickTotals | TickEvents:
         """The next ticks: the first with what was accepted, the others empty."""
@@ -428,3 +437,15 @@ class Store(Reading):
             table = schema.open_events
             connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))
         connection.execute(delete(schema.batches).where(schema.batches.c.accepted < time.time() - REMEMBER_SECONDS))
+
+
+def release_rows(stream: int, table: ReleaseTable) -> Iterator[tuple[Any, ...]]:
+    """The rows of `schema.releases`: stream, tick, cell, value, std, low, high."""
+    ticks, parts, cells = table.numbers.shape
+    return zip(
+        [stream] * (ticks * cells),
+        np.repeat(np.asarray(table.ticks), cells).tolist(),
+        list(range(cells)) * ticks,
+        *(table.numbers[:, part].ravel().tolist() for part in range(parts)),
+        strict=True,
+    )

@@ -45,7 +45,8 @@ def add_releases(app: FastAPI, service: Service) -> None:
         begin = live.closed if after is None else after
 
         async def read(behind: int, limit: int) -> list[dict[str, Any]]:
-            return await service.read(service.read_page, service.find(name), behind, limit)
+            known = service.look_up(name)
+            return [] if known is None else await service.read(service.read_page, known, behind, limit)
 
         def allowed() -> bool:
             return live.declaration.public or service.access.still_allowed(request)
