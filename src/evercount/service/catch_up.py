@@ -18,6 +18,8 @@ SLICE_SECONDS = 0.2
 FIRST_SLICE_TICKS = 1024
 """More than the hours of a month: they are one slice."""
 LARGEST_SLICE_TICKS = 1 << 15
+CELLS_PER_PAGE = 1000
+"""Cells of a release that one answer and one live event hold, unless a reader asks for others."""
 LOG_SECONDS = 10.0
 """Between two lines of progress about one stream."""
 
@@ -44,7 +46,7 @@ class CatchUp:
             return 0
         size = min(due, self._sizes.get(live.name, FIRST_SLICE_TICKS))
         before, began = live.closed, time.perf_counter()
-        self.publish(live.name, self.store.close_ticks(live, size, now, describe=RECENT))
+        self.publish(live.name, self.store.close_ticks(live, size, now, RECENT, CELLS_PER_PAGE))
         took, closed = time.perf_counter() - began, live.closed - before
         self._speed[live.name] = closed / max(took, 1e-6)
         if closed == size < due:  # a short last slice says nothing about the speed

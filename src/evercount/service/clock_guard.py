@@ -59,6 +59,7 @@ class ClockGuard:
         self._lock = threading.Lock()
         self._believed = clock.now() if last_seen is None else last_seen
         self._steady = steady_seconds()
+        self._began = (clock.now(), self._steady)
         self._starting = last_seen is not None
         self.holding = False
 
@@ -66,6 +67,12 @@ class ClockGuard:
         """By how many seconds the clock is ahead of what was expected; below 0 if it was set back."""
         with self._lock:
             return now - self._expected()
+
+    def drift(self, now: float) -> float:
+        """By how many seconds the clock was set ahead since the service started or the operator accepted it."""
+        with self._lock:
+            wall, steady = self._began
+            return now - wall - (steady_seconds() - steady) * self.clock.speed
 
     def _expected(self) -> float:
         return self._believed + (steady_seconds() - self._steady) * self.clock.speed
@@ -84,6 +91,7 @@ class ClockGuard:
         """The operator agrees with the clock as it stands."""
         with self._lock:
             self._believe(now)
+            self._began = (now, self._steady)
 
     def _believe(self, now: float) -> None:
         self._believed, self._steady = now, steady_seconds()

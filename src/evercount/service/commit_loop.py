@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from evercount.errors import AlreadyReleased, Busy, CatchingUp, EvercountError, InputError, StoreError
-from evercount.service.catch_up import SLICE_SECONDS, CatchUp, Publish, ticks_left
+from evercount.service.catch_up import CELLS_PER_PAGE, SLICE_SECONDS, CatchUp, Publish, ticks_left
 from evercount.service.clock_guard import ClockGuard
 from evercount.service.wall_clock import Clock
 from evercount.store import Accepted, Batch, Conflict, LiveStream, Store
@@ -87,13 +87,14 @@ class Writer(threading.Thread):
         if tick is not None and tick != live.open_tick:
             if tick > live.open_tick:
                 raise InputError(f"tick {tick} is out of turn: the open tick is {live.open_tick}")
-            found = self.store.read_releases(live.id, live.declaration, tick - 1, 1)
-            if not found:
+            first_cells = range(CELLS_PER_PAGE)
+            earlier = self.store.read_releases(live.id, live.declaration, tick - 1, 1, cells=first_cells)
+            if not earlier:
                 raise AlreadyReleased(f"tick {tick} is released already")
-            return found
-        made = self.store.close_ticks(live, 1, self.clock.now())
-        self.publish(live.name, made)
-        return made
+            return earlier
+        releases = self.store.close_ticks(live, 1, self.clock.now(), cells=CELLS_PER_PAGE)
+        self.publish(live.name, releases)
+        return releases
 
     def stop(self) -> None:
         """Finish what was asked for, then end. Missed ticks that are not closed yet are closed after the next start."""

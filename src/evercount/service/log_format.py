@@ -14,7 +14,7 @@ FORMATS = ("text", "json")
 class TextLines(logging.Formatter):
     """`2026-01-31T09:00:00.123Z INFO evercount.service: message`."""
 
-    converter = time.gmtime
+    converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 

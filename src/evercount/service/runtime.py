@@ -18,9 +18,9 @@ from evercount.errors import Problem
 from evercount.privacy import Budget
 from evercount.queries import Query
 from evercount.service.access import Access, Buckets, Limits
-from evercount.service.catch_up import ticks_left
+from evercount.service.catch_up import CELLS_PER_PAGE, ticks_left
 from evercount.service.commit_loop import Writer
-from evercount.service.metrics import Requests, public_lines
+from evercount.service.metrics import Requests, StreamMetrics, process_lines, public_lines
 from evercount.service.sse import Hub
 from evercount.service.wall_clock import Clock
 from evercount.store import EndedStream, LiveStream, Store, StreamDeclaration, retire_stream
@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 READERS, PLANNERS, ENCODERS = 8, 2, 2
 """Threads that read the database, compute plans, and read bodies of requests."""
+MOST_GAUGES = 100
+"""Cells of a public stream whose released numbers are metrics; wider streams have an API of their own."""
 UNBOUNDED_PLAN = 2**20
 """How far ahead the error of a stream without horizon is shown."""
 
@@ -140,16 +142,31 @@ class Service:
         return ("catching-up" if max(left.values(), default=0) > 1 else "ready"), left
 
     def metrics_page(self, admin: bool) -> str:
-        """The exposition text: public facts, and for an admin what the requests were like."""
+        """The exposition text: public facts, and for an admin what the requests were like and how large things are."""
+        now = self.clock.now()
         streams = list(self.store.streams.values())
         lines = public_lines(
             evercount.__version__,
             time.monotonic() - self.began,
             self.writer.failing is None,
-            {live.name: live.closed for live in streams},
+            self.readiness()[0] == "ready",
+            self.writer.guard.drift(now),
             sum(not (live.finished or live.stopped) for live in streams),
+            [self._metrics_of(live, now) for live in streams],
         )
-        return "\n".join([*lines, *(self.requests.lines(self.hub.listeners) if admin else [])]) + "\n"
+        if admin:
+            lines += self.requests.lines(self.hub.listeners)
+            lines += process_lines(self.store.database.size())
+        return "\n".join(lines) + "\n"
+
+    def _metrics_of(self, live: LiveStream, now: float) -> StreamMetrics:
+        end, closed = live.next_end(), live.closed
+        latest: tuple[tuple[str, float, float], ...] = ()
+        if live.declaration.public and closed and live.declaration.query.outputs <= MOST_GAUGES:
+            last = self.store.read_releases(live.id, live.declaration, closed - 1, 1)
+            latest = tuple(zip(live.declaration.query.labels, last[0]["values"], last[0]["std"], strict=True))
+        lag = 0.0 if end is None else max(0.0, now - end)
+        return StreamMetrics(live.name, closed, lag, live.due(now), latest)
 
     def facts(self, live: LiveStream | EndedStream) -> dict[str, Any]:
         """The public facts of a stream. Nothing of them depends on the events."""
@@ -159,8 +176,9 @@ class Service:
         facts = {
             "name": live.name,
             "description": declaration.description,
-            "query": {"name": declaration.query.name, "parameters": declaration.query.parameters()},
-            "labels": list(declaration.query.labels),
+            "query": {"name": declaration.query.name, **short_parameters(declaration.query.parameters())},
+            "cells": declaration.query.outputs,
+            "labels": list(declaration.query.labels[:CELLS_PER_PAGE]),
             "budget": declaration.budget.to_dict(),
             "tick": schedule.tick,
             "start": format_utc(schedule.begin),
@@ -190,11 +208,21 @@ class Service:
             "state": "stopped" if live.stopped else "finished" if live.finished else "open",
         }
 
-    def read_page(self, live: LiveStream | EndedStream, after: int, limit: int) -> list[dict[str, Any]]:
-        """Releases after a tick: at most `limit`, and not more numbers than one answer may hold."""
+    def read_page(
+        self,
+        live: LiveStream | EndedStream,
+        after: int,
+        limit: int,
+        first_cell: int = 0,
+        cells: int = CELLS_PER_PAGE,
+    ) -> list[dict[str, Any]]:
+        """Releases after a tick: at most `limit`, `cells` of each, and not more numbers than one answer may hold."""
         self.check_readable(live)
-        limit = max(1, min(limit, self.limits.page, self.limits.numbers // live.declaration.query.outputs))
-        return self.store.read_releases(live.id, live.declaration, after, limit, live.closed)
+        outputs = live.declaration.query.outputs
+        asked = range(first_cell, min(first_cell + cells, outputs))
+        limit = max(1, min(limit, self.limits.page, self.limits.numbers // max(1, len(asked))))
+        part = None if len(asked) == outputs else asked
+        return self.store.read_releases(live.id, live.declaration, after, limit, live.closed, part)
 
     @staticmethod
     def check_readable(live: LiveStream | EndedStream) -> None:
@@ -216,6 +244,17 @@ class Service:
             "sigma": stream.sigma,
             "factorization": stream.factorization.name,
         }
+
+
+def short_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a query without lists that are longer than a page; their names are listed instead.
+
+    >>> short_parameters({"keys": ["a"] * 5000, "grid": 1})
+    {'parameters': {'grid': 1}, 'left_out': ['keys']}
+    """
+    long = [name for name, value in parameters.items() if hasattr(value, "__len__") and len(value) > CELLS_PER_PAGE]
+    kept = {name: value for name, value in parameters.items() if name not in long}
+    return {"parameters": kept, "left_out": long} if long else {"parameters": kept}
 
 
 @lru_cache(maxsize=128)

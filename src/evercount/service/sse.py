@@ -18,6 +18,8 @@ from evercount.service.http_errors import describe
 RECENT = 64
 """Releases of each stream that are kept ready for listeners."""
 HEARTBEAT = 15.0
+HEAD_ONLY = "evercount.head"
+"""In the scope of a HEAD request, which is answered as GET without its body."""
 
 Read = Callable[[int, int], Awaitable[list[dict[str, Any]]]]
 """(after, limit) → releases."""
@@ -144,5 +146,9 @@ class LiveResponse(StreamingResponse):
                 stack.enter_context(self._hub.seat(self._client))
             except Problem as error:
                 await describe(error)(scope, receive, send)
+                return
+            if scope.get(HEAD_ONLY):
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
                 return
             await super().__call__(scope, receive, send)

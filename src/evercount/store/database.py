@@ -234,6 +234,15 @@ class Database:
         except SQLAlchemyError as error:
             raise self._tell(explain(error)) from None
 
+    def size(self) -> int | None:
+        """Bytes of the database; None where that cannot be told. It moves with raw data."""
+        if self.file is not None:
+            parts = (self.file, self.file.with_name(self.file.name + "-wal"))
+            return sum(part.stat().st_size for part in parts if part.exists())
+        with self.reading() as connection:
+            found = connection.execute(text("select pg_database_size(current_database())")).scalar()
+        return None if found is None else int(found)
+
     def checkpoint(self) -> None:
         """Move SQLite's log into its file and empty it, so that deleted rows leave no copy there; PostgreSQL: nothing.
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from evercount.store.spending import describe_ledger, read_cap, read_spendings, 
 
 PAGE = 200
 PROBE = b"evercount store"
+NUMBERS_PER_TABLE = 50_000
+"""Cells times ticks that are read at a time when all releases are read."""
 
 
 class Reading:
@@ -77,30 +79,52 @@ class Reading:
         after: int = 0,
         limit: int = PAGE,
         until: int | None = None,
+        cells: range | None = None,
     ) -> list[dict[str, Any]]:
-        """The releases of ticks after+1 … after+limit (and at most `until`), in order."""
+        """Releases in order.
+
+        Args:
+            stream: the number of the stream.
+            declaration: its declaration.
+            after: the releases of later ticks only.
+            limit: the number of ticks at most.
+            until: no tick after this one.
+            cells: only these cells, a range of step 1; None for all.
+
+        Returns:
+            The releases of ticks after+1 … after+limit, as readers get them.
+        """
         last = after + limit if until is None else min(after + limit, until)
         with self.database.reading() as connection:
-            return self._page(connection, stream, declaration, after, last)
+            return self._page(connection, stream, declaration, after, last, cells)
+
+    def release_tables(self, stream: int, declaration: StreamDeclaration, until: int) -> Iterator[ReleaseTable]:
+        """Every release up to tick `until`, as tables of a bounded size.
+
+        Each table is a read of its own: a slow reader holds no view of the database open. Releases never change, so
+        the tables fit together.
+        """
+        size = max(1, NUMBERS_PER_TABLE // declaration.query.outputs)
+        for after in range(0, until, size):
+            with self.database.reading() as connection:
+                tables = _tables(connection, stream, declaration, after, min(after + size, until))
+            yield from tables
 
     def _page(
-        self, connection: Connection, stream: int, declaration: StreamDeclaration, after: int, last: int
+        self,
+        connection: Connection,
+        stream: int,
+        declaration: StreamDeclaration,
+        after: int,
+        last: int,
+        cells: range | None = None,
     ) -> list[dict[str, Any]]:
         """The releases of ticks after+1 … last, as one view of the database has them."""
-        table, chain = schema.releases, schema.ticks
+        chain = schema.ticks
         where = (chain.c.stream == stream) & (chain.c.tick > after) & (chain.c.tick <= last)
         hashes = {row.tick: bytes(row.hash) for row in connection.execute(select(chain).where(where))}
-        where = (table.c.stream == stream) & (table.c.tick > after) & (table.c.tick <= last)
-        columns = (table.c.tick, table.c.value, table.c.std, table.c.low, table.c.high)
-        rows: dict[int, list[tuple[float, ...]]] = {}
-        for tick, *numbers in connection.execute(select(*columns).where(where).order_by(table.c.tick, table.c.cell)):
-            rows.setdefault(tick, []).append(tuple(numbers))
-        described = []
-        for tick, cells in rows.items():
-            starts = declaration.schedule.starts_of(tick, 1)
-            one = ReleaseTable(tick, starts, declaration.query.labels, np.asarray(cells).T[np.newaxis])
-            described += one.described(format_utc, hashes)
-        return described
+        tables = _tables(connection, stream, declaration, after, last, cells)
+        return [release for table in tables for release in table.described(format_utc, hashes)]
 
     def all_releases(self, name: str) -> Iterator[dict[str, Any]]:
         """Every release of a stream, as of the moment of the first one; the view is held until the last was taken."""
@@ -111,7 +135,7 @@ class Reading:
     def _all_releases(
         self, connection: Connection, row: Any, declaration: StreamDeclaration
     ) -> Iterator[dict[str, Any]]:
-        size = max(1, 50_000 // declaration.query.outputs)
+        size = max(1, NUMBERS_PER_TABLE // declaration.query.outputs)
         after = 0
         while page := self._page(connection, row["id"], declaration, after, after + size):
             yield from page
@@ -282,6 +306,41 @@ class Reading:
         except sqlite3.Error as error:
             target.unlink(missing_ok=True)
             raise StoreError(f"the copy failed ({type(error).__name__}): {error}") from None
+
+
+def _tables(
+    connection: Connection,
+    stream: int,
+    declaration: StreamDeclaration,
+    after: int,
+    last: int,
+    cells: range | None = None,
+) -> list[ReleaseTable]:
+    """The stored numbers of ticks after+1 … last: one table, or one for each tick where some rows are missing."""
+    table = schema.releases
+    labels: Sequence[str] = declaration.query.labels
+    columns = (table.c.tick, table.c.value, table.c.std, table.c.low, table.c.high)
+    where = (table.c.stream == stream) & (table.c.tick > after) & (table.c.tick <= last)
+    if cells is not None:
+        # each tick is looked up by itself, so that no other cell is read
+        where = (table.c.stream == stream) & table.c.tick.in_(range(after + 1, last + 1))
+        where &= (table.c.cell >= cells.start) & (table.c.cell < cells.stop)
+        labels = labels[cells.start : cells.stop]
+    query = select(*columns).where(where).order_by(table.c.tick, table.c.cell)
+    rows = connection.execute(query).all()
+    if not rows:
+        return []
+    stored = np.asarray([tuple(row) for row in rows], dtype=np.float64)
+    ticks, sizes = np.unique(stored[:, 0].astype(np.int64), return_counts=True)
+    starts = declaration.schedule.starts_of
+    if (sizes == sizes[0]).all() and ticks[-1] - ticks[0] + 1 == len(ticks):
+        numbers = stored[:, 1:].reshape(len(ticks), sizes[0], 4).transpose(0, 2, 1)
+        return [ReleaseTable(int(ticks[0]), starts(int(ticks[0]), len(ticks)), labels, numbers)]
+    parts = np.split(stored[:, 1:], np.cumsum(sizes)[:-1])
+    return [
+        ReleaseTable(tick, starts(tick, 1), labels, part.T[np.newaxis])
+        for tick, part in zip(ticks.tolist(), parts, strict=True)
+    ]
 
 
 def _stream_row(connection: Connection, name: str) -> Any:

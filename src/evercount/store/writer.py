@@ -360,7 +360,12 @@ class Store(Reading):
     # -- ticks -------------------------------------------------------------------------------------------------------
 
     def close_ticks(
-        self, live: LiveStream, count: int, closed_at: float, describe: int | None = None
+        self,
+        live: LiveStream,
+        count: int,
+        closed_at: float,
+        describe: int | None = None,
+        cells: int | None = None,
     ) -> list[dict[str, Any]]:
         """Release the next ticks in one transaction; what is not committed did not happen.
 
@@ -369,6 +374,7 @@ class Store(Reading):
             count: how many ticks. Fewer are closed where they would publish more than `NUMBERS_PER_COMMIT` numbers.
             closed_at: the time of the service's clock.
             describe: how many of the ticks, from the last one back, are returned; None for all.
+            cells: how many cells of each are returned, from the first one on; None for all.
 
         Returns:
             The releases, as readers get them.
@@ -405,7 +411,7 @@ class Store(Reading):
         self.write_head()
         self._draw_ahead(live)
         hashes = {tick: digest for _, tick, digest, _ in links}
-        return table.last(len(table) if describe is None else describe).described(format_utc, hashes)
+        return table.last(describe, cells).described(format_utc, hashes)
 
     def _open_ticks(self, live: LiveStream, count: int) -> TickTotals | TickEvents:
         """The next ticks: the first with what was accepted, the others empty."""

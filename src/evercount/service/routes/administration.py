@@ -84,6 +84,10 @@ def add_administration(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", tags=["administration"], response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
-        """Prometheus text (read): ticks, uptime and build. Requests and their durations only for an admin."""
+        """Prometheus text (read): ticks, lag, clock, build, and released numbers of public streams.
+
+        Requests, their durations, and the sizes of the database and the process are for an admin only.
+        """
         admin = service.access.require(request, "read", "write") == "admin"
-        return PlainTextResponse(service.metrics_page(admin), media_type="text/plain; version=0.0.4; charset=utf-8")
+        page = await service.read(service.metrics_page, admin)
+        return PlainTextResponse(page, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Path, Query, Request
 
@@ -14,6 +14,8 @@ LARGEST_TICK = 2**53
 """Ticks travel as JSON numbers; beyond this many readers would round them."""
 
 Name = Annotated[str, Path(min_length=1, max_length=64)]
+FirstCell = Annotated[int, Query(ge=0, le=2**31 - 1, description="the first cell that is shown, from 0")]
+Cells = Annotated[int, Query(ge=1, le=10_000, description="how many cells are shown")]
 After = Annotated[int, Query(ge=0, le=LARGEST_TICK, description="releases of later ticks only")]
 
 
@@ -27,3 +29,10 @@ def visible(service: Service, request: Request, name: str) -> LiveStream | Ended
         if live is None:
             raise Problem(404, "NotFound", "there is no such stream")
     return live
+
+
+def cell_page(live: LiveStream | EndedStream, first_cell: int, cells: int) -> dict[str, Any]:
+    """Which cells of a stream an answer is about: their labels, the place of the first, and how many there are."""
+    query = live.declaration.query
+    labels = list(query.labels[first_cell : first_cell + cells])
+    return {"stream": live.name, "labels": labels, "first_cell": first_cell, "cells": query.outputs}
