@@ -163,8 +163,8 @@ class Service:
         end, closed = live.next_end(), live.closed
         latest: tuple[tuple[str, float, float], ...] = ()
         if live.declaration.public and closed and live.declaration.query.outputs <= MOST_GAUGES:
-            last = self.store.read_releases(live.id, live.declaration, closed - 1, 1)
-            latest = tuple(zip(live.declaration.query.labels, last[0]["values"], last[0]["std"], strict=True))
+            (last,) = self.store.read_releases(live.id, live.declaration, closed - 1, 1)
+            latest = tuple(zip(live.declaration.query.labels, last["values"], last["std"], strict=True))
         lag = 0.0 if end is None else max(0.0, now - end)
         return StreamMetrics(live.name, closed, lag, live.due(now), latest)
 

@@ -407,7 +407,7 @@ class Store(Reading):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
         live.blob, live.head, live.totals, live.events, live.groups = blob, head, zeros, [], 0
-        live.encoder = None
+        live.encoder, live.closed = None, live.stream.tick
         self.write_head()
         self._draw_ahead(live)
         hashes = {tick: digest for _, tick, digest, _ in links}
