@@ -172,6 +172,19 @@ counted_totals = Table(
     Column("sealed", LargeBinary, nullable=False),
 )
 
+retired = Table(
+    "retired",
+    later,
+    Column("name", String(64), primary_key=True),
+    Column("stream", Integer),
+    Column("moment", Double, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("successor", String(64)),
+    Column("facts", Text, nullable=False),
+)
+"""Streams that never release again. `stream` is NULL where a restored database does not have the stream at all: its
+spending is then in `facts`, as the head file knew it."""
+
 
 def first_tables(connection: Connection) -> None:
     """Every table of version 1."""
@@ -192,14 +205,20 @@ def table_of_noise_identities(connection: Connection) -> None:
 
 def counted_tables(connection: Connection) -> None:
     """Version 3. What was counted elsewhere, for ticks that are still open (`accept_totals.py`)."""
-    counted_batches.create(connection)
-    counted_totals.create(connection)
+    counted_batches.create(connection, checkfirst=True)
+    counted_totals.create(connection, checkfirst=True)
+
+
+def table_of_retired_streams(connection: Connection) -> None:
+    """Version 4."""
+    retired.create(connection, checkfirst=True)
 
 
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     first_tables,
     table_of_noise_identities,
     counted_tables,
+    table_of_retired_streams,
 )
 """In order and for ever: a migration that was published is never changed, a new one is added at the end."""
 
