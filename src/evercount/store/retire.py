@@ -43,7 +43,7 @@ Retiring {name!r} cannot be undone:
 SUCCESSOR_EXPLANATION = """\
 Then {successor!r} is declared in the same way, with a new secret, from tick 1 on:
   - Its counts start at zero; readers add the last release of {name!r} if they want the sum.
-  - Its budget is added: whoever is counted in both is protected by the total that the ledger states."""
+  - Its budget is added: everyone who is counted in both is protected by the total that the ledger states."""
 
 
 def retire_stream(

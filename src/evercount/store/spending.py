@@ -64,7 +64,7 @@ class Cap:
 
 
 def retired_rows(connection: Connection) -> dict[str, Mapping[str, Any]]:
-    """The rows of retired streams by name; none in a store that an earlier version made and nobody opened since."""
+    """The rows of retired streams by name; none in a store that an earlier version wrote and nobody opened since."""
     if not inspect(connection).has_table(schema.retired.name):
         return {}
     return {row["name"]: dict(row) for row in connection.execute(select(schema.retired)).mappings()}

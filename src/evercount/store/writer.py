@@ -148,20 +148,20 @@ class Store(Reading):
         self.database.close()
 
     def _identity(self, connection: Connection) -> str:
-        found = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "identity")).scalar()
-        if found is None:
-            found = random_bytes(16).hex()
-            connection.execute(insert(schema.meta).values(key="identity", value=found))
-        return str(found)
+        identity = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "identity")).scalar()
+        if identity is None:
+            identity = random_bytes(16).hex()
+            connection.execute(insert(schema.meta).values(key="identity", value=identity))
+        return str(identity)
 
     def _sealer(self, connection: Connection, key: bytes | None) -> Sealer:
         sealer = Sealer(key, self.identity)
-        found = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "probe")).scalar()
-        if found is None:
+        probe_text = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "probe")).scalar()
+        if probe_text is None:
             probe = sealer.seal(PROBE, "probe", 0).hex()
             connection.execute(insert(schema.meta).values(key="probe", value=probe))
         else:
-            self.check_probe(sealer, found)
+            self.check_probe(sealer, probe_text)
         return sealer
 
     def write_head(self) -> None:
@@ -296,12 +296,12 @@ class Store(Reading):
         number = row["id"]
 
         def one(table: Any) -> Any:
-            found = connection.execute(select(table).where(table.c.stream == number)).mappings().first()
-            if found is None:
+            stored = connection.execute(select(table).where(table.c.stream == number)).mappings().first()
+            if stored is None:
                 raise StoreError(
                     "the store is not in one piece: a stream's row is missing", f"{table.name} of {row['name']!r}"
                 )
-            return found
+            return stored
 
         declaration = declared(row)
         if json.loads(one(schema.ledger)["budget"]) != declaration.budget.to_dict():
