@@ -144,7 +144,7 @@ class StandingClock(Clock):
 
 
 def measure_wide(cells: int, ticks: int) -> dict[str, float]:
-    """Processor seconds per tick of a wide histogram: closing with noise and commit, reading a page of it, and all of it."""
+    """Processor seconds of closing a tick of very many cells, and of reading a page of it and all of it."""
     keys = [f"key-{number}" for number in range(cells)]
     table = {
         "name": "wide",
