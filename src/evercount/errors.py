@@ -216,6 +216,7 @@ class MissingExtra(EvercountError, ImportError):
 
     exit_code = 7
 
-    def __init__(self, what: str, extra: str) -> None:
+    def __init__(self, what: str, extra: str, *, package: bool = False) -> None:
         self.extra = extra
-        super().__init__(f"{what} needs an optional part that is not installed: pip install 'evercount[{extra}]'")
+        command = extra if package else f"'evercount[{extra}]'"
+        super().__init__(f"{what} needs an optional part that is not installed: pip install {command}")

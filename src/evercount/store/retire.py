@@ -29,10 +29,12 @@ SECRET_TABLES = (
     schema.states,
     schema.accumulators,
     schema.open_events,
+    schema.counted_totals,
     schema.users,
     schema.batches,
 )
-"""All that could release another number or tell a raw one. `noise_identities`, `ledger` and the history stay."""
+"""All that could release another number or tell a raw one. `noise_identities`, `ledger` and the history stay; so does
+`counted_batches`: keyed digests that keep the checkpoint of a retired stream from feeding another one."""
 LONGEST_REASON = 500
 EXPLANATION = """\
 Retiring {name!r} cannot be undone:

@@ -25,11 +25,13 @@ from sqlalchemy import (
 from evercount.errors import StoreError
 
 metadata = MetaData()
+later = MetaData()
+"""Tables that migrations after the first one make."""
 
 
-def table_per_stream(name: str, *columns: Column[Any], **options: Any) -> Table:
+def table_per_stream(name: str, *columns: Column[Any], tables: MetaData = metadata, **options: Any) -> Table:
     """A table whose primary key begins with the number of the stream."""
-    return Table(name, metadata, Column("stream", Integer, primary_key=True, autoincrement=False), *columns, **options)
+    return Table(name, tables, Column("stream", Integer, primary_key=True, autoincrement=False), *columns, **options)
 
 
 def sealed_column() -> Column[Any]:
@@ -123,19 +125,6 @@ noise_identities = table_per_stream(
 )
 """What tells the noise of a stream from that of every other: a hash of its declaration, keyed with its secret."""
 
-retired = Table(
-    "retired",
-    metadata,
-    Column("name", String(64), primary_key=True),
-    Column("stream", Integer),
-    Column("moment", Double, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("successor", String(64)),
-    Column("facts", Text, nullable=False),
-)
-"""Streams that never release again. `stream` is NULL where a restored database does not have the stream at all: its
-spending is then in `facts`, as the head file knew it."""
-
 tokens = Table(
     "tokens",
     metadata,
@@ -145,6 +134,37 @@ tokens = Table(
     Column("digest", LargeBinary(32), unique=True, nullable=False),
     Column("created", Double, nullable=False),
 )
+
+counted_batches = table_per_stream(
+    "counted_batches",
+    Column("query", String(64), primary_key=True),
+    Column("batch", BigInteger, primary_key=True, autoincrement=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("accepted", Double, nullable=False),
+    tables=later,
+    sqlite_with_rowid=False,
+)
+
+counted_totals = table_per_stream(
+    "counted_totals",
+    Column("tick", BigInteger, primary_key=True, autoincrement=False),
+    sealed_column(),
+    tables=later,
+)
+
+
+retired = Table(
+    "retired",
+    later,
+    Column("name", String(64), primary_key=True),
+    Column("stream", Integer),
+    Column("moment", Double, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("successor", String(64)),
+    Column("facts", Text, nullable=False),
+)
+"""Streams that never release again. `stream` is NULL where a restored database does not have the stream at all: its
+spending is then in `facts`, as the head file knew it."""
 
 
 def first_tables(connection: Connection) -> None:
@@ -164,6 +184,12 @@ def table_of_noise_identities(connection: Connection) -> None:
     noise_identities.create(connection, checkfirst=True)  # first_tables makes it in a new database
 
 
+def counted_tables(connection: Connection) -> None:
+    """Version 3. What was counted elsewhere, for ticks that are still open (`accept_totals.py`)."""
+    counted_batches.create(connection, checkfirst=True)
+    counted_totals.create(connection, checkfirst=True)
+
+
 def table_of_retired_streams(connection: Connection) -> None:
     """Version 4."""
     retired.create(connection, checkfirst=True)
@@ -172,6 +198,7 @@ def table_of_retired_streams(connection: Connection) -> None:
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     first_tables,
     table_of_noise_identities,
+    counted_tables,
     table_of_retired_streams,
 )
 """In order and for ever: a migration that was published is never changed, a new one is added at the end."""
