@@ -18,6 +18,7 @@ from evercount.declare.schedule import instant_of
 from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.store import schema
 from evercount.store.ended_stream import EndedStream
+from evercount.store.spending import Spending, refuse_beyond_cap
 from evercount.text_rules import check_public_text, stored_texts
 
 if TYPE_CHECKING:
@@ -118,7 +119,10 @@ def _check_successor(store: Store, ended: EndedStream | None, following: StreamD
             return  # it was declared before an interruption
     if following.name in store.streams or store.name_is_spent(following.name):
         raise Conflict(f"there is a stream {following.name!r} already: choose another name for the successor")
-    store.check_budget(following)
+    stream = following.build(store.noise)
+    line = Spending(following.name, following.budget, 0.0, stream.numeric_delta, following.public)
+    stream.close()
+    refuse_beyond_cap(store.database, line)
 
 
 def _retire(store: Store, known: LiveStream | EndedStream, reason: str) -> EndedStream:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import HeadFile, default_path
 from evercount.store.saturation import unpack_totals
 from evercount.store.sealing import Sealer
-from evercount.store.spending import CAP, Cap, Spending, check_cap, read_cap, read_spendings, retired_rows
+from evercount.store.spending import Spending, refuse_beyond_cap, retired_rows
 
 REMEMBER_SECONDS = 30 * 86400.0
 """How long an idempotency key is remembered."""
@@ -214,7 +214,7 @@ class Store(Reading):
         mu = 0.0 if declaration.budget.pure else declaration.budget.mu  # a pure stream spends ε alone
         line = Spending(declaration.name, declaration.budget, mu, stream.numeric_delta, declaration.public)
         try:
-            self._check_cap(line)
+            refuse_beyond_cap(self.database, line)
         except BudgetExceeded:
             stream.close()
             raise
@@ -255,27 +255,6 @@ class Store(Reading):
         self.write_head()
         self._draw_ahead(live)
         return live
-
-    def _check_cap(self, line: Spending) -> None:
-        with self.database.reading() as connection:
-            check_cap(read_cap(connection), read_spendings(connection), line)
-
-    def check_budget(self, declaration: StreamDeclaration) -> None:
-        """Refuse a declaration whose budget would exceed the cap of the store; nothing is declared."""
-        stream = declaration.build(self.noise)
-        try:
-            self._check_cap(
-                Spending(declaration.name, declaration.budget, 0.0, stream.numeric_delta, declaration.public)
-            )
-        finally:
-            stream.close()
-
-    def set_cap(self, cap: Cap | None) -> None:
-        """Set or remove the cap on what streams about the same unit spend together. What is spent stays spent."""
-        with self.database.transaction() as connection:
-            connection.execute(delete(schema.meta).where(schema.meta.c.key == CAP))
-            if cap is not None:
-                connection.execute(insert(schema.meta).values(key=CAP, value=json.dumps(asdict(cap))))
 
     def _refuse_twin(self, stream: Stream, secret: Secret) -> None:
         """Refuse a stream that would have the noise of another one of this store. This store has one writer: us."""
