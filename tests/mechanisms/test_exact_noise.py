@@ -18,7 +18,7 @@ from evercount.factorizations import (
     BinaryTree,
     Factorization,
     Honaker,
-    HonakerOffline,
+    HonakerFull,
     Identity,
     Normalized,
     Optimal,
@@ -249,7 +249,7 @@ def test_bad_parameters() -> None:
         lambda: ExactStream(Balanced(10), SCALE, 1, SECRET, first_cell=-1),
         lambda: ExactStream(Balanced(10), SCALE, 1, SECRET, limit=11),
         lambda: ExactStream(Balanced(2**49), SCALE, 1, SECRET),
-        lambda: ExactStream(HonakerOffline(8), SCALE, 1, SECRET),
+        lambda: ExactStream(HonakerFull(8), SCALE, 1, SECRET),
         lambda: ExactStream(Balanced(10), SCALE, 1, SECRET).take(-1),
     ):
         with pytest.raises(ParameterError):
