@@ -57,8 +57,10 @@ ALL_TICKS = 1 << 21
 """The worst tick is looked for among all ticks of horizons up to this."""
 NARROW = 0.75
 """Noise whose std at the first tick is below this many grid units has whole coefficients."""
-_BEAM = 2048
-_CHUNK = 1 << 17
+_KEPT_BLOCKS = 2048
+"""Blocks of a level that the search for the worst tick of longer horizons goes on with."""
+_TICKS_AT_ONCE = 1 << 17
+"""Ticks whose errors are computed at a time."""
 
 
 class Bridge(PureFactorization):
@@ -212,10 +214,10 @@ class Bridge(PureFactorization):
         at = self._check_ticks(ticks)
         out = np.empty(at.size)
         flat = at.ravel()
-        for start in range(0, at.size, _CHUNK):
-            for level, _, split, row, child in self._descend(flat[start : start + _CHUNK]):
+        for start in range(0, at.size, _TICKS_AT_ONCE):
+            for level, _, split, row, child in self._descend(flat[start : start + _TICKS_AT_ONCE]):
                 if level == self.levels - 1:
-                    out[start : start + _CHUNK] = split.variance[row, child + 1]
+                    out[start : start + _TICKS_AT_ONCE] = split.variance[row, child + 1]
         return np.sqrt(out / 2).reshape(at.shape)
 
     def worst_row(self) -> tuple[int, float]:
@@ -235,7 +237,7 @@ class Bridge(PureFactorization):
                 index = (blocks.index[:, None] * k + np.arange(k)).ravel()
                 keep = np.flatnonzero(index * self._size[level] < self.horizon)
                 inner = self._inside(blocks, split, keep // k, keep % k, index[keep])
-                order = np.sort(np.argsort(-np.maximum(inner.start, inner.end), kind="stable")[:_BEAM])
+                order = np.sort(np.argsort(-np.maximum(inner.start, inner.end), kind="stable")[:_KEPT_BLOCKS])
                 blocks = Blocks(*(part[order] for part in arrays_of(inner)))
         return best[1], math.sqrt(best[0] / 2)
 
@@ -243,8 +245,8 @@ class Bridge(PureFactorization):
         """See `PureFactorization`."""
         at = self._check_ticks(ticks).ravel()
         out = np.empty((3, at.size))
-        for start in range(0, at.size, _CHUNK):
-            part = at[start : start + _CHUNK]
+        for start in range(0, at.size, _TICKS_AT_ONCE):
+            part = at[start : start + _TICKS_AT_ONCE]
             ends = np.zeros((5, 1))  # exact variances and covariance, largest scales, of the blocks' ends
             for level, _, split, row, child in self._descend(part):
                 own = split.shares / UNITS * rate
@@ -257,7 +259,7 @@ class Bridge(PureFactorization):
                     ends = np.stack([exact[r, c], exact[r, c + 1], cov[r, c], scale[r, c], scale[r, c + 1]])
                 else:
                     plain = split.variance[row, child + 1] / (rate * rate)
-                    out[:, start : start + _CHUNK] = exact[row, child + 1], plain, scale[row, child + 1]
+                    out[:, start : start + _TICKS_AT_ONCE] = exact[row, child + 1], plain, scale[row, child + 1]
         return out[0], out[1], out[2]
 
     def coefficients(self, ticks: npt.ArrayLike) -> tuple[IntArray, IntArray, IntArray]:
