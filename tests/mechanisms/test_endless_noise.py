@@ -110,6 +110,8 @@ def test_any_split_any_tick_alone_and_any_restore_give_the_same_noise() -> None:
             other.resume(dumped)
     many = endless(cells=MANY + 1)
     assert (np.concatenate([many.take(k) for k in (1, 20, 0, 300)])[:, :2] == whole[:321]).all()
+    part = EndlessBridgeNoise(TREE, 1.0, 1.0, 1.0, 1, SECRET, first_cell=1)
+    assert (part.rows(1, 300)[:, 0] == whole[:300, 1]).all()
     far = EndlessBridgeNoise(TREE, 1.0, 1.0, 1.0, 1, SECRET).rows(2**36 - 1, 3)
     assert far.shape == (3, 1)
 

@@ -30,9 +30,19 @@ class BridgeNoise:
     tests/mechanisms/test_bridge_stream.py::test_wide_integers_give_the_same_numbers.
     """
 
-    def __init__(self, bridge: Bridge, epsilon: float, l1: float, grid: float, cells: int, secret: Secret) -> None:
+    def __init__(
+        self,
+        bridge: Bridge,
+        epsilon: float,
+        l1: float,
+        grid: float,
+        cells: int,
+        secret: Secret,
+        first_cell: int = 0,
+    ) -> None:
         self.bridge = bridge
         self.cells = cells
+        self.first_cell = first_cell
         self.unit = unit_rate(epsilon, l1, grid, UNITS)
         least = check_rate(self.unit * bridge.least_share, epsilon)
         self._most = int(_ORDINARY / least) + 1
@@ -57,7 +67,7 @@ class BridgeNoise:
         return np.asarray(np.minimum(shares * self.unit, LARGEST_RATE))
 
     def _draw(self, nodes: IntArray, shares: IntArray) -> npt.NDArray[Any]:
-        drawn = self._laplace.draw_at(nodes, self.rates(shares), self.cells)
+        drawn = self._laplace.draw_at(nodes, self.rates(shares), self.cells, self.first_cell)
         if self.wide or np.abs(drawn).max(initial=0) > self._most:
             return drawn.astype(object)
         return drawn
@@ -72,9 +82,18 @@ class EndlessBridgeNoise:
     tests/mechanisms/test_endless_noise.py::test_rows_are_the_coefficients_times_the_numbers_drawn.
     """
 
-    def __init__(self, tree: EndlessBridge, epsilon: float, l1: float, grid: float, cells: int, secret: Secret) -> None:
+    def __init__(
+        self,
+        tree: EndlessBridge,
+        epsilon: float,
+        l1: float,
+        grid: float,
+        cells: int,
+        secret: Secret,
+        first_cell: int = 0,
+    ) -> None:
         self._tree = tree
-        self._arguments = (epsilon, l1, grid, cells, secret)
+        self._arguments = (epsilon, l1, grid, cells, secret, first_cell)
         self._epoch = 0
         self._inside = BridgeNoise(tree.bridge(0), *self._arguments)
         self._before: IntArray = np.zeros(cells, np.int64)
