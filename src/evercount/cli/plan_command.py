@@ -282,6 +282,8 @@ def _facts(found: SparseComparison) -> list[str]:
         low, high = found.wins
         more = " or more" if high == found.ones[-1] else ""
         lines.append(f"It has the least bound {what}: from about {low:,} to about {high:,}{more}.")
+    ways = {"partition": "this partition", "plain": "a plain counter over ticks", "constant": "max_ones/2 for ever"}
+    lines.append(f"SparseCount takes the least bound by itself: here {ways[found.method]}.")
     return lines
 
 
