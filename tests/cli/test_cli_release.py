@@ -72,7 +72,7 @@ def run(file: str = "events.csv", *flags: str, stdin: bytes | None = None, **opt
 def rows(name: str = "out.csv") -> list[dict[str, Any]]:
     path = Path(name)
     if path.suffix == ".parquet":
-        return list(pq.read_table(path).to_pylist())
+        return [{**row, "start": row["start"].isoformat()} for row in pq.read_table(path).to_pylist()]
     if path.suffix == ".jsonl":
         return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     types = {"tick": int, "start": str, "cell": str}

@@ -32,7 +32,7 @@ from typing import Any
 from evercount._safe_files import lock_exclusively, new_mode, new_private, open_private, sync_folder
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import ParameterError, SnapshotError, StoreError
-from evercount.files.source import Prefix
+from evercount.files.source import Prefix, SeenRows
 
 FORMAT = "evercount release state"
 VERSION = 2
@@ -60,6 +60,8 @@ class State:
     earlier: tuple[Spent, ...] = ()
     users: dict[str, int] = field(default_factory=dict)
     consumed: Prefix | None = None
+    seen: dict[str, SeenRows] = field(default_factory=dict)
+    """What a run that wrote rejects had read, by the name of the file: later rows of closed ticks are late."""
 
     def dump(self) -> bytes:
         """The state as bytes with a checksum; `load` is the inverse."""
@@ -74,6 +76,8 @@ class State:
             "users": self.users,
             "consumed": None if self.consumed is None else [self.consumed.length, self.consumed.digest],
         }
+        if self.seen:
+            data["seen"] = {name: [seen.rows, seen.digest] for name, seen in self.seen.items()}
         return pack(data)
 
     @classmethod
@@ -95,6 +99,7 @@ class State:
             tuple(Spent(budget, numeric) for budget, numeric in data["earlier"]),
             data["users"],
             None if data["consumed"] is None else Prefix(*data["consumed"]),
+            {name: SeenRows(*seen) for name, seen in data.get("seen", {}).items()},
         )
 
 
