@@ -165,7 +165,14 @@ class Query(ABC, Generic[V_co]):
 
     def encode_totals_run(self, state: Any, totals: npt.ArrayLike) -> IntArray:
         """As `encode_totals`, for many ticks of shape (ticks, cells)."""
-        array = np.asarray(totals)
+        if not isinstance(totals, Iterable):
+            raise InputError(f"totals are a sequence of ticks, not {type(totals).__name__}")
+        try:
+            array = totals if isinstance(totals, np.ndarray) else np.asarray(list(totals))
+        except ValueError as error:
+            raise InputError("totals must be rows of one length, one row for each tick") from error
+        if not len(array):
+            return np.empty((0, self.cells), np.int64)
         if array.ndim != 2 or array.shape[1] != self.cells or not np.issubdtype(array.dtype, np.integer):
             raise InputError(
                 f"totals must be whole numbers of shape (ticks, {self.cells}), got shape {array.shape} of dtype "
