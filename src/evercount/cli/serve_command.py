@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+from evercount.cli.http_client import LOOPBACK
 
 
 def serve(
@@ -47,37 +47,7 @@ def serve(
     """
     from rich.console import Console
 
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-    _serve(
-        console.print,
-        db,
-        streams,
-        host,
-        port,
-        demo,
-        key_file,
-        head,
-        rate,
-        trusted_proxy or [],
-        admin_token_file,
-        print_admin_token,
-    )
-
-
-def _serve(
-    say: object,
-    db: str | None,
-    streams: Path | None,
-    host: str,
-    port: int,
-    demo: bool,
-    key_file: Path | None,
-    head: Path | None,
-    rate: float,
-    trusted_proxies: list[str],
-    admin_token_file: Path | None,
-    print_admin_token: bool,
-) -> None:
+    from evercount.declare.cautions import cautions
     from evercount.errors import MissingExtra, ParameterError
 
     try:
@@ -94,9 +64,14 @@ def _serve(
     from evercount.service.runtime import Service
     from evercount.store import Store, key_from_environment
 
-    assert callable(say)
+    say = Console(stderr=True, soft_wrap=True, highlight=False).print
+    trusted_proxies = trusted_proxy or []
+    check_port(host, port)
     parse_proxies(trusted_proxies)  # a mistake is named before anything is opened
     declared = read_declarations(streams) if streams else []
+    for declaration in declared:
+        for caution in cautions(declaration):
+            say(f"warning: {declaration.name}: {caution}", markup=False)
     folder = None
     if demo:
         if db is None:
@@ -140,3 +115,30 @@ def _serve(
         if folder is not None:
             folder.cleanup()
     say("stopped; everything that was accepted is kept." if not demo else "stopped.", markup=False)
+
+
+def check_port(host: str, port: int) -> None:
+    """Refuse a port that another program listens on, before a store is opened.
+
+    Raises:
+        ParameterError: the address is taken, not this machine's, or needs more rights.
+    """
+    import errno
+    import socket
+
+    from evercount.errors import ParameterError
+
+    reasons = {
+        errno.EADDRINUSE: f"another program listens on port {port} (perhaps an earlier `evercount serve`): stop it, or "
+        "choose another port; --port 0 takes a free one",
+        errno.EACCES: f"port {port} needs more rights: choose one above 1023",
+        errno.EADDRNOTAVAIL: f"{host} is not an address of this machine",
+    }
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        reason = reasons.get(error.errno or 0, error.strerror or str(error))
+        raise ParameterError(f"{host}:{port} cannot be listened on: {reason}") from None

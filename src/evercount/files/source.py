@@ -187,10 +187,11 @@ def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
     for name in found:
         if name != "-" and Path(name).is_file():
             facts = Path(name).stat()
-            first = seen.setdefault((facts.st_dev, facts.st_ino), name)
-            if first is not name:
+            first = seen.get((facts.st_dev, facts.st_ino))
+            if first is not None:
                 same = "is named twice" if first == name else f"is the same file as {first}"
                 raise ParameterError(f"{name} {same}: its rows would count twice")
+            seen[facts.st_dev, facts.st_ino] = name
     return tuple(found)
 
 
