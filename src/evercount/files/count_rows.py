@@ -6,8 +6,7 @@ is either counted or bad, never both.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +47,7 @@ AWARE_TYPES = ("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ", "TIMESTAMPTZ_NS")
 NUMBER_TYPES = ("INTEGER", "UINTEGER", "BIGINT", "UBIGINT", "HUGEINT", "FLOAT", "DOUBLE")
 FARTHEST = 2**61
 """Instants beyond this (in microseconds) are no times: sums with them could overflow."""
-ROWS_OF_USERS_AT_A_TIME = 1 << 20
+ROWS_OF_USERS_AT_A_TIME = 1 << 18
 """So many events are put in the order of their users at a time."""
 USER_GROUPS = 256
 """Events are kept in so many groups, each with all events of its users."""
@@ -202,19 +201,28 @@ def _capped(
             f"SELECT who, us, place, cell, units FROM event WHERE place > 0 AND part BETWEEN {part} AND "
             f"{part + step - 1}"
         ).to_arrow_reader(ROWS_OF_USERS_AT_A_TIME)
-        kept = None
-        for batch in reader:
-            table = arrow().Table.from_batches([batch])
-            kept = _first_of_each_user(table if kept is None else arrow().concat_tables([kept, table]), users, most)
+        kept = _first_events(reader, users, most)
         if kept is not None:
-            known |= {who: users.get(who, 0) + more for who, more in Counter(kept["who"].to_pylist()).items()}
+            names, events = (kept["who"].value_counts().field(side).to_pylist() for side in (0, 1))
+            known |= {who: users.get(who, 0) + more for who, more in zip(names, events, strict=True)}
             sums.append(kept.group_by(["place", "cell"]).aggregate([([], "count_all"), ("units", "sum")]))
     if not sums:
         return (*(np.empty(0, np.int64) for _ in range(4)),), bad, known  # type: ignore[return-value]
     together = arrow().concat_tables(sums).sort_by([("place", "ascending"), ("cell", "ascending")])
-    names = ("place", "cell", "count_all", "units_sum")
-    tick, cell, events, units = (together[name].to_numpy().astype(np.int64) for name in names)
-    return (tick, cell, events, units), bad, known
+    tick, cell, number, units = (
+        together[name].to_numpy().astype(np.int64) for name in ("place", "cell", "count_all", "units_sum")
+    )
+    return (tick, cell, number, units), bad, known
+
+
+def _first_events(batches: Iterable[Any], users: Mapping[str, int], most: int) -> Any:
+    """The first events of each user of Arrow batches as a table, or None without a batch."""
+    held: list[Any] = []  # the first of them is what was kept so far
+    for batch in batches:
+        held.append(arrow().Table.from_batches([batch]))
+        if sum(map(len, held[1:])) >= ROWS_OF_USERS_AT_A_TIME:
+            held = [_first_of_each_user(arrow().concat_tables(held), users, most)]
+    return _first_of_each_user(arrow().concat_tables(held), users, most) if held else None
 
 
 def _first_of_each_user(events: Any, users: Mapping[str, int], most: int) -> Any:
