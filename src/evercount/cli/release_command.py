@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,12 +35,14 @@ DECLARING = (
     "late",
     "query",
     "key",
+    "rollup",
     "keys",
     "unknown",
     "value",
     "lo",
     "hi",
     "grid",
+    "bins",
     "user",
     "max-events",
     "adjacency",
@@ -114,16 +117,25 @@ def release(
         bool, typer.Option("--check", help="Look at options, files and state; publish nothing.", rich_help_panel=INPUT)
     ] = False,
     query: Annotated[
-        str | None, typer.Option(help="count, histogram (with --key) or sum (with --value).", rich_help_panel=QUERY)
+        str | None,
+        typer.Option(
+            help="count, histogram (--key), rollup (--rollup), sum or quantiles (--value).", rich_help_panel=QUERY
+        ),
     ] = None,
     key: Annotated[
         list[str] | None,
         typer.Option(help="Column with the key; several columns together make one key.", rich_help_panel=QUERY),
     ] = None,
+    rollup: Annotated[
+        str | None,
+        typer.Option(help="Columns of a rollup from the top, as in state,county.", rich_help_panel=QUERY),
+    ] = None,
     keys: Annotated[
         Path | None,
         typer.Option(
-            help="File with the public list of keys, one per line (of several columns: as CSV).", rich_help_panel=QUERY
+            help="File with the public list of keys, one per line (of several columns or a rollup: CSV lines such as "
+            "Tyrol,Innsbruck).",
+            rich_help_panel=QUERY,
         ),
     ] = None,
     unknown: Annotated[
@@ -135,6 +147,9 @@ def release(
     hi: Annotated[float | None, typer.Option(help="Largest legal value.", rich_help_panel=QUERY)] = None,
     grid: Annotated[
         float | None, typer.Option(help="Values are rounded to multiples of this (default: 1).", rich_help_panel=QUERY)
+    ] = None,
+    bins: Annotated[
+        int | None, typer.Option(help="Quantiles of --value in so many bins (a power of two).", rich_help_panel=QUERY)
     ] = None,
     user: Annotated[
         str | None, typer.Option(help="Column with the user: protect users, not events.", rich_help_panel=PRIVACY)
@@ -166,6 +181,13 @@ def release(
     plot: Annotated[
         str | None, typer.Option(help="Chart of all releases: .png, .svg or .pdf.", rich_help_panel=OUTPUT)
     ] = None,
+    view: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Write this view beside the output, repeatable: per-tick, last-24, per-day, per-week, quantile-0.5.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON on standard output.", rich_help_panel=OUTPUT)
     ] = False,
@@ -180,6 +202,8 @@ def release(
     flags = {name: ctx.params[name.replace("-", "_")] for name in DECLARING}
     flags["key"] = flags["key"] or None  # an option that may be repeated and is not given is an empty list
     declaration, places, files = resolve(files or [], streams, stream, flags)
+    if time is not None and view:  # a declaration that the options write
+        declaration = replace(declaration, views=tuple(dict.fromkeys(view)))
     if show_declaration:
         typer.echo(declaration.to_toml(), nl=False)
         return
@@ -203,6 +227,7 @@ def release(
             state=state or places.state,
             rejects=rejects or places.rejects,
             plot=plot or places.plot,
+            views=tuple(view or ()),
             skip_bad=skip_bad,
             new_noise_stream=new_noise_stream,
             delimiter=delimiter or places.delimiter or ",",
@@ -302,12 +327,14 @@ def declared(flags: Flags) -> StreamDeclaration:
 
     return StreamDeclaration(
         name="release",
-        query=build_query(name, parameters, stored=True),  # a run that starts a stream checks its keys
+        query=build_query(name, parameters, stored=name != "rollup"),  # a run that starts a stream checks its keys
         budget=Budget(flags["epsilon"], flags["delta"], adjacency=flags["adjacency"] or "add-remove", **unit),
         schedule=Schedule.of(flags["every"], flags["start"], flags["tz"] or "UTC"),
         horizon=None if flags["horizon"] is None else parse_horizon(flags["horizon"]),
         factorization=flags["factorization"],
-        columns=Columns(flags["time"], _key_columns(flags["key"]), flags["value"], flags["user"]),
+        columns=Columns(
+            flags["time"], _key_columns(flags["key"]), flags["value"], flags["user"], _levels(flags["rollup"])
+        ),
         late=flags["late"] or "drop",
     )
 
@@ -316,25 +343,47 @@ def _query(flags: Flags) -> tuple[str, dict[str, Any]]:
     """The name and the parameters of the query."""
     from evercount.queries import check_is_query
 
-    name = flags["query"] or ("histogram" if flags["key"] else "sum" if flags["value"] else "count")
+    keyed = "rollup" if flags["rollup"] else "histogram" if flags["key"] else None
+    valued = "quantiles" if flags["bins"] is not None else "sum"
+    name = flags["query"] or keyed or (valued if flags["value"] else "count")
     check_is_query(name)
-    if (flags["key"] is None) != (flags["keys"] is None):
-        raise ParameterError("--key COLUMN and --keys FILE go together: the list of keys is public and declared")
-    if flags["unknown"] is not None and flags["key"] is None:
+    if flags["key"] is not None and flags["rollup"] is not None:
+        raise ParameterError("--key is one column of keys and --rollup several levels: give only one of them")
+    if (keyed is None) != (flags["keys"] is None):
+        raise ParameterError(
+            "--key COLUMN (or --rollup COLUMNS) and --keys FILE go together: the list of keys is public and declared"
+        )
+    if flags["unknown"] is not None and keyed is None:
         raise ParameterError("--unknown goes with --key and --keys")
-    ranged = {bound: flags[bound] for bound in ("lo", "hi", "grid") if flags[bound] is not None}
+    if (name == "rollup") != (flags["rollup"] is not None):
+        raise ParameterError("--query rollup goes with --rollup and --keys, and they go with no other query")
+    ranged = {bound: flags[bound] for bound in ("lo", "hi", "grid", "bins") if flags[bound] is not None}
     if (flags["value"] is not None) != ({"lo", "hi"} <= ranged.keys()) or (flags["value"] is None and ranged):
         raise ParameterError("--value COLUMN, --lo and --hi go together: the range of a value is public and declared")
     if (name == "histogram") != (flags["key"] is not None):
         raise ParameterError("--query histogram goes with --key and --keys, and they go with no other query")
-    if (name == "sum") != (flags["value"] is not None):
-        raise ParameterError("--query sum goes with --value, --lo and --hi, and they go with no other query")
+    if (name in ("sum", "quantiles")) != (flags["value"] is not None):
+        raise ParameterError(
+            "--query sum (or quantiles) goes with --value, --lo and --hi, and they go with no other query"
+        )
+    if name != "quantiles" and flags["bins"] is not None:
+        raise ParameterError("--bins goes with --query quantiles")
+    if name == "quantiles" and flags["grid"] is not None:
+        raise ParameterError("--grid goes with --query sum; quantiles have --bins")
     if name == "histogram":
         return name, {
             "keys": list(read_keys(flags["keys"], len(flags["key"]))),
             "unknown": flags["unknown"] or "refuse",
         }
+    if name == "rollup":
+        paths = list(csv.reader(read_keys(flags["keys"]), skipinitialspace=True))
+        return name, {"paths": paths, "unknown": flags["unknown"] or "refuse"}
     return name, ranged
+
+
+def _levels(text: str | None) -> tuple[str, ...]:
+    """The columns of --rollup."""
+    return () if text is None else tuple(column.strip() for column in text.split(","))
 
 
 def _key_columns(columns: list[str] | None) -> str | tuple[str, ...] | None:
@@ -399,6 +448,7 @@ def facts(job: Job, outcome: Outcome) -> dict[str, Any]:
         "rejects": job.rejects,
         "plot": job.plot,
         "kept": [str(path) for path in outcome.archived],
+        "views": [str(path) for path in outcome.views],
         "late": outcome.late,
         "epsilon": job.declaration.budget.epsilon,
         "delta": job.declaration.budget.delta,
@@ -433,6 +483,7 @@ def summary(job: Job, outcome: Outcome) -> str:
     if outcome.drawn is not None and outcome.drawn[0] < outcome.drawn[1]:
         lines.append(f"The chart shows the first {outcome.drawn[0]} of {outcome.drawn[1]} cells.")
     lines += [f"Kept: {path}" for path in outcome.archived]
+    lines += [f"View: {path}" for path in outcome.views]
     lines.append(outcome.guarantee)
     if outcome.composed is not None:
         lines.append(outcome.composed)

@@ -18,24 +18,30 @@ class Columns:
         key: the key, for queries that count per key. Several columns together make one key, see `combined_key`.
         value: the number, for queries that add values up.
         user: whose event it is, where the budget protects users.
+        levels: one column for each level of a rollup, from the top.
 
     >>> Columns("when", key="region").used
     ('when', 'region')
     >>> Columns("when", key=("region", "sex")).used
     ('when', 'region', 'sex')
+    >>> Columns("when", levels=("state", "county")).used
+    ('when', 'state', 'county')
     """
 
     time: str
     key: str | tuple[str, ...] | None = None
     value: str | None = None
     user: str | None = None
+    levels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.key, tuple):
-            if len(self.key) < 2 or not all(isinstance(name, str) and name for name in self.key):
-                raise ParameterError(f"the columns of the key must be two or more names, got {self.key!r:.80}")
-            if len(set(self.key)) < len(self.key):
-                raise ParameterError(f"the columns of the key must be different, got {', '.join(self.key)}")
+        for what, names in (("key", self.key if isinstance(self.key, tuple) else ()), ("levels", self.levels)):
+            if type(names) is not tuple or not all(isinstance(name, str) and name for name in names):
+                raise ParameterError(f"{what} must be a list of columns, from the top level down, got {names!r:.80}")
+            if len(set(names)) < len(names):
+                raise ParameterError(f"{what} must be different columns, got {', '.join(names)}")
+        if isinstance(self.key, tuple) and len(self.key) < 2:
+            raise ParameterError(f"the columns of the key must be two or more names, got {self.key!r:.80}")
         named = {"time": self.time, "value": self.value, "user": self.user}
         if not isinstance(self.key, tuple):
             named["key"] = self.key
@@ -46,7 +52,7 @@ class Columns:
     @property
     def used(self) -> tuple[str, ...]:
         """The columns that a table must have."""
-        named = (self.time, *self.key_columns, self.value, self.user)
+        named = (self.time, *self.key_columns, *self.levels, self.value, self.user)
         return tuple(name for name in named if name is not None)
 
     @property
@@ -76,8 +82,10 @@ class Columns:
                 raise UnknownName("column", name, known)
         if "time" not in data:
             raise ParameterError("columns lacks time: name the column that holds the time of an event")
-        key = data.get("key")
-        return cls(**{**data, "key": tuple(key) if isinstance(key, list) else key})
+        key, levels = data.get("key"), data.get("levels", ())
+        if not isinstance(levels, list | tuple):
+            raise ParameterError(f'levels must be a list of columns such as ["state", "county"], got {levels!r:.80}')
+        return cls(**{**data, "key": tuple(key) if isinstance(key, list) else key, "levels": tuple(levels)})
 
     def to_dict(self) -> dict[str, str | list[str]]:
         """The columns that are named.
@@ -87,7 +95,8 @@ class Columns:
         """
         key = list(self.key) if isinstance(self.key, tuple) else self.key
         named = {"time": self.time, "key": key, "value": self.value, "user": self.user}
-        return {name: column for name, column in named.items() if column is not None}
+        found: dict[str, str | list[str]] = {name: column for name, column in named.items() if column is not None}
+        return {**found, "levels": list(self.levels)} if self.levels else found
 
 
 def combined_key(parts: Sequence[str]) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Generic
 
+import numpy as np
+
 from evercount._arrays import FloatArray
-from evercount.engine.state import StreamParameters, StreamState
+from evercount.engine.release import Releases
+from evercount.engine.state import Rows, StreamParameters, StreamState
 from evercount.engine.user_counting import guarantee_sentence
+from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.noise import NoiseOwner
 from evercount.privacy import Budget
@@ -77,6 +81,13 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     def std(self, ticks: Any) -> FloatArray:
         """Exact std of what is published at 1-based ticks, past or future, shape (ticks, outputs or 1)."""
         return self._parameters.errors.std(ticks)
+
+    def read_back(self, values: FloatArray, first_tick: int = 1) -> Releases:
+        """Numbers that this stream published before, shape (ticks, outputs), as releases with their errors."""
+        rows = np.asarray(values, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != self.query.outputs or not 1 <= first_tick <= self.tick - len(rows) + 1:
+            raise ParameterError(f"published numbers of released ticks have the shape (ticks, {self.query.outputs})")
+        return self._parameters.releases(first_tick, Rows(rows.copy(), None), self._state.counting)
 
     def __repr__(self) -> str:
         return (

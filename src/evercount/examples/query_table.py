@@ -86,6 +86,7 @@ def examples() -> list[Example]:
         Example("WindowOf(Histogram(50), 10)", queries.WindowOf(queries.Histogram(50), 10), keys),
         Example("Histogram(50)", queries.Histogram(50), keys),
         Example("TopK(50, k=5)", queries.TopK(50, k=5), keys, 4),
+        *_people(),
         Example('Substrings("abcd", 3)', queries.Substrings("abcd", 3), letters, 4 + 16),
         Example('Episodes("abcd", 2)', queries.Episodes("abcd", 2), letters, 4),
         Example("Cuts(60)", queries.Cuts(60), cut_events),
@@ -105,6 +106,24 @@ def examples() -> list[Example]:
             queries.PrefixQuery(count_squares, 1, {"add-remove": 1.0}),
             [rng.integers(0, 100, 400).tolist() for _ in range(TICKS)],
         ),
+    ]
+
+
+def _people() -> list[Example]:
+    """Trees, tables, values and users, from data of their own."""
+    rng = np.random.default_rng(2027)
+    places = [(f"state {state}", f"county {state}-{county}") for state in range(8) for county in range(25)]
+    visits = [[places[i] for i in rng.integers(0, len(places), 400)] for _ in range(TICKS)]
+    ages = ["0-19", "20-59", "60+"]
+    states = [f"state {state}" for state in range(8)]
+    pairs = [[(path[0], ages[i]) for path, i in zip(tick, rng.integers(0, 3, 400), strict=True)] for tick in visits]
+    waits = [np.minimum(rng.gamma(2.0, 12.0, 100), 127).tolist() for _ in range(TICKS)]
+    users = [[f"user {i}" for i in rng.zipf(1.2, 400) % 5000] for _ in range(TICKS)]
+    return [
+        Example("Rollup(200 counties in 8 states)", queries.Rollup(places), visits, 0),
+        Example("Marginals([8 states, 3 ages])", queries.Marginals([states, ages]), pairs, 1),
+        Example("Quantiles(0, 128, bins=64)", queries.Quantiles(0, 128, bins=64), waits, 11),
+        Example("DistinctUsers()", queries.DistinctUsers(), users),
     ]
 
 

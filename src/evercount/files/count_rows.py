@@ -253,7 +253,7 @@ def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration) -> N
 
 
 def _keyed(declaration: StreamDeclaration) -> bool:
-    return "key" in (declaration.query.event_columns or ())
+    return not {"key", "levels"}.isdisjoint(declaration.query.event_columns or ())
 
 
 def _valued(declaration: StreamDeclaration) -> bool:
@@ -291,22 +291,23 @@ def _rows(files: tuple[Source, ...], declaration: StreamDeclaration, number: boo
 def row_fields(source: Source, columns: Columns, number: bool) -> str:
     """SQL: the columns t, k, v and who, all rows in the order of the file."""
     keys = columns.key_columns
+    several, joined = (columns.levels, _path) if columns.levels else (keys if len(keys) > 1 else (), _combined)
     names = {"t": columns.time, "k": keys[0] if keys else None, "v": columns.value, "who": columns.user}
     if source.kind != "jsonl":
         parts = [f"{source.column(name)} AS {short}" if name else f"NULL AS {short}" for short, name in names.items()]
-        if len(keys) > 1:
-            parts[1] = f"{_combined([source.column(name) for name in keys])} AS k"
+        if several:
+            parts[1] = f"{joined([source.column(name) for name in several])} AS k"
         if columns.user and source.kind == "parquet":
             parts[3] = f"{source.column(columns.user)}::VARCHAR AS who"
         chosen = ["row_number() OVER () AS n"] * number + ["*"] * (source.kind == "csv") + parts
         return f"SELECT {', '.join(chosen)} FROM {source.scan()}"
     used = {short: name for short, name in names.items() if name}
-    used |= {f"k{number}": name for number, name in enumerate(keys)} if len(keys) > 1 else {}
+    used |= {f"k{place}": name for place, name in enumerate(several)}
     paths = ", ".join(_pointer(name) for name in used.values())
     parts = [f"f[{list(used).index(short) + 1}] AS {short}" if short in used else f"NULL AS {short}" for short in names]
-    if len(keys) > 1:
+    if several:
         first = list(used).index("k0") + 1
-        parts[1] = f"{_combined([f'f[{first + number}]' for number in range(len(keys))])} AS k"
+        parts[1] = f"{joined([f'f[{first + place}]' for place in range(len(several))])} AS k"
     if columns.value:  # a text that looks like a number is not one, and neither is true
         kind = f"json_type({LINE}, {_pointer(columns.value)})"
         parts[2] = f"CASE WHEN {kind} IN ('UBIGINT', 'BIGINT', 'DOUBLE') THEN {parts[2][:-5]} END AS v"
@@ -331,6 +332,11 @@ def _combined(columns: list[str]) -> str:
 def _pointer(name: str) -> str:
     """SQL: the JSON pointer (RFC 6901) of a field. In a JSONPath, * would be every field, and ü none."""
     return "'/" + name.replace("~", "~0").replace("/", "~1").replace("'", "''") + "'"
+
+
+def _path(columns: list[str]) -> str:
+    """SQL: the text of `queries.rollup.path_key`; NULL where a name is."""
+    return " || ".join(f"strlen({column}::VARCHAR) || ':' || {column}::VARCHAR" for column in columns)
 
 
 def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
@@ -384,6 +390,10 @@ def _epoch(column: str) -> str:
 
 
 def _cell(declaration: StreamDeclaration) -> str:
+    if declaration.query.row_bins is not None:  # the arithmetic of Quantiles.leaves_of, in the same doubles
+        low, width, bins = declaration.query.row_bins
+        place = f"floor((TRY_CAST(v AS DOUBLE) - CAST({low!r} AS DOUBLE)) / CAST({width!r} AS DOUBLE))"
+        return f"TRY_CAST(least(greatest({place}, 0), {bins - 1}) AS INTEGER)"
     if not _keyed(declaration):
         return "0"
     keys, others = declaration.query.row_keys

@@ -16,6 +16,7 @@ from typing import IO
 from evercount._safe_files import refuse_link
 from evercount._validate import stated
 from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.view_names import check_views
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
@@ -27,6 +28,7 @@ from evercount.files.draw_releases import CHARTS, draw_releases
 from evercount.files.run_state import Places, Spent, State, archive, commit, discard, locked, read_state
 from evercount.files.sink import output_kind, parquet_modules, write_releases
 from evercount.files.source import Prefix, SeenRows, Source, freeze, open_source
+from evercount.files.write_views import view_path, write_views
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.privacy.composition import spent_together
@@ -64,6 +66,8 @@ class Job:
     state: str | None = None
     rejects: str | None = None
     plot: str | None = None
+    views: tuple[str, ...] = ()
+    """Views beside those of the declaration."""
     skip_bad: bool = False
     new_noise_stream: bool = False
     delimiter: str = ","
@@ -104,6 +108,8 @@ class Outcome:
     """The rule for rows of ticks that are released."""
     drawn: tuple[int, int] | None = None
     """How many cells the chart shows, and of how many."""
+    views: tuple[Path, ...] = ()
+    """The files of the views that were written."""
 
     @property
     def released(self) -> int:
@@ -188,9 +194,12 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
                 commit(places, after)
             except OSError as error:
                 raise StoreError(f"the run could not be published: {error.strerror or error}") from error
-        drawn = None
-        if job.plot is not None and not job.check and places.output is not None and places.output.exists():
-            drawn = draw_releases(places.output, Path(job.plot), stream, declaration, scratch, job.level)
+        drawn, views = None, []
+        if not job.check and places.output is not None and places.output.exists():
+            if job.plot is not None:
+                drawn = draw_releases(places.output, Path(job.plot), stream, declaration, scratch, job.level)
+            if names := wanted_views(job):
+                views = write_views(places.output, stream, declaration, names, job.level)
         return Outcome(
             first,
             stop - 1,
@@ -206,7 +215,15 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
             before is not None,
             declaration.late,
             drawn,
+            tuple(views),
         )
+
+
+def wanted_views(job: Job) -> tuple[str, ...]:
+    """The declared views and those of the run, checked."""
+    declaration = job.declaration
+    names = (*declaration.views, *job.views)
+    return check_views(names, declaration.query, declaration.schedule, declaration.postprocess)
 
 
 def output_facts(job: Job) -> dict[str, object]:
@@ -374,6 +391,8 @@ def _check_paths(job: Job, places: Places) -> None:
     written = {"--out": places.output, "--state": places.state, "--rejects": job.rejects, "--plot": job.plot}
     named = [("the input", name) for name in job.files if name != "-"]
     seen: dict[Path, str] = {}
+    if places.output is not None:
+        written |= {f"the view {name}": view_path(places.output, name) for name in wanted_views(job)}
     for what, name in (*named, *written.items()):
         if name is None:
             continue
@@ -393,6 +412,8 @@ def _check_extras(job: Job) -> None:
     """Refuse before the run what would fail after it: a missing library, a chart without a file to read."""
     if output_kind(job.out) == "parquet":
         parquet_modules()
+    if wanted_views(job) and job.out == "-":
+        raise ParameterError("views need --out FILE: they are read back from all ticks of the output")
     if job.plot is not None:
         from evercount.plotting import new_axes
 

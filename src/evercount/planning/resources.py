@@ -20,9 +20,9 @@ from evercount.queries import Count, Histogram, Query
 
 MEASURED_CELLS = 20_000
 MEASURED_TICKS = 32
-MEMORY_OF_THE_PROGRAM = 250_000_000
+MEMORY_OF_THE_PROGRAM = 160_000_000
 """Bytes that `release` takes for a small file and few cells: Python, numpy, DuckDB. Large files take up to 600 MB."""
-MEMORY_PER_CELL = 1_000
+MEMORY_PER_CELL = 960
 """Bytes per cell besides the noise: its key in every form, a released row, its text."""
 
 
@@ -58,9 +58,9 @@ def release_memory(cells: int, state_bytes: int) -> int:
     """Resident bytes of `evercount release` for so many cells, whose noise keeps `state_bytes` per cell.
 
     >>> release_memory(10**6, 88)
-    1426000000
+    1208000000
     """
-    return MEMORY_OF_THE_PROGRAM + cells * (MEMORY_PER_CELL + 2 * state_bytes)
+    return MEMORY_OF_THE_PROGRAM + cells * (MEMORY_PER_CELL + state_bytes)
 
 
 def measure_resources(query: Query, budget: Budget, horizon: int | None) -> Resources:

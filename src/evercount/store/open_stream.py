@@ -16,7 +16,7 @@ from evercount.errors import EventRefused, HorizonReached, InputError, StreamSto
 from evercount.noise import Secret
 from evercount.queries.counts import Count
 from evercount.store.open_encoder import ENCODER_FAULTS, OF_REQUEST, UNREADABLE, OpenEncoder
-from evercount.store.saturation import Totals, check_request, cut_total, pack_totals
+from evercount.store.saturation import Totals, add_exactly, check_request, cut_total, pack_totals
 from evercount.store.sealing import Sealer
 
 
@@ -71,8 +71,15 @@ class LiveStream:
     """How many groups of open events are stored for the open tick."""
     ahead: Future[Any] | None = None
     """Noise of the next ticks that is being drawn already."""
+    counted: bool = False
+    """Whether the store may hold totals of open ticks that were counted elsewhere."""
     stopped: str | None = None
     """Why the stream cannot go on, when it cannot."""
+    closed: int = field(init=False)
+    """How many ticks are released, which is: committed. `stream` itself is ahead of it while a commit is under way."""
+
+    def __post_init__(self) -> None:
+        self.closed = self.stream.tick
 
     @property
     def name(self) -> str:
@@ -80,14 +87,9 @@ class LiveStream:
         return self.declaration.name
 
     @property
-    def closed(self) -> int:
-        """How many ticks are released."""
-        return self.stream.tick
-
-    @property
     def open_tick(self) -> int:
         """The tick that takes events now."""
-        return self.stream.tick + 1
+        return self.closed + 1
 
     @property
     def finished(self) -> bool:
@@ -149,9 +151,10 @@ class LiveStream:
         """The sum per cell of events of a query without memory."""
         return encode_events(self.declaration, payloads)
 
-    def closing_totals(self) -> IntArray:
-        """What the open tick releases of its sums."""
-        return cut_total(self.declaration.query, self.totals)
+    def closing_totals(self, counted: Totals | None = None, *, first: bool = True) -> IntArray:
+        """What a tick releases: of the sums of the open tick, if it is the first, and of those counted elsewhere."""
+        totals = self.totals if first else np.zeros_like(self.totals)
+        return cut_total(self.declaration.query, totals if counted is None else add_exactly(totals, counted))
 
     def offer(self, events: list[Any], places: list[int], pending: list[Any]) -> None:
         """Refuse events that the encoder would refuse at the end of the tick, numbered as in their request.
