@@ -477,6 +477,8 @@ def test_the_documented_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
         if kind == "python":
             exec(block, {})
             continue
+        if kind == "toml":  # tests/files/test_many_files.py releases such a stream by its name
+            continue
         for line in block.strip().splitlines():
             program, command, *arguments = shlex.split(line)
             assert (program, command) == ("evercount", "release")

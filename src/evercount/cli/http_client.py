@@ -31,6 +31,12 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 def read_token(file: Path | None) -> str | None:
     """The token of a file or of the environment. It is no option: other users of the machine could read it.
 
+    Args:
+        file: the file, or None for the variable EVERCOUNT_TOKEN.
+
+    Returns:
+        The token, or None where there is none.
+
     Raises:
         ParameterError: the file cannot be read or is empty.
     """
@@ -49,7 +55,14 @@ def read_token(file: Path | None) -> str | None:
 
 @contextmanager
 def connected(url: str, token_file: Path | None) -> Iterator[httpx.Client]:
-    """A client of the service at `url`; what fails becomes a `ServiceRefused` with the way out.
+    """A client of a service; what fails becomes a `ServiceRefused` with the way out.
+
+    Args:
+        url: the address of the service.
+        token_file: see `read_token`.
+
+    Yields:
+        The client, which sends the token with every request.
 
     Raises:
         ServiceRefused: the service cannot be reached, or refuses a request that `answer_of` looks at.
@@ -79,7 +92,17 @@ def connected(url: str, token_file: Path | None) -> Iterator[httpx.Client]:
 
 
 def answer_of(response: httpx.Response) -> Any:
-    """The JSON of an answer, or ServiceRefused in the service's own words."""
+    """The JSON of an answer.
+
+    Args:
+        response: the answer.
+
+    Returns:
+        What it says.
+
+    Raises:
+        ServiceRefused: it is a refusal; the message is the service's own.
+    """
     if response.is_success:
         return response.json()
     response.read()

@@ -275,6 +275,15 @@ def resolve(
     """The declaration, the places of its files, and the event files that the command line names.
 
     A first argument that no file has for its name is the name of a stream: of --streams, or of streams.toml here.
+
+    Args:
+        files: the arguments.
+        streams: the file of --streams.
+        stream: the name of --stream.
+        flags: the options that declare a stream.
+
+    Raises:
+        ParameterError: there is no such stream, or an option is missing or contradicts another.
     """
     from evercount.declare.file_places import FilePlaces
 
@@ -292,7 +301,19 @@ def resolve(
 
 
 def chosen(path: Path, name: str | None, flags: Flags) -> tuple[StreamDeclaration, FilePlaces]:
-    """The stream of a TOML file and its places; options that declare a stream do not go with it."""
+    """The stream of a TOML file and its places.
+
+    Args:
+        path: the file.
+        name: the stream; None where the file has one only.
+        flags: the options of the command line; none that declares a stream goes with the file.
+
+    Returns:
+        The declaration, and where its files are.
+
+    Raises:
+        ParameterError: there is no such stream, or options contradict the file.
+    """
     from evercount.declare.declaration import read_streams
     from evercount.errors import UnknownName
 
@@ -310,7 +331,17 @@ def chosen(path: Path, name: str | None, flags: Flags) -> tuple[StreamDeclaratio
 
 
 def declared(flags: Flags) -> StreamDeclaration:
-    """The declaration that the options write, or ParameterError in the words of the options."""
+    """The declaration that the options write.
+
+    Args:
+        flags: the options by name.
+
+    Returns:
+        The declaration.
+
+    Raises:
+        ParameterError: in the words of the options.
+    """
     from evercount.declare.columns import Columns
     from evercount.declare.declaration import StreamDeclaration
     from evercount.declare.schedule import Schedule

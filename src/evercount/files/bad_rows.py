@@ -37,6 +37,9 @@ class Reject:
 
     `exact` is False where empty lines or line ends inside quotes make the number of the line uncertain. `file` is the
     name of its file where there are several.
+
+    >>> print(Reject(7, "no time", ",north"))
+    line 7: no time: ',north'
     """
 
     line: int

@@ -65,7 +65,17 @@ class CountedRows:
 
 
 def columns_of(declaration: StreamDeclaration) -> Columns:
-    """The columns of a declaration, which the doors that read tables need."""
+    """The columns of a declaration, which the doors that read tables need.
+
+    Args:
+        declaration: the stream.
+
+    Returns:
+        Its columns.
+
+    Raises:
+        ParameterError: it names none.
+    """
     if declaration.columns is None:
         raise ParameterError(
             f"the declaration of {declaration.name!r} names no columns: add [stream.columns] with time and, where the "
@@ -245,7 +255,12 @@ def _first_of_each_user(events: Any, users: Mapping[str, int], most: int) -> Any
 
 
 def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration) -> None:
-    """The public keys as a type: casting a text to it is the look-up of its cell."""
+    """Make the public keys a type of this connection: casting a text to it is the look-up of its cell.
+
+    Args:
+        connection: the connection.
+        declaration: the stream with its keys.
+    """
     if _keyed(declaration):
         keys, _ = declaration.query.row_keys
         connection.execute("CREATE TEMP TABLE cell_name AS SELECT unnest(?) AS name", [list(keys)])
@@ -266,6 +281,20 @@ def placed(
     """SQL: one row per row of the files with `place`: its tick if in first … stop−1, NULL if another, −reason if bad.
 
     Columns: place, cell, units, who, us. Of one file also n (the row's number) with `number`, and those of `extra`.
+
+    Args:
+        sources: the event files.
+        declaration: what is counted.
+        first: the first tick that is looked for.
+        stop: the tick after the last one.
+        number: whether rows are numbered.
+        extra: further columns of the scan.
+
+    Returns:
+        A SELECT statement.
+
+    Raises:
+        InputError: the column of the time has a type that holds no times.
     """
     files = listed(sources)
     schedule = declaration.schedule
@@ -432,7 +461,18 @@ def _reason(declaration: StreamDeclaration) -> str:
 
 
 def unreadable(connection: DuckDBPyConnection, sources: Sources) -> int:
-    """How many lines of the last scan could not be taken apart; refused if it is not certain what follows them."""
+    """The number of lines of the last scan that could not be taken apart.
+
+    Args:
+        connection: the connection that has scanned.
+        sources: what it has scanned.
+
+    Returns:
+        The number of lines.
+
+    Raises:
+        InputError: after such a line it is not certain where the next row begins.
+    """
     files = listed(sources)
     if all(source.kind == "parquet" for source in files):
         return 0

@@ -84,7 +84,23 @@ def draw_releases(
 
 
 def chart_title(declaration: StreamDeclaration, drawn: int, cells: int, level: float) -> str:
-    """What the chart shows, what it promises, and which cells are left out."""
+    """What the chart shows, what it promises, and which cells are left out.
+
+    Args:
+        declaration: the stream.
+        drawn: the number of cells in the chart.
+        cells: the number of cells of the stream.
+        level: the level of the bands.
+
+    Returns:
+        Two lines.
+
+    >>> flu = StreamDeclaration.from_dict({"name": "flu", "query": "count", "tick": "1h",
+    ...     "budget": {"epsilon": 1, "delta": 1e-9}})
+    >>> print(chart_title(flu, 1, 1, 0.95))
+    flu: count, ticks of 1h; ε = 1, δ = 1e-09 per event for all ticks together
+    band: 95% interval per number
+    """
     budget = declaration.budget
     name = f"{declaration.name}: " if declaration.name != "release" else ""
     promise = f"ε = {stated(budget.epsilon)}, δ = {stated(budget.delta)} per {budget.unit} for all ticks together"

@@ -227,7 +227,18 @@ def wanted_views(job: Job) -> tuple[str, ...]:
 
 
 def output_facts(job: Job) -> dict[str, object]:
-    """What all runs of one output share beside the declaration."""
+    """What all runs of one output share beside the declaration.
+
+    Args:
+        job: the run.
+
+    Returns:
+        The facts, as the state keeps them.
+
+    >>> from evercount import Budget, Count
+    >>> output_facts(Job("events.csv", StreamDeclaration("flu", Count(), Budget(1, 1e-9)), "flu.csv", now=0))
+    {'out format': 'csv', 'to stdout': False}
+    """
     return {"out format": output_kind(job.out), "to stdout": job.out == "-"}
 
 
@@ -272,14 +283,24 @@ def _closed(
 def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
     """What all noise streams over the same data promise together, by the rule of `spent_together`.
 
+    Args:
+        earlier: the promises of the noise streams before.
+        now: the promise of this one.
+
+    Returns:
+        A sentence.
+
+    Raises:
+        ParameterError: the promises are about different things.
+
     Guarantee. That of `spent_together`; the numbers are rounded up. Test:
     tests/files/test_release_run.py::test_composed_promise.
     """
-    whole = spent_together([(Budget.from_dict(one.budget), one.numeric_delta) for one in (*earlier, now)])
+    together = spent_together([(Budget.from_dict(one.budget), one.numeric_delta) for one in (*earlier, now)])
     return (
         f"Together with {len(earlier)} earlier noise stream{'s' * (len(earlier) > 1)} over the same data: "
-        f"epsilon={stated(whole.epsilon)}, delta={stated(whole.delta)} (adjacency {whole.adjacency}, unit "
-        f"{whole.unit})."
+        f"epsilon={stated(together.epsilon)}, delta={stated(together.delta)} (adjacency {together.adjacency}, unit "
+        f"{together.unit})."
     )
 
 

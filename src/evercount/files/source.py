@@ -101,7 +101,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Prefix:
-    """How much of an append-only file has been read: a length and a digest of those bytes."""
+    """How much of an append-only file has been read: a length and a digest of those bytes.
+
+    Args:
+        length: the number of bytes, decompressed.
+        digest: their BLAKE2b in hexadecimal.
+    """
 
     length: int
     digest: str
@@ -120,7 +125,17 @@ class SeenRows:
 
 
 def connect(scratch: Path) -> DuckDBPyConnection:
-    """DuckDB in memory, which downloads nothing and spills into `scratch` only."""
+    """DuckDB in memory, which downloads nothing and spills into `scratch` only.
+
+    Args:
+        scratch: a private folder.
+
+    Returns:
+        A connection, for which all times are in UTC.
+
+    Raises:
+        MissingExtra: DuckDB is not installed.
+    """
     try:
         import duckdb
     except ImportError as error:
@@ -206,6 +221,9 @@ def open_source(
         delimiter: what stands between the columns of a CSV.
         stdin: standard input, where it is not the program's own.
         number: the place of the file among several.
+
+    Returns:
+        The source.
 
     Raises:
         InputError: it cannot be read or has no readable header; the message says which.
