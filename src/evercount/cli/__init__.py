@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from evercount import __version__
 from evercount.cli.audit_command import audit
 from evercount.cli.bench_command import bench
+from evercount.cli.client_commands import push, streams, tail, tokens
 from evercount.cli.example_command import example
 from evercount.cli.plan_command import plan
 from evercount.cli.release_command import release
@@ -39,7 +40,6 @@ app = typer.Typer(
     cls=Commands,
     help="Running statistics of a sensitive event stream under one differential-privacy guarantee.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -64,6 +64,10 @@ app.command()(release)
 app.command()(serve)
 app.command()(spark)
 app.add_typer(store, name="store")
+app.command()(streams)
+app.command()(tail)
+app.command()(push)
+app.add_typer(tokens, name="tokens")
 app.command()(reproduce)
 app.add_typer(audit, name="audit")
 app.command()(bench)
@@ -73,7 +77,7 @@ app.command()(example)
 def main() -> None:
     """Entry point of the command."""
     try:
-        app()
+        app(prog_name="evercount")  # also as `python -m evercount`
     except KeyboardInterrupt:
         typer.echo("interrupted; nothing is half-written", err=True)
         sys.exit(130)
