@@ -2,8 +2,8 @@
 
     python examples/contacts.py [folder]
 
-Synthetic data: 800 people in 20 groups; contacts within groups are frequent, between groups rare, and a lockdown in week
-12 halves them. One *contact* (an edge) is protected.
+Synthetic data: 800 people in 20 groups; contacts within groups are frequent, between groups rare, and a lockdown in
+week 12 halves them. One *contact* (an edge) is protected.
 """
 
 from __future__ import annotations

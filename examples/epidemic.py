@@ -2,7 +2,8 @@
 
     python examples/epidemic.py [folder]
 
-Synthetic data (`evercount.examples.flu`). All numbers of the picture come from one stream: views cost no further privacy.
+Synthetic data (`evercount.examples.flu`). All numbers of the picture come from one stream:
+views cost no further privacy.
 """
 
 from __future__ import annotations

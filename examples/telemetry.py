@@ -2,7 +2,7 @@
 
     python examples/telemetry.py [folder]
 
-Synthetic data: 40 error codes that many users see, and 3,000 messages that one user each sees (a file name, an address).
+Synthetic data: 40 error codes that many users see, and 3,000 messages that one user each sees (a file name).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
     public = [label for label in last.labels if label not in ("total", "other")]
     lonely = [key for key in public if key.startswith("cannot")]
     print(
-        f"{len(public)} of {COMMON} common errors are public after {DAYS} days; of {LONELY:,} lonely messages {len(lonely)}"
+        f"after {DAYS} days {len(public)} of {COMMON} common errors are public, and {len(lonely)} of {LONELY:,} lonely ones"
     )
     total, other = last.values[0], last.values[1]
     print(f"all crashes {total:,.0f}, of them in no public key {other:,.0f} (truth {sum(map(len, days)):,})")

@@ -1,4 +1,4 @@
-"""Make the pictures of README and docs: `make pictures`. The dashboard is a screenshot of the demo in a real browser."""
+"""Make the pictures of README and docs: `make pictures`. The dashboard is the demo in a real browser."""
 
 from __future__ import annotations
 
