@@ -36,9 +36,7 @@ def main(folder: Path) -> None:
     last = stream.run(days)[-1]
     public = [label for label in last.labels if label not in ("total", "other")]
     lonely = [key for key in public if key.startswith("cannot")]
-    print(
-        f"after {DAYS} days {len(public)} of {COMMON} common errors are public, and {len(lonely)} of {LONELY:,} lonely ones"
-    )
+    print(f"{DAYS} days: {len(public)} of {COMMON} common errors are public, of {LONELY:,} lonely ones {len(lonely)}")
     total, other = last.values[0], last.values[1]
     print(f"all crashes {total:,.0f}, of them in no public key {other:,.0f} (truth {sum(map(len, days)):,})")
 
