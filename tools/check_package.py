@@ -49,11 +49,11 @@ def run(*command: object) -> subprocess.CompletedProcess[str]:
 
 def check(wheel: Path, python: str, extra: str, folder: Path) -> str:
     """`ok`, or the last line of what went wrong."""
-    environment = folder / f"{python}-{extra or 'plain'}"
+    environment = folder / f"{Path(python).parts[-3:][0]}-{extra or 'plain'}"
     name = f"evercount[{extra}] @ {wheel.as_uri()}" if extra else f"evercount @ {wheel.as_uri()}"
     binary = environment / "bin"
     steps: list[list[object]] = [
-        ["uv", "venv", "--quiet", "--python", python, environment],
+        ["uv", "venv", "--quiet", "--no-python-downloads", "--python", python, environment],
         ["uv", "pip", "install", "--quiet", "--python", binary / "python", name],
         [binary / "python", "-W", "error::SyntaxWarning", "-c", PROGRAM, *([MODULES[extra]] if extra else [])],
         [binary / "evercount", "plan", "--epsilon", "1", "--delta", "1e-6", "--horizon", "8"],
