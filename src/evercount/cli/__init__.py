@@ -20,7 +20,32 @@ from evercount.cli.reproduce_command import reproduce
 from evercount.cli.serve_command import serve
 from evercount.cli.spark_command import spark
 from evercount.cli.store_command import store
-from evercount.errors import EvercountError, StoreError
+from evercount.errors import EvercountError, MissingExtra, StoreError
+
+EXTRA_OF_PACKAGE = {
+    "duckdb": "files",
+    "pyarrow": "files",
+    "matplotlib": "plot",
+    "sqlalchemy": "service",
+    "fastapi": "service",
+    "uvicorn": "service",
+    "psycopg": "postgres",
+    "pyspark": "spark",
+    "pandas": "frames",
+    "polars": "frames",
+    "hypothesis": "audit",
+    "httpx": "audit",
+    "torch": "gpu",
+}
+"""Which extra installs a package that a command lacks."""
+
+
+def _missing_extra(missing: ModuleNotFoundError) -> MissingExtra:
+    """The answer to a package that is not installed; a module of our own that is missing is a defect."""
+    extra = EXTRA_OF_PACKAGE.get((missing.name or "").partition(".")[0])
+    if extra is None:
+        raise missing
+    return MissingExtra(f"this command ({missing.name})", extra)
 
 
 class Commands(TyperGroup):
@@ -30,6 +55,10 @@ class Commands(TyperGroup):
         """See click."""
         try:
             return super().invoke(ctx)
+        except ModuleNotFoundError as missing:
+            extra = _missing_extra(missing)
+            typer.echo(f"error: {extra}", err=True)
+            raise typer.Exit(extra.exit_code) from None
         except EvercountError as error:
             typer.echo(f"error: {error.for_operator() if isinstance(error, StoreError) else error}", err=True)
             raise typer.Exit(error.exit_code) from None

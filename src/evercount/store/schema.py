@@ -166,20 +166,6 @@ retired = Table(
 spending is then in `facts`, as the head file knew it."""
 
 
-retired = Table(
-    "retired",
-    later,
-    Column("name", String(64), primary_key=True),
-    Column("stream", Integer),
-    Column("moment", Double, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("successor", String(64)),
-    Column("facts", Text, nullable=False),
-)
-"""Streams that never release again. `stream` is NULL where a restored database does not have the stream at all: its
-spending is then in `facts`, as the head file knew it."""
-
-
 def first_tables(connection: Connection) -> None:
     """Every table of version 1."""
     names = set(inspect(connection).get_table_names())
