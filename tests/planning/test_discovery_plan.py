@@ -48,7 +48,7 @@ def test_the_command_prints_it() -> None:
     shown = CliRunner().invoke(app, arguments.split())
     assert shown.exit_code == 0, shown.output
     assert "threshold" in shown.output
-    assert "chance of count 200" in shown.output
+    assert "count 200" in shown.output
     data = json.loads(CliRunner().invoke(app, [*arguments.split(), "--json"]).output)
     assert data["discovery"]["ticks"][-1]["tick"] == 64
     assert len(data["discovery"]["ticks"][-1]["visible"]) == 2

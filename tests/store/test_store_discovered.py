@@ -116,7 +116,7 @@ def test_a_changed_name_of_a_key_is_noticed_and_exports_have_names(tmp_path: Pat
     with sqlite3.connect(place) as raw:
         raw.execute("update public_keys set label = 'z' where label = 'b'")
     store = Store(place)
-    assert store.verify(store.head) == ["keys: the release of tick 2 was changed after it was made"]
+    assert store.verify(store.head) == ["keys: the release of tick 2 was changed after it was stored"]
     store.close()
 
 

@@ -230,19 +230,21 @@ def _print_discovery(found: DiscoveryPlan) -> None:
 
     console = _console()
     table = Table(title=f"when a key becomes public ({found.factorization})", title_justify="left")
-    names = ["discovery tick", "threshold", *(f"count seen with {chance:.1%}" for chance in CHANCES)]
-    for name in (*names, *(f"chance of count {count}" for count in found.counts)):
+    names = ["at tick", "threshold", *(f"{chance * 100:g} % see" for chance in CHANCES)]
+    for name in (*names, *(f"count {count}" for count in found.counts)):
         table.add_column(name, justify="right", overflow="fold")
     for one in found.ticks:
         numbers = (one.tick, one.threshold, *one.needed)
         table.add_row(*(f"{number:,}" for number in numbers), *(f"{chance:.3g}" for chance in one.visible))
     console.print(table)
-    console.print(
+    _say(
+        "The columns '% see' have the count that a key needs to be public with this chance at that tick; the columns "
+        "'count' have the chance of a key with this count."
+    )
+    _say(
         f"A key is listed because of one unit alone with probability at most {found.delta_2:.3g} over all ticks; "
         f"{found.delta_1:.3g} of delta is left for the counts. Keys with fewer than {found.minimum} events are never "
-        "listed.",
-        highlight=False,
-        soft_wrap=True,
+        "listed."
     )
 
 
