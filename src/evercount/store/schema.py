@@ -152,7 +152,6 @@ counted_totals = table_per_stream(
     tables=later,
 )
 
-
 retired = Table(
     "retired",
     later,
