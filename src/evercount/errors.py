@@ -20,6 +20,7 @@
     │   └── Busy                         too many requests wait for the store
     ├── Problem                          an HTTP request is refused; carries the status of the answer
     ├── MessageRejected                  a message of a local-model client is malformed or out of range
+    ├── ServiceRefused                   a client's request: the service cannot be reached, or refuses it
     └── MissingExtra (ImportError)       an optional part is not installed; carries the install command
 
 Messages carry the offending value and the remedy. They never carry a raw count of the stream.
@@ -112,12 +113,15 @@ class HorizonReached(EvercountError):
 
     exit_code = 4
 
-    def __init__(self, horizon: int) -> None:
+    def __init__(self, horizon: int, remedy: str = "") -> None:
         self.horizon = horizon
+        remedy = remedy or (
+            "Start a new stream (its budget adds to the spent one) or, next time, use horizon=None for a stream "
+            "without end."
+        )
         super().__init__(
             f"the stream has released all {horizon} ticks of its horizon and refuses tick {horizon + 1}: the noise "
-            "is calibrated to that many. Start a new stream (its budget adds to the spent one) or, next time, use "
-            "horizon=None for a stream without end."
+            f"is calibrated to that many. {remedy}"
         )
 
 
@@ -209,6 +213,19 @@ class MessageRejected(EvercountError, ValueError):
     """A message of a local-model client is malformed or out of range; the aggregate is unchanged."""
 
     exit_code = 3
+
+
+class ServiceRefused(EvercountError):
+    """A request of a client: the service cannot be reached, or refuses it.
+
+    `status` is the HTTP status of the answer; None where there was no answer.
+    """
+
+    exit_code = 8
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        self.status = status
+        super().__init__(message)
 
 
 class MissingExtra(EvercountError, ImportError):

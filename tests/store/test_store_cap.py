@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from evercount.cli.store_command import store as commands
 from evercount.errors import BudgetExceeded, ParameterError
-from evercount.store import Cap, Store, StreamDeclaration, retire_stream
+from evercount.store import Cap, Store, StreamDeclaration, retire_stream, set_cap
 
 
 def declared(name: str, epsilon: float, delta: float = 1e-9, **budget: object) -> StreamDeclaration:
@@ -21,7 +21,7 @@ def test_the_stated_total_never_exceeds_the_cap(tmp_path: Path) -> None:
     """Also with pure streams between, and with retired ones: what is spent stays spent."""
     store = Store(tmp_path / "a.db")
     cap = Cap(1.5, 5e-9)
-    store.set_cap(cap)
+    set_cap(store.database, cap)
     refused = 0
     for number, (epsilon, delta) in enumerate([(0.5, 1e-9), (0.4, 0.0), (0.5, 1e-9), (0.5, 1e-9), (0.3, 1e-9)] * 2):
         name = f"s{number}"
@@ -41,7 +41,7 @@ def test_the_stated_total_never_exceeds_the_cap(tmp_path: Path) -> None:
 
 def test_units_that_cannot_be_added_up_have_the_cap_each(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.db")
-    store.set_cap(Cap(1.0, 1e-9))
+    set_cap(store.database, Cap(1.0, 1e-9))
     store.declare(declared("events", 1.0), 0.0)
     store.declare(declared("users", 1.0, unit="user", max_events=2), 0.0)
     with pytest.raises(BudgetExceeded, match="cap of this store"):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from evercount.cli.store_command import store as commands
 from evercount.errors import BudgetExceeded, Conflict, EvercountError, StoreError, StreamStopped
 from evercount.noise import Secret
-from evercount.store import Batch, Cap, Store, StreamDeclaration, retire_stream
+from evercount.store import Batch, Cap, Store, StreamDeclaration, retire_stream, set_cap
 from evercount.store.retire import SECRET_TABLES
 from serving import Postgres
 
@@ -191,7 +191,7 @@ def test_what_refuses_the_successor_changes_nothing(tmp_path: Path) -> None:
         retire_stream(store, "one", 0.0, successor="two")
     with pytest.raises(StoreError, match="no stream"):
         retire_stream(store, "none", 0.0)
-    store.set_cap(Cap(1.2, 1e-8))
+    set_cap(store.database, Cap(1.2, 1e-8))
     with pytest.raises(BudgetExceeded, match="cap"):
         retire_stream(store, "one", 0.0, successor="three")
     assert set(store.streams) == {"one", "two"}

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+from evercount.cli.http_client import LOOPBACK
 
 
 def serve(
@@ -49,6 +49,7 @@ def serve(
     At the first start an admin token is written into a file for its owner only, unless EVERCOUNT_ADMIN_TOKEN is set.
     Stops on Ctrl-C and SIGTERM.
     """
+    from evercount.declare.cautions import cautions
     from evercount.errors import MissingExtra, ParameterError
 
     try:
@@ -68,11 +69,15 @@ def serve(
     from evercount.store import Store, key_from_environment
 
     trusted_proxies = trusted_proxy or []
+    check_port(host, port)
     parse_proxies(trusted_proxies)  # a mistake is named before anything is opened
     largest_jump = None if demo else parse_clock_jump(clock_jump)
     log = log_to_stderr(log_format)
     say, warn = log.info, log.warning
     declared = read_declarations(streams) if streams else []
+    for declaration in declared:
+        for caution in cautions(declaration):
+            warn(f"{declaration.name}: {caution}")
     folder = None
     if demo:
         if db is None:
@@ -116,3 +121,30 @@ def serve(
         if folder is not None:
             folder.cleanup()
     say("stopped; everything that was accepted is kept." if not demo else "stopped.")
+
+
+def check_port(host: str, port: int) -> None:
+    """Refuse a port that another program listens on, before a store is opened.
+
+    Raises:
+        ParameterError: the address is taken, not this machine's, or needs more rights.
+    """
+    import errno
+    import socket
+
+    from evercount.errors import ParameterError
+
+    reasons = {
+        errno.EADDRINUSE: f"another program listens on port {port} (perhaps an earlier `evercount serve`): stop it, or "
+        "choose another port; --port 0 takes a free one",
+        errno.EACCES: f"port {port} needs more rights: choose one above 1023",
+        errno.EADDRNOTAVAIL: f"{host} is not an address of this machine",
+    }
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        reason = reasons.get(error.errno or 0, error.strerror or str(error))
+        raise ParameterError(f"{host}:{port} cannot be listened on: {reason}") from None

@@ -156,14 +156,14 @@ def cap(
     Without options it shows the cap. What is spent already stays spent.
     """
     from evercount.errors import ParameterError
-    from evercount.store import Cap, Reading, Store, key_from_environment
+    from evercount.store import Cap, Reading, Store, key_from_environment, set_cap
 
     if (epsilon is None) != (delta is None) or (remove and epsilon is not None):
         raise ParameterError("give both --epsilon and --delta, or --remove, or nothing to see the cap")
     if epsilon is not None or remove:
         opened = Store(db, key_from_environment(key_file), head)
         try:
-            opened.set_cap(None if epsilon is None or delta is None else Cap(epsilon, delta))
+            set_cap(opened.database, None if epsilon is None or delta is None else Cap(epsilon, delta))
         finally:
             opened.close()
     reading = Reading.open(db)

@@ -135,7 +135,9 @@ class Plan:
 
     Args:
         query: the query, as text.
-        epsilon, delta, adjacency: the budget.
+        epsilon: the budget.
+        delta: the budget.
+        adjacency: the budget.
         horizon: the number of ticks, or None.
         ticks: the number of ticks over which the mechanisms are compared.
         outputs: the number of published numbers per tick.

@@ -18,19 +18,19 @@ from evercount.store import Accepted, Batch, Conflict, LiveStream, Store
 
 log = logging.getLogger("evercount.service")
 
-GROUP = 256
+MOST_PER_COMMIT = 256
 """Batches that are committed together at most."""
-WAITING = 4096
+MOST_WAITING = 4096
 """Commands that may wait before new ones are refused."""
 LONGEST_WAIT = 3600.0
-PAUSE = 1.0
+RETRY_SECONDS = 1.0
 """Seconds before a failed store is tried again."""
 
 
 def loggable(error: Exception) -> str:
     """What a log may say of an error: its kind, and the text only where that speaks of the store itself.
 
-    The texts of refusals quote what they refuse: keys, edges, letters. They go to whoever sent it and nowhere else.
+    The texts of refusals quote what they refuse: keys, edges, letters. They go to the sender and nowhere else.
     Statements and their parameters are kept out of a StoreError (`store.database.explain`). Test:
     `tests/service/test_service_neighbours.py::test_logs_quote_no_event`.
     """
@@ -72,7 +72,7 @@ class Writer(threading.Thread):
         future: Future[Any] = Future()
         if self._stopping or not self.is_alive():
             future.set_exception(Busy("the service is stopping: send the request again when it is back"))
-        elif self._queue.qsize() >= WAITING:
+        elif self._queue.qsize() >= MOST_WAITING:
             future.set_exception(Busy("too many requests are waiting for the store: send fewer and larger batches"))
         else:
             self._queue.put((work, future))
@@ -113,10 +113,10 @@ class Writer(threading.Thread):
                 self.close_due()
                 continue
             work = [first]
-            while len(work) < GROUP and not self._queue.empty():
+            while len(work) < MOST_PER_COMMIT and not self._queue.empty():
                 work.append(self._queue.get())
             now = self.clock.now() if self._stopping else self.close_due()
-            # whoever went away before the work began is left out; from here on nobody can withdraw
+            # requests whose client went away are left out; from here on nobody can withdraw
             if not self._serve([item for item in work if item is None or item[1].set_running_or_notify_cancel()], now):
                 return
 
@@ -124,7 +124,7 @@ class Writer(threading.Thread):
         if self.failing:
             return max(self._retry_at - time.monotonic(), 0.05)
         if self.guard.holding:
-            return PAUSE
+            return RETRY_SECONDS
         moments = [moment for live in list(self.store.streams.values()) if (moment := live.next_end()) is not None]
         return min([self.clock.seconds_until(moment) for moment in moments] + [LONGEST_WAIT])
 
@@ -146,7 +146,7 @@ class Writer(threading.Thread):
         try:
             self._mend()
             future.set_result(work())
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller
             if not isinstance(error, EvercountError) or (
                 isinstance(error, StoreError) and not isinstance(error, Conflict)
             ):
@@ -249,4 +249,4 @@ class Writer(threading.Thread):
             log.error("the store fails: %s", error.for_operator() if isinstance(error, StoreError) else reason)
         self.failing = reason
         self._doubtful = True
-        self._retry_at = time.monotonic() + PAUSE
+        self._retry_at = time.monotonic() + RETRY_SECONDS

@@ -11,7 +11,6 @@ from fastapi.responses import FileResponse
 from starlette.types import Receive, Scope, Send
 
 from evercount._safe_files import new_private
-from evercount.declare.schedule import format_utc
 from evercount.files.sink import OutputKind, write_releases
 from evercount.store import EndedStream, LiveStream, Reading
 
@@ -45,7 +44,7 @@ def write_export(store: Reading, live: LiveStream | EndedStream, kind: Kind) -> 
         tables = store.release_tables(live.id, live.declaration, live.closed)
         guarantee = live.guarantee if isinstance(live, EndedStream) else live.stream.guarantee
         form: OutputKind = "jsonl" if kind == "json" else kind
-        write_releases(form, None, file, tables, format_utc, guarantee)
+        write_releases(form, None, file, tables, live.declaration.schedule, guarantee)
         return _as_array(file) if kind == "json" else file
     except BaseException:
         file.unlink(missing_ok=True)

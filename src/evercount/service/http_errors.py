@@ -41,7 +41,7 @@ REMEDIES: tuple[tuple[type[Exception], int, str], ...] = (
     (HorizonReached, 409, "Declare a new stream; its budget adds to the spent one."),
     (BudgetExceeded, 409, "Declare it with a smaller budget; the operator may raise the cap of the store."),
     (AlreadyReleased, 409, "Read the release; a closed tick does not change."),
-    (InputError, 422, "Correct the events and send the whole batch again; nothing of it was counted."),
+    (InputError, 422, "Correct the events and send all of the batch again; nothing of it was counted."),
     (ParameterError, 422, "Correct the request; nothing was changed."),
     (MissingExtra, 501, "Install the optional part on the server."),
     (EvercountError, 422, "Correct the request."),
@@ -96,7 +96,7 @@ def describe(error: Exception) -> Json:
             message = "the store cannot be used at the moment" if kind is StoreError else str(error)
             return answer(status, type(error).__name__, message, remedy, retry)
     frames = "".join(traceback.format_tb(error.__traceback__))
-    log.error("unexpected %s\n%s", type(error).__name__, frames)  # its text could hold data, so it is left away
+    log.error("unexpected %s\n%s", type(error).__name__, frames)  # its text could hold data, so it is omitted
     return answer(
         500, "InternalError", "the service failed unexpectedly", "Try again; the operator finds the place in the log."
     )
@@ -113,14 +113,14 @@ async def _of_http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kinds = {404: "NotFound", 405: "MethodNotAllowed"}
     status = error.status_code
-    made = answer(
+    response = answer(
         status,
         kinds.get(status, "HttpError"),
         str(error.detail),
         remedy_of(status),
     )
-    made.headers.update(error.headers or {})
-    return made
+    response.headers.update(error.headers or {})
+    return response
 
 
 async def _of_anything(_: Request, error: Exception) -> Response:

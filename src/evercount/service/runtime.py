@@ -56,7 +56,7 @@ class Service:
         self.access = Access(store, admin)
         self.buckets = Buckets(self.limits.rate, self.limits.burst)
         self.writer = Writer(store, self.clock, self.hub.publish, clock_jump)
-        # threads of their own: whoever asks for many plans or pages keeps nobody from sending events
+        # threads of their own: many requests for plans or pages keep nobody from sending events
         self._readers = ThreadPoolExecutor(READERS, "evercount-read")
         self._planners = ThreadPoolExecutor(PLANNERS, "evercount-plan")
         self._encoders = ThreadPoolExecutor(ENCODERS, "evercount-encode")
@@ -262,9 +262,9 @@ def all_plans(budget: Budget, horizon: int | None, query: Query | None = None) -
     """The errors of all mechanisms for a budget and a horizon, from `evercount.planning.compare`."""
     from evercount.planning.compare import plan
 
-    made = finite(plan(budget, horizon, query).to_dict())
-    assert isinstance(made, dict)
-    return made
+    plans = finite(plan(budget, horizon, query).to_dict())
+    assert isinstance(plans, dict)
+    return plans
 
 
 def finite(data: Any) -> Any:

@@ -19,7 +19,7 @@ RECENT = 64
 """Releases of each stream that are kept ready for listeners."""
 CHARACTERS_AT_ONCE = 1 << 16
 """Of events that are sent in one piece: each piece is a system call and a turn of the loop."""
-HEARTBEAT = 15.0
+HEARTBEAT_SECONDS = 15.0
 HEAD_ONLY = "evercount.head"
 """In the scope of a HEAD request, which is answered as GET without its body."""
 
@@ -110,7 +110,7 @@ class Hub:
         after: int,
         read: Read,
         allowed: Callable[[], bool] = lambda: True,
-        heartbeat: float = HEARTBEAT,
+        heartbeat: float = HEARTBEAT_SECONDS,
     ) -> AsyncIterator[str]:
         """Every release after a tick, as server-sent events with heartbeats between, for as long as it is allowed."""
         topic = self.topic(name)

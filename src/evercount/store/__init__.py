@@ -16,7 +16,7 @@ from evercount.store.open_stream import Accepted, Batch, LiveStream
 from evercount.store.reader import Reading
 from evercount.store.retire import retire_stream
 from evercount.store.sealing import key_from_environment
-from evercount.store.spending import Cap
+from evercount.store.spending import Cap, set_cap
 from evercount.store.writer import Store
 
 __all__ = [
@@ -33,4 +33,5 @@ __all__ = [
     "TooEarly",
     "key_from_environment",
     "retire_stream",
+    "set_cap",
 ]

@@ -52,19 +52,19 @@ class Group:
         if batch.key is None:
             return None
         key, digest = keyed(live, batch)
-        found = self.keys.get((live.id, key))
-        if found is None:
+        earlier = self.keys.get((live.id, key))
+        if earlier is None:
             table = schema.batches
             # keys that were stored before they were told apart by their sender
             shared = keyed(live, replace(batch, sender=b""))[0]
             where = (table.c.stream == live.id) & table.c.key.in_({key, shared})
             row = self.connection.execute(select(table.c.digest, table.c.tick).where(where)).first()
-            found = (bytes(row.digest), row.tick) if row else None
-        if found is None:
+            earlier = (bytes(row.digest), row.tick) if row else None
+        if earlier is None:
             return None
-        if found[0] != digest:
+        if earlier[0] != digest:
             raise Conflict("this Idempotency-Key was used for another batch: take a new key for new events")
-        return Accepted(batch.size, found[1])
+        return Accepted(batch.size, earlier[1])
 
     def _count(self, live: LiveStream, batch: Batch) -> None:
         places = list(range(batch.size))

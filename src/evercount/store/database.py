@@ -224,7 +224,7 @@ class Database:
     def reading(self) -> Iterator[Connection]:
         """One read-only transaction: all statements in the block see the same committed moment.
 
-        **Guarantee.** SQLite (WAL) and PostgreSQL (REPEATABLE READ, READ ONLY) give one snapshot to the whole block.
+        **Guarantee.** SQLite (WAL) and PostgreSQL (REPEATABLE READ, READ ONLY) give one snapshot to all of the block.
         There is one writer, so a snapshot is the state after one of its commits; nothing stricter is needed. Test:
         `tests/store/test_store_views.py`.
         """
@@ -240,8 +240,8 @@ class Database:
             parts = (self.file, self.file.with_name(self.file.name + "-wal"))
             return sum(part.stat().st_size for part in parts if part.exists())
         with self.reading() as connection:
-            found = connection.execute(text("select pg_database_size(current_database())")).scalar()
-        return None if found is None else int(found)
+            size = connection.execute(text("select pg_database_size(current_database())")).scalar()
+        return None if size is None else int(size)
 
     def checkpoint(self) -> None:
         """Move SQLite's log into its file and empty it, so that deleted rows leave no copy there; PostgreSQL: nothing.

@@ -160,7 +160,7 @@ class LiveStream:
         """Refuse events that the encoder would refuse at the end of the tick, numbered as in their request.
 
         `pending` are events of the same transaction that were taken already. Accepted events are remembered by
-        `encoder`; whoever cannot commit them forgets it (`encoder = None`).
+        `encoder`; a caller that cannot commit them forgets it (`encoder = None`).
         """
         if self.encoder is None:
             self.encoder = OpenEncoder(self.declaration.query, self.stream._state.encoder, [*self.events, *pending])

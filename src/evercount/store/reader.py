@@ -25,7 +25,7 @@ from evercount.store.rollback_guard import Head, HeadFile, Quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import describe_ledger, read_cap, read_spendings, retired_rows
 
-PAGE = 200
+TICKS_PER_PAGE = 200
 PROBE = b"evercount store"
 NUMBERS_PER_TABLE = 50_000
 """Cells times ticks that are read at a time when all releases are read."""
@@ -54,7 +54,7 @@ class Reading:
             raise StoreError("the store is encrypted: give its key by EVERCOUNT_KEY_FILE or EVERCOUNT_KEY")
         if sealer.encrypted and not encrypted:
             raise StoreError(
-                "a key is given, but the store was made without encryption: leave the key away, "
+                "a key is given, but the store was created without encryption: omit the key, "
                 "or start a new store with it"
             )
         if sealer.open(bytes.fromhex(stored), "probe", 0) != PROBE:
@@ -77,7 +77,7 @@ class Reading:
         stream: int,
         declaration: StreamDeclaration,
         after: int = 0,
-        limit: int = PAGE,
+        limit: int = TICKS_PER_PAGE,
         until: int | None = None,
         cells: range | None = None,
     ) -> list[dict[str, Any]]:
@@ -260,7 +260,7 @@ class Reading:
     ) -> Iterator[str]:
         name, previous = row["name"], genesis(row["declaration"], row["start"])
         if previous != bytes(row["genesis"]):
-            yield f"{name}: the declaration was changed after it was made"
+            yield f"{name}: the declaration was changed after it was stored"
         tick = 0
         for release in self._all_releases(connection, row, declaration):
             tick += 1
@@ -270,7 +270,7 @@ class Reading:
                 yield f"{name}: the releases around tick {tick} are not complete"
                 return
             if previous.hex() != release["hash"]:
-                yield f"{name}: the release of tick {tick} was changed after it was made"
+                yield f"{name}: the release of tick {tick} was changed after it was stored"
                 return
         if retired:
             if _secrets_left(connection, row["id"]):
@@ -345,10 +345,10 @@ def _tables(
 
 def _stream_row(connection: Connection, name: str) -> Any:
     """The stored row of a stream."""
-    found = connection.execute(select(schema.streams).where(schema.streams.c.name == name)).mappings().first()
-    if found is None:
+    row = connection.execute(select(schema.streams).where(schema.streams.c.name == name)).mappings().first()
+    if row is None:
         raise StoreError(f"the store has no stream {name!r}")
-    return found
+    return row
 
 
 def declared(row: Any) -> StreamDeclaration:
@@ -377,18 +377,18 @@ def spent_of_streams(connection: Connection) -> dict[str, dict[str, Any]]:
 
 
 def read_identity(connection: Connection) -> str:
-    """The random name that the store got when it was made."""
-    found = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "identity")).scalar()
-    if found is None:
+    """The random name that the store got when it was created."""
+    identity = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "identity")).scalar()
+    if identity is None:
         raise StoreError("this database is not an evercount store")
-    return str(found)
+    return str(identity)
 
 
 def _verify_spending(connection: Connection, row: Any, declaration: StreamDeclaration) -> Iterator[str]:
     """Every stream must stand in the ledger with the budget of its declaration, which the chain covers."""
     table = schema.ledger
-    found = connection.execute(select(table).where(table.c.stream == row["id"])).mappings().first()
-    if found is None:
+    entry = connection.execute(select(table).where(table.c.stream == row["id"])).mappings().first()
+    if entry is None:
         yield f"{row['name']}: the ledger lacks this stream"
-    elif json.loads(found["budget"]) != declaration.budget.to_dict():
+    elif json.loads(entry["budget"]) != declaration.budget.to_dict():
         yield f"{row['name']}: the ledger states another budget than the declaration"

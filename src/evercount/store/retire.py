@@ -18,6 +18,7 @@ from evercount.declare.schedule import instant_of
 from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.store import schema
 from evercount.store.ended_stream import EndedStream
+from evercount.store.spending import Spending, refuse_beyond_cap
 from evercount.text_rules import check_public_text, stored_texts
 
 if TYPE_CHECKING:
@@ -29,10 +30,12 @@ SECRET_TABLES = (
     schema.states,
     schema.accumulators,
     schema.open_events,
+    schema.counted_totals,
     schema.users,
     schema.batches,
 )
-"""All that could release another number or tell a raw one. `noise_identities`, `ledger` and the history stay."""
+"""All that could release another number or tell a raw one. `noise_identities`, `ledger` and the history stay; so does
+`counted_batches`: keyed digests that keep the checkpoint of a retired stream from feeding another one."""
 LONGEST_REASON = 500
 EXPLANATION = """\
 Retiring {name!r} cannot be undone:
@@ -43,7 +46,7 @@ Retiring {name!r} cannot be undone:
 SUCCESSOR_EXPLANATION = """\
 Then {successor!r} is declared in the same way, with a new secret, from tick 1 on:
   - Its counts start at zero; readers add the last release of {name!r} if they want the sum.
-  - Its budget is added: whoever is counted in both is protected by the total that the ledger states."""
+  - Its budget is added: everyone who is counted in both is protected by the total that the ledger states."""
 
 
 def retire_stream(
@@ -116,7 +119,10 @@ def _check_successor(store: Store, ended: EndedStream | None, following: StreamD
             return  # it was declared before an interruption
     if following.name in store.streams or store.name_is_spent(following.name):
         raise Conflict(f"there is a stream {following.name!r} already: choose another name for the successor")
-    store.check_budget(following)
+    stream = following.build(store.noise)
+    line = Spending(following.name, following.budget, 0.0, stream.numeric_delta, following.public)
+    stream.close()
+    refuse_beyond_cap(store.database, line)
 
 
 def _retire(store: Store, known: LiveStream | EndedStream, reason: str) -> EndedStream:

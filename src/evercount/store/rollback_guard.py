@@ -135,7 +135,7 @@ class HeadFile:
         Raises:
             StoreError: there is no head although something was released, or it is the head of another store.
 
-        **Guarantee.** If some release of a stream was made and its head was written, a database without that release
+        **Guarantee.** If a release of a stream was committed and its head was written, a database without that release
         puts the stream into quarantine. So does a database that does not know that the stream was retired.
         Assumption: the head file is not put back together with the old database. Tests:
         `tests/store/test_store_rollback.py::test_an_old_backup_is_quarantined`,

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection, inspect, select
+from sqlalchemy import Connection, delete, insert, inspect, select
 
 from evercount.errors import BudgetExceeded, ParameterError
 from evercount.privacy import Budget
 from evercount.privacy.composition import spent_together
 from evercount.store import schema
+from evercount.store.database import Database
 
 CAP = "budget_cap"
 """The key of the cap among the store's own facts."""
@@ -64,7 +65,7 @@ class Cap:
 
 
 def retired_rows(connection: Connection) -> dict[str, Mapping[str, Any]]:
-    """The rows of retired streams by name; none in a store that an earlier version made and nobody opened since."""
+    """The rows of retired streams by name; none in a store that an earlier version wrote and nobody opened since."""
     if not inspect(connection).has_table(schema.retired.name):
         return {}
     return {row["name"]: dict(row) for row in connection.execute(select(schema.retired)).mappings()}
@@ -152,3 +153,17 @@ def check_cap(cap: Cap | None, lines: Iterable[Spending], new: Spending) -> None
             f"delta {together.delta:.3g} together, and the cap of this store is epsilon {cap.epsilon:.6g}, delta "
             f"{cap.delta:.3g}. Declare it with a smaller budget, or raise the cap with `evercount store cap`"
         )
+
+
+def refuse_beyond_cap(database: Database, new: Spending) -> None:
+    """`check_cap` against what the database holds now."""
+    with database.reading() as connection:
+        check_cap(read_cap(connection), read_spendings(connection), new)
+
+
+def set_cap(database: Database, cap: Cap | None) -> None:
+    """Set or remove the cap on what streams about the same unit spend together. What is spent stays spent."""
+    with database.transaction() as connection:
+        connection.execute(delete(schema.meta).where(schema.meta.c.key == CAP))
+        if cap is not None:
+            connection.execute(insert(schema.meta).values(key=CAP, value=json.dumps(asdict(cap))))

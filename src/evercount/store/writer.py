@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from evercount.errors import (
     ParameterError,
     SnapshotError,
     StoreError,
+    StreamStopped,
     TooLarge,
 )
 from evercount.noise import Secret, random_bytes
@@ -43,7 +44,7 @@ from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import HeadFile, default_path
 from evercount.store.saturation import unpack_totals
 from evercount.store.sealing import Sealer
-from evercount.store.spending import CAP, Cap, Spending, check_cap, read_cap, read_spendings, retired_rows
+from evercount.store.spending import Spending, refuse_beyond_cap, retired_rows
 
 REMEMBER_SECONDS = 30 * 86400.0
 """How long an idempotency key is remembered."""
@@ -149,20 +150,20 @@ class Store(Reading):
         self.database.close()
 
     def _identity(self, connection: Connection) -> str:
-        found = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "identity")).scalar()
-        if found is None:
-            found = random_bytes(16).hex()
-            connection.execute(insert(schema.meta).values(key="identity", value=found))
-        return str(found)
+        identity = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "identity")).scalar()
+        if identity is None:
+            identity = random_bytes(16).hex()
+            connection.execute(insert(schema.meta).values(key="identity", value=identity))
+        return str(identity)
 
     def _sealer(self, connection: Connection, key: bytes | None) -> Sealer:
         sealer = Sealer(key, self.identity)
-        found = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "probe")).scalar()
-        if found is None:
+        probe_text = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "probe")).scalar()
+        if probe_text is None:
             probe = sealer.seal(PROBE, "probe", 0).hex()
             connection.execute(insert(schema.meta).values(key="probe", value=probe))
         else:
-            self.check_probe(sealer, found)
+            self.check_probe(sealer, probe_text)
         return sealer
 
     def write_head(self) -> None:
@@ -213,7 +214,7 @@ class Store(Reading):
         mu = 0.0 if declaration.budget.pure else declaration.budget.mu  # a pure stream spends ε alone
         line = Spending(declaration.name, declaration.budget, mu, stream.numeric_delta, declaration.public)
         try:
-            self._check_cap(line)
+            refuse_beyond_cap(self.database, line)
         except BudgetExceeded:
             stream.close()
             raise
@@ -255,27 +256,6 @@ class Store(Reading):
         self._draw_ahead(live)
         return live
 
-    def _check_cap(self, line: Spending) -> None:
-        with self.database.reading() as connection:
-            check_cap(read_cap(connection), read_spendings(connection), line)
-
-    def check_budget(self, declaration: StreamDeclaration) -> None:
-        """Refuse a declaration whose budget would exceed the cap of the store; nothing is declared."""
-        stream = declaration.build(self.noise)
-        try:
-            self._check_cap(
-                Spending(declaration.name, declaration.budget, 0.0, stream.numeric_delta, declaration.public)
-            )
-        finally:
-            stream.close()
-
-    def set_cap(self, cap: Cap | None) -> None:
-        """Set or remove the cap on what streams about the same unit spend together. What is spent stays spent."""
-        with self.database.transaction() as connection:
-            connection.execute(delete(schema.meta).where(schema.meta.c.key == CAP))
-            if cap is not None:
-                connection.execute(insert(schema.meta).values(key=CAP, value=json.dumps(asdict(cap))))
-
     def _refuse_twin(self, stream: Stream, secret: Secret) -> None:
         """Refuse a stream that would have the noise of another one of this store. This store has one writer: us."""
         identity = bytes.fromhex(identify(stream, secret))
@@ -290,19 +270,21 @@ class Store(Reading):
             )
 
     def find(self, name: str) -> LiveStream:
-        """The stream of that name, or KeyError."""
+        """The stream of that name that can go on; StreamStopped if it is over, KeyError if there is none."""
+        if self.name_is_spent(name):
+            raise StreamStopped(f"stream {name!r} is over and takes no events")
         return self.streams[name]
 
     def _restore(self, connection: Connection, row: Any) -> LiveStream:
         number = row["id"]
 
         def one(table: Any) -> Any:
-            found = connection.execute(select(table).where(table.c.stream == number)).mappings().first()
-            if found is None:
+            stored = connection.execute(select(table).where(table.c.stream == number)).mappings().first()
+            if stored is None:
                 raise StoreError(
                     "the store is not in one piece: a stream's row is missing", f"{table.name} of {row['name']!r}"
                 )
-            return found
+            return stored
 
         declaration = declared(row)
         if json.loads(one(schema.ledger)["budget"]) != declaration.budget.to_dict():
@@ -361,7 +343,7 @@ class Store(Reading):
 
     def accept_totals(self, name: str, batch: CountedBatch) -> bool:
         """Commit totals that were counted elsewhere; False if this batch was committed before."""
-        live = self.streams[name]
+        live = self.find(name)
         with self.database.transaction() as connection:
             taken = take_batch(connection, live, self.sealer, batch)
         live.counted = True

@@ -187,8 +187,9 @@ def numeric_horizon(
     while numeric_delta(factorization, scale, cells, epsilon, ticks) > cap:
         if ticks == 1:
             raise ParameterError(
-                f"scale {scale} and {cells} cells are too much for 128-bit normals: even one tick costs more than "
-                f"{cap:.3g} in δ; use a coarser grid"
+                f"scale {scale:.6g}, epsilon={epsilon:g} and {cells} cells are too much for 128-bit normals: even one "
+                f"tick costs more than {cap:.3g} in δ; choose a smaller epsilon or fewer cells, or use a coarser grid "
+                "where the query has one"
             )
         ticks = 1 << (ticks - 1).bit_length() - 1
     return ticks

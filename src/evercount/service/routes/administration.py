@@ -31,8 +31,8 @@ def add_administration(app: FastAPI, service: Service) -> None:
     async def list_tokens(request: Request) -> Response:
         """The tokens, without the tokens themselves (admin)."""
         service.access.require(request)
-        found = await service.read(read_tokens, service.store)
-        return Json({"tokens": [{"id": t.id, "role": t.role, "label": t.label, "created": t.created} for t in found]})
+        tokens = await service.read(read_tokens, service.store)
+        return Json({"tokens": [{"id": t.id, "role": t.role, "label": t.label, "created": t.created} for t in tokens]})
 
     @app.post("/v1/tokens", tags=["administration"], status_code=201, openapi_extra=openapi.TOKEN)
     async def make_token(request: Request) -> Response:

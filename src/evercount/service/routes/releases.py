@@ -58,7 +58,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
         after: Annotated[int | None, Query(ge=0, le=LARGEST_TICK, description="start after this tick")] = None,
         last_event_id: Annotated[str | None, Header(max_length=20)] = None,
     ) -> Response:
-        """Releases as they are made: server-sent events. Without `after` or Last-Event-ID, new ones only."""
+        """New releases as server-sent events. Without `after` or Last-Event-ID, from now on."""
         live = visible(service, request, name)
         if last_event_id is not None:
             if not (last_event_id.isascii() and last_event_id.isdigit()):
@@ -88,12 +88,12 @@ def add_releases(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """The stream's own error over its ticks; with epsilon, delta or horizon also what others would give."""
         live = visible(service, request, name)
-        made = await service.compute(service.plan, live, points)
+        plans = await service.compute(service.plan, live, points)
         if epsilon is not None or delta is not None or horizon is not None:
             own = live.declaration
             budget = replace(own.budget, epsilon=epsilon or own.budget.epsilon, delta=delta or own.budget.delta)
-            made["plan"] = await service.compute(all_plans, budget, horizon or own.horizon, own.query)
-        return Json(made)
+            plans["plan"] = await service.compute(all_plans, budget, horizon or own.horizon, own.query)
+        return Json(plans)
 
     @app.get("/v1/plan", tags=["releases"])
     async def get_free_plan(
