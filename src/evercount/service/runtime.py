@@ -14,6 +14,7 @@ import numpy as np
 
 import evercount
 from evercount.declare.schedule import format_utc, instant_of
+from evercount.declare.view_names import offered_views
 from evercount.errors import Problem
 from evercount.privacy import Budget
 from evercount.queries import Query
@@ -140,6 +141,7 @@ class Service:
             "late": declaration.late,
             "public": declaration.public,
             "postprocess": list(declaration.postprocess),
+            "views": list(offered_views(declaration.query, schedule, declaration.postprocess)),
             "released": closed,
             "ticks_left": None if horizon is None else horizon - closed,
             "open_tick": None if live.finished else closed + 1,

@@ -6,13 +6,14 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, select
 
+from evercount._arrays import FloatArray
 from evercount._safe_files import open_private
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import format_utc, instant_of
@@ -27,6 +28,8 @@ from evercount.store.rollback_guard import HeadFile, Heads
 from evercount.store.sealing import Sealer
 
 PAGE = 200
+MOST_NAMED = 500
+"""Ticks or cells that one statement names: databases limit their number."""
 PROBE = b"evercount store"
 
 
@@ -102,6 +105,22 @@ class Reading:
             one = ReleaseTable(tick, starts, declaration.query.labels, np.asarray(cells).T[np.newaxis])
             described += one.described(format_utc, hashes)
         return described
+
+    def values_at(self, stream: int, ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
+        """What some cells published at some ticks: an array for each tick, in the order of `cells`."""
+        table, wanted = schema.releases, [int(tick) for tick in ticks if tick > 0]
+        place = {cell: i for i, cell in enumerate(cells)}
+        found = {tick: np.zeros(len(place)) for tick in wanted}
+        columns = select(table.c.tick, table.c.cell, table.c.value)
+        every = len(place) > MOST_NAMED  # too many to name them: read all cells of these ticks
+        with self.database.reading() as connection:
+            for start in range(0, len(wanted), MOST_NAMED):
+                where = (table.c.stream == stream) & table.c.tick.in_(wanted[start : start + MOST_NAMED])
+                rows = connection.execute(columns.where(where if every else where & table.c.cell.in_(list(place))))
+                for tick, cell, value in rows:
+                    if cell in place:
+                        found[tick][place[cell]] = value
+        return found
 
     def all_releases(self, name: str) -> Iterator[dict[str, Any]]:
         """Every release of a stream, as of the moment of the first one; the view is held until the last was taken."""

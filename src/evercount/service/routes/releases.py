@@ -12,9 +12,17 @@ from starlette.responses import Response
 from evercount.errors import Problem
 from evercount.privacy import Budget
 from evercount.service.http_errors import Json
+from evercount.service.read_views import MEDIA, RUNNING, Asked, Form, read_view
 from evercount.service.routes.stream_path import LARGEST_TICK, After, Name, visible
 from evercount.service.runtime import Service, all_plans
 from evercount.service.sse import LiveResponse
+
+View = Annotated[
+    str | None, Query(max_length=40, description="running, per-tick, last-24, per-day, per-week or quantile-0.5")
+]
+Cells = Annotated[list[str] | None, Query(max_length=50, description="labels of cells; all without it")]
+Cell = Annotated[str | None, Query(max_length=1000, description="a cell that is subtracted from the one cell")]
+OtherStream = Annotated[str | None, Query(max_length=64, description="the stream of `minus`, where it is another")]
 
 
 def add_releases(app: FastAPI, service: Service) -> None:
@@ -22,12 +30,49 @@ def add_releases(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/streams/{name}/releases", tags=["releases"])
     async def get_releases(
-        request: Request, name: Name, after: After = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 200
+        request: Request,
+        name: Name,
+        after: After = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+        view: View = None,
+        cell: Cells = None,
+        minus: Cell = None,
+        minus_stream: OtherStream = None,
     ) -> Response:
-        """Releases in order, from tick after+1 on."""
+        """Releases in order, from tick after+1 on; with `view` the newest spans of that view."""
         live = visible(service, request, name)
+        if view is not None:
+            asked = ask(request, view, cell, minus, minus_stream, limit)
+            found = await service.read(read_view, service.store, live, asked, service.limits.numbers)
+            return Json(found.to_json())
+        if cell or minus is not None or minus_stream is not None:
+            raise Problem(422, "ParameterError", "cell and minus go with a view", "Add view=running, for example.")
         made = await service.read(service.read_page, live, after, limit)
         return Json({"stream": live.name, "labels": list(live.declaration.query.labels), "releases": made})
+
+    @app.get("/v1/streams/{name}/releases.{form}", tags=["releases"])
+    async def get_releases_file(
+        request: Request,
+        name: Name,
+        form: Form,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+        view: Annotated[str, Query(max_length=40)] = RUNNING,
+        cell: Cells = None,
+        minus: Cell = None,
+        minus_stream: OtherStream = None,
+    ) -> Response:
+        """The newest spans of a view as a file: CSV, Parquet or JSON."""
+        live = visible(service, request, name)
+        asked = ask(request, view, cell, minus, minus_stream, limit)
+        found = await service.read(read_view, service.store, live, asked, service.limits.numbers)
+        named = {"Content-Disposition": f'attachment; filename="{live.name}.{view}.{form}"'}
+        return Response(await service.encode(found.encoded, form), media_type=MEDIA[form], headers=named)
+
+    def ask(
+        request: Request, view: str, cell: list[str] | None, minus: str | None, other: str | None, limit: int
+    ) -> Asked:
+        beside = None if other is None else visible(service, request, other)
+        return Asked(view, tuple(cell or ()), minus, beside, limit)
 
     @app.get("/v1/streams/{name}/live", tags=["releases"], response_class=StreamingResponse)
     async def get_live(
