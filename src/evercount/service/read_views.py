@@ -14,6 +14,7 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 from evercount.declare.view_names import QUANTILE, check_views, view_spans
 from evercount.engine.release_table import LEVEL
+from evercount.engine.table_exports import without_trend
 from evercount.engine.views import Difference, View, view_of
 from evercount.errors import ParameterError
 from evercount.store import LiveStream
@@ -62,6 +63,15 @@ class ViewAnswer:
     numbers: dict[str, list[list[float | None]]]
     guarantee: str
 
+    @property
+    def flat(self) -> list[bool]:
+        """For each cell whether the noise is wider than all ups and downs, so that no trend can be read."""
+        if len(self.first) < 2:
+            return [False] * len(self.cells)
+        values, low, high = (np.asarray(self.numbers[name], np.float64) for name in ("values", "low", "high"))
+        found: list[bool] = without_trend(values, low, high).tolist()
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """One object for each span."""
         spans = [
@@ -79,6 +89,7 @@ class ViewAnswer:
             "labels": list(self.cells),
             "level": LEVEL,
             "guarantee": self.guarantee,
+            "flat": self.flat,
             "spans": spans,
         }
 

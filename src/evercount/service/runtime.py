@@ -147,9 +147,16 @@ class Service:
             "open_tick": None if live.finished else closed + 1,
             "open_since": None if begin is None or live.finished else format_utc(begin),
             "closes": None if end is None else format_utc(instant_of(end)),
-            "state": "stopped" if live.stopped else "finished" if live.finished else "open",
+            "state": self._state(live),
             "level": 0.95,
         }
+
+    def _state(self, live: LiveStream) -> str:
+        if live.stopped or live.finished:
+            return "stopped" if live.stopped else "finished"
+        schedule = live.declaration.schedule
+        early = not schedule.manual and instant_of(self.clock.now()) < schedule.begin
+        return "scheduled" if early else "open"
 
     def read_page(self, live: LiveStream, after: int, limit: int) -> list[dict[str, Any]]:
         """Releases after a tick: at most `limit`, and not more numbers than one answer may hold."""
