@@ -271,9 +271,15 @@ class StreamDeclaration:
     # -- the engine ------------------------------------------------------------------------------------------------
 
     def build(
-        self, noise: str = "exact", secret: Secret | None = None, seed: int | None = None, *, replay: bool = False
+        self,
+        noise: str = "exact",
+        secret: Secret | None = None,
+        seed: int | None = None,
+        *,
+        replay: bool = False,
+        part: range | None = None,
     ) -> Stream:
-        """The stream before its first tick; `replay`: to recompute its noise, never to publish."""
+        """The stream before its first tick; `replay`: to recompute its noise, never to publish; `part`: some cells."""
         return Stream(
             self.query,
             self.budget,
@@ -284,6 +290,7 @@ class StreamDeclaration:
             seed=seed,
             postprocess=self.postprocess,
             replay=replay,
+            part=part,
         )
 
     def started(self, start: int) -> StreamDeclaration:

@@ -27,14 +27,21 @@ POINTS_PER_OCTAVE = 16
 class ErrorModel:
     """The public facts from which every error bar follows.
 
-    `sigma` is the std of z in real units; a rounded release adds the variance grid²/12 of its rounding.
+    `sigma` is the std of z in real units; a rounded release adds the variance grid²/12 of its rounding. `outputs` is
+    how many numbers a tick of the whole stream has, where the query is a part of it.
     """
 
     query: Query
     factorization: Factorization
     sigma: float
     rounded: bool
+    outputs: int = 0
     _norm_at: dict[int, float] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def width(self) -> int:
+        """How many numbers a tick of the whole stream has."""
+        return self.outputs or self.query.outputs
 
     def norms(self, ticks: IntArray) -> FloatArray:
         """Std of one cell's published number over σ, at each 1-based tick."""
