@@ -77,7 +77,10 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     @property
     def guarantee(self) -> str:
         """The guarantee in one sentence, with what the caller promised for it."""
-        return guarantee_sentence(self.budget, self._state.counting, self.replay, self.noise)
+        counting = self._state.counting
+        if counting is None and self.query.names_users and self.budget.unit == "user":  # so it will be from the first tick
+            counting = "by query"
+        return guarantee_sentence(self.budget, counting, self.replay, self.noise)
 
     @property
     def error_model(self) -> ErrorModel:

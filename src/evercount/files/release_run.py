@@ -22,7 +22,7 @@ from evercount.declare.view_names import check_views
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
-from evercount.engine.tick_totals import TickTotals
+from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import BadRows, EvercountError, HorizonReached, ParameterError, StoreError
 from evercount.files.bad_rows import FEW, Reject, find_rejects, write_rejects
 from evercount.files.count_rows import CountedRows, columns_of, count
@@ -112,7 +112,7 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
         declaration = job.declaration
         stream = declaration.build(secret=job.secret) if before is None else Stream.load(before.stream)
         if before is None:  # of no ticks: the guarantee states the promise of the cap from the first row on
-            stream.run_totals([], capped=declaration.budget.unit == "user")
+            stream.run([], capped=declaration.budget.unit == "user" and not declaration.query.names_users)
         cleanup.callback(stream.close)
         composed = compose_sentence(earlier, Spent(stream.budget.to_dict(), stream.numeric_delta)) if earlier else None
         first, stop = _due(job, stream)
@@ -197,12 +197,16 @@ def _settled(job: Job, state: State | None) -> Job:
 
 
 def _closed(
-    stream: Stream, declaration: StreamDeclaration, totals: TickTotals, level: float, tell: Progress
+    stream: Stream, declaration: StreamDeclaration, totals: TickTotals | TickEvents, level: float, tell: Progress
 ) -> Iterator[ReleaseTable]:
     """The released tables, with progress."""
     for table in close_ticks(stream, totals, declaration.schedule.starts_of, level=level):
         yield table
-        tell("releasing", table.ticks.stop - totals.first_tick, totals.ticks)
+        tell(
+            "releasing",
+            table.ticks.stop - totals.first_tick,
+            len(totals.ticks) if isinstance(totals, TickEvents) else totals.ticks,
+        )
 
 
 def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:

@@ -11,7 +11,7 @@ from evercount.errors import ParameterError, UnknownName
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.counts import Average, Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
-from evercount.queries.distinct_users import DistinctUsers
+from evercount.queries.distinct_users import ActiveUsers, DistinctUsers
 from evercount.queries.episodes import Episodes
 from evercount.queries.graphs.degrees import DegreeHistogram, DegreeSequence, HighDegree, MinDegree
 from evercount.queries.graphs.forests import Components, Matching, SpanningForest
@@ -40,6 +40,7 @@ QUERIES: dict[str, type[Query]] = {
         Marginals,
         Quantiles,
         DistinctUsers,
+        ActiveUsers,
         Substrings,
         Episodes,
         Cuts,
@@ -91,6 +92,7 @@ EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
     "top-k": {"keys": ["north", "south", "east"], "k": 2},
     "rollup": {"paths": [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"], ["Styria", "Graz"]]},
     "marginals": {"columns": [["north", "south"], ["young", "old"]]},
+    "active-users": {"max_ticks": 30},
     "quantiles": {"lo": 0, "hi": 100, "bins": 64},
     "substrings": {"alphabet": "abc", "max_length": 3},
     "episodes": {"alphabet": "abc", "max_length": 3},
@@ -148,6 +150,7 @@ def build_query(name: str, parameters: dict[str, Any], *, stored: bool = False) 
 __all__ = [
     "NOT_QUERIES",
     "QUERIES",
+    "ActiveUsers",
     "Adjacency",
     "Average",
     "Components",

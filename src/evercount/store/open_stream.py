@@ -162,6 +162,8 @@ class LiveStream:
         `pending` are events of the same transaction that were taken already. Accepted events are remembered by
         `encoder`; whoever cannot commit them forgets it (`encoder = None`).
         """
+        if self.declaration.query.refuses_by_itself:  # `read_request` has checked all there is to check
+            return
         if self.encoder is None:
             self.encoder = OpenEncoder(self.declaration.query, self.stream._state.encoder, [*self.events, *pending])
         try:
