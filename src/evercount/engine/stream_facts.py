@@ -78,7 +78,7 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     def guarantee(self) -> str:
         """The guarantee in one sentence, with what the caller promised for it."""
         counting = self._state.counting
-        if counting is None and self.query.names_users and self.budget.unit == "user":  # so it will be from the first tick
+        if counting is None and self.query.names_users and self.budget.unit == "user":  # from the first tick on
             counting = "by query"
         return guarantee_sentence(self.budget, counting, self.replay, self.noise)
 
