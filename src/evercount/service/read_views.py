@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -17,15 +17,17 @@ from evercount.engine.release_table import LEVEL
 from evercount.engine.table_exports import without_trend
 from evercount.engine.views import Difference, View, view_of
 from evercount.errors import ParameterError
-from evercount.store import LiveStream
+from evercount.service.export import Kind
+from evercount.store import EndedStream, LiveStream
 from evercount.store.reader import Reading
 
-Form = Literal["json", "csv", "parquet"]
+Shown = LiveStream | EndedStream
 RUNNING = "running"
 """The running totals, as a view."""
 COLUMNS = ("first", "last", "start", "cell", "value", "std", "low", "high")
 MEDIA = {
     "json": "application/json",
+    "jsonl": "application/x-ndjson",
     "csv": "text/csv; charset=utf-8",
     "parquet": "application/vnd.apache.parquet",
 }
@@ -46,7 +48,7 @@ class Asked:
     view: str
     cells: tuple[str, ...] = ()
     minus: str | None = None
-    minus_stream: LiveStream | None = None
+    minus_stream: Shown | None = None
     limit: int = 240
 
 
@@ -101,7 +103,7 @@ class ViewAnswer:
             for j, cell in enumerate(self.cells)
         ]
 
-    def encoded(self, form: Form) -> bytes:
+    def encoded(self, form: Kind) -> bytes:
         """The view as a file.
 
         Raises:
@@ -109,6 +111,9 @@ class ViewAnswer:
         """
         if form == "json":
             return json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False).encode("ascii")
+        if form == "jsonl":
+            lines = (json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in self.rows())
+            return "".join(lines).encode("ascii")
         if form == "csv":
             text = io.StringIO(newline="")
             writer = csv.writer(text, lineterminator="\n")
@@ -126,7 +131,7 @@ class ViewAnswer:
         return bytes(sink.getvalue())
 
 
-def read_view(store: Reading, live: LiveStream, asked: Asked, numbers: int) -> ViewAnswer:
+def read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> ViewAnswer:
     """Read a view of a stream from its stored releases; at most about so many numbers.
 
     **Guarantee.** Post-processing of published numbers; which spans there are depends on the released ticks alone.
@@ -176,11 +181,11 @@ def read_view(store: Reading, live: LiveStream, asked: Asked, numbers: int) -> V
             name: np.full(shape, None).tolist() if part is None else (np.asarray(part) + 0.0).tolist()
             for name, part in zip(("values", "std", "low", "high"), parts, strict=True)
         },
-        live.stream.guarantee,
+        live.guarantee if isinstance(live, EndedStream) else live.stream.guarantee,
     )
 
 
-def _view(store: Reading, live: LiveStream, name: str, cells: Sequence[str], limit: int, numbers: int) -> View:
+def _view(store: Reading, live: Shown, name: str, cells: Sequence[str], limit: int, numbers: int) -> View:
     declaration = live.declaration
     query = declaration.query
     check_views(["per-tick" if name == RUNNING else name], query, declaration.schedule, declaration.postprocess)
@@ -191,6 +196,10 @@ def _view(store: Reading, live: LiveStream, name: str, cells: Sequence[str], lim
     outputs = [labels.index(cell) for cell in dict.fromkeys(cells)] or list(range(query.outputs))
     most = max(1, min(limit, numbers // len(outputs)))
     after, until = view_spans(name, declaration.schedule, live.closed, most)
+    if isinstance(live, EndedStream):  # its errors are those of its declaration; there is no noise left to ask
+        errors, noise = declaration.build(replay=True).error_model, live.noise
+    else:
+        errors, noise = live.stream.error_model, live.stream.noise
     values = store.values_at(live.id, np.union1d(after, until), outputs)
     return view_of(
         name,
@@ -198,9 +207,9 @@ def _view(store: Reading, live: LiveStream, name: str, cells: Sequence[str], lim
         until,
         _at(values, until, len(outputs)) - _at(values, after, len(outputs)),
         outputs,
-        live.stream.error_model,
-        live.stream.guarantee,
-        live.stream.noise,
+        errors,
+        live.guarantee if isinstance(live, EndedStream) else live.stream.guarantee,
+        noise,
     )
 
 
@@ -210,7 +219,7 @@ def _at(values: dict[int, FloatArray], ticks: IntArray, width: int) -> FloatArra
     return np.asarray(rows, dtype=np.float64).reshape(len(rows), width)
 
 
-def _aligned(store: Reading, live: LiveStream, view: View, asked: Asked, numbers: int) -> tuple[View, View]:
+def _aligned(store: Reading, live: Shown, view: View, asked: Asked, numbers: int) -> tuple[View, View]:
     """The view and that of the other stream, over the spans that begin and end together."""
     other = asked.minus_stream
     assert other is not None
@@ -225,7 +234,7 @@ def _aligned(store: Reading, live: LiveStream, view: View, asked: Asked, numbers
     return view.spans_at(here), theirs.spans_at(there)
 
 
-def _moments(live: LiveStream, view: View) -> list[tuple[int, int]]:
+def _moments(live: Shown, view: View) -> list[tuple[int, int]]:
     """When each span begins and ends; for manual clocks its ticks."""
     schedule = live.declaration.schedule
     if schedule.manual:

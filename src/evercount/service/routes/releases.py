@@ -6,22 +6,24 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, Query, Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import FileResponse, StreamingResponse
 from starlette.responses import Response
 
 from evercount.errors import Problem
 from evercount.privacy import Budget
+from evercount.service.catch_up import CELLS_PER_PAGE
+from evercount.service.export import ExportResponse, Kind, write_export
 from evercount.service.http_errors import Json
-from evercount.service.read_views import MEDIA, RUNNING, Asked, Form, read_view
-from evercount.service.routes.stream_path import LARGEST_TICK, After, Name, visible
+from evercount.service.read_views import MEDIA, Asked, read_view
+from evercount.service.routes.stream_path import LARGEST_TICK, After, Cells, FirstCell, Name, cell_page, visible
 from evercount.service.runtime import Service, all_plans
 from evercount.service.sse import LiveResponse
 
 View = Annotated[
     str | None, Query(max_length=40, description="running, per-tick, last-24, per-day, per-week or quantile-0.5")
 ]
-Cells = Annotated[list[str] | None, Query(max_length=50, description="labels of cells; all without it")]
-Cell = Annotated[str | None, Query(max_length=1000, description="a cell that is subtracted from the one cell")]
+Labels = Annotated[list[str] | None, Query(max_length=50, description="labels of cells; all without it")]
+Label = Annotated[str | None, Query(max_length=1000, description="a cell that is subtracted from the one cell")]
 OtherStream = Annotated[str | None, Query(max_length=64, description="the stream of `minus`, where it is another")]
 
 
@@ -34,39 +36,56 @@ def add_releases(app: FastAPI, service: Service) -> None:
         name: Name,
         after: After = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+        first_cell: FirstCell = 0,
+        cells: Cells = CELLS_PER_PAGE,
         view: View = None,
-        cell: Cells = None,
-        minus: Cell = None,
+        cell: Labels = None,
+        minus: Label = None,
         minus_stream: OtherStream = None,
     ) -> Response:
-        """Releases in order, from tick after+1 on; with `view` the newest spans of that view."""
+        """Releases in order, from tick after+1 on. Of each at most `cells` cells are shown, from `first_cell` on.
+
+        With `view` the newest spans of that view instead, of all cells or of those that `cell` names.
+        """
         live = visible(service, request, name)
         if view is not None:
             asked = ask(request, view, cell, minus, minus_stream, limit)
+            service.check_readable(live)
             found = await service.read(read_view, service.store, live, asked, service.limits.numbers)
             return Json(found.to_json())
         if cell or minus is not None or minus_stream is not None:
             raise Problem(422, "ParameterError", "cell and minus go with a view", "Add view=running, for example.")
-        made = await service.read(service.read_page, live, after, limit)
-        return Json({"stream": live.name, "labels": list(live.declaration.query.labels), "releases": made})
+        releases = await service.read(service.read_page, live, after, limit, first_cell, cells)
+        return Json({**cell_page(live, first_cell, cells), "releases": releases})
 
-    @app.get("/v1/streams/{name}/releases.{form}", tags=["releases"])
-    async def get_releases_file(
+    @app.get("/v1/streams/{name}/labels", tags=["releases"])
+    async def get_labels(
+        request: Request, name: Name, first_cell: FirstCell = 0, cells: Cells = CELLS_PER_PAGE
+    ) -> Response:
+        """What the cells of a stream are called, a page at a time."""
+        return Json(cell_page(visible(service, request, name), first_cell, cells))
+
+    @app.get("/v1/streams/{name}/releases.{kind}", tags=["releases"], response_class=FileResponse)
+    async def export_releases(
         request: Request,
         name: Name,
-        form: Form,
-        limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
-        view: Annotated[str, Query(max_length=40)] = RUNNING,
-        cell: Cells = None,
-        minus: Cell = None,
+        kind: Kind,
+        limit: Annotated[int, Query(ge=1, le=1000, description="spans of a view")] = 1000,
+        view: View = None,
+        cell: Labels = None,
+        minus: Label = None,
         minus_stream: OtherStream = None,
     ) -> Response:
-        """The newest spans of a view as a file: CSV, Parquet or JSON."""
+        """Every release as a file, one row per tick and cell: csv, json, jsonl or parquet; or the newest of a view."""
         live = visible(service, request, name)
-        asked = ask(request, view, cell, minus, minus_stream, limit)
-        found = await service.read(read_view, service.store, live, asked, service.limits.numbers)
-        named = {"Content-Disposition": f'attachment; filename="{live.name}.{view}.{form}"'}
-        return Response(await service.encode(found.encoded, form), media_type=MEDIA[form], headers=named)
+        service.check_readable(live)
+        if view is not None:
+            asked = ask(request, view, cell, minus, minus_stream, limit)
+            found = await service.read(read_view, service.store, live, asked, service.limits.numbers)
+            named = {"Content-Disposition": f'attachment; filename="{live.name}.{view}.{kind}"'}
+            return Response(await service.encode(found.encoded, kind), media_type=MEDIA[kind], headers=named)
+        file = await service.read(write_export, service.store, live, kind)
+        return ExportResponse(file, live.name, kind)
 
     def ask(
         request: Request, view: str, cell: list[str] | None, minus: str | None, other: str | None, limit: int
@@ -81,7 +100,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
         after: Annotated[int | None, Query(ge=0, le=LARGEST_TICK, description="start after this tick")] = None,
         last_event_id: Annotated[str | None, Header(max_length=20)] = None,
     ) -> Response:
-        """Releases as they are made: server-sent events. Without `after` or Last-Event-ID, new ones only."""
+        """New releases as server-sent events. Without `after` or Last-Event-ID, from now on."""
         live = visible(service, request, name)
         if last_event_id is not None:
             if not (last_event_id.isascii() and last_event_id.isdigit()):
@@ -90,7 +109,8 @@ def add_releases(app: FastAPI, service: Service) -> None:
         begin = live.closed if after is None else after
 
         async def read(behind: int, limit: int) -> list[dict[str, Any]]:
-            return await service.read(service.read_page, service.find(name), behind, limit)
+            known = service.look_up(name)
+            return [] if known is None else await service.read(service.read_page, known, behind, limit)
 
         def allowed() -> bool:
             return live.declaration.public or service.access.still_allowed(request)
@@ -110,12 +130,12 @@ def add_releases(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """The stream's own error over its ticks; with epsilon, delta or horizon also what others would give."""
         live = visible(service, request, name)
-        made = await service.compute(service.plan, live, points)
+        plans = await service.compute(service.plan, live, points)
         if epsilon is not None or delta is not None or horizon is not None:
             own = live.declaration
             budget = replace(own.budget, epsilon=epsilon or own.budget.epsilon, delta=delta or own.budget.delta)
-            made["plan"] = await service.compute(all_plans, budget, horizon or own.horizon, own.query)
-        return Json(made)
+            plans["plan"] = await service.compute(all_plans, budget, horizon or own.horizon, own.query)
+        return Json(plans)
 
     @app.get("/v1/plan", tags=["releases"])
     async def get_free_plan(
