@@ -14,6 +14,7 @@ from evercount.errors import EvercountError
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger
 from evercount.queries import (
+    ActiveUsers,
     Average,
     Components,
     Count,
@@ -48,6 +49,7 @@ from evercount.sparse.sparse_count import SparseCount
 __version__ = "0.2.0.dev0"
 
 __all__ = [
+    "ActiveUsers",
     "Average",
     "Budget",
     "Components",

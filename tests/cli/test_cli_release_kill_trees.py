@@ -20,6 +20,7 @@ SCORES = [str(score) for score in range(11)]
 QUERIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "rollup": ({"paths": [[r, s] for r in flu.REGIONS for s in SCORES]}, {"levels": ["region", "score"]}),
     "marginals": ({"columns": [list(flu.REGIONS), SCORES]}, {"levels": ["region", "score"]}),
+    "distinct-users": ({"keys": list(flu.REGIONS), "total": True}, {"user": "score", "key": "region"}),
     "quantiles": ({"lo": 0, "hi": 10, "bins": 8}, {"value": "score"}),
 }
 KILLED = """

@@ -19,6 +19,7 @@ from evercount.declare.schedule import EPOCH, format_utc
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import COLUMNS
 from evercount.engine.tick_totals import TickEvents, TickTotals
+from evercount.errors import ParameterError
 from evercount.files.release_run import Job, release_file
 from evercount.noise import Secret
 from evercount.service.read_events import read_batch
@@ -71,6 +72,16 @@ CASES = {
             "parameters": {"columns": [[*KEYS, "unlisted"], list("0123456789")], "weights": [1, 2, 1, 1]},
         },
         {"levels": ["region", "digit"]},
+    ),
+    "distinct users": case("distinct-users", {"user": "who"}, budget={**GAUSSIAN, "unit": "user"}),
+    "distinct users per key": case(
+        {"name": "distinct-users", "parameters": {"keys": [*KEYS, "unlisted"], "max_keys": 2, "total": True}},
+        {"user": "who", "key": "region"},
+        budget={"epsilon": 1.0, "delta": 0, "unit": "user"},
+    ),
+    "active users": case(
+        {"name": "active-users", "parameters": {"max_ticks": 2, "keys": [*KEYS, "unlisted"]}},
+        {"user": "who", "key": "region"},
     ),
     "quantiles": case({"name": "quantiles", "parameters": {"lo": -1, "hi": 1, "bins": 16}}, {"value": "score"}),
     "quantiles of odd bins": case(
@@ -151,13 +162,15 @@ def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
     ticks: list[list[Any]] = [[] for _ in range(one.ticks)]
     seen: dict[str, int] = {}
     for row in rows:
-        if columns.user is not None:
+        if columns.user is not None and not query.names_users:
             seen[row["who"]] = seen.get(row["who"], 0) + 1
             if seen[row["who"]] > declaration.budget.max_events:
                 continue
         payload: Any = row["region"] if columns.key else row["score"] if columns.value else 1
         if columns.levels:  # no name: an unknown path
             payload = tuple(row[name] or "no name" for name in columns.levels)
+        if query.names_users:
+            payload = (row["who"], row["region"]) if columns.key else row["who"]
         ticks[schedule.tick_of(row["instant"]) - 1].append(payload)
     counting = query.event_columns == ()
     stream = declaration.build(secret=secret, replay=True)
@@ -317,8 +330,23 @@ def by_spark_batch(spark: Any, one: Case, rows: list[dict[str, Any]], folder: Pa
     return [(tick, instants[start], *rest) for tick, start, *rest in found]
 
 
-SPARK_CASES = [name for name in CASES if name != "users" and "discovered" not in name]
-"""A cap per user and keys that nobody listed are refused by Spark: see `spark.count_events.check_declaration`."""
+REFUSED_BY_SPARK = {
+    name
+    for name, one in CASES.items()
+    if one.declaration.budget.unit == "user"
+    or one.declaration.query.name in ("rollup", "marginals", "quantiles", "active-users", "discovered-keys")
+}
+"""A cap per user, users that are counted, levels, bins and keys that nobody listed."""
+SPARK_CASES = [name for name in CASES if name not in REFUSED_BY_SPARK]
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED_BY_SPARK))
+def test_spark_refuses_what_it_would_count_wrongly(name: str) -> None:
+    pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'evercount[spark]'")
+    from evercount.spark.count_events import check_declaration
+
+    with pytest.raises(ParameterError, match=r"evercount release"):
+        check_declaration(CASES[name].declaration)
 
 
 @pytest.mark.parametrize("name", SPARK_CASES)

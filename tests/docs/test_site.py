@@ -19,6 +19,7 @@ RUN_BY_HAND = {
     "text": "a file or a picture",
     "toml": "read by tests/declare",
     "json": "an answer",
+    "sql": "run by tests/files/test_duckdb_queries.py",
     "nginx": "a file of another program",
     "ini": "a file of another program",
 }

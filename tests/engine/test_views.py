@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evercount import Average, Budget, Count, Histogram, Quantiles, Releases, Rollup, Stream, Window
-from evercount.engine.views import View
+from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS
 from evercount.queries import Query
@@ -140,3 +140,19 @@ def test_windows_and_views_agree_where_they_are_the_same() -> None:
     view = Stream(Count(), BUDGET, TICKS, noise="insecure-float", seed=3).run([2] * TICKS).last(5)
     if window.factorization.name == "balanced":
         assert np.allclose(window.std(view.last)[:, 0], view.std[:, 0], rtol=1e-4)
+
+
+def test_a_difference_of_two_streams_has_the_error_of_both() -> None:
+    """Measured over many pairs of streams; one stream's std alone would be too small."""
+    apart = []
+    for seed in range(400):
+        one = Stream(Count(), BUDGET, 8, noise="insecure-float", seed=2 * seed).run([5] * 8).last(3)
+        other = Stream(Histogram(["a", "b"]), BUDGET, 8, noise="insecure-float", seed=2 * seed + 1).run([["a"]] * 8)
+        difference = Difference(one, other.last(3).only("a"))
+        apart.append(difference.values[-1, 0] - 12)
+    assert np.std(apart) == pytest.approx(difference.std[-1, 0], rel=0.15)
+    assert np.std(apart) > 1.2 * one.std[-1, 0]  # planted: the error of one stream
+    low, high = difference.interval(0.95)
+    assert np.allclose(high - low, 2 * 1.959964 * difference.std, rtol=1e-5)
+    with pytest.raises(ParameterError, match="one cell"):
+        Difference(one, other.last(3))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Budget, DistinctUsers, Episodes, Marginals, Quantiles, Rollup, Stream, Substrings
+from evercount import ActiveUsers, Budget, DistinctUsers, Episodes, Marginals, Quantiles, Rollup, Stream, Substrings
 from evercount.audit.sensitivity import _Search
 from evercount.audit.universes import universe
 from evercount.errors import ParameterError
@@ -136,11 +136,25 @@ def test_trees_and_tables_reach_their_claim(query: Query, adjacency: Adjacency) 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize(
     ("query", "steps"),
-    [(DistinctUsers(), 5), (DistinctUsers(["a", "b"]), 4), (DistinctUsers(["a", "b"], 2), 4)],
+    [
+        (DistinctUsers(), 5),
+        (DistinctUsers(["a", "b"]), 4),
+        (DistinctUsers(["a", "b"], 2), 4),
+        (DistinctUsers(["a", "b"], total=True), 4),
+    ],
     ids=repr,
 )
 def test_distinct_users_reach_their_claim(query: Query, steps: int, adjacency: Adjacency) -> None:
     assert largest_change(query, adjacency, steps) == query.l1_sensitivity(adjacency)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("query", [ActiveUsers(1), ActiveUsers(1, ["a", "b"]), ActiveUsers(2, ["a", "b"], 2)], ids=repr)
+def test_no_active_users_beat_their_claim(query: Query, adjacency: Adjacency) -> None:
+    found, claim = largest_change(query, adjacency, 4), query.l1_sensitivity(adjacency)
+    assert found <= claim
+    if query in (ActiveUsers(1), ActiveUsers(1, ["a", "b"])):
+        assert found == claim
 
 
 @pytest.mark.parametrize("weights", ["unit", "signed"])

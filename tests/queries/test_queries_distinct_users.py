@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Budget, DistinctUsers, Stream
+from evercount import ActiveUsers, Budget, DistinctUsers, Stream
 from evercount.audit.neighbours import all_neighbours, all_streams, change_norm, worst_pair
 from evercount.audit.sensitivity import audit_sensitivity
 from evercount.declare.declaration import StreamDeclaration
@@ -21,10 +21,13 @@ from evercount.queries.base import Adjacency
 USERS = Budget(1.0, 1e-6, unit="user")
 AB, ABC = ["a", "b"], ["a", "b", "c"]
 SHAPES = [DistinctUsers(), DistinctUsers(AB), DistinctUsers(AB, 2), DistinctUsers(ABC, 2)]
+TOTALS = [DistinctUsers(AB, 1, total=True), DistinctUsers(AB, 2, total=True)]
+ACTIVE = [ActiveUsers(1), ActiveUsers(2), ActiveUsers(1, AB), ActiveUsers(1, AB, 2), ActiveUsers(2, AB)]
 
 
 def universe(query: DistinctUsers, people: str = "uv") -> list[Any]:
-    return list(people) if query.labels == ("users",) else list(product(people, query.labels))
+    keys = query.parameters()["keys"]
+    return list(people) if keys is None else list(product(people, keys))
 
 
 def test_counting() -> None:
@@ -50,11 +53,59 @@ def test_bad_parameters(bad: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
-@pytest.mark.parametrize("query", SHAPES[:3], ids=repr)
+@pytest.mark.parametrize("query", [*SHAPES[:3], *TOTALS, *ACTIVE], ids=repr)
 def test_event_sensitivity_by_enumeration(query: DistinctUsers, adjacency: Adjacency) -> None:
-    """All streams of up to four ticks of one event: the largest change is exactly S."""
+    """All streams of up to four ticks of one event: no change beats S, and most claims are reached."""
     worst = worst_pair(query, all_neighbours(universe(query), 4, adjacency), exhaustive=True)
-    assert worst.value == query.squared_sensitivity(adjacency)
+    claim = query.squared_sensitivity(adjacency)
+    if query in (*TOTALS, ACTIVE[1], *ACTIVE[3:]):  # the sum of two bounds, or more than one event in a tick
+        assert worst.value <= claim
+    else:
+        assert worst.value == claim
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+@pytest.mark.parametrize("query", ACTIVE, ids=repr)
+def test_active_users_with_several_events_in_a_tick(query: ActiveUsers, adjacency: Adjacency) -> None:
+    """All pairs of up to three events in two ticks, several of them in one tick, against S and Δ₁."""
+    events = universe(query)
+    found = 0.0
+    for chosen in product(events, repeat=3):
+        for places in ((0, 0, 0), (0, 0, 1), (0, 1, 1)):
+            for at in range(3):
+                others = [None] if adjacency == "add-remove" else [event for event in events if event != chosen[at]]
+                for other in others:
+                    changed = [*chosen[:at], other, *chosen[at + 1 :]]
+                    rows = []
+                    for stream in (chosen, changed):
+                        ticks: list[list[Any]] = [[], []]
+                        for event, place in zip(stream, places, strict=True):
+                            ticks[place] += [] if event is None else [event]
+                        rows.append(query.encode_run(query.initial_state(), ticks)[0])
+                    found = max(found, change_norm(*rows))
+                    assert np.abs(rows[0] - rows[1]).sum() <= query.l1_sensitivity(adjacency)
+    assert found <= query.squared_sensitivity(adjacency)
+    if query == ACTIVE[3] and adjacency == "add-remove":
+        assert found == 3  # a lost tick, and two keys of the next one
+
+
+def test_totals_are_reached_together() -> None:
+    """Planted: the S without the cell of all users is too small."""
+    for query in TOTALS:
+        plain = DistinctUsers(AB, query.parameters()["max_keys"]).squared_sensitivity("add-remove")
+        assert not audit_sensitivity(query, np.eye(3), "add-remove", 3, claimed=plain).holds
+        assert audit_sensitivity(query, np.eye(3), "add-remove", 3).reached
+
+
+def test_active_users_count_once_in_a_tick_and_in_their_first_ticks() -> None:
+    query = ActiveUsers(2, AB)
+    row, state = query.encode({}, [("ann", "b"), ("ann", "a"), ("bob", "a"), ("ann", "b")])
+    assert row.tolist() == [1, 1]
+    assert query.encode(state, [("ann", "a")])[0].tolist() == [1, 0]
+    assert query.encode(state, [("ann", "a"), ("bob", "b")])[0].tolist() == [0, 1]
+    assert query.load_state(query.dump_state(state)) == {"ann": 2, "bob": 2}
+    with pytest.raises(ParameterError):
+        ActiveUsers(0)
 
 
 def test_four_is_too_little_for_replace_with_a_cap() -> None:
@@ -83,10 +134,12 @@ def user_neighbours(query: DistinctUsers, ticks: int, adjacency: Adjacency) -> I
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
-@pytest.mark.parametrize("query", SHAPES, ids=repr)
+@pytest.mark.parametrize("query", [*SHAPES, TOTALS[0], *ACTIVE], ids=repr)
 def test_user_sensitivity_by_enumeration(query: DistinctUsers, adjacency: Adjacency) -> None:
     """A user has as many events as there are ticks, and the largest change is still exactly the user-level S."""
     ticks = 4 if query.cells < 3 and adjacency == "add-remove" else 3 if query.cells < 3 else 2
+    if isinstance(query, ActiveUsers):
+        ticks = 3 if adjacency == "add-remove" or query.cells == 1 else 2
     if adjacency == "replace" and query.cells == 2:
         ticks = 3
     found = 0.0
@@ -96,8 +149,10 @@ def test_user_sensitivity_by_enumeration(query: DistinctUsers, adjacency: Adjace
         assert np.abs(rows[0] - rows[1]).sum() <= query.user_l1_sensitivity(adjacency)
     wanted = query.user_sensitivity(adjacency)
     assert found <= wanted
-    if adjacency == "add-remove" or ticks > 2 * len(query.labels) - 2:
+    if not isinstance(query, ActiveUsers) and (adjacency == "add-remove" or ticks > 2 * len(query.labels) - 2):
         assert found == wanted
+    if query in ACTIVE[:2] and adjacency == "add-remove":
+        assert found == wanted  # k ticks
 
 
 def test_noise_is_calibrated_to_the_unit() -> None:
@@ -155,6 +210,18 @@ def test_many_events_of_one_user_are_one() -> None:
     assert np.array_equal(noisy, once)
 
 
-def test_declarations_are_refused() -> None:
-    with pytest.raises(ParameterError, match="Python only"):
-        StreamDeclaration.from_dict({"name": "x", "query": "distinct-users", "budget": {"epsilon": 1, "delta": 1e-6}})
+def test_declarations_name_the_user_and_the_key() -> None:
+    table = {
+        "name": "x",
+        "query": "distinct-users",
+        "budget": {"epsilon": 1, "delta": 1e-6},
+        "tick": "1h",
+        "zone": "UTC",
+    }
+    declared = StreamDeclaration.from_dict({**table, "columns": {"time": "ts", "user": "who"}})
+    assert declared.query == DistinctUsers()
+    with pytest.raises(ParameterError, match="column of the user"):
+        StreamDeclaration.from_dict({**table, "columns": {"time": "ts"}})
+    keyed = {**table, "query": {"name": "active-users", "parameters": {"max_ticks": 3, "keys": AB}}}
+    with pytest.raises(ParameterError, match="column of the key"):
+        StreamDeclaration.from_dict({**keyed, "columns": {"time": "ts", "user": "who"}})

@@ -406,7 +406,7 @@ def test_a_clocked_stream_has_a_time_axis(service: Running, visit: Callable[...,
     page = visit("#/stream/clocked", timezone_id="UTC")
     wait_state(page, "finished")  # the past ticks are closed at once, in order
     assert page.evaluate("evercount.page.view.timed") is True
-    assert page.inner_text("#focus-eyebrow") == "Tick 30, from 2 Jan, 05:00"
+    assert page.inner_text("#focus-eyebrow") == "Running count · Tick 30, from 2 Jan 2026, 05:00"
     assert "1 hour" in page.inner_text("#facts")
 
 

@@ -11,11 +11,14 @@ import pytest
 from evercount.errors import InputError
 from evercount.noise import Secret
 from evercount.store import Accepted, Batch, Store, StreamDeclaration
-from evercount.store.open_stream import encode_events
+from evercount.store.open_stream import read_request
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-9}
 TREES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
     "rollup": ({"paths": [["a", "x"], ["a", "y"], ["b", "x"]]}, [["a", "x"], ["b", "x"], ["a", "x"]], ["b", "y"]),
+    "marginals": ({"columns": [["a", "b"], ["x", "y"]]}, [["a", "x"], ["b", "x"], ["a", "x"]], ["b", "z"]),
+    "distinct-users": ({"keys": ["a", "b"]}, [["ann", "a"], ["ann", "b"], ["bob", "a"]], ["ann", "c"]),
+    "active-users": ({"max_ticks": 1}, ["ann", "bob", "ann"], ""),
     "quantiles": ({"lo": 0, "hi": 8, "bins": 4}, [0, 7.5, 8], 9),
 }
 
@@ -29,10 +32,10 @@ def test_trees_survive_restarts_and_count_a_replay_once(name: str, tmp_path: Pat
     secret = Secret.generate()
     store = Store(tmp_path / "a.db", None, tmp_path / "head")
     store.declare(declaration, 0.0, secret)
-    batch = Batch("s", events, encode_events(declaration, events), None, None, "key", b"body")
+    batch = Batch("s", events, read_request(declaration, events), None, None, "key", b"body")
     assert store.accept([batch, batch], 0.0) == [Accepted(3, 1)] * 2
     with pytest.raises(InputError):
-        encode_events(declaration, [wrong])
+        read_request(declaration, [wrong])
     store.close()
     store = Store(tmp_path / "a.db", None, tmp_path / "head")
     live = store.find("s")

@@ -11,7 +11,7 @@ from evercount.errors import ParameterError, TooLarge
 from evercount.queries.base import Query
 from evercount.queries.counts import Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
-from evercount.queries.distinct_users import DistinctUsers
+from evercount.queries.distinct_users import ActiveUsers, DistinctUsers
 from evercount.queries.graphs import GraphQuery
 from evercount.queries.marginals import Marginals
 from evercount.queries.quantiles import Quantiles
@@ -68,7 +68,9 @@ def universe(query: Query) -> Universe:
         return Universe(_bounded(tuple(product(*parameters["columns"]))))
     if isinstance(query, DistinctUsers):
         people, keys = ("ann", "bob"), parameters["keys"]
-        return Universe(_bounded(people if keys is None else tuple(product(people, keys))))
+        events = _bounded(people if keys is None else tuple(product(people, keys)))
+        # users of one tick are counted together, so the increments of a tick are no sums over its events
+        return Universe(events, merge=not isinstance(query, ActiveUsers))
     if isinstance(query, Quantiles):  # a value of each bin
         return Universe(_bounded(tuple(query.edges.tolist())))
     if isinstance(query, Sum):

@@ -115,11 +115,6 @@ class StreamDeclaration:
             raise ParameterError(
                 f"horizon must be a whole number of ticks from 1 to 2^40, or null for none, got {self.horizon!r:.80}"
             )
-        if self.query.names_users:
-            raise ParameterError(
-                f"{self.query.name!r} is offered in Python only: other doors cannot yet check that an event's user is "
-                "the user whose events are protected. Use evercount.Stream"
-            )
         if self.late not in get_args(Late):
             raise UnknownName("late rule", self.late, get_args(Late))
         if not isinstance(self.public, bool):
@@ -149,8 +144,11 @@ class StreamDeclaration:
                 f"events of {self.query.name!r} have {self.query.event_levels} names, and levels has "
                 f"{len(columns.levels)} columns"
             )
-        if (columns.user is not None) != (self.budget.unit == "user"):
-            raise ParameterError("a column of the user goes with a budget of unit 'user', and with no other")
+        if (columns.user is not None) != (self.budget.unit == "user" or self.query.names_users):
+            raise ParameterError(
+                "a column of the user goes with a budget of unit 'user' and with queries that count users, and with no "
+                "other"
+            )
 
     # -- one JSON form, one TOML form ------------------------------------------------------------------------------
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.declare.schedule import Schedule
+from evercount.declare.schedule import Schedule, microseconds, zone_named
 from evercount.engine.release import Releases
 from evercount.engine.views import View
 from evercount.errors import ParameterError, UnknownName
@@ -121,16 +122,51 @@ def _view(releases: Releases, name: str, schedule: Schedule) -> View:
     return releases.spans(name, after, until)
 
 
-def periods(schedule: Schedule, ticks: int, days: int) -> tuple[IntArray, IntArray]:
-    """(after, until) of the days (days=1) or weeks (days=7) that are complete after so many ticks."""
-    if not ticks:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    number = [_period(schedule, tick, days) for tick in range(1, ticks + 2)]
-    ends = [tick for tick in range(1, ticks + 1) if number[tick] != number[tick - 1]]
-    return np.asarray([0, *ends[:-1]][: len(ends)], np.int64), np.asarray(ends, np.int64)
+def periods(schedule: Schedule, ticks: int, days: int, most: int | None = None) -> tuple[IntArray, IntArray]:
+    """(after, until) of the days (days=1) or weeks (days=7) that are complete after so many ticks; the last `most`."""
+    spans: list[tuple[int, int]] = []
+    end = _first_tick(schedule, ticks + 1, days) - 1 if ticks else 0
+    while end > 0 and (most is None or len(spans) < most):
+        first = _first_tick(schedule, end, days)
+        spans.append((first - 1, end))
+        end = first - 1
+    after, until = (np.asarray([span[i] for span in reversed(spans)], np.int64) for i in (0, 1))
+    return after, until
+
+
+def _first_tick(schedule: Schedule, tick: int, days: int) -> int:
+    """The first tick that begins in the same day or week as this one."""
+    period = _period(schedule, tick, days)
+    midnight = datetime.fromordinal(period).replace(tzinfo=zone_named(schedule.zone))
+    instant = microseconds(midnight)
+    first = 1 if instant <= schedule.begin else min(schedule.tick_of(instant), tick)
+    while _period(schedule, first, days) < period:  # a tick that began before midnight, or a midnight that is none
+        first += 1
+    while first > 1 and _period(schedule, first - 1, days) == period:
+        first -= 1
+    return first
 
 
 def _period(schedule: Schedule, tick: int, days: int) -> int:
     """The number of the day or week in which a tick begins."""
     day = date.fromisoformat(schedule.show(schedule.start_of(tick))[:10])
     return (day if days == 1 else day - timedelta(days=day.weekday())).toordinal()
+
+
+def view_spans(name: str, schedule: Schedule, ticks: int, most: int) -> tuple[IntArray, IntArray]:
+    """(after, until) of the last spans of a view, at most so many, after `ticks` released ticks."""
+    if name in ("per-day", "per-week"):
+        return periods(schedule, ticks, 1 if name == "per-day" else 7, most)
+    found = LAST.fullmatch(name)
+    width = int(found[1]) if found else 1
+    until = np.arange(max(width, ticks - most + 1), ticks + 1, dtype=np.int64)
+    return (until - width if name == "per-tick" or found else np.zeros_like(until)), until
+
+
+def offered_views(query: Query, schedule: Schedule, postprocess: tuple[str, ...]) -> tuple[str, ...]:
+    """The usual views that this stream has."""
+    offered: list[str] = []
+    for name in NAMES:
+        with suppress(ParameterError):
+            offered += check_views([name], query, schedule, postprocess)
+    return tuple(offered)

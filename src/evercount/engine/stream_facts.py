@@ -8,6 +8,7 @@ from typing import Any, Generic
 import numpy as np
 
 from evercount._arrays import FloatArray
+from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Releases
 from evercount.engine.state import Rows, StreamParameters, StreamState
 from evercount.engine.user_counting import guarantee_sentence
@@ -88,7 +89,15 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     @property
     def guarantee(self) -> str:
         """The guarantee in one sentence, with what the caller promised for it."""
-        return guarantee_sentence(self.budget, self._state.counting, self.replay, self.noise)
+        counting = self._state.counting
+        if counting is None and self.query.names_users and self.budget.unit == "user":  # from the first tick on
+            counting = "by query"
+        return guarantee_sentence(self.budget, counting, self.replay, self.noise)
+
+    @property
+    def error_model(self) -> ErrorModel:
+        """The public facts from which all errors follow."""
+        return self._parameters.errors
 
     def std(self, ticks: Any) -> FloatArray:
         """Exact std of what is published at 1-based ticks, past or future, shape (ticks, outputs or 1)."""

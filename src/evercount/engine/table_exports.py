@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray
+from evercount._arrays import BoolArray, FloatArray
 from evercount.bounds import simultaneous_quantile
 from evercount.errors import MissingExtra
 
@@ -115,11 +115,17 @@ def svg_chart(cells: Sequence[str], values: FloatArray, low: FloatArray, high: F
 
 def _said_of_noise(values: FloatArray, low: FloatArray, high: FloatArray) -> str:
     """A sentence where a constant lies within all bands, widened to hold at once: then the lines show no trend."""
-    shown = values[:, :CHARTED_CELLS]
-    wider = simultaneous_quantile(shown.size, 0.05) / simultaneous_quantile(1, 0.05)
-    half = (high - low)[:, :CHARTED_CELLS] / 2 * float(wider)
-    flat = (shown - half).max(axis=0) <= (shown + half).min(axis=0)
+    flat = without_trend(*(part[:, :CHARTED_CELLS] for part in (values, low, high)))
     return "<p>The noise is wider than the ups and downs: no trend can be read from this.</p>" if flat.all() else ""
+
+
+def without_trend(values: FloatArray, low: FloatArray, high: FloatArray) -> BoolArray:
+    """For each column whether a constant lies within all its bands, widened to hold at once: then no trend is shown."""
+    if not len(values):
+        return np.zeros(values.shape[1], dtype=bool)
+    wider = float(simultaneous_quantile(len(values), 0.05) / simultaneous_quantile(1, 0.05))
+    half = (high - low) / 2 * wider
+    return np.asarray((values - half).max(axis=0) <= (values + half).min(axis=0))
 
 
 def _module(name: str, extra: str | None = None) -> Any:

@@ -18,6 +18,7 @@ from evercount._validate import check_count, check_probability
 from evercount.engine.error_model import ErrorModel, interval_factor
 from evercount.engine.table_exports import TableExports
 from evercount.errors import ParameterError
+from evercount.queries.base import Query
 
 if TYPE_CHECKING:
     from evercount.engine.release import Releases
@@ -63,7 +64,7 @@ class View(TableExports):
         return f"View({self.name!r}, {len(self)} spans, {len(self.cells)} cells, noise={self.noise!r})"
 
     @cached_property
-    def _cell_errors(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def cell_errors(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(std, spread, slack) of one cell, each (spans, 1); see `ErrorModel.errors`."""
         found = self.errors.difference_errors(self.first - 1, self.last)
         std, spread, slack = (part[:, np.newaxis] for part in found)
@@ -72,12 +73,12 @@ class View(TableExports):
     @property
     def std(self) -> FloatArray:
         """The exact std of each number, shape (spans, cells)."""
-        return self._cell_errors[0] * self.norms
+        return self.cell_errors[0] * self.norms
 
     def half_widths(self, level: float = 0.95) -> FloatArray:
         """Half the width of each number's interval, shape (spans, cells)."""
         factor = interval_factor(level, (), 1, self.errors.difference_tails)
-        return factor * self._cell_errors[1] * self.norms + self._cell_errors[2] * self.rounding
+        return factor * self.cell_errors[1] * self.norms + self.cell_errors[2] * self.rounding
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """(low, high): each holds its true number with probability at least `level`."""
@@ -94,6 +95,10 @@ class View(TableExports):
             norms=self.norms[chosen],
             rounding=self.rounding[chosen],
         )
+
+    def spans_at(self, places: IntArray) -> View:
+        """The same view of some spans."""
+        return replace(self, first=self.first[places], last=self.last[places], values=self.values[places])
 
     def compare(self, one: str, other: str) -> View:
         """`one` minus `other`, with the exact error of the difference.
@@ -127,8 +132,8 @@ class View(TableExports):
         if not query.has_quantiles or len(self.cells) != query.outputs:
             raise ParameterError("quantiles are read from all cells of a stream of Quantiles")
         factor = interval_factor(level, (), 1, self.errors.difference_tails)
-        half = factor * self._cell_errors[1] * query.norms_beside(q)
-        half = half + self._cell_errors[2] * (self.rounding + q * self.rounding[-1])
+        half = factor * self.cell_errors[1] * query.norms_beside(q)
+        half = half + self.cell_errors[2] * (self.rounding + q * self.rounding[-1])
         return query.read_quantile(self.values, half, q)
 
     def table(self, level: float = 0.95) -> dict[str, npt.NDArray[Any]]:
@@ -164,15 +169,48 @@ class View(TableExports):
             raise ParameterError("a comparison cannot be compared again: compare cells of the view itself") from None
 
 
+@dataclass(frozen=True, eq=False)
+class Difference:
+    """One cell of a view minus one cell of a view of another stream, over the same spans.
+
+    **Guarantee.** Different streams have independent noise (`mechanisms.declared_key`), so the variances add up. Both
+    streams are already published; together they may reveal what their budgets add up to. Test:
+    tests/engine/test_views.py::test_a_difference_of_two_streams_has_the_error_of_both.
+    """
+
+    one: View
+    other: View
+
+    def __post_init__(self) -> None:
+        if len(self.one.cells) != 1 or len(self.other.cells) != 1 or len(self.one) != len(self.other):
+            raise ParameterError("two streams are compared cell by cell: choose one cell of each, over the same spans")
+
+    @property
+    def values(self) -> FloatArray:
+        """Shape (spans, 1)."""
+        return self.one.values - self.other.values
+
+    @property
+    def std(self) -> FloatArray:
+        """The exact std, shape (spans, 1)."""
+        return np.hypot(self.one.std, self.other.std)
+
+    def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
+        """(low, high): each holds its true difference with probability at least `level`."""
+        tails = 1 if self.one.errors.pure or self.other.errors.pure else None
+        (_, a, slack), (_, b, more) = self.one.cell_errors, self.other.cell_errors
+        spread = np.hypot(a * self.one.norms, b * self.other.norms)
+        half = interval_factor(level, (), 1, tails) * spread + slack * self.one.rounding + more * self.other.rounding
+        return self.values - half, self.values + half
+
+
 def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
     """The numbers of ticks after+1 … until of each span, from running sums.
 
     Raises:
         ParameterError: the query publishes no running sums, the numbers were post-processed, or a tick is not there.
     """
-    query = releases.query
-    if not query.running_sums:
-        raise ParameterError(f"views are differences of running sums, and {query.name!r} publishes none")
+    check_viewable(releases.query)
     if releases.postprocessed:
         raise ParameterError(
             f"these numbers were post-processed ({', '.join(releases.postprocessed)}), so that the error of their "
@@ -187,20 +225,34 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
     sums = np.concatenate([np.zeros((1, releases.rows.shape[1])), releases.rows])
     offset = 1 - first if first > 1 else 0
     places = (np.where(start > 0, start + offset, 0), stop + offset)
+    outputs = range(len(releases.labels))
     values = sums[places[1]] - sums[places[0]]
-    ones = np.ones(len(releases.labels))
-    return View(
-        name,
-        start + 1,
-        stop,
-        tuple(releases.labels),
-        values,
-        ones * query.output_norms(),
-        ones * query.rounding_norms(),
-        releases.error_model,
-        releases.guarantee,
-        releases.noise,
-    )
+    return view_of(name, start, stop, values, outputs, releases.error_model, releases.guarantee, releases.noise)
+
+
+def view_of(
+    name: str,
+    after: IntArray,
+    until: IntArray,
+    values: FloatArray,
+    outputs: Sequence[int],
+    errors: ErrorModel,
+    guarantee: str,
+    noise: str,
+) -> View:
+    """A view from its numbers: what some outputs published at `until` minus what they published at `after`."""
+    query = errors.query
+    check_viewable(query)
+    ones, chosen, labels = np.ones(query.outputs), list(outputs), query.labels
+    norms, rounding = (np.asarray(ones * part)[chosen] for part in (query.output_norms(), query.rounding_norms()))
+    cells = tuple(labels[output] for output in chosen)
+    return View(name, after + 1, until, cells, values, norms, rounding, errors, guarantee, noise)
+
+
+def check_viewable(query: Query) -> None:
+    """Refuse a query whose releases have no differences with a meaning."""
+    if not query.running_sums:
+        raise ParameterError(f"views are differences of running sums, and {query.name!r} publishes none")
 
 
 def running(releases: Releases) -> View:

@@ -27,6 +27,7 @@ from evercount.declare.schedule import (
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import InputError, ParameterError
 from evercount.files.source import LINE, Source, arrow, connect
+from evercount.queries.distinct_users import LONGEST_USER
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -136,6 +137,8 @@ def count(
     with connect(scratch) as connection:
         try:
             names = prepare(connection, declaration, files)
+            if declaration.query.names_users:
+                return CountedRows(*_users_by_tick(connection, files, declaration, first, stop, late))
             if columns_of(declaration).user is None:
                 groups, bad = _groups(connection, files, declaration, first, stop, late)
                 known: Mapping[str, int] = {}
@@ -188,6 +191,40 @@ def _groups(
         parts.insert(0, tuple(np.asarray(more[name]) for name in ("place", "cell", "events", "total")))
     tick, cell, events, units = (np.concatenate(column).astype(np.int64) for column in zip(*parts, strict=True))
     return (tick, cell, events, units), bad
+
+
+def _users_by_tick(
+    connection: DuckDBPyConnection,
+    files: tuple[Source, ...],
+    declaration: StreamDeclaration,
+    first: int,
+    stop: int,
+    late: Source | None,
+) -> tuple[TickEvents, int]:
+    """The first event of each user (and key) in each tick, in order, for queries that count users; and bad rows.
+
+    Later events of the same user and key in the same tick change nothing, so they are left out here.
+    """
+    keyed = _keyed(declaration)
+    connection.execute(
+        "CREATE TEMP TABLE event AS SELECT place, cell, who, us, n "
+        f"FROM ({placed(files, declaration, first, stop, number=True)}) WHERE place IS NOT NULL"
+    )
+    bad = _scalar(connection, "SELECT count(*) FROM event WHERE place < 0") + unreadable(connection, files)
+    if late is not None and first < stop:
+        connection.execute(
+            f"INSERT INTO event SELECT {first}, cell, who, us, n "
+            f"FROM ({placed(late, declaration, 1, first, number=True)}) WHERE place > 0"
+        )
+    found = connection.execute(
+        "SELECT place, who, cell FROM event WHERE place > 0 "
+        "QUALIFY row_number() OVER (PARTITION BY place, who, cell ORDER BY us, n) = 1 ORDER BY place, us, n"
+    ).fetchall()
+    keys = declaration.query.row_keys[0] if keyed else ()
+    ticks: list[list[Any]] = [[] for _ in range(first, stop)]
+    for place, who, cell in found:
+        ticks[place - first].append((who, keys[cell]) if keyed else who)
+    return TickEvents(first, ticks), bad
 
 
 def _capped(
@@ -486,6 +523,8 @@ def _reason(declaration: StreamDeclaration) -> str:
         rules.append(f"WHEN {number} < {low} OR {number} > {high} OR units IS NULL THEN 7")
     if columns_of(declaration).user is not None:
         rules.append("WHEN who IS NULL THEN 8")
+    if declaration.query.names_users:
+        rules.append(f"WHEN length(who) NOT BETWEEN 1 AND {LONGEST_USER} THEN 8")
     return f"CASE {' '.join(rules)} ELSE 0 END"
 
 

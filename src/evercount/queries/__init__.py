@@ -12,7 +12,7 @@ from evercount.queries.base import Adjacency, Query
 from evercount.queries.counts import Average, Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.discovered_keys import DiscoveredKeys
-from evercount.queries.distinct_users import DistinctUsers
+from evercount.queries.distinct_users import ActiveUsers, DistinctUsers
 from evercount.queries.episodes import Episodes
 from evercount.queries.graphs.degrees import DegreeHistogram, DegreeSequence, HighDegree, MinDegree
 from evercount.queries.graphs.forests import Components, Matching, SpanningForest
@@ -42,6 +42,7 @@ QUERIES: dict[str, type[Query]] = {
         Marginals,
         Quantiles,
         DistinctUsers,
+        ActiveUsers,
         Substrings,
         Episodes,
         Cuts,
@@ -93,6 +94,7 @@ EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
     "top-k": {"keys": ["north", "south", "east"], "k": 2},
     "rollup": {"paths": [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"], ["Styria", "Graz"]]},
     "marginals": {"columns": [["north", "south"], ["young", "old"]]},
+    "active-users": {"max_ticks": 30},
     "quantiles": {"lo": 0, "hi": 100, "bins": 64},
     "substrings": {"alphabet": "abc", "max_length": 3},
     "episodes": {"alphabet": "abc", "max_length": 3},
@@ -150,6 +152,7 @@ def build_query(name: str, parameters: dict[str, Any], *, stored: bool = False) 
 __all__ = [
     "NOT_QUERIES",
     "QUERIES",
+    "ActiveUsers",
     "Adjacency",
     "Average",
     "Components",

@@ -72,6 +72,9 @@ class Query(RowContract, ABC, Generic[V_co]):
     splits: ClassVar[bool] = False
     """Whether a tick may be encoded in parts, one after the other: the increments add up to those of the tick at once,
     the last state is the same, and so is what is refused. True for encoders that read event by event."""
+    refuses_by_itself: ClassVar[bool] = False
+    """Whether an event that `check_events` accepts is never refused because of others: no look at the open tick."""
+
     names_users: ClassVar[bool] = False
     """Whether events name their users themselves, so that `user_sensitivity` holds for any number of events."""
 
@@ -188,9 +191,6 @@ class Query(RowContract, ABC, Generic[V_co]):
 
     first_names: ClassVar[tuple[str, ...] | None] = None
     """The names of the cells, where noise belongs to names and more of them may join; None for numbered cells."""
-
-    refuses_by_memory: ClassVar[bool] = True
-    """Whether an event that `check_events` takes may be refused because of earlier ones, where there is a memory."""
 
     unlisted_keys: ClassVar[bool] = False
     """Whether nobody lists the keys of events beforehand; rows of a table then have keys that `check_keys` takes."""

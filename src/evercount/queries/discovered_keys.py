@@ -61,8 +61,8 @@ class DiscoveredKeys(Query[FloatArray]):
     """
 
     name: ClassVar[str] = "discovered-keys"
-    event_columns: ClassVar[tuple[str, ...] | None] = ("key",)
-    refuses_by_memory: ClassVar[bool] = False
+    event_columns: tuple[str, ...] | None = ("key",)
+    refuses_by_itself: ClassVar[bool] = True
     unlisted_keys: ClassVar[bool] = True
     first_names: ClassVar[tuple[str, ...] | None] = ("",)
     """The total's noise has the empty name, which no key has."""

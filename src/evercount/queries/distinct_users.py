@@ -1,4 +1,4 @@
-"""DistinctUsers: how many different people so far, overall or per key, however many events each of them has."""
+"""How many different people: so far (DistinctUsers) or in each tick (ActiveUsers), however many events each has."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ ADJACENCIES = ("add-remove", "replace")
 ONLY = ""
 """The one key of a stream without keys."""
 LONGEST_USER = 256
+MOST_TICKS = 1_000_000
+TOTAL = "total"
 
 Seen = dict[str, list[str]]
 """The keys under which each user has been counted. As sensitive as the events."""
@@ -28,18 +30,20 @@ class DistinctUsers(Query):
     An event is a user (a text of 1 to 256 characters), or with keys a pair (user, key). A user counts once, at the
     first event; under at most `max_keys` keys, the first ones. Later events change nothing, so a user may have any
     number of events: with `Budget(..., unit="user")` no cap is needed, and the guarantee says so. A tick's events count
-    in their order. In Python only: declarations (files, service) refuse it.
+    in their order.
 
     Guarantee. Let c be the smaller of `max_keys` and the number of keys (1 without keys).
     One user, any number of events: S = c for add-remove, 2c for replace by another user's events.
     One event: S = 2 for add-remove (the first event is gone: −1 now, +1 at the next); replace: 2 without keys, 4 if
-    every key counts (c is the number of keys), else 8. Proof: `distinct_users.proof.md`. Assumption: one id per person.
+    every key counts (c is the number of keys), else 8. With `total` one more cell counts all users: user-level S grows
+    by 1 (replace: 2), event-level S by 2. Proof: `distinct_users.proof.md`. Assumption: one id per person.
     Tests: tests/queries/test_queries_distinct_users.py::test_event_sensitivity_by_enumeration and
     tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
 
     Args:
         keys: the public list of keys; None to count all users together.
         max_keys: under how many keys a user counts at most.
+        total: with keys, whether all users together are counted too, as the first number.
 
     Raises:
         ParameterError: a parameter is not legal.
@@ -53,8 +57,9 @@ class DistinctUsers(Query):
     name: ClassVar[str] = "distinct-users"
     names_users: ClassVar[bool] = True
     in_place: ClassVar[bool] = True
+    refuses_by_itself: ClassVar[bool] = True
 
-    def __init__(self, keys: Sequence[str] | None = None, max_keys: int = 1) -> None:
+    def __init__(self, keys: Sequence[str] | None = None, max_keys: int = 1, total: bool = False) -> None:
         self._keys: tuple[str, ...] | None = None
         if keys is not None:
             if isinstance(keys, int):
@@ -64,16 +69,27 @@ class DistinctUsers(Query):
         self._most = check_count("max_keys", max_keys)
         if self._most > len(self._index):
             raise ParameterError(f"max_keys={max_keys} is more than the {len(self._index)} keys")
+        if not isinstance(total, bool) or (total and (self._keys is None or TOTAL in self._keys)):
+            raise ParameterError(f"total is true or false; it goes with keys, none of them called {TOTAL!r}")
+        self._total = total
+        self.event_columns = ("user",) if self._keys is None else ("user", "key")
 
     @property
     def cells(self) -> int:
-        """One for each key."""
-        return len(self._index)
+        """One for each key, and one for all users where that is asked for."""
+        return len(self._index) + self._total
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The keys."""
-        return ("users",) if self._keys is None else self._keys
+        return ("users",) if self._keys is None else ((TOTAL, *self._keys) if self._total else self._keys)
+
+    @property
+    def row_keys(self) -> tuple[Sequence[str], bool]:
+        """See `Query`."""
+        if self._keys is None:
+            return super().row_keys
+        return self._keys, False
 
     @property
     def monotone(self) -> bool:
@@ -83,23 +99,25 @@ class DistinctUsers(Query):
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S for one event: see the class."""
         check_name("adjacency", adjacency, ADJACENCIES)
+        more = 2.0 * self._total
         if adjacency == "add-remove" or self._keys is None:
-            return 2.0
-        return 4.0 if self._most == len(self._keys) else 8.0
+            return 2.0 + more
+        return (4.0 if self._most == len(self._keys) else 8.0) + more
 
     def user_sensitivity(self, adjacency: Adjacency) -> float:
         """S for one user with any number of events: see the class."""
         check_name("adjacency", adjacency, ADJACENCIES)
-        return float(self._most if adjacency == "add-remove" else 2 * self._most)
+        changes = self._most + self._total
+        return float(changes if adjacency == "add-remove" else 2 * changes)
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """Δ₁ for one event: 2, and 4 under replace with keys.
+        """Δ₁ for one event: 2, and 4 under replace with keys; 2 more with `total`.
 
         **Guarantee.** Proof: `distinct_users.proof.md`. Test:
         tests/queries/test_l1_sensitivity.py::test_distinct_users_reach_their_claim.
         """
         check_name("adjacency", adjacency, ADJACENCIES)
-        return 2.0 if adjacency == "add-remove" or self._keys is None else 4.0
+        return (2.0 if adjacency == "add-remove" or self._keys is None else 4.0) + 2.0 * self._total
 
     def user_l1_sensitivity(self, adjacency: Adjacency) -> float:
         """Δ₁ for one user with any number of events: each change is 1, so it is the S of `user_sensitivity`."""
@@ -111,18 +129,28 @@ class DistinctUsers(Query):
 
     def encode(self, state: Seen, events: Any) -> tuple[IntArray, Seen]:
         """New users of one tick; the state is changed in place after all events are checked."""
+        pairs = self._pairs(events)
+        row = np.zeros(self.cells, np.int64)
+        for user, key in pairs:
+            if user not in state:
+                state[user] = []
+                row[0] += self._total
+            seen = state[user]
+            if key not in seen and len(seen) < self._most:
+                seen.append(key)
+                row[self._index[key] + self._total] += 1
+        return row, state
+
+    def check_events(self, events: Iterable[Any]) -> None:
+        """See `Query`."""
+        self._pairs(events)
+
+    def _pairs(self, events: Any) -> list[tuple[str, str]]:
         if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
             raise InputError(
                 f"a tick is a sequence of events, not {type(events).__name__}; for one event write [event]"
             )
-        pairs = [self._checked(number, event) for number, event in enumerate(events)]
-        row = np.zeros(self.cells, np.int64)
-        for user, key in pairs:
-            seen = state.setdefault(user, [])
-            if key not in seen and len(seen) < self._most:
-                seen.append(key)
-                row[self._index[key]] += 1
-        return row, state
+        return [self._checked(number, event) for number, event in enumerate(events)]
 
     def _checked(self, number: int, event: Any) -> tuple[str, str]:
         where = f"event {number} of the tick (from 0)"
@@ -148,4 +176,94 @@ class DistinctUsers(Query):
 
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {"keys": None if self._keys is None else list(self._keys), "max_keys": self._most}
+        keys = None if self._keys is None else list(self._keys)
+        return {"keys": keys, "max_keys": self._most, "total": self._total}
+
+
+class ActiveUsers(DistinctUsers):
+    """How many different users had an event in each tick: the running sum of daily active users, and the like.
+
+    An event is as for `DistinctUsers`. In a tick a user counts once (per key at most `max_keys` keys), and in the first
+    `max_ticks` ticks with an event only. Published is the sum over all ticks so far; the views per tick and
+    `Releases.between` tell the users of each tick, with their exact errors. A user may have any number of events.
+
+    Guarantee. Let c be the smaller of `max_keys` and the number of keys (1 without keys), k = `max_ticks`.
+    One user, any number of events: S = c·k² for add-remove, 2c·k² for replace.
+    One event: S = 1 + c for add-remove (a tick is lost and a later one counts instead); replace: 2 without keys, else
+    4·(1 + c). Proof: `distinct_users.proof.md`, "Active users". Assumption: one id per person. Tests:
+    tests/queries/test_queries_distinct_users.py::test_event_sensitivity_by_enumeration and
+    tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
+
+    Args:
+        max_ticks: in how many ticks a user counts at most.
+        keys: the public list of keys; None to count all users together.
+        max_keys: under how many keys of one tick a user counts at most.
+
+    Raises:
+        ParameterError: a parameter is not legal.
+
+    >>> query = ActiveUsers(max_ticks=2)
+    >>> row, state = query.encode(query.initial_state(), ["ann", "bob", "ann"])
+    >>> row.tolist(), query.encode(state, ["bob"])[0].tolist(), query.encode(state, ["bob", "cyd"])[0].tolist()
+    ([2], [1], [1])
+    """
+
+    name: ClassVar[str] = "active-users"
+
+    def __init__(self, max_ticks: int, keys: Sequence[str] | None = None, max_keys: int = 1) -> None:
+        super().__init__(keys, max_keys)
+        self._ticks = check_count("max_ticks", max_ticks)
+        if self._ticks > MOST_TICKS:
+            raise ParameterError(f"max_ticks is at most {MOST_TICKS}, got {max_ticks}")
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        """S for one event: see the class."""
+        check_name("adjacency", adjacency, ADJACENCIES)
+        if adjacency == "add-remove":
+            return 1.0 + self._most
+        return 2.0 if self._keys is None else 4.0 * (1 + self._most)
+
+    def user_sensitivity(self, adjacency: Adjacency) -> float:
+        """S for one user with any number of events: see the class."""
+        check_name("adjacency", adjacency, ADJACENCIES)
+        return float(self._most * self._ticks**2 * (1 if adjacency == "add-remove" else 2))
+
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """Δ₁ for one event: 1 + c; under replace 2 without keys, else 2·(1 + c).
+
+        **Guarantee.** Proof: `distinct_users.proof.md`. Test:
+        tests/queries/test_l1_sensitivity.py::test_no_active_users_beat_their_claim.
+        """
+        check_name("adjacency", adjacency, ADJACENCIES)
+        if adjacency == "add-remove":
+            return 1.0 + self._most
+        return 2.0 if self._keys is None else 2.0 * (1 + self._most)
+
+    def user_l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """Δ₁ for one user with any number of events: c·k changes of 1, twice that under replace."""
+        check_name("adjacency", adjacency, ADJACENCIES)
+        return float(self._most * self._ticks * (1 if adjacency == "add-remove" else 2))
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        """Users of one tick; the state, in how many ticks each has counted, is changed in place after all checks."""
+        today: dict[str, list[str]] = {}
+        for user, key in self._pairs(events):
+            seen = today.setdefault(user, [])
+            if key not in seen and len(seen) < self._most:
+                seen.append(key)
+        row = np.zeros(self.cells, np.int64)
+        for user, keys in today.items():
+            if state.get(user, 0) < self._ticks:
+                state[user] = state.get(user, 0) + 1
+                for key in keys:
+                    row[self._index[key]] += 1
+        return row, state
+
+    def load_state(self, data: Any) -> Any:
+        """The inverse of `dump_state`."""
+        return {user: int(ticks) for user, ticks in data.items()}
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        keys = None if self._keys is None else list(self._keys)
+        return {"max_ticks": self._ticks, "keys": keys, "max_keys": self._most}

@@ -59,7 +59,7 @@ class Histogram(Query[FloatArray]):
     """
 
     name: ClassVar[str] = "histogram"
-    event_columns: ClassVar[tuple[str, ...] | None] = ("key",)
+    event_columns: tuple[str, ...] | None = ("key",)
 
     @property
     def single(self) -> bool:

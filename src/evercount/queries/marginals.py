@@ -53,7 +53,7 @@ class Marginals(Query):
     """
 
     name: ClassVar[str] = "marginals"
-    event_columns: ClassVar[tuple[str, ...] | None] = ("levels",)
+    event_columns: tuple[str, ...] | None = ("levels",)
 
     def __init__(
         self,

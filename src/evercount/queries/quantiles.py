@@ -48,7 +48,7 @@ class Quantiles(TreeQuery):
 
     name: ClassVar[str] = "quantiles"
     has_quantiles: ClassVar[bool] = True
-    event_columns: ClassVar[tuple[str, ...] | None] = ("value",)
+    event_columns: tuple[str, ...] | None = ("value",)
 
     def __init__(self, lo: float, hi: float, bins: int = 64, weights: Sequence[int] | None = None) -> None:
         self.lo, self.hi = check_number("lo", lo), check_number("hi", hi)

@@ -147,7 +147,7 @@ class Rollup(TreeQuery):
     """
 
     name: ClassVar[str] = "rollup"
-    event_columns: ClassVar[tuple[str, ...] | None] = ("levels",)
+    event_columns: tuple[str, ...] | None = ("levels",)
 
     def __init__(
         self,

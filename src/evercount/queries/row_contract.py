@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from evercount._arrays import IntArray
 from evercount.errors import ParameterError
@@ -12,10 +11,11 @@ from evercount.errors import ParameterError
 class RowContract:
     """What a query says of events that are rows with a time, a key, a value or levels. The default: no rows."""
 
-    event_columns: ClassVar[tuple[str, ...] | None] = None
+    event_columns: tuple[str, ...] | None = None
     """Which columns an event needs beside its time, where events are rows of a table.
 
-    (), ("key",), ("value",) or ("levels",): one column for each level of a `Rollup`. None: no rows.
+    (), ("key",), ("value",) or ("levels",): one column for each level of a `Rollup`; ("user",) or ("user", "key") where
+    users are counted. None: no rows.
     """
 
     @property

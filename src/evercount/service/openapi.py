@@ -48,6 +48,8 @@ _EVENT: dict[str, Any] = {
                 "key": {},
                 "keys": {},
                 "value": {},
+                "path": {},
+                "values": {},
                 "edge": {},
                 "letter": {},
                 "event": {},

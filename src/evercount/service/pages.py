@@ -27,6 +27,7 @@ MEDIA_TYPES = {
     ".webmanifest": "application/manifest+json",
     ".woff2": "font/woff2",
 }
+EMBED_POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors *"
 DOCS_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>evercount API</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
@@ -61,11 +62,18 @@ def serve_file(folder: pathlib.Path | None, name: str, kinds: tuple[str, ...] = 
 
 
 def add_pages(app: FastAPI) -> None:
-    """`/`, `/static/*`, `/vendor/uplot/*` and `/docs`."""
+    """`/`, `/embed`, `/static/*`, `/vendor/uplot/*` and `/docs`."""
 
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
         return serve_file(static_folder(), "index.html")
+
+    @app.get("/embed", include_in_schema=False)
+    async def embed() -> Response:
+        """One chart of a public stream, which any site may show in a frame: it sends no token and has no controls."""
+        answer = serve_file(static_folder(), "embed.html")
+        answer.headers["Content-Security-Policy"] = EMBED_POLICY
+        return answer
 
     @app.get("/static/{file}", include_in_schema=False)
     async def static(file: FileName) -> Response:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import parse_instant, zone_named
 from evercount.errors import InputError, ParameterError
+from evercount.queries import Query
 from evercount.store import Batch
 from evercount.store.open_stream import read_request
 from evercount.text_rules import check_public_text
@@ -64,7 +65,10 @@ def read_batch(
     payloads = [item for item in items if type(item) is not dict]
     users: list[str] | None = None
     times: list[int | None] | None = None
-    per_user = declaration.budget.unit == "user"
+    named = declaration.query.names_users
+    per_user = declaration.budget.unit == "user" and not named
+    if named:
+        items = [_named_user(declaration.query, number, item) for number, item in enumerate(items)]
     if len(payloads) < len(items) or (per_user and items):
         payloads, users, times = _read_objects(declaration, items, per_user)
     row = read_request(declaration, payloads)
@@ -102,11 +106,26 @@ def _read_objects(
     return payloads, users if per_user else None, times
 
 
+def _named_user(query: Query, number: int, item: Any) -> dict[str, Any]:
+    """An event of a query that counts users, with its user (and key) as its content."""
+    fields = dict(item) if isinstance(item, dict) else {}
+    time = {"time": fields.pop("time")} if "time" in fields else {}
+    keyed = "key" in (query.event_columns or ())
+    if not isinstance(item, dict):
+        pair = item if keyed and isinstance(item, list) else [item]
+        fields = dict(zip(("user", "key"), pair, strict=False)) if len(pair) <= 2 else {}
+    if fields.keys() != ({"user", "key"} if keyed else {"user"}):
+        wanted = "'user' and 'key'" if keyed else "'user'"
+        raise InputError(f"event {number} (from 0) must hold {wanted}, and besides at most 'time'")
+    user = _user(number, fields["user"])
+    return {"event": [user, fields["key"]] if keyed else user, **time}
+
+
 def _user(number: int, user: Any) -> str:
     if not isinstance(user, str) or not 0 < len(user) <= LONGEST_USER:
         raise InputError(
             f"event {number} (from 0) needs 'user', a text of 1 to {LONGEST_USER} characters: "
-            "this stream protects users"
+            "this stream protects or counts users"
         )
     # two spellings of one name would be two users, each with events of their own
     return check_public_text(f"the user of event {number} (from 0)", user)

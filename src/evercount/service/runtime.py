@@ -14,6 +14,7 @@ import numpy as np
 
 import evercount
 from evercount.declare.schedule import format_utc, instant_of
+from evercount.declare.view_names import offered_views
 from evercount.errors import Problem
 from evercount.privacy import Budget
 from evercount.queries import Query
@@ -187,6 +188,7 @@ class Service:
             "late": declaration.late,
             "public": declaration.public,
             "postprocess": list(declaration.postprocess),
+            "views": list(offered_views(declaration.query, schedule, declaration.postprocess)),
             "released": closed,
             "ticks_left": None if horizon is None else horizon - closed,
             "open_tick": None,
@@ -205,8 +207,15 @@ class Service:
             "guarantee": live.stream.guarantee,
             "noise": live.stream.noise,
             "closes": None if end is None else format_utc(instant_of(end)),
-            "state": "stopped" if live.stopped else "finished" if live.finished else "open",
+            "state": self._state(live),
         }
+
+    def _state(self, live: LiveStream) -> str:
+        if live.stopped or live.finished:
+            return "stopped" if live.stopped else "finished"
+        schedule = live.declaration.schedule
+        early = not schedule.manual and instant_of(self.clock.now()) < schedule.begin
+        return "scheduled" if early else "open"
 
     def read_page(
         self,

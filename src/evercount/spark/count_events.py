@@ -57,7 +57,11 @@ def check_declaration(declaration: StreamDeclaration) -> None:
     columns_of(declaration)
     if declaration.schedule.manual:
         raise ParameterError("Spark closes ticks by the clock: declare a tick such as 1h instead of 'manual'")
-    if declaration.budget.unit == "user":
+    if "levels" in (declaration.query.event_columns or ()) or declaration.query.row_bins is not None:
+        raise ParameterError(
+            f"{declaration.query.name!r} is not counted by Spark: use `evercount release` with this declaration"
+        )
+    if declaration.budget.unit == "user" or declaration.query.names_users:
         raise ParameterError(
             "a budget of unit 'user' keeps the first events of each user, and rows of Spark come in no order that all "
             "doors share: protect events (unit 'event'), or use `evercount release`"

@@ -165,7 +165,7 @@ class LiveStream:
         `pending` are events of the same transaction that were taken already. Accepted events are remembered by
         `encoder`; a caller that cannot commit them forgets it (`encoder = None`).
         """
-        if not self.declaration.query.refuses_by_memory:
+        if self.declaration.query.refuses_by_itself:  # `read_request` has checked all there is to check
             return
         if self.encoder is None:
             self.encoder = OpenEncoder(self.declaration.query, self.stream._state.encoder, [*self.events, *pending])

@@ -6,13 +6,14 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, func, inspect, select
 
+from evercount._arrays import FloatArray
 from evercount._safe_files import open_private
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import format_utc, instant_of
@@ -25,6 +26,8 @@ from evercount.store.rollback_guard import Head, HeadFile, Quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import describe_ledger, read_cap, read_spendings, retired_rows
 
+MOST_NAMED = 500
+"""Ticks or cells that one statement names: databases limit their number."""
 TICKS_PER_PAGE = 200
 PROBE = b"evercount store"
 NUMBERS_PER_TABLE = 50_000
@@ -144,6 +147,22 @@ class Reading:
         hashes = {row.tick: bytes(row.hash) for row in connection.execute(select(chain).where(where))}
         tables = _tables(connection, stream, declaration, after, last, cells)
         return [release for table in tables for release in table.described(format_utc, hashes)]
+
+    def values_at(self, stream: int, ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
+        """What some cells published at some ticks: an array for each tick, in the order of `cells`."""
+        table, wanted = schema.releases, [int(tick) for tick in ticks if tick > 0]
+        place = {cell: i for i, cell in enumerate(cells)}
+        found = {tick: np.zeros(len(place)) for tick in wanted}
+        columns = select(table.c.tick, table.c.cell, table.c.value)
+        every = len(place) > MOST_NAMED  # too many to name them: read all cells of these ticks
+        with self.database.reading() as connection:
+            for start in range(0, len(wanted), MOST_NAMED):
+                where = (table.c.stream == stream) & table.c.tick.in_(wanted[start : start + MOST_NAMED])
+                rows = connection.execute(columns.where(where if every else where & table.c.cell.in_(list(place))))
+                for tick, cell, value in rows:
+                    if cell in place:
+                        found[tick][place[cell]] = value
+        return found
 
     def all_releases(self, name: str) -> Iterator[dict[str, Any]]:
         """Every release of a stream, as of the moment of the first one; the view is held until the last was taken."""

@@ -14,9 +14,17 @@ from evercount.privacy import Budget
 from evercount.service.catch_up import CELLS_PER_PAGE
 from evercount.service.export import ExportResponse, Kind, write_export
 from evercount.service.http_errors import Json
+from evercount.service.read_views import MEDIA, Asked, read_view
 from evercount.service.routes.stream_path import LARGEST_TICK, After, Cells, FirstCell, Name, cell_page, visible
 from evercount.service.runtime import Service, all_plans
 from evercount.service.sse import LiveResponse
+
+View = Annotated[
+    str | None, Query(max_length=40, description="running, per-tick, last-24, per-day, per-week or quantile-0.5")
+]
+Labels = Annotated[list[str] | None, Query(max_length=50, description="labels of cells; all without it")]
+Label = Annotated[str | None, Query(max_length=1000, description="a cell that is subtracted from the one cell")]
+OtherStream = Annotated[str | None, Query(max_length=64, description="the stream of `minus`, where it is another")]
 
 
 def add_releases(app: FastAPI, service: Service) -> None:
@@ -30,9 +38,23 @@ def add_releases(app: FastAPI, service: Service) -> None:
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
         first_cell: FirstCell = 0,
         cells: Cells = CELLS_PER_PAGE,
+        view: View = None,
+        cell: Labels = None,
+        minus: Label = None,
+        minus_stream: OtherStream = None,
     ) -> Response:
-        """Releases in order, from tick after+1 on. Of each at most `cells` cells are shown, from `first_cell` on."""
+        """Releases in order, from tick after+1 on. Of each at most `cells` cells are shown, from `first_cell` on.
+
+        With `view` the newest spans of that view instead, of all cells or of those that `cell` names.
+        """
         live = visible(service, request, name)
+        if view is not None:
+            asked = ask(request, view, cell, minus, minus_stream, limit)
+            service.check_readable(live)
+            found = await service.read(read_view, service.store, live, asked, service.limits.numbers)
+            return Json(found.to_json())
+        if cell or minus is not None or minus_stream is not None:
+            raise Problem(422, "ParameterError", "cell and minus go with a view", "Add view=running, for example.")
         releases = await service.read(service.read_page, live, after, limit, first_cell, cells)
         return Json({**cell_page(live, first_cell, cells), "releases": releases})
 
@@ -44,10 +66,24 @@ def add_releases(app: FastAPI, service: Service) -> None:
         return Json(cell_page(visible(service, request, name), first_cell, cells))
 
     @app.get("/v1/streams/{name}/releases.{kind}", tags=["releases"], response_class=FileResponse)
-    async def export_releases(request: Request, name: Name, kind: Kind) -> Response:
-        """Every release as a file, one row per tick and cell: csv, json, jsonl or parquet."""
+    async def export_releases(
+        request: Request,
+        name: Name,
+        kind: Kind,
+        limit: Annotated[int, Query(ge=1, le=1000, description="spans of a view")] = 1000,
+        view: View = None,
+        cell: Labels = None,
+        minus: Label = None,
+        minus_stream: OtherStream = None,
+    ) -> Response:
+        """Every release as a file, one row per tick and cell: csv, json, jsonl or parquet; or the newest of a view."""
         live = visible(service, request, name)
         service.check_readable(live)
+        if view is not None:
+            asked = ask(request, view, cell, minus, minus_stream, limit)
+            found = await service.read(read_view, service.store, live, asked, service.limits.numbers)
+            named = {"Content-Disposition": f'attachment; filename="{live.name}.{view}.{kind}"'}
+            return Response(await service.encode(found.encoded, kind), media_type=MEDIA[kind], headers=named)
         file = await service.read(write_export, service.store, live, kind)
         return ExportResponse(file, live.name, kind)
 
@@ -56,6 +92,12 @@ def add_releases(app: FastAPI, service: Service) -> None:
         """What a tick publishes now, cell by cell; for discovered keys also the tick since which each is public."""
         live = visible(service, request, name)
         return Json({"stream": live.name, "cells": await service.read(service.cells, live)})
+
+    def ask(
+        request: Request, view: str, cell: list[str] | None, minus: str | None, other: str | None, limit: int
+    ) -> Asked:
+        beside = None if other is None else visible(service, request, other)
+        return Asked(view, tuple(cell or ()), minus, beside, limit)
 
     @app.get("/v1/streams/{name}/live", tags=["releases"], response_class=StreamingResponse)
     async def get_live(

@@ -2,9 +2,16 @@
 
 const TOKEN = "evercount-token";
 let memory = null; // used where the browser forbids storage
+let anonymous = false;
+
+/** Never send a token from this page: for charts that other sites embed. */
+export function stayAnonymous() {
+  anonymous = true;
+}
 
 /** The read token of this tab, or null. */
 export function token() {
+  if (anonymous) return null;
   try {
     return sessionStorage.getItem(TOKEN);
   } catch {
@@ -78,6 +85,19 @@ export const streamFacts = (name, signal) => get(at(name), signal);
 /** Releases after a tick, oldest first, at most `limit` of them. */
 export async function releasesAfter(name, after, limit, signal) {
   return (await get(`${at(name)}/releases?after=${after}&limit=${limit}`, signal)).releases;
+}
+
+function viewPath(name, parameters, suffix = "") {
+  return `${at(name)}/releases${suffix}?${new URLSearchParams(parameters)}`;
+}
+
+/** The newest spans of a view: {labels, flat, spans: [{first, last, start, values, std, low, high}]}. */
+export const viewOf = (name, parameters, signal) => get(viewPath(name, parameters), signal);
+
+/** A view as a file: {blob, file}, `file` its name. */
+export async function fileOf(name, parameters, form) {
+  const response = await open(viewPath(name, parameters, `.${form}`), {});
+  return { blob: await response.blob(), file: `${name}.${parameters.view}.${form}` };
 }
 
 export const planFor = (parameters, signal) => get(`v1/plan?${new URLSearchParams(parameters)}`, signal);

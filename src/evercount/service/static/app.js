@@ -1,12 +1,15 @@
-// The dashboard: addresses (#/stream/cell, #/planner), the list of streams, access, theme. No build step, no framework.
+// The dashboard: addresses (#/stream/name/cell/view, #/compare/…, #/planner), the list of streams, access, theme. No build step, no framework.
 
 import { ServiceError, listStreams, setToken, token } from "./api.js";
+import { ComparePage } from "./compare.js";
 import { byId, element, setText } from "./format.js";
 import { Planner } from "./planner.js";
 import { StreamPage } from "./stream.js";
+import { firstView } from "./views.js";
 
 const EMPTY_AGAIN = 5000;
-const page = new StreamPage({ onRefused: refused, onCell: (label) => remember(label) });
+const page = new StreamPage({ onRefused: refused, onCell: remember, onView: remember });
+const comparison = new ComparePage({ onRefused: refused, onAddress: (parts) => history.replaceState(null, "", link("compare", ...parts)) });
 const planner = new Planner();
 let streams = [];
 let ledger = null;
@@ -27,9 +30,25 @@ function decode(text) {
 
 const link = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
 
-/** Keep the picked cell in the address, so that it can be shared and reloaded. */
-function remember(label) {
-  history.replaceState(null, "", link("stream", page.name, label));
+/** Keep the picked cell (and a view that was chosen) in the address, so that it can be shared and reloaded. */
+function remember() {
+  const chosen = page.spans.view && page.spans.view !== firstView(page.facts) ? [page.spans.view] : [];
+  history.replaceState(null, "", link("stream", page.name, page.history.labels[page.cell], ...chosen));
+}
+
+/** The address of the chart that other sites may embed. */
+function embedAddress() {
+  const parts = [page.name, page.history.labels[page.cell], page.spans.view ?? "running"];
+  return `${new URL("embed", document.baseURI).href}#/${parts.map(encodeURIComponent).join("/")}`;
+}
+
+async function copy(text, what) {
+  try {
+    await navigator.clipboard.writeText(text);
+    setText(byId("share-note"), `${what} copied.`);
+  } catch {
+    setText(byId("share-note"), text); // no clipboard here: show it
+  }
 }
 
 /** Say something instead of (or above) the stream; null takes it away. */
@@ -76,8 +95,10 @@ async function route() {
   clearTimeout(retry);
   const { first, rest } = address();
   const planning = first === "planner";
+  const comparing = first === "compare";
   byId("planner-page").hidden = !planning;
-  for (const [id, here] of [["nav-planner", planning], ["nav-stream", !planning]]) {
+  byId("compare-page").hidden = !comparing;
+  for (const [id, here] of [["nav-planner", planning], ["nav-compare", comparing], ["nav-stream", !planning && !comparing]]) {
     if (here) byId(id).setAttribute("aria-current", "page");
     else byId(id).removeAttribute("aria-current");
   }
@@ -87,10 +108,19 @@ async function route() {
     byId("stream-page").hidden = true;
     byId("picker").hidden = true;
     document.title = "Planner · evercount";
+    comparison.close();
     planner.open();
     return;
   }
   planner.close();
+  if (comparing) {
+    page.close();
+    byId("stream-page").hidden = true;
+    byId("picker").hidden = true;
+    await comparison.open(rest);
+    return;
+  }
+  comparison.close();
   try {
     await loadStreams();
   } catch (error) {
@@ -111,7 +141,7 @@ async function route() {
     refused(new ServiceError(404, `${token() ? "With this token" : "Without a token"}, no stream called ${name} can be read.`));
     return;
   }
-  if (page.name !== name || !page.history) await page.open(name, rest[1], ledger);
+  if (page.name !== name || !page.history) await page.open(name, rest[1], ledger, rest[2]);
   else if (rest[1] && page.history.labels.includes(rest[1])) page.pick(page.history.labels.indexOf(rest[1]));
 }
 
@@ -121,6 +151,13 @@ function themeButton() {
   byId("theme").setAttribute("aria-label", `Switch to the ${dark ? "light" : "dark"} theme`);
 }
 
+byId("copy-link").addEventListener("click", () => copy(location.href, "Link"));
+byId("copy-embed").addEventListener("click", () =>
+  copy(`<iframe src="${embedAddress()}" width="640" height="420" title="${page.name}" loading="lazy"></iframe>`, "Code"),
+);
+byId("compare-link").addEventListener("click", () => {
+  location.hash = link("compare", page.name, page.history.labels[page.cell]);
+});
 byId("stream-select").addEventListener("change", (event) => {
   location.hash = link("stream", event.target.value);
 });
@@ -159,4 +196,4 @@ addEventListener("hashchange", route);
 themeButton();
 route();
 // What is drawn, for tests and for whoever opens the console: public numbers only.
-window.evercount = { page, planner };
+window.evercount = { page, planner, comparison };

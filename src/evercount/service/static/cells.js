@@ -8,9 +8,9 @@ const TINY_TICKS = 120;
 const COLUMNS = [
   ["cell", "Cell", (row, i) => i],
   ["value", "Value", (row, i) => row.values[i]],
-  ["std", "± Std", (row, i) => row.std[i]],
-  ["low", "Low", (row, i) => row.low[i]],
-  ["high", "High", (row, i) => row.high[i]],
+  ["std", "Std", (row, i) => row.std[i]],
+  ["low", "95 % low", (row, i) => row.low[i]],
+  ["high", "95 % high", (row, i) => row.high[i]],
 ];
 const ORDERS = [
   ["cell", 1, "as declared"],
@@ -50,16 +50,19 @@ export class Cells {
     );
   }
 
-  /** Show another stream's cells. */
-  show(history) {
+  /** Show another stream's cells; `top` of them only, where the stream is about the largest ones. */
+  show(history, top = null) {
     this.history = history;
+    this.top = top;
     byId("find").value = "";
     byId("order").value = "0";
     this.page = 0;
-    this.sort = "cell";
-    this.direction = 1;
+    this.sort = top ? "value" : "cell";
+    this.direction = top ? -1 : 1;
+    if (top) byId("order").value = "2";
     this.order = [];
-    setText(byId("cells-title"), history.labels.length === 1 ? "The only cell" : `All ${number(history.labels.length)} cells`);
+    const all = number(history.labels.length);
+    setText(byId("cells-title"), top ? `The ${number(top)} largest of ${all} keys, by their published numbers` : `All ${all} cells`);
     this.update(true);
   }
 
@@ -90,7 +93,7 @@ export class Cells {
       const read = COLUMNS.find(([key]) => key === this.sort)[2];
       cells.sort((a, b) => this.direction * ((read(last, a) ?? -Infinity) - (read(last, b) ?? -Infinity)) || a - b);
     }
-    this.order = cells;
+    this.order = this.top && this.sort === "value" && this.direction < 0 && !wanted ? cells.slice(0, this.top) : cells;
   }
 
   update(force = false) {

@@ -1,6 +1,6 @@
 // uPlot charts in the page's colours: the focus chart, the small multiples and the planner's curves.
 
-import { axisNumber, timeLabels } from "./format.js";
+import { axisNumber, timeLabels, zoned } from "./format.js";
 
 /** A colour of the style sheet, as it is in the present theme. */
 export function colour(name) {
@@ -25,9 +25,15 @@ function band() {
   return [{ series: [1, 2], fill: () => colour("band") }];
 }
 
+const SOLID = [];
+const DASHED = [8, 4];
+const DOTTED = [2, 3];
+const MIXED = [10, 3, 2, 3];
+const DASHES = [SOLID, DASHED, DOTTED, MIXED];
+
 /** A band needs two ticks; for a single one the interval is drawn as an error bar. */
 function single(u) {
-  if (u.data[0].length !== 1 || u.data[3][0] === null) return;
+  if (u.data[0].length !== 1 || u.data[1][0] === null) return;
   const x = Math.round(u.valToPos(u.data[0][0], "x", true));
   const [high, low] = [u.data[1][0], u.data[2][0]].map((value) => u.valToPos(value, "y", true));
   u.ctx.save();
@@ -48,6 +54,68 @@ function fit(box, chart, height) {
   return observer;
 }
 
+/** The x axis of ticks or times. */
+function across(timed) {
+  return axis({
+    space: timed ? 90 : 54,
+    gap: 9,
+    size: timed ? 48 : 34,
+    values: (u, splits, index, space, increment) => (timed ? timeLabels(splits, increment) : splits.map(axisNumber)),
+    incrs: timed ? undefined : [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000],
+  });
+}
+
+/** A line at zero, where it is inside the chart. */
+function zeroLine(u) {
+  const { min, max } = u.scales.y;
+  if (!(min < 0 && max > 0)) return;
+  const y = Math.round(u.valToPos(0, "y", true)) + 0.5;
+  u.ctx.save();
+  u.ctx.strokeStyle = colour("muted");
+  u.ctx.lineWidth = devicePixelRatio;
+  u.ctx.setLineDash([]);
+  u.ctx.beginPath();
+  u.ctx.moveTo(u.bbox.left, y);
+  u.ctx.lineTo(u.bbox.left + u.bbox.width, y);
+  u.ctx.stroke();
+  u.ctx.restore();
+}
+
+/** Two cells, each a line with its band; `left` and `right` are columns of `spanColumns`. */
+export function compareChart(box, left, right) {
+  const timed = left.timed && right.timed;
+  const data = uPlot.join([left.data, right.data]);
+  const height = () => (innerWidth < 640 ? 240 : 300);
+  const edge = (tint) => ({ stroke: () => colour(`curve-${tint}`), width: 0.6, points: NO_POINTS, spanGaps: true });
+  const line = (tint, dash) => ({ stroke: () => colour(`curve-${tint}`), dash, width: 2, points: { show: (u) => u.data[0].length === 1 }, spanGaps: true });
+  const shade = (tint) => () => `color-mix(in srgb, ${colour(`curve-${tint}`)} 18%, transparent)`;
+  const chart = new uPlot(
+    {
+      width: box.clientWidth || 600,
+      height: height(),
+      legend: { show: false },
+      tzDate: zoned,
+      padding: [12, 40, 0, 0],
+      cursor: { show: false },
+      scales: { x: { time: timed } },
+      bands: [{ series: [1, 2], fill: shade(1) }, { series: [4, 5], fill: shade(2) }],
+      series: [{}, edge(1), edge(1), line(1, SOLID), edge(2), edge(2), line(2, DASHED)],
+      axes: [across(timed), axis({ size: 64, values: (u, splits) => splits.map(axisNumber) })],
+      hooks: { draw: [zeroLine] },
+    },
+    data,
+    box,
+  );
+  const observer = fit(box, chart, height);
+  return {
+    chart,
+    destroy() {
+      observer.disconnect();
+      chart.destroy();
+    },
+  };
+}
+
 /** The large chart of one cell: value with its interval as a band. `onCursor(index or null)` follows the pointer. */
 export function focusChart(box, timed, onCursor) {
   const height = () => (innerWidth < 640 ? 240 : 330);
@@ -55,7 +123,8 @@ export function focusChart(box, timed, onCursor) {
     width: box.clientWidth || 600,
     height: height(),
     legend: { show: false },
-    padding: [12, 24, 0, 0],
+    padding: [12, 40, 0, 0],
+    tzDate: zoned,
     cursor: { drag: { x: false, y: false }, y: false, points: { size: 8 } },
     scales: { x: { time: timed } },
     bands: band(),
@@ -66,17 +135,11 @@ export function focusChart(box, timed, onCursor) {
       { stroke: () => colour("accent"), width: 2, points: { show: (u) => u.data[0].length === 1, size: 7 } },
     ],
     axes: [
-      axis({
-        space: timed ? 90 : 54,
-        gap: 9,
-        size: timed ? 48 : 34,
-        values: (u, splits, index, space, increment) => (timed ? timeLabels(splits, increment) : splits.map(axisNumber)),
-        incrs: timed ? undefined : [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000],
-      }),
+      across(timed),
       axis({ size: 64, values: (u, splits) => splits.map(axisNumber) }),
     ],
     hooks: {
-      draw: [single],
+      draw: [single, zeroLine],
       setCursor: [(u) => onCursor(u.cursor.left >= 0 ? u.cursor.idx : null)],
     },
   };
@@ -124,12 +187,6 @@ export function tinyChart(box) {
     },
   };
 }
-
-const SOLID = [];
-const DASHED = [8, 4];
-const DOTTED = [2, 3];
-const MIXED = [10, 3, 2, 3];
-const DASHES = [SOLID, DASHED, DOTTED, MIXED];
 
 /** Colour and dash of the known mechanisms; the two that jump from tick to tick are solid, which stays readable. */
 const STYLES = {

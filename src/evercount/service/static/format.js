@@ -51,25 +51,44 @@ export function oneIn(value) {
   return `1 in ${words.format(1 / value)}`;
 }
 
-const stamp = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const stampShort = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
-const clockSeconds = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
-const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+let zone = null;
+let stamps = new Map();
 
-const UNITS = { ms: "millisecond", s: "second", m: "minute", h: "hour", d: "day" };
+/** Show all times in this zone (null: the reader's own). */
+export function setZone(name) {
+  zone = name;
+  stamps = new Map();
+}
+
+/** The zone in which times are shown. */
+export const shownZone = () => zone ?? Intl.DateTimeFormat().resolvedOptions().timeZone;
+
+function stampOf(parts) {
+  const key = JSON.stringify(parts);
+  if (!stamps.has(key)) stamps.set(key, new Intl.DateTimeFormat("en-GB", { ...parts, ...(zone ? { timeZone: zone } : {}) }));
+  return stamps.get(key);
+}
+
+const DAY = { day: "numeric", month: "short" };
+const CLOCK = { hour: "2-digit", minute: "2-digit" };
+const SECONDS = { ...CLOCK, second: "2-digit" };
+
+/** A moment as a date of the shown zone, for a chart's axis. */
+export const zoned = (seconds) => (zone ? uPlot.tzDate(new Date(seconds * 1000), zone) : new Date(seconds * 1000));
+
+const UNITS = { ms: "millisecond", s: "second", m: "minute", h: "hour", d: "day", w: "week" };
 
 /** "15m" as "15 minutes"; anything else as it is. */
 export function duration(text) {
-  const found = /^(\d+)(ms|s|m|h|d)$/.exec(text ?? "");
+  const found = /^(\d+)(ms|s|m|h|d|w)$/.exec(text ?? "");
   return found ? `${found[1]} ${UNITS[found[2]]}${found[1] === "1" ? "" : "s"}` : (text ?? "");
 }
 
-/** A moment in the reader's time zone, from seconds since 1970. */
+/** A moment in the shown time zone, from seconds since 1970. */
 export function moment(seconds) {
   if (seconds === null) return DASH;
   const date = new Date(seconds * 1000);
-  return (date.getSeconds() === 0 ? stampShort : stamp).format(date);
+  return stampOf({ ...DAY, year: "numeric", ...(seconds % 60 === 0 ? CLOCK : SECONDS) }).format(date);
 }
 
 /** Labels of a time axis: the day appears where it changes. */
@@ -77,11 +96,11 @@ export function timeLabels(splits, increment) {
   let before = "";
   return splits.map((seconds) => {
     const date = new Date(seconds * 1000);
-    const today = day.format(date);
+    const today = stampOf(increment >= 28 * 86400 ? { month: "short", year: "numeric" } : DAY).format(date);
     const changed = today !== before;
     before = today;
     if (increment >= 86400) return today;
-    const time = (increment < 60 ? clockSeconds : clock).format(date);
+    const time = stampOf(increment < 60 ? SECONDS : CLOCK).format(date);
     return changed ? `${time}\n${today}` : time;
   });
 }

@@ -13,8 +13,9 @@ export function guessing(epsilon, delta) {
 const WEAK = 0.95;
 const percent = (share) => `${number(share * 100, share > 0.995 && share < 1 ? 2 : 0)} %`;
 
-function who(budget) {
+function who({ budget, query }) {
   if (budget.unit === "user") {
+    if (["distinct-users", "active-users"].includes(query?.name)) return "Every single user, with everything they do, however many events that is.";
     const most = budget.max_events === 1 ? "one event" : `${number(budget.max_events)} events`;
     return `Every single user, with everything they contribute: at most ${most} in the whole stream.`;
   }
@@ -109,7 +110,7 @@ export function renderGuarantee(box, facts, tick, ledger) {
   const { budget } = facts;
   const share = guessing(budget.epsilon, budget.delta);
   box.replaceChildren(
-    ...part("Who is protected", words(who(budget))),
+    ...part("Who is protected", words(who(facts))),
     ...part(
       "From what",
       words(`From anybody who reads all the published numbers, now and later, even if they know every other event and have any computer they like. How much they can find out about ${question(budget)} is limited, as follows.`),

@@ -14,8 +14,10 @@ export function ticksAsked(cells) {
 }
 
 export class History {
-  constructor(labels) {
+  /** `nonnegative`: the numbers are never below zero, so the low end of their intervals is not either. */
+  constructor(labels, nonnegative = false) {
     this.labels = labels;
+    this.nonnegative = nonnegative;
     this.most = ticksHeld(labels.length);
     this.rows = [];
   }
@@ -33,7 +35,8 @@ export class History {
     if (this.rows.length && release.tick <= this.lastTick) return "known";
     if (this.rows.length && release.tick !== this.lastTick + 1) return "gap";
     const time = release.start === null || release.start === undefined ? NaN : Date.parse(release.start) / 1000;
-    this.rows.push({ ...release, time: Number.isFinite(time) ? time : null });
+    const low = this.nonnegative ? release.low.map((value) => Math.max(0, value)) : release.low;
+    this.rows.push({ ...release, low, time: Number.isFinite(time) ? time : null });
     if (this.rows.length > this.most + 64) this.rows.splice(0, this.rows.length - this.most);
     return "added";
   }

@@ -6,6 +6,7 @@ import { byId, element, number, probability, setText, significant } from "./form
 
 const ENDLESS = 21;
 const PAUSE = 180;
+const FAR = 5;
 const EPSILONS = [1, 1.5, 2, 3, 4, 5, 6, 7, 8];
 
 /** ε of a slider position: a preferred number in each of four decades from 0.01 to 80. */
@@ -101,12 +102,16 @@ export class Planner {
     const best = plan.mechanisms[0];
     const curves = plan.mechanisms.map((row) => ({ ...row, style: this.style(row.name), best: row === best }));
     this.view?.destroy();
-    this.view = planChart(byId("plan-chart"), curves, floor, byId("plan-log").checked);
+    const logarithmic = byId("plan-log").checked;
+    // On a plain scale one mechanism with a far larger error would press all others flat: it stays in the table only.
+    const drawn = curves.filter((curve) => logarithmic || curve.worst_std <= FAR * best.worst_std);
+    const absent = curves.filter((curve) => !drawn.includes(curve)).map((curve) => curve.name);
+    this.view = planChart(byId("plan-chart"), drawn, floor, logarithmic);
     const far = `Smallest error: ${best.name}. Its worst tick has a standard deviation of ${significant(best.worst_std)}`;
     const bound = floor === null ? "." : `, ${number(best.ratio_to_lower_bound, 3)} times the bound of ${significant(floor)} that no such mechanism can beat.`;
     setText(byId("plan-summary"), far + bound);
     const length = plan.horizon === null ? "a stream without end" : `${number(plan.horizon)} ticks`;
-    setText(byId("plan-caption"), `Exact errors for epsilon ${plan.epsilon}, delta ${probability(plan.delta)}, ${length}`);
+    setText(byId("plan-caption"), `Exact errors for epsilon ${plan.epsilon}, delta ${probability(plan.delta)}, ${length}${absent.length ? `. Too large for this scale, in the table only: ${absent.join(", ")}` : ""}`);
     const rows = plan.mechanisms.map((row) => this.row(row));
     if (floor !== null) rows.push(this.bound(floor));
     byId("plan-rows").replaceChildren(...rows);

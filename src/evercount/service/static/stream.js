@@ -3,10 +3,11 @@
 import { ServiceError, releasesAfter, streamFacts } from "./api.js";
 import { Cells } from "./cells.js";
 import { focusChart } from "./charts.js";
-import { DASH, byId, decimals, duration, element, moment, number, probability, setText } from "./format.js";
+import { DASH, byId, decimals, duration, element, moment, number, probability, setText, setZone, shownZone } from "./format.js";
 import { renderGuarantee, renderLength } from "./guarantee.js";
 import { History, ticksAsked } from "./history.js";
 import { follow } from "./live.js";
+import { SpanCard } from "./views.js";
 
 const QUIET = 20000; // a screen reader hears about new ticks at most this often (ms)
 const HISTORY_ROWS = 100;
@@ -18,11 +19,20 @@ const STATES = {
   refused: "No access",
   finished: "Finished",
   stopped: "Stopped",
+  scheduled: "Scheduled",
 };
+const KINDS = { count: "Running count", histogram: "Running count", rollup: "Running count", marginals: "Running count", sum: "Running sum", "top-k": "Running count", quantiles: "Values so far", "distinct-users": "Different users" };
+
+/** What the published number is, in words. */
+function kindOf({ name, parameters }) {
+  if (name === "average") return `Average per ${parameters.per ?? "tick"}`;
+  if (name === "window" || name === "window-of") return `Last ${number(parameters.width)} ticks`;
+  return KINDS[name] ?? "Running number";
+}
 
 export class StreamPage {
   /** `onRefused(error)` is told when the stream cannot be shown; `onCell(label)` when a cell is picked. */
-  constructor({ onRefused, onCell }) {
+  constructor({ onRefused, onCell, onView }) {
     this.onRefused = onRefused;
     this.onCell = onCell;
     this.name = null;
@@ -37,6 +47,7 @@ export class StreamPage {
     this.heardAt = -Infinity;
     this.wasLost = false;
     this.cells = new Cells((cell) => this.pick(cell));
+    this.spans = new SpanCard({ onView, onError: (text) => this.say(`No file: ${text}`) });
     byId("range").addEventListener("change", () => this.draw());
     byId("history").addEventListener("toggle", () => this.draw());
     byId("focus-chart").addEventListener("keydown", (event) => this.key(event));
@@ -47,15 +58,16 @@ export class StreamPage {
   }
 
   /** Show a stream; `label` is the cell to start with, `ledger` what the streams spend together. */
-  async open(name, label, ledger = this.ledger) {
+  async open(name, label, ledger = this.ledger, view = null) {
     this.close();
+    this.wanted = view;
     this.ledger = ledger;
     this.name = name;
     const opening = (this.opening = new AbortController());
     this.state("loading");
     try {
       const facts = await streamFacts(name, opening.signal);
-      const history = new History(facts.labels);
+      const history = new History(facts.labels, (facts.postprocess ?? []).includes("nonnegative"));
       const limit = ticksAsked(facts.labels.length);
       let after = Math.max(0, facts.released - history.most);
       while (after < facts.released) {
@@ -78,6 +90,7 @@ export class StreamPage {
     this.opening = null;
     this.feed?.stop();
     this.feed = null;
+    this.spans.close();
     this.history = null;
     this.facts = null;
     this.name = null;
@@ -94,10 +107,12 @@ export class StreamPage {
     byId("stream-page").hidden = false;
     setText(byId("stream-name"), facts.name);
     setText(byId("stream-description"), facts.description ?? "");
-    byId("cells-card").hidden = false;
+    byId("cells-card").hidden = facts.labels.length === 1;
+    setZone(facts.tick === "manual" ? null : facts.zone);
     this.view?.destroy();
     this.view = null;
-    this.cells.show(history);
+    this.cells.show(history, facts.query?.name === "top-k" ? facts.query.parameters.k : null);
+    this.spans.open(facts, facts.labels[this.cell], this.wanted);
     this.draw();
     renderGuarantee(byId("guarantee-body"), facts, this.tick, this.ledger);
     if (this.finished) this.state("finished");
@@ -136,7 +151,8 @@ export class StreamPage {
       this.wasLost = false;
       this.check();
     }
-    this.state(this.wasLost && state === "connecting" ? "waiting" : state, detail);
+    if (state === "live" && this.facts.state === "scheduled" && !this.history.last) this.state("scheduled");
+    else this.state(this.wasLost && state === "connecting" ? "waiting" : state, detail);
   }
 
   /** After a break: is this still the stream that we were showing? */
@@ -193,7 +209,12 @@ export class StreamPage {
     this.frame = requestAnimationFrame(() => {
       this.frame = 0;
       if (!this.history) return;
+      if (this.facts.state === "scheduled") {
+        this.facts = { ...this.facts, state: "open" };
+        this.state("live");
+      }
       this.draw();
+      this.spans.refresh();
       this.cells.update();
       renderLength(this.facts, this.tick);
       this.announce();
@@ -221,6 +242,7 @@ export class StreamPage {
     this.cell = cell;
     this.cells.focus = cell;
     this.draw();
+    this.spans.pick(this.history.labels[cell]);
     this.cells.update();
     this.onCell(this.history.labels[cell]);
     const card = byId("focus-card").getBoundingClientRect();
@@ -235,11 +257,11 @@ export class StreamPage {
     const { last, labels } = this.history;
     const label = labels[this.cell];
     setText(byId("focus-name"), label);
-    setText(byId("focus-eyebrow"), last ? `Tick ${number(last.tick)}${last.time === null ? "" : `, from ${moment(last.time)}`}` : "Waiting for the first tick");
+    setText(byId("focus-eyebrow"), last ? `${kindOf(this.facts.query)} · Tick ${number(last.tick)}${last.time === null ? "" : `, from ${moment(last.time)}`}` : "Waiting for the first tick");
     document.title = `${this.facts.name}: ${label} · evercount`;
     const digits = last ? decimals(last.std[this.cell]) : 0;
     setText(byId("focus-value"), last ? number(last.values[this.cell], digits) : DASH);
-    setText(byId("focus-error"), last ? `± ${number(last.std[this.cell], digits)}  ·  ${number(last.low[this.cell], digits)} to ${number(last.high[this.cell], digits)}` : "");
+    setText(byId("focus-error"), last ? `std ${number(last.std[this.cell], digits)}  ·  95 % interval ${number(last.low[this.cell], digits)} to ${number(last.high[this.cell], digits)}` : "");
     this.drawChart(label);
     if (byId("history").open) this.drawHistory(label);
   }
@@ -271,7 +293,10 @@ export class StreamPage {
       ["Protects", facts.budget.unit === "user" ? "each user" : "each event"],
       ["Access", facts.public ? "public" : "by token"],
     ];
-    if (history.last?.hash) items.push(["Fingerprint", history.last.hash.slice(0, 8)]);
+    if (facts.tick !== "manual") items.push(["Times in", shownZone()]);
+    if (facts.state === "scheduled" && !history.last) items.push(["Starts at", moment(Date.parse(facts.start) / 1000)]);
+    const next = this.nextTick();
+    if (next !== null) items.push(["Next tick at", moment(next)]);
     const list = byId("facts");
     if (list.children.length !== items.length) {
       list.replaceChildren(...items.map(([name]) => element("div", {}, element("dt", {}, name), element("dd", { class: "num" }))));
@@ -298,6 +323,17 @@ export class StreamPage {
       bar.setAttribute("aria-valuenow", String(tick));
       bar.firstElementChild.style.width = `${(100 * tick) / facts.horizon}%`;
     }
+  }
+
+  /** When the open tick ends: told by the service, then one tick length after another. */
+  nextTick() {
+    const { facts, history } = this;
+    if (!facts.closes || this.finished || facts.state === "stopped") return null;
+    const closes = Date.parse(facts.closes) / 1000;
+    const length = /^(\d+)(ms|s|m|h)$/.exec(facts.tick);
+    const ahead = history.lastTick - facts.released;
+    if (ahead <= 0) return closes;
+    return length ? closes + ahead * Number(length[1]) * { ms: 0.001, s: 1, m: 60, h: 3600 }[length[2]] : null;
   }
 
   drawHistory(label) {
@@ -331,7 +367,7 @@ export class StreamPage {
     const digits = decimals(row.std[this.cell]);
     const [value, std, low, high] = [row.values, row.std, row.low, row.high].map((list) => number(list[this.cell], digits));
     const when = row.time === null ? "" : `, ${moment(row.time)}`;
-    setText(byId("cursor-readout"), `Tick ${number(row.tick)}${when}: ${value} ± ${std}, ${low} to ${high}`);
+    setText(byId("cursor-readout"), `Tick ${number(row.tick)}${when}: ${value}, std ${std}, 95 % interval ${low} to ${high}`);
   }
 
   key(event) {
@@ -348,7 +384,7 @@ export class StreamPage {
     const { last, labels } = this.history;
     if (!last) return `${labels[this.cell]}: no release yet.`;
     const digits = decimals(last.std[this.cell]);
-    return `${labels[this.cell]}: ${number(last.values[this.cell], digits)}, plus or minus ${number(last.std[this.cell], digits)}, at tick ${last.tick}.`;
+    return `${labels[this.cell]}: ${number(last.values[this.cell], digits)}, standard deviation ${number(last.std[this.cell], digits)}, at tick ${last.tick}.`;
   }
 
   announce() {

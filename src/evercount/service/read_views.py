@@ -1,0 +1,245 @@
+"""Views of a stored stream: new cases per tick or day, the last 24 ticks, two cells or two streams compared."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evercount._arrays import FloatArray, IntArray
+from evercount.declare.view_names import QUANTILE, check_views, view_spans
+from evercount.engine.release_table import LEVEL
+from evercount.engine.table_exports import without_trend
+from evercount.engine.views import Difference, View, view_of
+from evercount.errors import ParameterError
+from evercount.service.export import Kind
+from evercount.store import EndedStream, LiveStream
+from evercount.store.reader import Reading
+
+Shown = LiveStream | EndedStream
+RUNNING = "running"
+"""The running totals, as a view."""
+COLUMNS = ("first", "last", "start", "cell", "value", "std", "low", "high")
+MEDIA = {
+    "json": "application/json",
+    "jsonl": "application/x-ndjson",
+    "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request asks to see.
+
+    Args:
+        view: its name, or "running".
+        cells: labels; empty for all.
+        minus: the cell that is subtracted from the only one of `cells`.
+        minus_stream: the stream of `minus`, where it is another one.
+        limit: the most spans, the newest.
+    """
+
+    view: str
+    cells: tuple[str, ...] = ()
+    minus: str | None = None
+    minus_stream: Shown | None = None
+    limit: int = 240
+
+
+@dataclass(frozen=True)
+class ViewAnswer:
+    """A view as it is sent: `spans` with one entry per span, numbers of shape (spans, cells)."""
+
+    stream: str
+    view: str
+    cells: tuple[str, ...]
+    first: list[int]
+    last: list[int]
+    starts: list[str | None]
+    numbers: dict[str, list[list[float | None]]]
+    guarantee: str
+
+    @property
+    def flat(self) -> list[bool]:
+        """For each cell whether the noise is wider than all ups and downs, so that no trend can be read."""
+        if len(self.first) < 2:
+            return [False] * len(self.cells)
+        values, low, high = (np.asarray(self.numbers[name], np.float64) for name in ("values", "low", "high"))
+        found: list[bool] = without_trend(values, low, high).tolist()
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """One object for each span."""
+        spans = [
+            {
+                "first": self.first[i],
+                "last": self.last[i],
+                "start": self.starts[i],
+                **{name: rows[i] for name, rows in self.numbers.items()},
+            }
+            for i in range(len(self.first))
+        ]
+        return {
+            "stream": self.stream,
+            "view": self.view,
+            "labels": list(self.cells),
+            "level": LEVEL,
+            "guarantee": self.guarantee,
+            "flat": self.flat,
+            "spans": spans,
+        }
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The rows of a table with the columns of COLUMNS."""
+        return [
+            (self.first[i], self.last[i], self.starts[i], cell, *(rows[i][j] for rows in self.numbers.values()))
+            for i in range(len(self.first))
+            for j, cell in enumerate(self.cells)
+        ]
+
+    def encoded(self, form: Kind) -> bytes:
+        """The view as a file.
+
+        Raises:
+            MissingExtra: Parquet is asked for, and pyarrow is not installed.
+        """
+        if form == "json":
+            return json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False).encode("ascii")
+        if form == "jsonl":
+            lines = (json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in self.rows())
+            return "".join(lines).encode("ascii")
+        if form == "csv":
+            text = io.StringIO(newline="")
+            writer = csv.writer(text, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            writer.writerows(self.rows())
+            return text.getvalue().encode()
+        from evercount.files.sink import parquet_modules
+
+        pa, pq = parquet_modules()
+        types = [pa.int64(), pa.int64(), pa.string(), pa.string(), *[pa.float64()] * 4]
+        schema = pa.schema(list(zip(COLUMNS, types, strict=True)), metadata={"evercount.guarantee": self.guarantee})
+        columns = list(zip(*self.rows(), strict=True)) or [()] * len(COLUMNS)
+        sink: Any = io.BytesIO()
+        pq.write_table(pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], schema=schema), sink)
+        return bytes(sink.getvalue())
+
+
+def read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> ViewAnswer:
+    """Read a view of a stream from its stored releases; at most about so many numbers.
+
+    **Guarantee.** Post-processing of published numbers; which spans there are depends on the released ticks alone.
+    Test: tests/service/test_service_views.py::test_views_are_those_of_the_library.
+
+    Raises:
+        ParameterError: the view does not fit the stream, or a cell does not exist.
+    """
+    declaration = live.declaration
+    quantile = QUANTILE.fullmatch(asked.view)
+    if quantile and (asked.cells or asked.minus is not None):
+        raise ParameterError(f"the view {asked.view!r} is read from all cells at once: leave cell and minus out")
+    cells = (*asked.cells, *([asked.minus] if asked.minus is not None and asked.minus_stream is None else []))
+    view = _view(store, live, asked.view, cells, asked.limit, numbers)
+    level_of: tuple[FloatArray, FloatArray]
+    if quantile:
+        value, low, high = view.quantile(float(quantile[1]), LEVEL)
+        parts: list[FloatArray | None] = [value[:, None], None, low[:, None], high[:, None]]
+        labels: tuple[str, ...] = (quantile[1],)
+    elif asked.minus is None:
+        level_of = view.interval(LEVEL)
+        parts, labels = [view.values, view.std, *level_of], view.cells
+    else:
+        if len(asked.cells) != 1:
+            raise ParameterError("a comparison needs one cell and one minus")
+        compared: View | Difference
+        if asked.minus_stream is None:
+            compared = view.compare(asked.cells[0], asked.minus)
+        else:
+            view, other = _aligned(store, live, view, asked, numbers)
+            compared = Difference(view, other)
+        level_of = compared.interval(LEVEL)
+        parts = [compared.values, compared.std, *level_of]
+        labels = (f"{asked.cells[0]} − {asked.minus}",)
+    schedule = declaration.schedule
+    first = view.last if quantile else view.first
+    starts = [None if schedule.manual else schedule.show(schedule.start_of(tick)) for tick in first.tolist()]
+    shape = (len(view), len(labels))
+    return ViewAnswer(
+        live.name,
+        asked.view,
+        labels,
+        first.tolist(),
+        view.last.tolist(),
+        starts,
+        {
+            name: np.full(shape, None).tolist() if part is None else (np.asarray(part) + 0.0).tolist()
+            for name, part in zip(("values", "std", "low", "high"), parts, strict=True)
+        },
+        live.guarantee if isinstance(live, EndedStream) else live.stream.guarantee,
+    )
+
+
+def _view(store: Reading, live: Shown, name: str, cells: Sequence[str], limit: int, numbers: int) -> View:
+    declaration = live.declaration
+    query = declaration.query
+    check_views(["per-tick" if name == RUNNING else name], query, declaration.schedule, declaration.postprocess)
+    labels = list(query.labels)
+    for cell in cells:
+        if cell not in labels:
+            raise ParameterError(f"the stream {live.name!r} has no cell {cell!r:.80}")
+    outputs = [labels.index(cell) for cell in dict.fromkeys(cells)] or list(range(query.outputs))
+    most = max(1, min(limit, numbers // len(outputs)))
+    after, until = view_spans(name, declaration.schedule, live.closed, most)
+    if isinstance(live, EndedStream):  # its errors are those of its declaration; there is no noise left to ask
+        errors, noise = declaration.build(replay=True).error_model, live.noise
+    else:
+        errors, noise = live.stream.error_model, live.stream.noise
+    values = store.values_at(live.id, np.union1d(after, until), outputs)
+    return view_of(
+        name,
+        after,
+        until,
+        _at(values, until, len(outputs)) - _at(values, after, len(outputs)),
+        outputs,
+        errors,
+        live.guarantee if isinstance(live, EndedStream) else live.stream.guarantee,
+        noise,
+    )
+
+
+def _at(values: dict[int, FloatArray], ticks: IntArray, width: int) -> FloatArray:
+    """The running sums at these ticks; zero before the first."""
+    rows = [values[tick] if tick else np.zeros(width) for tick in ticks.tolist()]
+    return np.asarray(rows, dtype=np.float64).reshape(len(rows), width)
+
+
+def _aligned(store: Reading, live: Shown, view: View, asked: Asked, numbers: int) -> tuple[View, View]:
+    """The view and that of the other stream, over the spans that begin and end together."""
+    other = asked.minus_stream
+    assert other is not None
+    assert asked.minus is not None
+    theirs = _view(store, other, asked.view, [asked.minus], asked.limit, numbers)
+    mine = _moments(live, view)
+    places = {moment: place for place, moment in enumerate(_moments(other, theirs))}
+    both = [(i, places[moment]) for i, moment in enumerate(mine) if moment in places]
+    if not both:
+        raise ParameterError(f"{live.name!r} and {other.name!r} have no span of this view in common")
+    here, there = (np.asarray(side, dtype=np.intp) for side in zip(*both, strict=True))
+    return view.spans_at(here), theirs.spans_at(there)
+
+
+def _moments(live: Shown, view: View) -> list[tuple[int, int]]:
+    """When each span begins and ends; for manual clocks its ticks."""
+    schedule = live.declaration.schedule
+    if schedule.manual:
+        return list(zip(view.first.tolist(), view.last.tolist(), strict=True))
+    return [
+        (schedule.start_of(a), schedule.start_of(b + 1))
+        for a, b in zip(view.first.tolist(), view.last.tolist(), strict=True)
+    ]

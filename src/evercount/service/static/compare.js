@@ -1,0 +1,150 @@
+// The page that sets two cells side by side, of one stream or of two: both with their bands, and their difference.
+
+import { listStreams, viewOf } from "./api.js";
+import { compareChart, focusChart } from "./charts.js";
+import { byId, element, setText } from "./format.js";
+import { NO_TREND, reading, save, spanColumns, viewTitle, when } from "./views.js";
+
+const SPANS = 240;
+
+export class ComparePage {
+  /** `onAddress(parts)` keeps the choice in the address; `onRefused(error)` when there is nothing to read. */
+  constructor({ onAddress, onRefused }) {
+    this.onAddress = onAddress;
+    this.onRefused = onRefused;
+    this.streams = [];
+    this.shown = false;
+    this.request = null;
+    for (const id of ["compare-stream-a", "compare-stream-b"]) {
+      byId(id).addEventListener("change", () => {
+        this.fill();
+        this.ask();
+      });
+    }
+    for (const id of ["compare-cell-a", "compare-cell-b", "compare-view"]) byId(id).addEventListener("change", () => this.ask());
+    byId("compare-form").addEventListener("submit", (event) => event.preventDefault());
+    for (const form of ["csv", "parquet", "json"]) {
+      byId(`compare-save-${form}`).addEventListener("click", () =>
+        save(this.chosen().a, this.difference(), form).catch((error) => this.problem(error.message)),
+      );
+    }
+    document.addEventListener("themechange", () => {
+      this.both?.chart.redraw(false);
+      this.apart?.chart.redraw(false);
+    });
+  }
+
+  /** Show the page; `parts`: stream, cell, stream, cell, view, as in the address. */
+  async open([a, cellA, b, cellB, view] = []) {
+    this.shown = true;
+    try {
+      ({ streams: this.streams } = await listStreams());
+    } catch (error) {
+      this.onRefused(error);
+      return;
+    }
+    this.streams = this.streams.filter((facts) => facts.views?.length);
+    if (!this.streams.length) {
+      this.problem("No stream here has views to compare.");
+      return;
+    }
+    const names = this.streams.map((facts) => facts.name);
+    for (const [id, wanted] of [["compare-stream-a", a], ["compare-stream-b", b]]) {
+      byId(id).replaceChildren(...names.map((name) => element("option", { value: name }, name)));
+      byId(id).value = names.includes(wanted) ? wanted : names.includes(a) ? a : names[0];
+    }
+    this.fill(cellA, cellB, view);
+    this.ask();
+  }
+
+  close() {
+    this.shown = false;
+    this.request?.abort();
+  }
+
+  facts(name) {
+    return this.streams.find((facts) => facts.name === name);
+  }
+
+  /** The cells and views of the chosen streams; what was chosen stays where it can. */
+  fill(cellA, cellB, view) {
+    const [a, b] = [this.facts(byId("compare-stream-a").value), this.facts(byId("compare-stream-b").value)];
+    for (const [id, facts, wanted, other] of [["compare-cell-a", a, cellA, 0], ["compare-cell-b", b, cellB, a === b ? 1 : 0]]) {
+      const kept = wanted ?? byId(id).value;
+      byId(id).replaceChildren(...facts.labels.map((label) => element("option", { value: label }, label)));
+      byId(id).value = facts.labels.includes(kept) ? kept : (facts.labels[other] ?? facts.labels[0]);
+    }
+    const views = [...a.views.filter((name) => b.views.includes(name) && !name.startsWith("quantile")), "running"];
+    const kept = view ?? byId("compare-view").value;
+    byId("compare-view").replaceChildren(...views.map((name) => element("option", { value: name }, viewTitle(name))));
+    byId("compare-view").value = views.includes(kept) ? kept : views.includes("per-day") ? "per-day" : views[0];
+  }
+
+  chosen() {
+    const value = (id) => byId(`compare-${id}`).value;
+    return { a: value("stream-a"), cellA: value("cell-a"), b: value("stream-b"), cellB: value("cell-b"), view: value("view") };
+  }
+
+  difference() {
+    const { a, cellA, b, cellB, view } = this.chosen();
+    return { view, limit: SPANS, cell: cellA, minus: cellB, ...(a === b ? {} : { minus_stream: b }) };
+  }
+
+  async ask() {
+    this.request?.abort();
+    const request = (this.request = new AbortController());
+    const { a, cellA, b, cellB, view } = this.chosen();
+    this.onAddress([a, cellA, b, cellB, view]);
+    try {
+      const [one, other, apart] = await Promise.all([
+        viewOf(a, { view, limit: SPANS, cell: cellA }, request.signal),
+        viewOf(b, { view, limit: SPANS, cell: cellB }, request.signal),
+        viewOf(a, this.difference(), request.signal),
+      ]);
+      if (request !== this.request || !this.shown) return;
+      this.problem("");
+      this.draw(one, other, apart);
+    } catch (error) {
+      if (!request.signal.aborted) this.problem(`These cannot be compared: ${error.message}.`);
+    }
+  }
+
+  problem(text) {
+    setText(byId("compare-problem"), text);
+    byId("compare-problem").hidden = text === "";
+    byId("compare-cards").hidden = text !== "";
+  }
+
+  draw(one, other, apart) {
+    const { a, cellA, b, cellB, view } = this.chosen();
+    const names = a === b ? [cellA, cellB] : [`${a}: ${cellA}`, `${b}: ${cellB}`];
+    document.title = `${names.join(" and ")} · evercount`;
+    setText(byId("compare-title"), `${viewTitle(view)}: ${names.join(" and ")}`);
+    byId("compare-legend").replaceChildren(...names.map((name, i) => element("li", { class: `key-${i + 1}` }, name)));
+    const [left, right] = [spanColumns(one), spanColumns(other)];
+    this.both?.destroy();
+    this.both = compareChart(byId("compare-chart"), left, right);
+    const flatNames = names.filter((_, i) => [left, right][i].flat);
+    setText(byId("compare-both-note"), flatNames.length ? `${flatNames.join(" and ")}: ${NO_TREND}` : "");
+    byId("compare-both-note").hidden = flatNames.length === 0;
+    const { timed, flat, data } = spanColumns(apart);
+    this.apart?.destroy();
+    this.apart = focusChart(byId("apart-chart"), timed, () => {}, true);
+    this.apart.set(data);
+    setText(byId("apart-title"), `${names[0]} minus ${names[1]}`);
+    const last = apart.spans.at(-1);
+    setText(byId("apart-summary"), last ? this.sentence(names, last) : "No span is complete yet.");
+    setText(byId("apart-note"), flat ? NO_TREND : "");
+    byId("apart-note").hidden = !flat;
+    for (const [id, columns] of [["compare-chart", left], ["apart-chart", { data }]]) {
+      byId(id).setAttribute("aria-label", `${names.join(" and ")}, ${columns.data[0].length} spans`);
+    }
+  }
+
+  /** Which one is larger, if that can be known at all. */
+  sentence(names, span) {
+    const { value, error } = reading(span);
+    const known = span.low[0] > 0 ? `${names[0]} is larger` : span.high[0] < 0 ? `${names[1]} is larger` : "the noise does not tell which one is larger";
+    return `Newest span, ${when(span)}: the difference is ${value} (${error}). With 95 % confidence, ${known}.`;
+  }
+}

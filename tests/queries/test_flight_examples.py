@@ -1,0 +1,50 @@
+"""The examples on real flights: published numbers lie near the true ones, and the docs state what they print."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from evercount.errors import MissingExtra
+from evercount.examples.flight_statistics import aircraft, by_day, delays, routes
+from evercount.examples.flights import Flight, flights
+
+SCRIPT = Path(__file__).parents[2] / "src" / "evercount" / "examples" / "flight_statistics.py"
+
+
+@pytest.fixture(scope="module")
+def days() -> list[list[Flight]]:
+    try:
+        return by_day(list(flights()))
+    except MissingExtra as error:
+        print(error)
+        pytest.skip(str(error))
+
+
+def numbers(line: str) -> list[float]:
+    return [float(text.replace(",", "")) for text in re.findall(r"-?[\d,]*\d(?:\.\d+)?", line)]
+
+
+def test_routes_add_up_and_lie_near_the_truth(days: list[list[Flight]]) -> None:
+    lines = routes(days).splitlines()
+    assert "224 routes" in lines[0]
+    for line in lines[1:5]:
+        true, value, std = numbers(line.split("true")[1])
+        assert abs(true - value) < 6 * std
+    assert numbers(lines[1].split("true")[1])[0] == 336_776
+
+
+def test_medians_of_delays_hold(days: list[list[Flight]]) -> None:
+    for line in delays(days).splitlines()[1:]:
+        true, value, _, low, high = numbers(line.split("true")[1])
+        assert low - 1 <= true <= high + 1  # four intervals of 95 %: a bin more on each side
+        assert low <= value <= high
+
+
+def test_different_aircraft(days: list[list[Flight]]) -> None:
+    for line in aircraft(days).splitlines()[1:3]:
+        true, value, std = numbers(line.split("true")[1])
+        assert abs(true - value) < 6 * std
+    assert len(SCRIPT.read_text("utf-8").splitlines()) < 100

@@ -1,0 +1,204 @@
+"""New events first, comparisons, embedded charts and files of views, in a real Chromium against the real service."""
+
+from __future__ import annotations
+
+# ruff: noqa: F401, F811 - the fixtures of the other file
+import csv
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.test_dashboard import (
+    Running,
+    artefacts,
+    browser,
+    complaints,
+    luminance,
+    plain,
+    rounded,
+    service,
+    shown,
+    visit,
+    wait_state,
+)
+
+
+@pytest.fixture(scope="module")
+def hourly(service: Running) -> Running:
+    """A stream of clocked hours with many events per day, which is over."""
+    start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=100)
+    service.call(
+        "streams",
+        {
+            "name": "clinic",
+            "description": "Reports per hour",
+            "query": {"name": "histogram", "parameters": {"keys": ["north", "south"]}},
+            "budget": {"epsilon": 2.0, "delta": 1e-6},
+            "tick": "1h",
+            "zone": "Europe/Vienna",
+            "start": start.isoformat(),
+            "horizon": 99,
+            "public": True,
+        },
+    )
+    for name in ("wave0", "wave1"):
+        service.declare(name, ["a", "b"])
+    for tick in range(12):
+        service.close("wave0", ["a"] * (400 * tick) + ["b"] * 300)
+        service.close("wave1", ["a"] * 200)
+    return service
+
+
+def view(running: Running, name: str, query: str) -> Any:
+    return running.call(f"streams/{name}/releases?{query}")
+
+
+def wait_view(page: Any, name: str) -> None:
+    page.wait_for_function("name => evercount.page.spans.answer?.view === name", arg=name)
+
+
+def test_new_events_come_first_with_their_band(hourly: Running, visit: Callable[..., Any], artefacts: Path) -> None:
+    page = visit("#/stream/wave0/a")
+    wait_state(page, "live")
+    wait_view(page, "per-tick")
+    answer = view(hourly, "wave0", "view=per-tick&cell=a&limit=240")
+    last = answer["spans"][-1]
+    assert shown(page, "#span-value") == rounded(last["values"][0])
+    assert f"std {rounded(last['std'][0])}" in shown(page, "#span-error")
+    assert "95 % interval" in shown(page, "#span-error")
+    data = page.evaluate("evercount.page.spans.chart.chart.data.map((column) => Array.from(column))")
+    assert data[1:] == [[span[part][0] for span in answer["spans"]] for part in ("high", "low", "values")]
+    assert page.locator("#span-note").is_hidden()  # a rise by 400 events a tick is no noise
+    above, below = (page.locator(f"#{card}").bounding_box() for card in ("span-card", "focus-card"))
+    assert above["y"] <= below["y"]
+    assert above["x"] < below["x"]  # the running total stands beside it
+    page.screenshot(path=artefacts / "views-desktop-light.png")
+    made = hourly.close("wave0", ["a"] * 5000)
+    page.wait_for_function("tick => evercount.page.spans.answer.spans.at(-1).last === tick", arg=made["tick"])
+
+
+def test_noise_is_never_drawn_as_a_trend(hourly: Running, visit: Callable[..., Any], artefacts: Path) -> None:
+    page = visit("#/stream/flu/Alsace", color_scheme="dark")
+    wait_view(page, "per-tick")
+    page.wait_for_selector("#span-note:not([hidden])")
+    assert "one constant number would fit" in page.inner_text("#span-note")
+    values = page.evaluate("Array.from(evercount.page.spans.chart.chart.data[3])")
+    assert values
+    assert all(value is None for value in values)  # no line, the bands only
+    page.screenshot(path=artefacts / "views-flat-dark.png", full_page=True)
+
+
+def test_views_have_permalinks_and_files(hourly: Running, visit: Callable[..., Any], tmp_path: Path) -> None:
+    page = visit("#/stream/wave0/b")
+    wait_view(page, "per-tick")
+    page.select_option("#span-view", "running")
+    wait_view(page, "running")
+    assert page.url.endswith("#/stream/wave0/b/running")
+    page.reload()
+    wait_view(page, "running")
+    with page.expect_download() as told:
+        page.click("#save-csv")
+    assert told.value.suggested_filename == "wave0.running.csv"
+    told.value.save_as(tmp_path / "saved.csv")
+    rows = list(csv.DictReader((tmp_path / "saved.csv").read_text("utf-8").splitlines()))
+    wanted = view(hourly, "wave0", "view=running&cell=b&limit=240")["spans"]
+    assert [float(row["value"]) for row in rows] == [span["values"][0] for span in wanted]
+
+
+def test_a_clocked_stream_shows_days_in_its_own_zone(hourly: Running, visit: Callable[..., Any]) -> None:
+    page = visit("#/stream/clinic/north", timezone_id="Asia/Tokyo")
+    wait_view(page, "per-day")
+    assert "Europe/Vienna" in page.inner_text("#facts")
+    last = view(hourly, "clinic", "view=per-day&cell=north")["spans"][-1]
+    assert last["start"].startswith(datetime.fromisoformat(last["start"]).strftime("%Y-%m-%dT00:00:00"))
+    day = datetime.fromisoformat(last["start"])
+    assert f"from {day.day} {day.strftime('%b')} {day.year}, 00:00" in page.inner_text("#span-eyebrow")
+
+
+@pytest.mark.parametrize(("other", "label"), [("wave0/b", "a minus b"), ("wave1/a", "wave0: a minus wave1: a")])
+def test_two_cells_or_two_streams_are_compared(
+    hourly: Running,
+    visit: Callable[..., Any],
+    artefacts: Path,
+    other: str,
+    label: str,
+) -> None:
+    name, cell = other.split("/")
+    page = visit(f"#/compare/wave0/a/{other}/per-tick")
+    page.wait_for_function("label => document.querySelector('#apart-title').textContent === label", arg=label)
+    extra = "" if name == "wave0" else f"&minus_stream={name}"
+    answer = view(hourly, "wave0", f"view=per-tick&cell=a&minus={cell}{extra}&limit=240")
+    data = page.evaluate("evercount.comparison.apart.chart.data.map((column) => Array.from(column))")
+    assert data[1] == [span["high"][0] for span in answer["spans"]]
+    last = answer["spans"][-1]
+    assert rounded(last["values"][0]) in plain(page.inner_text("#apart-summary"))
+    assert page.locator("#compare-legend li").count() == 2
+    page.screenshot(path=artefacts / f"compare-{name}.png", full_page=True)
+    assert page.url.endswith(f"#/compare/wave0/a/{other}/per-tick")
+
+
+def test_a_phone_compares_without_sideways_scroll(hourly: Running, visit: Callable[..., Any], artefacts: Path) -> None:
+    page = visit("#/compare/wave0/a/wave0/b", 390, 844, color_scheme="dark", device_scale_factor=2, is_mobile=True)
+    page.wait_for_selector("#apart-chart canvas")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.screenshot(path=artefacts / "phone-compare-dark.png", full_page=True)
+
+
+def test_a_chart_can_be_embedded_and_sends_no_token(
+    hourly: Running, visit: Callable[..., Any], artefacts: Path
+) -> None:
+    page = visit("embed#/wave0/a/per-tick", 640, 420)
+    page.wait_for_selector("#embed-chart canvas")
+    page.wait_for_function("document.querySelector('#embed-text').textContent.includes('95 % interval')")
+    assert page.inner_text("#embed-title") == "wave0: a"
+    page.screenshot(path=artefacts / "embed.png")
+    answer = page.request.get(f"{hourly.address}/embed")
+    assert "frame-ancestors *" in answer.headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in page.request.get(f"{hourly.address}/").headers["content-security-policy"]
+
+
+def test_scheduled_nonnegative_top_and_single_streams(
+    hourly: Running,
+    visit: Callable[..., Any],
+    artefacts: Path,
+) -> None:
+    one = {"query": "count", "budget": {"epsilon": 0.1, "delta": 1e-9}, "public": True}
+    later = {"name": "later", "tick": "1h", "start": "2090-01-01T00:00:00Z"}
+    hourly.call("streams", {**one, **later})
+    hourly.call("streams", {**one, "name": "tidy", "postprocess": ["nonnegative"]})
+    low = [hourly.close("tidy")["low"][0] for _ in range(5)]
+    top = {"name": "top-k", "parameters": {"keys": [f"k{i}" for i in range(9)], "k": 3}}
+    hourly.call("streams", {**one, "name": "top", "query": top})
+    hourly.close("top", ["k4"] * 900)
+    page = visit("#/stream/later")
+    wait_state(page, "scheduled")
+    assert page.inner_text("#connection") == "Scheduled"
+    assert "1 Jan 2090, 00:00" in page.inner_text("#facts")
+    page.screenshot(path=artefacts / "scheduled.png")
+    page.goto(f"{hourly.address}/#/stream/tidy")
+    wait_state(page, "live")
+    assert page.locator("#cells-card").is_hidden()  # one cell: no tiles and no search
+    assert page.locator("#span-card").is_hidden()  # differences of post-processed numbers have no known error
+    assert page.evaluate("evercount.page.history.rows.map((row) => row.low[0])") == [max(0, end) for end in low]
+    assert min(low) < 0
+    page.goto(f"{hourly.address}/#/stream/top")
+    page.wait_for_selector("#cells-title >> text=The 3 largest of 9 keys")
+    assert page.locator(".tile").count() == 3
+    assert page.locator(".tile-name").first.inner_text() == "k4"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_borders_of_controls_can_be_seen(visit: Callable[..., Any], scheme: str) -> None:
+    page = visit(color_scheme=scheme)
+    wait_state(page, "live")
+    for selector in ("#find", "#span-view", "#save-csv"):
+        pair = page.evaluate(
+            "s => { const n = document.querySelector(s); const c = getComputedStyle(n);"
+            " return [c.borderTopColor, getComputedStyle(n.closest('.card')).backgroundColor]; }",
+            selector,
+        )
+        low, high = sorted(map(luminance, pair))
+        assert (high + 0.05) / (low + 0.05) >= 3, (selector, pair)

@@ -1,0 +1,184 @@
+"""Views over HTTP: the library's numbers and errors, comparisons, files, and refusals."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="the service is not installed: pip install 'evercount[service]'")
+
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.view_names import show_view
+from evercount.engine.release import Releases
+from evercount.service.read_events import read_batch
+from evercount.service.runtime import Service
+from evercount.store import Accepted, Store
+from serving import ADMIN, HandClock, served
+
+START = 1_774_641_600.0  # 2026-03-27T20:00Z: the days after it hold a change of the clock in Vienna
+HOURS = 60
+BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+HOURLY = {"tick": "1h", "start": "2026-03-27T20:00:00Z", "zone": "Europe/Vienna", "public": True, "budget": BUDGET}
+QUERIES: dict[str, Any] = {
+    "regions": {"name": "histogram", "parameters": {"keys": ["north", "south"]}},
+    "tree": {"name": "rollup", "parameters": {"paths": [["n", "a"], ["n", "b"], ["s", "c"]]}},
+    "waits": {"name": "quantiles", "parameters": {"lo": 0, "hi": 8, "bins": 8}},
+    "pure": "count",
+}
+EVENTS: dict[str, list[Any]] = {
+    "regions": ["north"] * 9 + ["south"],
+    "tree": [["n", "a"]] * 5 + [["s", "c"]],
+    "waits": [1.0, 2.5, 7.0] * 40,
+    "pure": [3],
+}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
+    store = Store(tmp_path_factory.mktemp("views") / "store.db")
+    for name, query in QUERIES.items():
+        budget = {"epsilon": 1.0, "delta": 0} if name == "pure" else BUDGET
+        declaration = StreamDeclaration.from_dict({**HOURLY, "name": name, "query": query, "budget": budget})
+        live = store.declare(declaration, START)
+        for hour in range(0, HOURS, 3):
+            moment = START + hour * 3600
+            batch = read_batch(declaration, json.dumps(EVENTS[name] * (1 + hour % 5)).encode())
+            assert isinstance(store.accept([batch], moment)[0], Accepted)
+            store.close_ticks(live, 3, moment)
+    for name, more in (("tidy", {"postprocess": ["nonnegative"]}), ("private", {"public": False})):
+        store.declare(StreamDeclaration.from_dict({**HOURLY, "name": name, "query": "count", **more}), START)
+    manual = {"name": "manual", "query": "count", "budget": BUDGET, "public": True}
+    store.close_ticks(store.declare(StreamDeclaration.from_dict(manual), START), 2, START)
+    return Service(store, clock=HandClock(START + (HOURS - 1) * 3600), admin=ADMIN)
+
+
+@pytest.fixture(scope="module")
+def client(service: Service) -> Iterator[httpx.Client]:
+    with served(service) as made:
+        yield made
+
+
+def released(service: Service, name: str) -> Releases:
+    """All releases of a stream, read back from the store, as the library's own."""
+    live = service.store.find(name)
+    rows = [release["values"] for release in service.store.all_releases(name)]
+    return live.stream.read_back(np.asarray(rows))
+
+
+def get(client: httpx.Client, name: str, **asked: Any) -> dict[str, Any]:
+    answer = client.get(f"/v1/streams/{name}/releases", params=asked)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def refusal(client: httpx.Client, name: str, status: int = 422, **asked: Any) -> str:
+    answer = client.get(f"/v1/streams/{name}/releases", params=asked)
+    assert answer.status_code == status, answer.text
+    return str(answer.json()["error"]["message"])
+
+
+@pytest.mark.parametrize("view", ["per-tick", "last-24", "per-day", "per-week", "quantile-0.5"])
+@pytest.mark.parametrize("name", QUERIES)
+def test_views_are_those_of_the_library(client: httpx.Client, service: Service, name: str, view: str) -> None:
+    if view.startswith("quantile") != (name == "waits"):
+        return
+    wanted = show_view(released(service, name), view, service.store.find(name).declaration.schedule).columns
+    found = get(client, name, view=view, limit=1000)
+    width = len(found["labels"])
+    assert found["view"] == view
+    assert [s["first"] for s in found["spans"] for _ in range(width)] == wanted["first"]
+    assert [s["last"] for s in found["spans"] for _ in range(width)] == wanted["last"]
+    assert [s["start"] for s in found["spans"] for _ in range(width)] == wanted["start"]
+    for part, column in (("values", "value"), ("std", "std"), ("low", "low"), ("high", "high")):
+        assert [number for span in found["spans"] for number in span[part]] == wanted[column]
+    if view == "per-day":
+        assert len(found["spans"]) == 3
+        assert get(client, name, view=view, limit=1)["spans"] == found["spans"][-1:]
+
+
+def test_running_totals_and_single_cells(client: httpx.Client, service: Service) -> None:
+    whole = get(client, "regions", view="running", limit=10)
+    assert [span["last"] for span in whole["spans"]] == list(range(HOURS - 9, HOURS + 1))
+    assert [span["values"] for span in whole["spans"]] == released(service, "regions").rows[-10:].tolist()
+    one = get(client, "regions", view="running", cell="south", limit=10)
+    assert one["labels"] == ["south"]
+    assert [s["values"] for s in one["spans"]] == [s["values"][1:] for s in whole["spans"]]
+    pair = get(client, "tree", view="per-tick", cell=["s", "n / a"], limit=4)
+    assert pair["labels"] == ["s", "n / a"]
+
+
+def test_two_cells_are_compared_with_their_exact_error(client: httpx.Client, service: Service) -> None:
+    for name, one, other in (("regions", "north", "south"), ("tree", "n", "n / b"), ("tree", "n / a", "s")):
+        wanted = released(service, name).last(24).compare(one, other)
+        found = get(client, name, view="last-24", cell=one, minus=other, limit=1000)
+        assert found["labels"] == [f"{one} − {other}"]
+        assert [span["values"][0] for span in found["spans"]] == wanted.values[:, 0].tolist()
+        assert [span["std"][0] for span in found["spans"]] == wanted.std[:, 0].tolist()
+
+
+def test_two_streams_are_compared_over_common_spans(client: httpx.Client, service: Service) -> None:
+    found = get(client, "regions", view="per-day", cell="north", minus="count", minus_stream="pure", limit=1000)
+    mine = get(client, "regions", view="per-day", cell="north")["spans"]
+    theirs = get(client, "pure", view="per-day")["spans"]
+    assert len(found["spans"]) == 3
+    for span, one, other in zip(found["spans"], mine, theirs, strict=True):
+        assert span["values"][0] == one["values"][0] - other["values"][0]
+        assert span["std"][0] == pytest.approx(np.hypot(one["std"][0], other["std"][0]))
+        assert span["high"][0] - span["values"][0] > 1.96 * span["std"][0]  # Laplace tails are heavier
+    assert "in common" in refusal(
+        client, "manual", view="per-tick", cell="count", minus="north", minus_stream="regions"
+    )
+    refusal(client, "regions", 401, view="per-tick", cell="north", minus="count", minus_stream="private")
+
+
+def test_files_hold_the_same_numbers(client: httpx.Client) -> None:
+    wanted = get(client, "tree", view="per-day")
+    flat = [
+        (
+            span["first"],
+            span["last"],
+            span["start"],
+            cell,
+            *(span[part][i] for part in ("values", "std", "low", "high")),
+        )
+        for span in wanted["spans"]
+        for i, cell in enumerate(wanted["labels"])
+    ]
+    answer = client.get("/v1/streams/tree/releases.csv", params={"view": "per-day"})
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert 'filename="tree.per-day.csv"' in answer.headers["content-disposition"]
+    rows = list(csv.reader(io.StringIO(answer.text)))
+    assert [(int(a), int(b), c, d, *map(float, rest)) for a, b, c, d, *rest in rows[1:]] == flat
+    assert client.get("/v1/streams/tree/releases.json", params={"view": "per-day"}).json() == wanted
+    pq = pytest.importorskip("pyarrow.parquet")
+    answer = client.get("/v1/streams/tree/releases.parquet", params={"view": "per-day"})
+    table = pq.read_table(io.BytesIO(answer.content))
+    assert list(zip(*table.to_pydict().values(), strict=True)) == flat
+    assert b"evercount.guarantee" in table.schema.metadata
+    assert client.get("/v1/streams/tree/releases.xls").status_code == 422
+
+
+def test_refusals_say_what_is_wrong(client: httpx.Client) -> None:
+    assert "view" in refusal(client, "regions", view="daily")
+    assert "no cell 'east'" in refusal(client, "regions", view="per-tick", cell="east")
+    assert "post-processed" in refusal(client, "tidy", view="per-tick")
+    assert "manual" in refusal(client, "manual", view="per-day")
+    assert "quantiles" in refusal(client, "regions", view="quantile-0.5")
+    assert "all cells" in refusal(client, "waits", view="quantile-0.5", cell="total")
+    assert "one cell" in refusal(client, "regions", view="per-tick", minus="south")
+    assert "view" in refusal(client, "regions", cell="north")
+    assert "token" in refusal(client, "private", 401, view="per-tick")
+    facts = client.get("/v1/streams").json()["streams"]
+    views = {one["name"]: one["views"] for one in facts}
+    assert views["regions"] == ["per-tick", "last-24", "per-day", "per-week"]
+    assert views["tidy"] == []
+    assert "quantile-0.5" in views["waits"]
+    assert views["manual"] == ["per-tick", "last-24"]
