@@ -24,6 +24,8 @@ MEMORY_OF_THE_PROGRAM = 160_000_000
 """Bytes that `release` takes for a small file and few cells: Python, numpy, DuckDB. Large files take up to 600 MB."""
 MEMORY_PER_CELL = 960
 """Bytes per cell besides the noise: its key in every form, a released row, its text."""
+MEMORY_PER_ENDLESS_CELL = 3_400
+"""Bytes per cell, with the noise, of a stream without a horizon while its state is written."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,10 @@ def measure_resources(query: Query, budget: Budget, horizon: int | None) -> Reso
     finally:
         stream.close()
     scale = query.cells / sample
-    return Resources(
-        query.cells, release_memory(query.cells, per_cell), round(state * scale), float(np.mean(took)) * scale
-    )
+    memory = release_memory(query.cells, per_cell)
+    if horizon is None:
+        memory = MEMORY_OF_THE_PROGRAM + query.cells * MEMORY_PER_ENDLESS_CELL
+    return Resources(query.cells, memory, round(state * scale), float(np.mean(took)) * scale)
 
 
 def shown_bytes(number: float) -> str:
