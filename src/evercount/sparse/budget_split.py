@@ -9,11 +9,11 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
-from evercount._validate import check_count, check_delta, check_number, check_positive, stated
+from evercount._validate import check_count, check_delta, check_name, check_number, check_positive, stated
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import simultaneous_radius
 from evercount.errors import ParameterError
@@ -31,7 +31,9 @@ from evercount.privacy import Budget
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 """Parts of ε for the partition that are tried; the counter has the rest."""
 LEANS = (0.3, 0.4, 0.5)
-"""Parts of the partition's ε for the threshold that are tried; the ticks have the rest."""
+"""Parts of the partition's ε for the threshold that are tried under the rule "sum"; the ticks have the rest."""
+PartitionRule = Literal["max", "sum"]
+"""What the partition costs: the larger rate (new counters), or their sum (counters that began before that was proved)."""
 COUNTERS = (2, 3, 5, 7, 9, 13, 19, 25)
 
 
@@ -96,8 +98,8 @@ def _norms(ticks: int) -> tuple[float, float]:
 class SparsePlan:
     """The budget split and the proved error of a sparse counter.
 
-    epsilon = `threshold_epsilon` + `tick_epsilon` + `counter_epsilon`. A segment is closed when its count plus noise
-    passes `threshold` plus noise. `spread` is A of the proof: no noise of the partition exceeds it, with chance
+    epsilon = `partition_epsilon` + `counter_epsilon`. A segment is closed when its count plus noise of rate
+    `tick_epsilon` passes `threshold` plus noise of rate `threshold_epsilon`. `spread` is A of the proof: no noise of the partition exceeds it, with chance
     1 − 2β/3. With `segments` (None: unknown) the counter serves that many; they suffice for at most `max_ones` ones.
     """
 
@@ -112,13 +114,25 @@ class SparsePlan:
     threshold: int
     spread: int
     segments: int | None
+    rule: PartitionRule = "max"
+
+    @property
+    def partition_epsilon(self) -> float:
+        """What the partition costs.
+
+        **Guarantee.** max(threshold_epsilon, tick_epsilon): `sparse_count.proof.md`, theorem 1. Counters that began
+        under the rule "sum" had more noise for their ε and keep it. Test:
+        tests/sparse/test_sparse_count.py::test_partition_costs_the_larger_rate_by_exact_enumeration.
+        """
+        rates = (self.threshold_epsilon, self.tick_epsilon)
+        return max(rates) if self.rule == "max" else sum(rates)
 
     def sentence(self) -> str:
         """The guarantee in one sentence."""
         return (
             f"All releases together are ({stated(self.epsilon)}, {stated(self.delta)})-differentially private for one "
-            f"event more or less: {self.threshold_epsilon:g} + {self.tick_epsilon:g} for the partition, "
-            f"{self.counter_epsilon:g} for the counter."
+            f"event more or less: {self.partition_epsilon:g} for the partition, {self.counter_epsilon:g} for the "
+            "counter."
         )
 
     @property
@@ -134,7 +148,7 @@ class SparsePlan:
         if self.delta == 0:
             return (Budget(self.epsilon, 0.0),)
         # Both parts were cut to 20 bits of epsilon, so that their sum is exact.
-        return Budget(self.threshold_epsilon + self.tick_epsilon, 0.0), Budget(self.counter_epsilon, self.delta)
+        return Budget(self.partition_epsilon, 0.0), Budget(self.counter_epsilon, self.delta)
 
     def counter(self) -> PureFactorization | None:
         """The pure tree over segments, or None where the counter is Gaussian."""
@@ -213,9 +227,17 @@ def _spread(threshold_epsilon: float, tick_epsilon: float, segments: int, horizo
 
 
 def plan_sparse(
-    epsilon: float, horizon: int, delta: float = 0.0, max_ones: int | None = None, beta: float = 0.05
+    epsilon: float,
+    horizon: int,
+    delta: float = 0.0,
+    max_ones: int | None = None,
+    beta: float = 0.05,
+    rule: PartitionRule = "max",
 ) -> SparsePlan:
-    """The split of ε with the least proved bound among a few hundred; without `max_ones`, a fixed one."""
+    """The split of ε with the least proved bound among a few hundred; without `max_ones`, a fixed one.
+
+    `rule` is "sum" only for counters that began before the partition's cost was proved to be the larger rate.
+    """
     epsilon = check_positive("epsilon", epsilon)
     if horizon is None:
         raise ParameterError("a sparse counter needs a known horizon; a generous one costs little (ln T)")
@@ -230,30 +252,41 @@ def plan_sparse(
     s = None if max_ones is None else check_count("max_ones", max_ones)
     if s is not None and s > LARGEST_TICKS:
         raise ParameterError(f"max_ones must be at most 2^40, got {s}; with that many events use a plain Count")
-    return _plan_sparse(epsilon, T, delta, s, beta)
+    return _plan_sparse(epsilon, T, delta, s, beta, check_rule(rule))
+
+
+def check_rule(rule: str) -> PartitionRule:
+    """The rule of that name, or a ParameterError."""
+    check_name("rule for the cost of a partition", rule, get_args(PartitionRule))
+    return cast(PartitionRule, rule)
+
+
+def _splits(epsilon: float, rule: PartitionRule) -> list[tuple[tuple[float, float], float]]:
+    """((threshold, tick), counter): the splits of ε that are tried. Equal rates cost no more than the larger one."""
+    if rule == "max":
+        return [((part, part), _rest(epsilon, part)) for part in (_below(epsilon, share) for share in SHARES)]
+    pairs = [(_below(epsilon, share * lean), _below(epsilon, share * (1 - lean))) for share in SHARES for lean in LEANS]
+    return [(parts, _rest(epsilon, *parts)) for parts in pairs]
 
 
 @lru_cache(maxsize=256)
-def _plan_sparse(epsilon: float, T: int, delta: float, s: int | None, beta: float) -> SparsePlan:
+def _plan_sparse(epsilon: float, T: int, delta: float, s: int | None, beta: float, rule: PartitionRule) -> SparsePlan:
     if s is None:
-        parts = (_below(epsilon, 0.25), _below(epsilon, 0.25))
-        spread = _spread(*parts, T, T, beta)
-        return SparsePlan(epsilon, delta, T, None, beta, *parts, _rest(epsilon, *parts), 2 * spread, spread, None)
+        part = _below(epsilon, 0.5 if rule == "max" else 0.25)
+        spread, rest = _spread(part, part, T, T, beta), _rest(epsilon, *((part,) if rule == "max" else (part, part)))
+        return SparsePlan(epsilon, delta, T, None, beta, part, part, rest, 2 * spread, spread, None, rule)
     best: tuple[float, SparsePlan] | None = None
     gaps = sorted({max(1, round(g)) for g in np.geomspace(1, s + 1, 16)})
     for gap in gaps:
         segments = max(1, s // gap)
-        for share in SHARES:
-            for lean in LEANS:
-                parts = (_below(epsilon, share * lean), _below(epsilon, share * (1 - lean)))
-                spread = _spread(*parts, segments + 1, T, beta)
-                rest = _rest(epsilon, *parts)
-                made = SparsePlan(epsilon, delta, T, s, beta, *parts, rest, spread + gap, spread, segments)
-                if best is not None and made.offset >= best[0]:
-                    continue  # its counter would have to be free
-                cost = made.offset + made.planned_bound(s // gap)
-                if best is None or cost < best[0]:
-                    best = (cost, made)
+        for parts, rest in _splits(epsilon, rule):
+            spread = _spread(*parts, segments + 1, T, beta)
+            plan = SparsePlan(epsilon, delta, T, s, beta, *parts, rest, spread + gap, spread, segments, rule)
+            if best is not None and plan.offset >= best[0]:
+                continue  # its counter would have to be free
+            cost = plan.offset + plan.planned_bound(s // gap)
+            if best is None or cost < best[0]:
+                best = (cost, plan)
     assert best is not None
     return best[1]
 

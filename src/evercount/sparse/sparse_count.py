@@ -59,9 +59,9 @@ class SparseCount(NoiseOwner):
     releases say `full` and stay where they are. Without it the counter has no end and its error grows with the events.
 
     **Guarantee.** All releases together are (epsilon, delta)-DP (delta = 0: pure) for one event more or less, at any
-    tick: the partition costs threshold_epsilon + tick_epsilon, the counter counter_epsilon and delta. Proof:
-    `sparse_count.proof.md`, theorem 1. Test:
-    tests/sparse/test_sparse_count.py::test_partition_ratio_by_exact_enumeration.
+    tick: the partition costs the larger of threshold_epsilon and tick_epsilon, the counter counter_epsilon and delta.
+    Proof: `sparse_count.proof.md`, theorem 1. Test:
+    tests/sparse/test_sparse_count.py::test_partition_costs_the_larger_rate_by_exact_enumeration.
     """
 
     owner_noun: ClassVar[str] = "counter"
@@ -201,6 +201,7 @@ class SparseCount(NoiseOwner):
             "secret": self._secret.hex(),
             "noise": self._noise.dump(),
             "clamped": self._clamped,
+            "rule": plan.rule,
             "state": [self.tick, self.segments, self._open, self._total, self._estimate],
         }
         return pack(data)
@@ -212,7 +213,14 @@ class SparseCount(NoiseOwner):
         try:
             epsilon, horizon, delta, max_ones, beta = data["sparse"]
             made = cls.__new__(cls)
-            made.plan = plan = plan_sparse(epsilon, horizon, delta, max_ones, beta)
+            made.plan = plan = plan_sparse(
+                epsilon,
+                horizon,
+                delta,
+                max_ones,
+                beta,
+                rule=data.get("rule", "sum"),  # older counters keep their split
+            )
             same = data["plan"] == [plan.threshold, plan.spread, plan.segments, plan.threshold_epsilon.hex()]
             if not same:
                 raise SnapshotError("the snapshot was made with another split of the budget; use the same version")
