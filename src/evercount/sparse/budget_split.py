@@ -33,7 +33,7 @@ SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 LEANS = (0.3, 0.4, 0.5)
 """Parts of the partition's ε for the threshold that are tried under the rule "sum"; the ticks have the rest."""
 PartitionRule = Literal["max", "sum"]
-"""What the partition costs: the larger rate (new counters), or their sum (counters that began before that was proved)."""
+"""What the partition costs: the larger rate (new counters), or their sum (counters that began earlier)."""
 COUNTERS = (2, 3, 5, 7, 9, 13, 19, 25)
 
 
@@ -99,8 +99,9 @@ class SparsePlan:
     """The budget split and the proved error of a sparse counter.
 
     epsilon = `partition_epsilon` + `counter_epsilon`. A segment is closed when its count plus noise of rate
-    `tick_epsilon` passes `threshold` plus noise of rate `threshold_epsilon`. `spread` is A of the proof: no noise of the partition exceeds it, with chance
-    1 − 2β/3. With `segments` (None: unknown) the counter serves that many; they suffice for at most `max_ones` ones.
+    `tick_epsilon` passes `threshold` plus noise of rate `threshold_epsilon`. `spread` is A of the proof: no noise of
+    the partition exceeds it, with chance 1 − 2β/3. With `segments` (None: unknown) the counter serves that many; they
+    suffice for at most `max_ones` ones.
     """
 
     epsilon: float
