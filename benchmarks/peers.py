@@ -407,6 +407,7 @@ def main() -> None:
         print(f"missing {line}")
     if given.write is not None:
         (given.write / "benchmarks.md").write_text(page(rows, missing), encoding="utf-8")
+        (given.write / "figures").mkdir(parents=True, exist_ok=True)
         charts(rows, given.write / "figures")
 
 

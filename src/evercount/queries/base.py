@@ -284,6 +284,11 @@ class Query(ABC, Generic[V_co]):
             return rows
         return np.stack([self.decode(first_tick + i, row) for i, row in enumerate(rows)])
 
+    @property
+    def publishes_sums(self) -> bool:
+        """Whether the published numbers are the noisy running sums themselves."""
+        return type(self).decode_run is Query.decode_run and type(self).decode is Query.decode
+
     def output_norms(self) -> FloatArray | float:
         """‖row‖₂ of the linear map `decode` for each output: std of an output = this × std of a cell."""
         return 1.0
@@ -322,7 +327,7 @@ class Query(ABC, Generic[V_co]):
         Raises:
             ParameterError: With the reason, where published numbers do not tell.
         """
-        if self.memory or type(self).decode_run is not Query.decode_run:
+        if self.memory or not self.publishes_sums:
             raise ParameterError(
                 f"{self.name!r} is not a sum over ticks, so two releases do not tell what came between"
             )
