@@ -240,7 +240,7 @@ WEIGHTS = ((1, 2, 5), (5, 2, 1))
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_weighted_sensitivity_by_enumeration(weights: tuple[int, ...]) -> None:
-    """All streams of 7 letters over two, 5 over three, all neighbours: Σ w²(P²+N²) comes near the claim, never above."""
+    """All streams of 7 letters over two, 5 over three, all neighbours: Σ w²(P²+N²) is near the claim, never above."""
     for letters, longest, ticks in ((2, 3, 7), (3, 2, 5)):
         query = Episodes(letters, longest, weights[:longest])
         for adjacency in ("replace", "add-remove"):

@@ -126,11 +126,37 @@ def hardest_pairs(program: Audited, query: Query, budget: Budget, ticks: int, se
     return [max(pairs, key=lambda pair: compare(program, pair, secret).spent)]
 
 
-def run_case(case: Case, runs: int, secret: Secret, progress: Callable[[int], None] | None = None) -> AttackReport:
-    """Attack one case on its hardest pair. Float noise claims real-number arithmetic only: its low bits are let be."""
+def run_case(
+    case: Case,
+    runs: int,
+    secret: Secret,
+    confidence: float = 1 - 1e-4,
+    progress: Callable[[int], None] | None = None,
+) -> AttackReport:
+    """Attack one case on its hardest pair. The attack on float noise, which claims no more than real-number arithmetic,
+    does not read its lowest bits."""
     program = case.program()
     pairs = hardest_pairs(program, case.query, program.budget, TICKS, secret)
-    return attack_all(program, pairs, runs, secret, progress=progress, low_bits=case.noise == "exact")
+    return attack_all(program, pairs, runs, secret, confidence, progress, low_bits=case.noise == "exact")
+
+
+def summarise(reports: Sequence[AttackReport]) -> str:
+    """One sentence about many attacks.
+
+    >>> summarise([])
+    'no attacks were made'
+    """
+    if not reports:
+        return "no attacks were made"
+    broken = [report.program for report in reports if not report.holds]
+    reached = np.asarray([report.attacked / report.claimed for report in reports if np.isfinite(report.attacked)])
+    proved = max(report.proved / report.claimed for report in reports)
+    found = f"{len(broken)} broken promises ({', '.join(broken[:5])})" if broken else "no promise broken"
+    return (
+        f"{len(reports)} attacks, {reports[0].runs} runs a side: {found}. Attacked over claimed: median "
+        f"{np.median(reached):.2f}, 95th percentile {np.quantile(reached, 0.95):.2f}; proved over claimed: at most "
+        f"{proved:.2f}."
+    )
 
 
 def chart(reports: Sequence[AttackReport], target: str | Path) -> None:

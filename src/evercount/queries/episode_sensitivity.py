@@ -86,7 +86,7 @@ def episode_absolute(letters: int, longest: int, replace: bool, weights: tuple[i
 
 def _absolute(letters: int, longest: int, changed: int, weights: tuple[int, ...] | None) -> int:
     exact = min(longest, LONGEST_JOINT)
-    parts = [
+    parts: list[int] = [
         changed,
         *(_joint_absolute(letters, (k,), changed) for k in range(2, exact + 1)),
         *(2 * changed * k * letters ** (k - 1) for k in range(exact + 1, longest + 1)),
