@@ -47,6 +47,8 @@ from evercount.queries import (
 from evercount.queries.base import Adjacency
 
 TICKS = 4
+MOST_ROWS = 80
+"""Reports that have a row of the chart each."""
 GAUSSIAN = Budget(3.0, 0.01)
 PURE_BUDGET = Budget(1.0, 0.0)
 
@@ -90,6 +92,15 @@ class Case:
         """A short name."""
         return f"{self.query.name} · {self.factorization or 'own'} · {self.noise} · {self.adjacency}"
 
+    @property
+    def offered(self) -> bool:
+        """Whether a stream takes this combination: pure noise needs an l1 sensitivity, for instance."""
+        try:
+            self.program()
+        except EvercountError:
+            return False
+        return True
+
     def program(self) -> LibraryProgram:
         """The program of this case; a ParameterError where the combination is not offered."""
         kind = PURE_BUDGET if self.pure else GAUSSIAN
@@ -102,18 +113,15 @@ class Case:
 
 
 def all_cases(queries: Sequence[Query] = QUERIES) -> Iterator[Case]:
-    """Every combination that a stream offers."""
+    """Every combination that a stream offers; a query that takes no factorisation by name has its own."""
     for query in queries:
         for adjacency in get_args(Adjacency):
             for noise in NOISES:
                 for pure, names in ((False, FACTORIZATIONS), (True, (*PURE, *PURE_ENDLESS))):
-                    for name in (None,) if isinstance(query, Window) else names:
-                        case = Case(query, name, noise, adjacency, pure)
-                        try:
-                            case.program()
-                        except EvercountError:
-                            continue  # not offered: pure noise for queries without an l1 sensitivity, for instance
-                        yield case
+                    named = [Case(query, name, noise, adjacency, pure) for name in names]
+                    offered = [case for case in named if case.offered]
+                    own = Case(query, None, noise, adjacency, pure)
+                    yield from offered or ([own] if own.offered else [])
 
 
 def hardest_pairs(program: Audited, query: Query, budget: Budget, ticks: int, secret: Secret) -> list[Pair]:
@@ -160,16 +168,34 @@ def summarise(reports: Sequence[AttackReport]) -> str:
 
 
 def chart(reports: Sequence[AttackReport], target: str | Path) -> None:
-    """Attacked over claimed for every report, with confidence intervals, beside what is possible."""
-    axes: Any = new_axes(9.0, max(3.0, 0.16 * len(reports) + 1.5))
-    for row, report in enumerate(reports):
-        claimed = report.claimed
+    """Attacked over claimed for every report, with confidence intervals, beside what is possible.
+
+    Up to 80 reports have a row each; more are drawn together, a row for each query and adjacency.
+    """
+    if len(reports) <= MOST_ROWS:
+        rows = {report.program: number for number, report in enumerate(reports)}
+        names = [report.program for report in reports]
+    else:
+        kinds = [_kind(report) for report in reports]
+        names = list(dict.fromkeys(kinds))
+        rows = {report.program: names.index(kind) for report, kind in zip(reports, kinds, strict=True)}
+    together = len(names) < len(reports)
+    axes: Any = new_axes(9.0, max(3.0, 0.16 * len(names) + 1.5))
+    for report in reports:
+        row, claimed = rows[report.program], report.claimed
         colour = "C0" if report.holds else "C3"
-        axes.plot([report.low / claimed, report.high / claimed], [row, row], color=colour, linewidth=1.2)
-        axes.plot([report.attacked / claimed], [row], "o", color=colour, markersize=3)
+        if not together:
+            axes.plot([report.low / claimed, report.high / claimed], [row, row], color=colour, linewidth=1.2)
+        axes.plot([report.attacked / claimed], [row], "o", color=colour, markersize=3, alpha=0.4 if together else 1.0)
         axes.plot([report.possible / claimed], [row], "|", color="black", markersize=7)
     axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
-    axes.set_yticks(range(len(reports)), [report.program for report in reports], fontsize=6)
+    axes.set_yticks(range(len(names)), names, fontsize=6)
     axes.invert_yaxis()
-    axes.set_xlabel("attacked (dot, with its interval) and possible (bar), over claimed (1)")
+    axes.set_xlabel("attacked (dot) and possible (bar), over claimed (1)")
     save(axes, target)
+
+
+def _kind(report: AttackReport) -> str:
+    """Query and adjacency of a report of `run_case`."""
+    parts = report.program.split(" · ")
+    return f"{parts[0]} · {parts[-1]}"
