@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,3 +22,51 @@ def postgres() -> Iterator[Postgres]:
     made = Postgres()
     yield made
     made.close()
+
+
+ROOT_SECRET = "7d" * 32
+"""The operator's secret of the Spark tests: executors read it from their environment."""
+
+
+def why_no_spark() -> str | None:
+    """Why Spark cannot run here."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark is not installed: pip install 'evercount[spark]'"
+    from evercount.errors import ParameterError
+    from evercount.spark.session import check_java
+
+    try:
+        check_java()
+    except ParameterError as error:
+        return str(error)
+    return None
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One Spark session on two threads for all tests of a process."""
+    reason = why_no_spark()
+    if reason:
+        pytest.skip(reason)
+    from evercount.spark import open_session
+
+    os.environ["EVERCOUNT_SECRET"] = ROOT_SECRET  # before the JVM starts: its Python workers inherit it
+    folder = tmp_path_factory.mktemp("spark")
+    options = {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "America/New_York",  # no result may depend on it
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        "spark.log.level": "ERROR",
+    }
+    arguments = " ".join(f"--conf {name}={value}" for name, value in options.items())
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments} pyspark-shell"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        session = open_session("local[2]")
+        yield session
+        session.stop()

@@ -27,6 +27,7 @@ OPTIONAL = {
     "uvicorn",
     "uplot",
     "torch",
+    "pyspark",
 }
 MODULES = sorted(["evercount", *(found.name for found in pkgutil.walk_packages(evercount.__path__, "evercount."))])
 ROOMS_WITH_EXAMPLES = ["evercount.factorizations", "evercount.bounds"]

@@ -12,8 +12,12 @@ from evercount.errors import ParameterError, TooLarge
 from evercount.queries.base import Query
 from evercount.queries.counts import Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
+from evercount.queries.distinct_users import DistinctUsers
 from evercount.queries.graphs import GraphQuery
 from evercount.queries.histogram import Histogram
+from evercount.queries.marginals import Marginals
+from evercount.queries.quantiles import Quantiles
+from evercount.queries.rollup import Rollup
 from evercount.queries.window import WindowOf
 from evercount.queries.word_cells import WordQuery
 
@@ -87,6 +91,30 @@ def _of_sum(query: Sum) -> Universe:
 def _of_histogram(query: Histogram) -> Universe:
     parameters = query.parameters()
     return Universe(_bounded(_subsets(parameters)), tick=_signed if parameters.get("removals") else list)
+
+
+@universe.register
+def _of_rollup(query: Rollup) -> Universe:
+    parameters = query.parameters()
+    unknown = [("another path",) * query.depth] if parameters["unknown"] == "other" else []
+    return Universe(_bounded((*map(tuple, parameters["paths"]), *unknown)))
+
+
+@universe.register
+def _of_marginals(query: Marginals) -> Universe:
+    return Universe(_bounded(tuple(product(*query.parameters()["columns"]))))
+
+
+@universe.register
+def _of_users(query: DistinctUsers) -> Universe:
+    people, keys = ("ann", "bob"), query.parameters()["keys"]
+    return Universe(_bounded(people if keys is None else tuple(product(people, keys))))
+
+
+@universe.register
+def _of_quantiles(query: Quantiles) -> Universe:
+    """A value of each bin."""
+    return Universe(_bounded(tuple(query.edges.tolist())))
 
 
 @universe.register

@@ -17,6 +17,7 @@ from evercount.cli.plan_command import plan
 from evercount.cli.release_command import release
 from evercount.cli.reproduce_command import reproduce
 from evercount.cli.serve_command import serve
+from evercount.cli.spark_command import spark
 from evercount.cli.store_command import store
 from evercount.errors import EvercountError, StoreError
 
@@ -61,6 +62,7 @@ def _options(
 app.command()(plan)
 app.command()(release)
 app.command()(serve)
+app.command()(spark)
 app.add_typer(store, name="store")
 app.command()(reproduce)
 app.add_typer(audit, name="audit")

@@ -17,17 +17,25 @@ class Columns:
         key: the key, for queries that count per key.
         value: the number, for queries that add values up.
         user: whose event it is, where the budget protects users.
+        levels: one column for each level of a rollup, from the top.
 
     >>> Columns("when", key="region").used
     ('when', 'region')
+    >>> Columns("when", levels=("state", "county")).used
+    ('when', 'state', 'county')
     """
 
     time: str
     key: str | None = None
     value: str | None = None
     user: str | None = None
+    levels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if type(self.levels) is not tuple or not all(isinstance(name, str) and name for name in self.levels):
+            raise ParameterError(f"levels must be a list of columns, from the top level down, got {self.levels!r:.80}")
+        if len(set(self.levels)) < len(self.levels):
+            raise ParameterError(f"levels must be different columns, got {', '.join(self.levels)}")
         named = {"time": self.time, "key": self.key, "value": self.value, "user": self.user}
         for what, name in named.items():
             if (name is None and what == "time") or (name is not None and not (isinstance(name, str) and name)):
@@ -36,7 +44,8 @@ class Columns:
     @property
     def used(self) -> tuple[str, ...]:
         """The columns that a table must have."""
-        return tuple(name for name in (self.time, self.key, self.value, self.user) if name is not None)
+        named = (self.time, self.key, *self.levels, self.value, self.user)
+        return tuple(name for name in named if name is not None)
 
     @classmethod
     def from_dict(cls, data: Any) -> Columns:
@@ -49,9 +58,13 @@ class Columns:
                 raise UnknownName("column", name, known)
         if "time" not in data:
             raise ParameterError("columns lacks time: name the column that holds the time of an event")
-        return cls(**data)
+        levels = data.get("levels", ())
+        if not isinstance(levels, list | tuple):
+            raise ParameterError(f'levels must be a list of columns such as ["state", "county"], got {levels!r:.80}')
+        return cls(**{**data, "levels": tuple(levels)})
 
-    def to_dict(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, str | list[str]]:
         """The columns that are named."""
         named = {"time": self.time, "key": self.key, "value": self.value, "user": self.user}
-        return {name: column for name, column in named.items() if column is not None}
+        found: dict[str, str | list[str]] = {name: column for name, column in named.items() if column is not None}
+        return {**found, "levels": list(self.levels)} if self.levels else found

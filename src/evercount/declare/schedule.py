@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -337,11 +338,19 @@ class Schedule:
 
     # -- the same in SQL ----------------------------------------------------------------------------------------------
 
-    def sql_instant(self, wall: str) -> str:
-        """SQL: the instant of a wall time; the first where the clock was set back, NULL where it was set forward."""
+    def _pieces_until(self, until: int | None) -> Sequence[Piece]:
+        """The pieces that begin before an instant, or all."""
+        return [piece for piece in self.pieces if until is None or piece.since < until]
+
+    def sql_instant(self, wall: str, until: int | None = None) -> str:
+        """SQL: the instant of a wall time; the first where the clock was set back, NULL where it was set forward.
+
+        Changes of the clock from the instant `until` on are left out: later results are later than it, and no more.
+        """
+        pieces = self._pieces_until(until)
         bounds: list[int] = []
-        leaves = [f"{wall} - ({self.pieces[0].offset})"]
-        for before, piece in zip(self.pieces, self.pieces[1:], strict=False):
+        leaves = [f"{wall} - ({pieces[0].offset})"]
+        for before, piece in pairwise(pieces):
             bounds.append(piece.since + before.offset)
             if piece.offset > before.offset:
                 leaves.append("NULL")
@@ -349,13 +358,17 @@ class Schedule:
             leaves.append(f"{wall} - ({piece.offset})")
         return _choose(wall, bounds, leaves)
 
-    def sql_tick(self, instant: str) -> str:
-        """SQL: the 1-based tick of an instant at or after the start."""
+    def sql_tick(self, instant: str, division: str = "//", until: int | None = None) -> str:
+        """SQL: the 1-based tick of an instant at or after the start, and before `until` where that is given.
+
+        `division` is the dialect's whole division.
+        """
         if not self.calendar:
-            return f"({instant} - ({self.begin})) // {self.length} + 1"
-        leaves = [f"greatest({instant} + ({piece.offset}), {piece.latest_wall})" for piece in self.pieces]
-        progress = _choose(instant, [piece.since for piece in self.pieces[1:]], leaves)
-        return f"({progress} - ({self._wall_start})) // {self.length} + 1"
+            return f"({instant} - ({self.begin})) {division} {self.length} + 1"
+        pieces = self._pieces_until(until)
+        leaves = [f"greatest({instant} + ({piece.offset}), {piece.latest_wall})" for piece in pieces]
+        progress = _choose(instant, [piece.since for piece in pieces[1:]], leaves)
+        return f"({progress} - ({self._wall_start})) {division} {self.length} + 1"
 
 
 def _offset(zone: tzinfo, instant: int) -> int:

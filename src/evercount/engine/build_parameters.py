@@ -7,6 +7,7 @@ from typing import Any
 
 from evercount.engine.best import settle_best
 from evercount.engine.build import check_postprocess, choose_engine, make_noise
+from evercount.engine.cell_range import CellRange
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.state import StreamParameters
 from evercount.errors import ParameterError, UnknownName
@@ -24,9 +25,13 @@ def build_parameters(
     noise: str,
     postprocess: Iterable[str],
     replay: bool,
+    part: range | None = None,
     **source: Any,
 ) -> StreamParameters:
-    """All that a stream never changes, with every check; `source` says where its noise comes from."""
+    """All that a stream never changes, with every check; `source` says where its noise comes from.
+
+    With `part` it is a stream of these cells only, with the noise that they have in the whole stream.
+    """
     if not isinstance(query, Query):
         raise ParameterError(f"the first argument must be a query such as Count(), got {query!r}")
     if not isinstance(budget, Budget):
@@ -40,6 +45,7 @@ def build_parameters(
     if "monotone" in names and not query.monotone:
         raise ParameterError(f"{query.name!r} may truly fall, so its releases cannot be made monotone")
     query.check_budget(budget)
-    built = make_noise(noise, query, engine, budget, horizon, names, **source)
-    errors = ErrorModel(query, engine, built.sigma, built.stream.rounded)
-    return StreamParameters(query, budget, horizon, engine, built, names, replay, errors)
+    asked = query if part is None else CellRange(query, part)
+    built = make_noise(noise, query, engine, budget, horizon, names, part=part, **source)
+    errors = ErrorModel(asked, engine, built.sigma, built.stream.rounded, query.outputs)
+    return StreamParameters(asked, budget, horizon, engine, built, names, replay, errors)

@@ -7,23 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._arrays import AnyArray, FloatArray, IntArray
+from evercount.engine.cell_range import CellRange
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Release, Releases
 from evercount.engine.retry import Seen
 from evercount.engine.user_counting import Counting, guarantee_sentence
+from evercount.errors import HorizonReached, PrecisionReached
 from evercount.factorizations import Factorization
 from evercount.mechanisms import Noise
+from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
 from evercount.queries.user_cap import UserState
 
 NUMBERS_AT_A_TIME = 1 << 18
 """Numbers of a run that are processed at a time: they stay in the processor's cache."""
+
+
+NARROW_SUM = 2**62
+"""Running sums below this, in size, are kept as int64: adding noise to them cannot overflow."""
+
+RunningSums = AnyArray
+"""int64, or Python's whole numbers (dtype object) where int64 might not hold a sum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +48,21 @@ class StreamParameters:
     postprocess: tuple[str, ...]
     replay: bool
     errors: ErrorModel
+
+    def check_limit(self, tick: int, ticks: int) -> None:
+        """Refuse `ticks` more ticks after `tick`: beyond the horizon, or beyond what exact noise can do without one."""
+        limit = self.noise.limit
+        if limit is not None and tick + ticks > limit:
+            raise HorizonReached(limit) if self.horizon is not None else PrecisionReached(limit)
+
+    @property
+    def owned_key(self) -> Secret | None:
+        """What only one live stream may have: the key of its noise, and for a part of the cells one for that part."""
+        key = self.noise.key
+        if key is None or not isinstance(self.query, CellRange):
+            return key
+        part = self.query.part
+        return key.derive(f"cells {part.start} to {part.stop}")
 
     def releases(self, first_tick: int, rows: Rows, counting: Counting | None) -> Releases:
         """Published numbers with their errors and their guarantee."""
@@ -65,7 +90,7 @@ class StreamState:
     """
 
     tick: int
-    totals: IntArray
+    totals: RunningSums
     """Exact running sums, in grid units."""
     memory: FloatArray
     """The last noisy sums, where the query looks back."""
@@ -96,6 +121,17 @@ class StreamState:
             return self
         self.users.update(self.last_users)
         return replace(self, last_users={})
+
+
+class EncodedTicks(NamedTuple):
+    """What the next ticks add to a stream."""
+
+    increments: IntArray
+    """What each tick adds to each cell, in grid units, shape (ticks, cells)."""
+    encoder: Any
+    """The encoder's state after these ticks."""
+    users: Mapping[str, int]
+    """The number of events so far of each user whose number changes."""
 
 
 def advance(
@@ -131,7 +167,7 @@ def _advance_block(parameters: StreamParameters, state: StreamState, increments:
     sums, totals = _running_sums(query, state, increments)
     noisy = noise.rows(state.tick + 1, len(increments))
     # whole numbers are added as such: no sum is ever too large to be private
-    noisy = (noisy.astype(np.int64) + sums).astype(np.float64) if noise.whole else noisy + sums
+    noisy = (noisy.astype(np.int64) + sums if noise.whole else noisy + sums).astype(np.float64, copy=False)
     if query.grid != 1.0:
         noisy *= query.grid
     window = np.concatenate([state.memory, noisy]) if query.memory else noisy
@@ -149,20 +185,40 @@ def _advance_block(parameters: StreamParameters, state: StreamState, increments:
     return Rows(published, kept), after
 
 
-def _running_sums(query: Query, state: StreamState, increments: IntArray) -> tuple[IntArray, IntArray]:
-    """Exact running sums, which start again from zero where the query says so, and the last of them."""
-    period = query.restart
+def _running_sums(query: Query, state: StreamState, increments: IntArray) -> tuple[RunningSums, RunningSums]:
+    """Exact running sums, which start again from zero where the query says so, and the last of them.
+
+    **Guarantee.** They are exact whatever their size. So noise in whole grid units is added to an exact sum, and what
+    is published is a function of that number alone: neither an overflow nor a rounding of the sum before the noise can
+    widen the difference of two neighbours. Test:
+    tests/engine/test_large_sums.py::test_sums_beyond_64_bits_are_published_as_they_are.
+    """
+    if state.totals.dtype != object and _size(state.totals) + len(increments) * _size(increments) < NARROW_SUM:
+        return _add_up(query.restart, state.tick, state.totals, increments)
+    sums, totals = _add_up(query.restart, state.tick, state.totals.astype(object), increments.astype(object))
+    return sums, totals.astype(np.int64) if _size(totals) < NARROW_SUM else totals
+
+
+def _size(numbers: RunningSums) -> int:
+    """The largest number, in size."""
+    return max(int(numbers.max()), -int(numbers.min())) if numbers.size else 0
+
+
+def _add_up(
+    period: int | None, tick: int, before: RunningSums, increments: RunningSums
+) -> tuple[RunningSums, RunningSums]:
+    """The running sums of ticks after `tick`, and the last of them; `before` are the sums so far."""
     if period is None:
         if len(increments) == 1:  # one tick of many cells: no need to add along time
-            totals = state.totals + increments[0]
+            totals = before + increments[0]
             return totals[np.newaxis], totals
         sums = np.cumsum(increments, axis=0)
-        sums += state.totals
-        return sums, sums[-1].copy() if len(sums) else state.totals
-    sums, totals = np.empty_like(increments), state.totals
+        sums += before
+        return sums, sums[-1].copy() if len(sums) else before
+    sums, totals = np.empty_like(increments), before
     done = 0
     while done < len(increments):
-        into = (state.tick + done) % period
+        into = (tick + done) % period
         part = slice(done, min(len(increments), done + period - into))
         sums[part] = np.cumsum(increments[part], axis=0) + (totals if into else 0)
         totals = sums[part.stop - 1].copy()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from evercount.engine.build_parameters import build_parameters
+from evercount.engine.cell_range import CellRange
 from evercount.engine.retry import Seen
 from evercount.engine.state import Rows, StreamParameters, StreamState
 from evercount.engine.user_counting import stored_counting
@@ -23,7 +25,10 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
             "a step of this stream was interrupted after its noise was drawn: release that tick first, then take the "
             "snapshot, or restore the newest one"
         )
-    query, last = parameters.query, None
+    query, last, part = parameters.query, None, {}
+    if isinstance(query, CellRange):
+        part = {"part": [query.part.start, query.part.stop]}
+        query = query.whole
     if state.last is not None:
         seen, release = state.last
         sums = None if state.last_sums is None else state.last_sums.tolist()
@@ -41,9 +46,10 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
         "users": dict(state.users),
         "named": state.counting == "named",
         "counting": state.counting,
-        "totals": state.totals,
+        "totals": state.totals if state.totals.dtype != object else state.totals.tolist(),
         "memory": state.memory,
         "highest": state.highest,
+        **part,
     }
 
 
@@ -69,9 +75,13 @@ def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
         data["noise"]["name"],
         data["postprocess"],
         False,
+        range(*data["part"]) if "part" in data else None,
         dumped=data["noise"],
     )
+    query = parameters.query
     tick, totals, memory = data["tick"], data["totals"], data["memory"]
+    if isinstance(totals, list):  # sums beyond 64 bits
+        totals = np.asarray([index(total) for total in totals], dtype=object)
     if parameters.noise.stream.tick != tick:
         raise SnapshotError("the snapshot's noise stands at another tick than its sums")
     if totals.shape != (query.cells,) or memory.shape != (query.memory, query.cells):

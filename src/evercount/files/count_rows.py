@@ -191,7 +191,7 @@ def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration) -> N
 
 
 def _keyed(declaration: StreamDeclaration) -> bool:
-    return "key" in (declaration.query.event_columns or ())
+    return not {"key", "levels"}.isdisjoint(declaration.query.event_columns or ())
 
 
 def _valued(declaration: StreamDeclaration) -> bool:
@@ -222,13 +222,19 @@ def _fields(source: Source, columns: Columns, number: bool) -> str:
     names = {"t": columns.time, "k": columns.key, "v": columns.value, "who": columns.user}
     if source.kind != "jsonl":
         parts = [f"{source.column(name)} AS {short}" if name else f"NULL AS {short}" for short, name in names.items()]
+        if columns.levels:
+            parts[1] = f"{_path([source.column(name) for name in columns.levels])} AS k"
         if columns.user and source.kind == "parquet":
             parts[3] = f"{source.column(columns.user)}::VARCHAR AS who"
         chosen = ["row_number() OVER () AS n"] * number + ["*"] * (source.kind == "csv") + parts
         return f"SELECT {', '.join(chosen)} FROM {source.scan()}"
     used = {short: name for short, name in names.items() if name}
+    used |= {f"k{level}": name for level, name in enumerate(columns.levels)}
     paths = ", ".join(_pointer(name) for name in used.values())
     parts = [f"f[{list(used).index(short) + 1}] AS {short}" if short in used else f"NULL AS {short}" for short in names]
+    if columns.levels:
+        first = list(used).index("k0") + 1
+        parts[1] = f"{_path([f'f[{first + level}]' for level in range(len(columns.levels))])} AS k"
     if columns.value:  # a text that looks like a number is not one, and neither is true
         kind = f"json_type({LINE}, {_pointer(columns.value)})"
         parts[2] = f"CASE WHEN {kind} IN ('UBIGINT', 'BIGINT', 'DOUBLE') THEN {parts[2][:-5]} END AS v"
@@ -243,6 +249,11 @@ def _fields(source: Source, columns: Columns, number: bool) -> str:
 def _pointer(name: str) -> str:
     """SQL: the JSON pointer (RFC 6901) of a field. In a JSONPath, * would be every field, and ü none."""
     return "'/" + name.replace("~", "~0").replace("/", "~1").replace("'", "''") + "'"
+
+
+def _path(columns: list[str]) -> str:
+    """SQL: the text of `queries.rollup.path_key`; NULL where a name is."""
+    return " || ".join(f"strlen({column}::VARCHAR) || ':' || {column}::VARCHAR" for column in columns)
 
 
 def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
@@ -293,6 +304,10 @@ def _epoch(column: str) -> str:
 
 
 def _cell(declaration: StreamDeclaration) -> str:
+    if declaration.query.row_bins is not None:  # the arithmetic of Quantiles.leaves_of, in the same doubles
+        low, width, bins = declaration.query.row_bins
+        place = f"floor((TRY_CAST(v AS DOUBLE) - CAST({low!r} AS DOUBLE)) / CAST({width!r} AS DOUBLE))"
+        return f"TRY_CAST(least(greatest({place}, 0), {bins - 1}) AS INTEGER)"
     if not _keyed(declaration):
         return "0"
     keys, others = declaration.query.row_keys

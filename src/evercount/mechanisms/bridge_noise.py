@@ -28,9 +28,19 @@ class BridgeNoise:
     tests/mechanisms/test_bridge_stream.py::test_wide_integers_give_the_same_numbers.
     """
 
-    def __init__(self, bridge: Bridge, epsilon: float, l1: float, grid: float, cells: int, secret: Secret) -> None:
+    def __init__(
+        self,
+        bridge: Bridge,
+        epsilon: float,
+        l1: float,
+        grid: float,
+        cells: int,
+        secret: Secret,
+        first_cell: int = 0,
+    ) -> None:
         self.bridge = bridge
         self.cells = cells
+        self.first_cell = first_cell
         self.unit = unit_rate(epsilon, l1, grid, UNITS)
         least = check_rate(self.unit * bridge.least_share, epsilon)
         self._most = int(_ORDINARY / least) + 1
@@ -50,7 +60,7 @@ class BridgeNoise:
         return np.asarray(np.minimum(shares * self.unit, LARGEST_RATE))
 
     def _draw(self, nodes: IntArray, shares: IntArray) -> npt.NDArray[Any]:
-        drawn = self._laplace.draw_at(nodes, self.rates(shares), self.cells)
+        drawn = self._laplace.draw_at(nodes, self.rates(shares), self.cells, self.first_cell)
         if self.wide or np.abs(drawn).max(initial=0) > self._most:
             return drawn.astype(object)
         return drawn

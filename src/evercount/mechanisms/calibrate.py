@@ -60,11 +60,13 @@ def build_noise(
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,
     declaration: Mapping[str, Any] | None = None,
+    part: range | None = None,
 ) -> Noise:
     """Noise that makes the whole stream (ε, δ)-DP.
 
     With `declaration` the key is derived from the secret and the declaration (`declared_key`); without, the secret is
     the key. Noise that was dumped goes on with its own key, and with its own σ where that is at least what is needed.
+    With `part` it is the noise of these cells only, the same as all `cells` have there.
 
     Guarantee. σ = multiplier(ε, δ − numeric_delta)·√S·c with c ≥ ‖R‖_{1→2} and S = `squared_sensitivity`, both for
     the same neighbours. Then ‖R(X−X′)‖_F ≤ c√S (`factorizations/sensitivity.proof.md`), and R·X + z with z ~ N(0,
@@ -75,6 +77,8 @@ def build_noise(
     if not squared_sensitivity > 0:
         raise ParameterError(f"the query declares a squared sensitivity of {squared_sensitivity}: it must be positive")
     reach = math.sqrt(squared_sensitivity) * factorization.column_norm * (1 + MARGIN)
+    if part is not None and (name != "exact" or restart is not None):
+        raise ParameterError("a part of the cells has exact noise only, and no periods")
     if name == "insecure-float":
         if secret is not None:
             raise ParameterError("insecure-float noise takes a seed, not a secret")
@@ -104,13 +108,16 @@ def build_noise(
         if declaration is not None:
             fingerprint = declaration_fingerprint(declaration, factorization, sigma)
             key = declared_key(key, fingerprint)
+    first, number = (0, cells) if part is None else (part.start, len(part))
     if restart is None:
         if state is not None:
-            loaded = ExactStream.load(factorization, scale, cells, state)
+            loaded = ExactStream.load(factorization, scale, number, state)
+            if loaded.first_cell != first:
+                raise SnapshotError("the noise state belongs to other cells")
             stream: NoiseStream = loaded
             limit = loaded.limit if limit is None else min(limit, loaded.limit)
         else:
-            stream = ExactStream(factorization, scale, cells, key, numeric_delta=reserved, limit=limit)
+            stream = ExactStream(factorization, scale, number, key, first, numeric_delta=reserved, limit=limit)
     else:
         stream = _exact_periods(factorization, scale, cells, restart, key, state)
     return Noise(stream, sigma, reserved, limit, key, fingerprint)

@@ -53,10 +53,18 @@ class PureStream(NoiseStream):
     tick: int = 0
 
     def __init__(
-        self, tree: PureFactorization, epsilon: float, l1: float, grid: float, cells: int, secret: Secret
+        self,
+        tree: PureFactorization,
+        epsilon: float,
+        l1: float,
+        grid: float,
+        cells: int,
+        secret: Secret,
+        first_cell: int = 0,
     ) -> None:
         self.tree = tree
         self.cells = operator.index(cells)
+        self.first_cell = operator.index(first_cell)
         self.tick = 0
         self._parameters = [tree.name, tree.horizon, float(epsilon), float(l1), float(grid), self.cells]
         self._secret = secret
@@ -66,7 +74,7 @@ class PureStream(NoiseStream):
         if isinstance(tree, Bridge):
             self.rate = node_rate(epsilon, l1, grid, 1)
             self.rounded = tree.bits > 0
-            self._bridge = BridgeNoise(tree, epsilon, l1, grid, self.cells, secret)
+            self._bridge = BridgeNoise(tree, epsilon, l1, grid, self.cells, secret, self.first_cell)
             self._parameters.append(tree.fingerprint)
         elif isinstance(tree, DigitTree):
             self.rate = node_rate(epsilon, l1, grid, tree.levels)
@@ -75,6 +83,8 @@ class PureStream(NoiseStream):
             assert isinstance(tree, HybridTree)
             self.rate = node_rate(epsilon, l1, grid, tree.total_share)
             self._laplace = ExactLaplace(secret.derive("pure epochs"), self.rate)
+        if self.first_cell:
+            self._parameters.append(self.first_cell)
         self._reach = (epsilon, l1, grid)
         self._memory: tuple[int, int, Memory] | None = None  # epoch, the tick it stands at, its prefixes
         self._top = 0, np.zeros(self.cells, np.int64)  # of a WindowTree: whole nodes so far, the noise of their prefix
@@ -100,7 +110,7 @@ class PureStream(NoiseStream):
             return self._bridge.rows(first, count)
         if isinstance(self.tree, WindowTree):
             top = self._tops(self.tree, first, count)
-            return self.tree.noise(first, count, lambda nodes: self._laplace.draw(nodes, self.cells), top)
+            return self.tree.noise(first, count, lambda nodes: self._draw(self._laplace, nodes), top)
         if isinstance(self.tree, DigitTree):
             return self._rows_of(self.tree, 0, first, count, self._laplace)
         parts = []
@@ -118,7 +128,7 @@ class PureStream(NoiseStream):
         """Noise of ticks of one digit tree."""
 
         def draw(nodes: IntArray) -> IntArray:
-            return source.draw(nodes, self.cells)
+            return self._draw(source, nodes)
 
         if self.cells <= MANY:
             return tree.noise(first, count, draw)
@@ -131,6 +141,10 @@ class PureStream(NoiseStream):
             self._memory = (epoch, first + number, memory)
         return rows
 
+    def _draw(self, source: ExactLaplace, nodes: IntArray) -> IntArray:
+        """The noise of these nodes for the cells of this stream."""
+        return source.draw(nodes, self.cells, self.first_cell)
+
     def _tops(self, tree: WindowTree, first: int, count: int) -> tuple[int, IntArray]:
         """Noise of the prefixes of whole nodes that these ticks use. After a restore it is added up from the start."""
         low, high = tree.tops([first, first + count - 1]).tolist()
@@ -139,9 +153,9 @@ class PureStream(NoiseStream):
             at, total = 0, np.zeros(self.cells, np.int64)
         while at < low:
             stop = min(low, at + _STRIDE)
-            total = total + self._laplace.draw(np.arange(at + 1, stop + 1) * tree.size, self.cells).sum(axis=0)
+            total = total + self._draw(self._laplace, np.arange(at + 1, stop + 1) * tree.size).sum(axis=0)
             at = stop
-        rows = np.cumsum(self._laplace.draw(np.arange(at, high + 1) * tree.size, self.cells), axis=0)
+        rows = np.cumsum(self._draw(self._laplace, np.arange(at, high + 1) * tree.size), axis=0)
         rows += total - rows[0]  # `total` has the node `at` in it
         if np.abs(rows).max(initial=0) >= LARGEST_NOISE:
             raise ParameterError(
@@ -166,7 +180,7 @@ class PureStream(NoiseStream):
         """Noise of the totals of the first epochs."""
         if not count:
             return np.zeros(self.cells, np.int64)
-        return np.asarray(self._laplace.draw(np.arange(count), self.cells).sum(axis=0))
+        return np.asarray(self._draw(self._laplace, np.arange(count)).sum(axis=0))
 
     def dump(self) -> dict[str, Any]:
         """See `NoiseStream`: the secret and the tick are all there is."""
@@ -195,11 +209,12 @@ def build_pure(
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,
     declaration: Mapping[str, Any] | None = None,
+    part: range | None = None,
 ) -> Noise:
     """Noise that makes the whole stream ε-DP with δ = 0; what `build_noise` returns for a pure budget.
 
-    `declaration` and `dumped` are as there: dumped noise goes on with its own l1, where that is at least as large.
-    Its σ is the std of a node in a digit tree, and else that of continuous noise with all of ε, √2·l1/ε.
+    `declaration`, `dumped` and `part` are as there: dumped noise goes on with its own l1, where that is at least as
+    large. Its σ is the std of a node in a digit tree, and else that of continuous noise with all of ε, √2·l1/ε.
     name="insecure-float" takes a seed and uses the same exact integers under a key that everybody can compute: for
     simulation, and named so.
     """
@@ -221,7 +236,8 @@ def build_pure(
     if declaration is not None and dumped is None and name == "exact":
         fingerprint = declaration_fingerprint(declaration, tree, l1 / epsilon)
         key = declared_key(key, fingerprint)
-    stream = PureStream(tree, epsilon, l1, grid, cells, key)
+    first, number = (0, cells) if part is None else (part.start, len(part))
+    stream = PureStream(tree, epsilon, l1, grid, number, key, first)
     stream.name = name
     if state is not None:
         stream.resume(state)
@@ -251,6 +267,7 @@ def build_pure_for(
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,
     declaration: Mapping[str, Any] | None = None,
+    part: range | None = None,
 ) -> Noise:
     """`build_pure` for a query and a budget with δ = 0: what a stream calls.
 
@@ -261,7 +278,7 @@ def build_pure_for(
         raise ParameterError(f"pure trees are for delta=0, the budget has delta={budget.delta:g}")
     if query.restart is not None:
         raise ParameterError("a query that starts again from zero has no pure mechanism; choose a small positive delta")
-    l1 = query.l1_sensitivity(budget.adjacency) * budget.max_events
+    l1 = query.protected_l1(budget)
     return build_pure(
         name,
         tree,
@@ -273,4 +290,5 @@ def build_pure_for(
         secret=secret,
         dumped=dumped,
         declaration=declaration,
+        part=part,
     )

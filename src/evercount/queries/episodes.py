@@ -31,6 +31,19 @@ class Episodes(WordQuery):
     letter or None. Proof: `episodes.proof.md`. Tests:
     tests/queries/test_queries_episodes.py::test_sensitivity_by_enumeration and
     tests/queries/test_queries_episodes.py::test_weighted_sensitivity_by_enumeration.
+
+    Args:
+        alphabet: the letters, single characters, or their number.
+        max_length: the longest episode, in letters.
+        weights: what one occurrence of a word of each length adds to its cell; see `WordQuery`. None for 1.
+
+    Raises:
+        ParameterError: the alphabet or the length is not legal.
+        TooLarge: the episodes do not fit the memory.
+
+    >>> query = Episodes("ab", 2)
+    >>> query.labels
+    ('a', 'b', 'aa', 'ab', 'ba', 'bb')
     """
 
     name: ClassVar[str] = "episodes"

@@ -29,11 +29,22 @@ class Substrings(WordQuery):
     tests/queries/test_queries_substrings.py::test_sensitivity_by_enumeration and
     tests/queries/test_queries_substrings.py::test_weighted_sensitivity_by_enumeration.
 
-    >>> plain, trigrams = Substrings("ab", 3), Substrings("ab", 3, weights=(1, 1, 8))
-    >>> [query.squared_sensitivity("add-remove") ** 0.5 * query.output_norms() for query in (plain, trigrams)][0]
-    3.74...
-    >>> float((trigrams.squared_sensitivity("add-remove") ** 0.5 * trigrams.output_norms())[-1])  # of a trigram
-    3.01...
+    Args:
+        alphabet: the letters, single characters, or their number.
+        max_length: the longest word, in letters.
+        weights: what one occurrence of a word of each length adds to its cell; see `WordQuery`. None for 1.
+
+    Raises:
+        ParameterError: the alphabet or the length is not legal.
+        TooLarge: the words do not fit the memory.
+
+    >>> query = Substrings("ab", 2)
+    >>> dict(zip(query.labels, query.encode(query.initial_state(), "aba")[0].tolist()))
+    {'a': 2, 'b': 1, 'aa': 0, 'ab': 1, 'ba': 1, 'bb': 0}
+    >>> trigrams = Substrings("ab", 3, weights=(1, 1, 8))
+    >>> noise = trigrams.squared_sensitivity("add-remove") ** 0.5 * trigrams.output_norms()
+    >>> round(float(noise[-1]), 2), round(Substrings("ab", 3).squared_sensitivity("add-remove") ** 0.5, 2)
+    (3.01, 3.74)
     """
 
     name: ClassVar[str] = "substrings"

@@ -177,6 +177,16 @@ class WordQuery(Query[FloatArray]):
         """See `Query`: without weights."""
         return self.weights is None
 
+    @property
+    def running_sums(self) -> bool:
+        """See `Query`: counts are running sums over the weight of their length."""
+        return True
+
+    def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
+        """See `Query`: cells are independent."""
+        chosen = np.asarray(outputs)
+        return np.asarray((chosen[:, np.newaxis] == chosen) / self._scale[chosen] ** 2, dtype=np.float64)
+
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """Numbers of occurrences."""
         return noisy if self.weights is None else noisy / self._scale
@@ -188,10 +198,6 @@ class WordQuery(Query[FloatArray]):
     def output_norms(self) -> FloatArray | float:
         """One over the weight of each word."""
         return 1.0 if self.weights is None else 1 / self._scale
-
-    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """See `Query`: words that ended between the two ticks."""
-        return high - low, np.ones(len(low)) * self.output_norms()
 
     @property
     def cells(self) -> int:

@@ -16,7 +16,7 @@ from evercount.errors import EventRefused, HorizonReached, InputError, StreamSto
 from evercount.noise import Secret
 from evercount.queries.counts import Count
 from evercount.store.open_encoder import ENCODER_FAULTS, OF_REQUEST, UNREADABLE, OpenEncoder
-from evercount.store.saturation import Totals, check_request, cut_total, pack_totals
+from evercount.store.saturation import Totals, add_exactly, check_request, cut_total, pack_totals
 from evercount.store.sealing import Sealer
 
 
@@ -71,6 +71,8 @@ class LiveStream:
     """How many groups of open events are stored for the open tick."""
     ahead: Future[Any] | None = None
     """Noise of the next ticks that is being drawn already."""
+    counted: bool = False
+    """Whether the store may hold totals of open ticks that were counted elsewhere."""
     stopped: str | None = None
     """Why the stream cannot go on, when it cannot."""
 
@@ -149,9 +151,10 @@ class LiveStream:
         """The sum per cell of events of a query without memory."""
         return encode_events(self.declaration, payloads)
 
-    def closing_totals(self) -> IntArray:
-        """What the open tick releases of its sums."""
-        return cut_total(self.declaration.query, self.totals)
+    def closing_totals(self, counted: Totals | None = None, *, first: bool = True) -> IntArray:
+        """What a tick releases: of the sums of the open tick, if it is the first, and of those counted elsewhere."""
+        totals = self.totals if first else np.zeros_like(self.totals)
+        return cut_total(self.declaration.query, totals if counted is None else add_exactly(totals, counted))
 
     def offer(self, events: list[Any], places: list[int], pending: list[Any]) -> None:
         """Refuse events that the encoder would refuse at the end of the tick, numbered as in their request.

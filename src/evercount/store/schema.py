@@ -150,6 +150,28 @@ tokens = Table(
     Column("created", Double, nullable=False),
 )
 
+later = MetaData()
+"""Tables that migrations after the first one make."""
+
+counted_batches = Table(
+    "counted_batches",
+    later,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("query", String(64), primary_key=True),
+    Column("batch", BigInteger, primary_key=True, autoincrement=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("accepted", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+counted_totals = Table(
+    "counted_totals",
+    later,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("tick", BigInteger, primary_key=True, autoincrement=False),
+    Column("sealed", LargeBinary, nullable=False),
+)
+
 
 def first_tables(connection: Connection) -> None:
     """Every table of version 1."""
@@ -168,7 +190,17 @@ def table_of_noise_identities(connection: Connection) -> None:
     noise_identities.create(connection, checkfirst=True)  # first_tables makes it in a new database
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (first_tables, table_of_noise_identities)
+def counted_tables(connection: Connection) -> None:
+    """Version 3. What was counted elsewhere, for ticks that are still open (`accept_totals.py`)."""
+    counted_batches.create(connection)
+    counted_totals.create(connection)
+
+
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
+    first_tables,
+    table_of_noise_identities,
+    counted_tables,
+)
 """In order and for ever: a migration that was published is never changed, a new one is added at the end."""
 
 

@@ -31,6 +31,7 @@ from evercount.errors import (
 )
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
+from evercount.store.accept_totals import CountedBatch, forget_counted, has_totals, stored_totals, take_batch
 from evercount.store.commit_batches import Group
 from evercount.store.database import Database
 from evercount.store.open_stream import Accepted, Batch, LiveStream
@@ -267,6 +268,7 @@ class Store(Reading):
         for group in connection.execute(select(table).where(where).order_by(table.c.number)).mappings():
             live.events.extend(json.loads(self.sealer.open(group["sealed"], "events", number, live.open_tick)))
             live.groups += 1
+        live.counted = has_totals(connection, number)
         return live
 
     # -- events ------------------------------------------------------------------------------------------------------
@@ -284,6 +286,14 @@ class Store(Reading):
             raise
         group.settle()
         return answers
+
+    def accept_totals(self, name: str, batch: CountedBatch) -> bool:
+        """Commit totals that were counted elsewhere; False if this batch was committed before."""
+        live = self.streams[name]
+        with self.database.transaction() as connection:
+            taken = take_batch(connection, live, self.sealer, batch)
+        live.counted = True
+        return taken
 
     # -- ticks -------------------------------------------------------------------------------------------------------
 
@@ -327,11 +337,16 @@ class Store(Reading):
         return table.described(format_utc, {one["tick"]: one["hash"] for one in links})
 
     def _open_ticks(self, live: LiveStream, count: int) -> TickTotals | TickEvents:
-        """The next ticks: the first with what was accepted, the others empty."""
+        """The next ticks: the first with what was accepted, all with what was counted elsewhere."""
         if live.declaration.remembers:
             return TickEvents(live.open_tick, [live.events, *([] for _ in range(count - 1))])
         rows = np.zeros((count, live.stream.query.cells), np.int64)
         rows[0] = live.closing_totals()
+        if live.counted:
+            with self.database.reading() as connection:
+                counted = stored_totals(connection, live, self.sealer, range(live.open_tick, live.open_tick + count))
+            for tick, totals in counted.items():
+                rows[tick - live.open_tick] = live.closing_totals(totals, first=tick == live.open_tick)
         return TickTotals.dense(live.open_tick, rows)
 
     def _draw_ahead(self, live: LiveStream) -> None:
@@ -352,6 +367,8 @@ class Store(Reading):
             .where(schema.accumulators.c.stream == live.id)
             .values(tick=tick + 1, sealed=live.pack_totals(self.sealer, zeros, tick + 1))
         )
+        if live.counted:
+            forget_counted(connection, live, tick)
         if live.declaration.remembers:
             table = schema.open_events
             connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from evercount.queries.base import Adjacency
 from evercount.queries.cuts.extreme_cuts import objective, stoer_wagner_cuts
-from evercount.queries.graphs.graph_query import GraphQuery, StreamKind, Tracker
-from evercount.queries.graphs.reach import Reach, ValueReach, alternating_reach
+from evercount.queries.graphs.graph_query import OneStepQuery
+from evercount.queries.graphs.graph_state import Tracker
 from evercount.queries.memory_limit import require_fits
 
 
@@ -39,11 +37,17 @@ class _MinCutTracker(Tracker):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MinCut(GraphQuery[float]):
+class MinCut(OneStepQuery):
     """Edges of the smallest cut of the graph; 0 while it is not connected.
 
     A tick costs O(n³) operations on arrays (n = 100: tens of milliseconds), however many updates it holds.
     Guarantee: see GraphQuery. As for `Matching`, the share of one edge is 0 or 1 and may come and go.
+
+    Args:
+        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+
+    >>> MinCut(3).encode(MinCut(3).initial_state(), [(0, 1), (1, 2), (0, 2)])[0].tolist()
+    [2]
     """
 
     name: ClassVar[str] = "min-cut"
@@ -55,19 +59,3 @@ class MinCut(GraphQuery[float]):
     def new_tracker(self) -> Tracker:
         """The matrix of edges."""
         return _MinCutTracker(self.vertices)
-
-    def reach(self, stream: StreamKind) -> Sequence[Reach]:
-        """It only rises, or only falls, and never exceeds the smallest degree."""
-        return [alternating_reach(self.degree_bound)]
-
-    def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """See `Query`; proof: ``graphs.proof.md``, section 11."""
-        return self.alternating_sensitivity(self.degree_bound, adjacency)
-
-    def value_reach(self) -> ValueReach:
-        """One edge crosses every cut at most once."""
-        return ValueReach.rising(1)
-
-    def largest_value(self) -> int:
-        """The largest degree."""
-        return self.degree_bound

@@ -10,10 +10,13 @@ from functools import cached_property
 from math import comb
 from typing import Any, ClassVar, cast
 
+from evercount._validate import check_whole
 from evercount.errors import InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL
-from evercount.queries.graphs.graph_query import Edge, GraphQuery, GraphState, StreamKind, Tracker, Update, _whole
-from evercount.queries.graphs.reach import Reach, ValueReach
+from evercount.queries.graphs.change_bounds import ChangeBound, ValueChangeBound
+from evercount.queries.graphs.edge_rules import StreamKind, TickUpdates, Update
+from evercount.queries.graphs.graph_query import GraphQuery
+from evercount.queries.graphs.graph_state import Edge, GraphState, Tracker
 
 
 class _EdgeTracker(Tracker):
@@ -26,7 +29,14 @@ class _EdgeTracker(Tracker):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Edges(GraphQuery[float]):
-    """Number of edges. Guarantee: see GraphQuery; S = 1, or 2 where updates are ignored, both adjacencies."""
+    """Number of edges. Guarantee: see GraphQuery; S = 1, or 2 where updates are ignored, both adjacencies.
+
+    Args:
+        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+
+    >>> Edges(3).encode(Edges(3).initial_state(), [(0, 1), (1, 2)])[0].tolist()
+    [2]
+    """
 
     name: ClassVar[str] = "edges"
 
@@ -34,14 +44,14 @@ class Edges(GraphQuery[float]):
         """A counter."""
         return _EdgeTracker()
 
-    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """±1 once; where duplicates or absent edges are ignored a later copy takes it back."""
         again = stream in ("ignore-duplicates", "ignore-absent")
-        return [Reach(1, int(again), swap=2 if again else 1)]
+        return [ChangeBound(1, int(again), swap=2 if again else 1)]
 
-    def value_reach(self) -> ValueReach:
+    def value_change_bound(self) -> ValueChangeBound:
         """One edge is one."""
-        return ValueReach.rising(1)
+        return ValueChangeBound.rising(1)
 
     def largest_value(self) -> int:
         """All pairs."""
@@ -87,18 +97,18 @@ class _SubgraphCount(GraphQuery[float]):
     def check(self) -> None:
         """The promise must be one about edges that come."""
         if self.max_per_edge is not None:
-            _whole("max_per_edge", self.max_per_edge, 1, LARGEST_TOTAL)
+            check_whole("max_per_edge", self.max_per_edge, 1, LARGEST_TOTAL)
             if self.deletes or self.enforce_degree:
                 raise ParameterError(
                     "max_per_edge is a promise about edges that come: leave it out where edges only go, and where "
                     "degrees are enforced"
                 )
 
-    def _read(self, state: GraphState, events: Any) -> tuple[list[Update], list[Edge], dict[int, int]]:
+    def read_updates(self, state: GraphState, events: Any) -> TickUpdates:
         """As `GraphQuery`; refuses a tick that brings an edge into more than K subgraphs."""
-        read = super()._read(state, events)
+        read = super().read_updates(state, events)
         if self.max_per_edge is not None:
-            self._check_promise(cast(_CappedTracker, state.tracker), read[0], self.max_per_edge)
+            self._check_promise(cast(_CappedTracker, state.tracker), read.updates, self.max_per_edge)
         return read
 
     def _check_promise(self, tracker: _CappedTracker, updates: list[Update], limit: int) -> None:
@@ -120,13 +130,13 @@ class _SubgraphCount(GraphQuery[float]):
                 "promise a larger number"
             )
 
-    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """Rises by at most K, and falls again unless edges only come."""
-        return [_rising_reach(stream, self.most_per_edge if stream == self.stream else self.most_by_degree)]
+        return [_rising_bound(stream, self.most_per_edge if stream == self.stream else self.most_by_degree)]
 
-    def value_reach(self) -> ValueReach:
+    def value_change_bound(self) -> ValueChangeBound:
         """One edge lies in at most K subgraphs."""
-        return ValueReach.rising(self.most_per_edge)
+        return ValueChangeBound.rising(self.most_per_edge)
 
 
 class _TriangleTracker(_CappedTracker):
@@ -180,6 +190,10 @@ class Triangles(_SubgraphCount):
     `max_per_edge` = K promises that no edge ever lies in more than K triangles: then K takes the place of D − 1, and no
     degree needs to be promised. An update that breaks the promise is refused. Guarantee: see GraphQuery; one edge lies
     in at most min(D − 1, K) triangles.
+
+    Args:
+        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        max_per_edge: the promise K; None for none.
 
     >>> Triangles(1000, max_per_edge=3).squared_sensitivity("add-remove")
     9.0
@@ -253,6 +267,11 @@ class KStars(_SubgraphCount):
     smaller promise where vertices of high degree are not neighbours. An update that breaks it is refused. Guarantee:
     see GraphQuery; one edge lies in at most min(2·C(D−1, k−1), K) stars.
 
+    Args:
+        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        k: the number of edges of a star, at least 2.
+        max_per_edge: the promise K; None for none.
+
     >>> KStars(1000, k=2, max_degree=20).squared_sensitivity("add-remove")
     1444.0
     >>> KStars(1000, k=2, max_per_edge=22).squared_sensitivity("add-remove")
@@ -266,7 +285,7 @@ class KStars(_SubgraphCount):
 
     def check(self) -> None:
         """A star of k edges needs degree k."""
-        _whole("k", self.k, 2, self.vertices - 1)
+        check_whole("k", self.k, 2, self.vertices - 1)
         super().check()
         if self.degree_bound < self.k:
             raise ParameterError(
@@ -309,10 +328,10 @@ class KStars(_SubgraphCount):
         return values
 
 
-def _rising_reach(stream: StreamKind, most: int) -> Reach:
-    """Reach of a count in which the share of one edge lies in 0..most and grows with the other edges."""
+def _rising_bound(stream: StreamKind, most: int) -> ChangeBound:
+    """ChangeBound of a count in which the share of one edge lies in 0..most and grows with the other edges."""
     if stream == "insert":
-        return Reach(most, 0, swap=2 * most**2)
+        return ChangeBound(most, 0, swap=2 * most**2)
     if stream in ("delete", "ignore-absent"):
-        return Reach(most, most, swap=2 * most**2)
-    return Reach(most, most)
+        return ChangeBound(most, most, swap=2 * most**2)
+    return ChangeBound(most, most)

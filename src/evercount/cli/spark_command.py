@@ -1,0 +1,107 @@
+"""`evercount spark`: a streaming source, read by Spark, into a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import sleep
+from typing import Annotated, Any
+
+import typer
+
+
+def spark(
+    streams: Annotated[Path, typer.Argument(help="TOML file that declares the stream.")],
+    source: Annotated[str, typer.Argument(help="Folder or URL that Spark reads; for Kafka: its servers.")],
+    checkpoint: Annotated[str, typer.Option(help="Folder in which Spark keeps what it has read.")],
+    stream: Annotated[str | None, typer.Option(help="Name of the stream, where the file declares several.")] = None,
+    db: Annotated[str, typer.Option(help="Store: an SQLite file, or a URL such as postgresql://user@host/name.")] = (
+        "evercount.db"
+    ),
+    form: Annotated[str, typer.Option("--format", help="Spark's name of the source's format.")] = "parquet",
+    schema: Annotated[
+        str | None, typer.Option(help="Columns of files, such as 'ts timestamp, region string'.", show_default=False)
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE for Spark's reader; may be repeated.", show_default=False)
+    ] = None,
+    wait: Annotated[str, typer.Option(help="How long after its end a tick is closed, such as 30s.")] = "0s",
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until the horizon or Ctrl-C.")] = False,
+    pause: Annotated[float, typer.Option(min=0, help="Seconds between two rounds of --follow.")] = 1.0,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that are no events.")] = False,
+    new_checkpoint: Annotated[
+        bool, typer.Option("--new-checkpoint", help="The checkpoint is new, and the source holds new events only.")
+    ] = False,
+    key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
+    master: Annotated[str | None, typer.Option(help="Where Spark runs, such as local[4].", show_default=False)] = None,
+) -> None:
+    """Count the events of a streaming source with Spark, and release the ticks that have ended.
+
+    Under spark-submit use the file evercount/cli/spark_submit_script.py with the same arguments.
+    """
+    from evercount.spark import open_session, release_stream
+    from evercount.spark.progress import Progress
+    from evercount.spark.store_door import open_store
+
+    declaration = _chosen(streams, stream)
+    session = open_session(master, f"evercount {declaration.name}")
+    progress = Progress(lambda line: typer.echo(line, err=True))
+    store = open_store(db, key_file)
+    try:
+        events = _events(session, source, form, schema, option or [])
+        while True:
+            outcome = release_stream(
+                events,
+                declaration,
+                store,
+                checkpoint,
+                wait=_microseconds(wait),
+                skip_bad=skip_bad,
+                new_checkpoint=new_checkpoint,
+                progress=progress,
+            )
+            if not follow or outcome.finished:
+                break
+            new_checkpoint = False
+            sleep(pause)
+    finally:
+        store.close()
+
+
+def _chosen(path: Path, name: str | None) -> Any:
+    from evercount.declare.declaration import read_declarations
+    from evercount.errors import ParameterError, UnknownName
+
+    declared = {one.name: one for one in read_declarations(path)}
+    if name is None and len(declared) == 1:
+        return next(iter(declared.values()))
+    if name is None:
+        raise ParameterError(f"{path} declares {len(declared)} streams: choose one with --stream")
+    if name not in declared:
+        raise UnknownName("stream", name, declared)
+    return declared[name]
+
+
+def _events(session: Any, source: str, form: str, schema: str | None, options: list[str]) -> Any:
+    from evercount.cli.options import parse_parameters
+    from evercount.errors import ParameterError
+    from evercount.spark.failures import first_line
+
+    reader = session.readStream.format(form)
+    for key, value in parse_parameters(options).items():
+        reader = reader.option(key, value)
+    try:
+        if form == "kafka":
+            return reader.option("kafka.bootstrap.servers", source).load()
+        return (reader.schema(schema) if schema else reader).load(source)
+    except Exception as error:  # noqa: BLE001 - an unknown format arrives as the JVM's own error, not as PySpark's
+        raise ParameterError(f"the source {source} cannot be opened: {first_line(error)}") from None
+
+
+def _microseconds(text: str) -> int:
+    from evercount.declare.schedule import TICK_TEXT, UNITS
+    from evercount.errors import ParameterError
+
+    match = TICK_TEXT.fullmatch(text.strip())
+    if match is None:
+        raise ParameterError(f"--wait {text!r:.40} is no length of time: write a number and ms, s, m, h or d")
+    return int(match[1]) * UNITS[match[2]]

@@ -1,0 +1,115 @@
+"""CellRange: some consecutive cells of a query, for streams whose cells are cut into shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from evercount._arrays import IntArray
+from evercount.errors import InputError, ParameterError
+from evercount.queries.base import Adjacency, Query
+
+
+class CellRange(Query):
+    """The cells `part` of a query that publishes each cell by itself.
+
+    **Guarantee.** Noise, sums and published numbers of a cell depend on that cell and on public facts only. So streams
+    of disjoint parts of one declaration publish together exactly what the whole stream publishes, and its guarantee
+    holds for all of them together; the noise of a part is calibrated to the whole query (`engine/build.py`). Test:
+    tests/engine/test_cell_range.py::test_parts_together_are_the_whole_stream.
+
+    Args:
+        whole: the query.
+        part: the range of its cells, with step 1.
+
+    Raises:
+        ParameterError: the range is not one of its cells, or a published number depends on several cells.
+
+    >>> from evercount import Histogram
+    >>> CellRange(Histogram(["a", "b", "c"]), range(1, 3)).labels
+    ('b', 'c')
+    """
+
+    name: ClassVar[str] = "cell-range"
+
+    def __init__(self, whole: Query, part: range) -> None:
+        if part.step != 1 or not 0 <= part.start < part.stop <= whole.cells:
+            raise ParameterError(f"{part} is not a range of the {whole.cells} cells")
+        if not can_be_cut(whole) and len(part) != whole.cells:
+            raise ParameterError(f"the cells of {whole.name!r} cannot be cut into parts: use one part")
+        self.whole = whole
+        self.part = part
+
+    @property
+    def cells(self) -> int:
+        """Those of the part."""
+        return len(self.part)
+
+    @property
+    def grid(self) -> float:
+        """As the whole query."""
+        return self.whole.grid
+
+    @property
+    def publishes_whole_numbers(self) -> bool:
+        """As the whole query."""
+        return self.whole.publishes_whole_numbers
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """Those of the part."""
+        return self.whole.labels[self.part.start : self.part.stop]
+
+    @property
+    def monotone(self) -> bool:
+        """As the whole query."""
+        return self.whole.monotone
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        """As the whole query: an event may lie in the part."""
+        return self.whole.squared_sensitivity(adjacency)
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        """A part takes totals only."""
+        raise InputError("a part of the cells takes totals, not events: whoever cuts the cells has counted them")
+
+    def parameters(self) -> dict[str, Any]:
+        """The whole query and the range."""
+        return {"whole": self.whole, "part": self.part}
+
+
+def can_be_cut(query: Query) -> bool:
+    """Whether each published number is one cell's running sum, so that cells can be released apart.
+
+    >>> from evercount import Histogram, Window
+    >>> can_be_cut(Histogram(10)), can_be_cut(Window(5))
+    (True, False)
+    """
+    kind = type(query)
+    return (
+        query.outputs == query.cells
+        and query.memory == 0
+        and query.restart is None
+        and query.initial_state() is None
+        and kind.decode is Query.decode
+        and kind.decode_run is Query.decode_run
+        and kind.combination is Query.combination
+        and not query.keeps_sums
+        and np.ndim(query.output_norms()) == 0
+    )
+
+
+def cut_cells(cells: int, shards: int) -> list[range]:
+    """`shards` ranges of nearly equal length that cover the cells.
+
+    Raises:
+        ParameterError: the number of shards is not between 1 and the number of cells.
+
+    >>> cut_cells(7, 3)
+    [range(0, 2), range(2, 4), range(4, 7)]
+    """
+    if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= cells:
+        raise ParameterError(f"shards must be a whole number from 1 to the {cells} cells, got {shards!r}")
+    return [range(number * cells // shards, (number + 1) * cells // shards) for number in range(shards)]

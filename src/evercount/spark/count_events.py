@@ -1,0 +1,257 @@
+"""Counting in Spark: rows of a DataFrame → what each tick adds to each cell, as one aggregation in the JVM.
+
+The rules are those of the file door (`files/count_rows.py`): what is a time, which tick it belongs to, which rows are
+bad and why. No expression depends on the session's time zone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+from pyspark.sql import Column, DataFrame, SparkSession, types
+from pyspark.sql import functions as fn
+
+from evercount._arrays import IntArray
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import EARLIEST_NUMBER, LATEST_NUMBER, SECOND, UNITS
+from evercount.engine.tick_totals import TickTotals
+from evercount.errors import InputError, ParameterError
+from evercount.files.count_rows import AWARE, FARTHEST, NAIVE, NUMBER, REASONS, columns_of
+from evercount.files.sink import parquet_modules
+
+TOO_FAR = 10
+BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
+VALUE_TEXT = r"[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?"
+GROUP_COLUMNS = ("place", "cell", "events", "units")
+KEY_TYPES = (types.StringType, types.ByteType, types.ShortType, types.IntegerType, types.LongType)
+WALL_TYPES = (types.StringType, types.TimestampNTZType, types.DateType)
+NUMBER_TYPES = (types.IntegerType, types.LongType, types.FloatType, types.DoubleType)
+
+
+@dataclass(frozen=True, eq=False)
+class CountedEvents:
+    """What the rows of one DataFrame add up to. Secret."""
+
+    totals: TickTotals
+    bad: dict[str, int] = field(default_factory=dict)
+    """The number of rows that are no events, for each reason."""
+
+
+def check_declaration(declaration: StreamDeclaration) -> None:
+    """Refuse what this door cannot serve.
+
+    Raises:
+        ParameterError: no columns, ticks closed by hand, or a cap per user.
+    """
+    columns_of(declaration)
+    if declaration.schedule.manual:
+        raise ParameterError("Spark closes ticks by the clock: declare a tick such as 1h instead of 'manual'")
+    if declaration.budget.unit == "user":
+        raise ParameterError(
+            "a budget of unit 'user' keeps the first events of each user, and rows of Spark come in no order that all "
+            "doors share: protect events (unit 'event'), or use `evercount release`"
+        )
+
+
+def count_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> CountedEvents:
+    """Add up the events of a DataFrame.
+
+    Args:
+        events: rows with the columns of the declaration.
+        declaration: the stream; its schedule has a start.
+        last: the last tick that is counted; rows of later ticks are bad.
+        horizon: rows of ticks after it are ignored.
+
+    **Guarantee.** One row adds to one cell of one tick, by its own time, key and value alone: the promise of
+    `files.count_rows.count`, with the same rules. Test:
+    tests/spark/test_count_events.py::test_spark_and_the_file_door_agree_row_by_row.
+    """
+    found = group_events(events, declaration, last, horizon).toArrow()
+    return _collected(
+        declaration, *(np.asarray(found.column(name).fill_null(0).to_numpy(), np.int64) for name in GROUP_COLUMNS)
+    )
+
+
+def _collected(
+    declaration: StreamDeclaration, place: IntArray, cell: IntArray, events: IntArray, units: IntArray
+) -> CountedEvents:
+    bad = {BAD[-int(reason)]: int(number) for reason, number in zip(place, events, strict=True) if reason < 0}
+    order = np.lexsort((cell, place))
+    order = order[place[order] > 0]
+    query = declaration.query
+    tick, cell, total = query.totals_of_rows(place[order], cell[order], events[order], units[order])
+    first = int(tick[0]) if len(tick) else 1
+    ticks = int(tick[-1]) - first + 1 if len(tick) else 0
+    return CountedEvents(TickTotals(first, ticks, query.cells, tick, cell, total), bad)
+
+
+def refuse_bad(bad: dict[str, int]) -> None:
+    """InputError where rows are no events.
+
+    Raises:
+        InputError: with the reasons, for the operator.
+    """
+    if bad:
+        reasons = "; ".join(f"{number} × {reason}" for reason, number in bad.items())
+        raise InputError(
+            f"rows that are no events: {reasons}. Nothing of them was counted; mend the source, or leave such rows out "
+            "with skip_bad (--skip-bad)"
+        )
+
+
+# -- from rows to groups ----------------------------------------------------------------------------------------------
+
+
+def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
+    """One row for each (place, cell): place is a tick, −reason for rows that are no events, NULL after the horizon.
+
+    Columns: place, cell, events (number of rows) and units (sum of values in grid units). Rows are first added up by
+    the text of their key, then the few groups get their cell: keys are looked up once for each group.
+    """
+    query = declaration.query
+    keyed = "key" in (query.event_columns or ())
+    rows = _placed(events, declaration, last, horizon)
+    by_key = rows.groupBy("place", *["k"] * keyed).agg(
+        fn.count(fn.lit(1)).alias("events"), fn.coalesce(fn.sum("units"), fn.lit(0)).cast("long").alias("units")
+    )
+    if not keyed:
+        return by_key.withColumn("cell", fn.lit(0))
+    keys, others = query.row_keys
+    joined = by_key.join(fn.broadcast(key_table(events.sparkSession, keys)), "k", "left")
+    if others:
+        joined = joined.withColumn("cell", fn.coalesce("cell", fn.lit(len(keys))))
+    else:
+        unknown = (fn.col("place") > 0) & fn.col("cell").isNull()
+        joined = joined.withColumn("place", fn.when(unknown, fn.lit(-5)).otherwise(fn.col("place")))
+    joined = joined.withColumn("cell", fn.when(fn.col("place") > 0, fn.col("cell")))
+    return joined.groupBy("place", "cell").agg(fn.sum("events").alias("events"), fn.sum("units").alias("units"))
+
+
+def key_table(session: SparkSession, keys: Any) -> DataFrame:
+    """The public keys and their cells."""
+    pa, _ = parquet_modules()
+    return session.createDataFrame(pa.table({"k": pa.array(list(keys), pa.string()), "cell": np.arange(len(keys))}))
+
+
+def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
+    """One row for each row: place, k and units; place is NULL after the horizon.
+
+    Nothing is filtered here: Spark would move the condition before the projections and write their expressions out
+    again for every use, which grows beyond all bounds for calendars with many clock changes.
+    """
+    columns, schedule = columns_of(declaration), declaration.schedule
+    missing = [name for name in columns.used if name not in events.columns]
+    if missing:
+        raise InputError(f"the events have no column {missing[0]!r}; their columns are {', '.join(events.columns)}")
+    # two days more than the last tick: wall times differ from instants by less, and Spark is slow with long expressions
+    until = schedule.start_of(min(last, horizon or last) + 1) + 2 * UNITS["d"]
+    kind = events.schema[columns.time].dataType
+    time = _column(columns.time)
+    rows = events.select(
+        time.isNull().alias("no_time"),
+        *_instants(time, kind, columns.time),
+        (_key(events, columns.key) if columns.key else fn.lit(None).cast("string")).alias("k"),
+        (_value(events, columns.value) if columns.value else fn.lit(None).cast("double")).alias("v"),
+    )
+    # the zone's clock changes are a long expression: it is left out where no time can be a wall time
+    us = f"coalesce(exact, {schedule.sql_instant('wall', until)})" if isinstance(kind, WALL_TYPES) else "exact"
+    rows = rows.withColumn("us", fn.expr(us)).withColumn("units", _units(declaration))
+    reason = fn.when(fn.col("no_time"), 1).when(fn.col("wall").isNull() & fn.col("exact").isNull(), 2)
+    reason = reason.when(fn.col("us").isNull(), 3).when(fn.col("us") < fn.lit(schedule.begin), 4)
+    if columns.value:
+        lo, hi, _ = declaration.query.row_values
+        v = fn.col("v")
+        reason = reason.when(v.isNull() | fn.isnan(v), 6)
+        reason = reason.when((v < fn.lit(lo)) | (v > fn.lit(hi)), 7)
+    ends: list[tuple[int, int | None]] = [(horizon, None)] if horizon is not None else []
+    if horizon is None or last < horizon:
+        ends.append((last, -TOO_FAR))
+    place = fn.when(reason.isNotNull(), -reason)
+    for tick, answer in ends:
+        place = place.when(fn.col("us") >= fn.lit(schedule.start_of(tick + 1)), fn.lit(answer).cast("long"))
+    place = place.otherwise(fn.expr(schedule.sql_tick("us", "div", until)))
+    return rows.select(place.cast("long").alias("place"), "k", "units")
+
+
+def _column(name: str) -> Column:
+    return fn.col("`" + name.replace("`", "``") + "`")
+
+
+def _key(events: DataFrame, name: str) -> Column:
+    kind = events.schema[name].dataType
+    if not isinstance(kind, KEY_TYPES):
+        raise InputError(f"the column {name!r} is of type {kind.simpleString()}; a key is a text or a whole number")
+    return _column(name).cast("string")
+
+
+def _value(events: DataFrame, name: str) -> Column:
+    kind = events.schema[name].dataType
+    if isinstance(kind, types.StringType):
+        return fn.when(_matches(_column(name), VALUE_TEXT), _column(name).try_cast("double"))
+    if not isinstance(kind, types.NumericType):
+        raise InputError(f"the column {name!r} is of type {kind.simpleString()}; a value is a number")
+    return _column(name).cast("double")
+
+
+def _units(declaration: StreamDeclaration) -> Column:
+    if "value" not in (declaration.query.event_columns or ()):
+        return fn.lit(0).cast("long")
+    lo, hi, grid = declaration.query.row_values
+    v = fn.col("v")  # half to even, as Sum.units rounds; a value outside its range is bad and has no units
+    return fn.when((v >= fn.lit(lo)) & (v <= fn.lit(hi)), fn.rint(v / fn.lit(grid)).cast("long"))
+
+
+# -- times ------------------------------------------------------------------------------------------------------------
+
+
+def _instants(time: Column, kind: types.DataType, name: str) -> tuple[Column, Column]:
+    """`wall` for a time without an offset, `exact` for one with it, both NULL for what is not a time."""
+    none = fn.lit(None).cast("long")
+    wall, exact = none, none
+    if isinstance(kind, types.StringType):
+        wall = fn.when(_matches(time, NAIVE), _wall(time.try_cast("timestamp_ntz")))
+        exact = fn.when(_matches(time, AWARE), fn.unix_micros(_spelled_out(time).try_cast("timestamp")))
+        exact = exact.when(_matches(time, NUMBER), _epoch(time.try_cast("double")))
+    elif isinstance(kind, types.TimestampType):
+        exact = fn.unix_micros(time)
+    elif isinstance(kind, types.TimestampNTZType):
+        wall = _wall(time)
+    elif isinstance(kind, types.DateType):
+        wall = fn.unix_date(time).cast("long") * UNITS["d"]
+    elif isinstance(kind, NUMBER_TYPES):
+        exact = _epoch(time.cast("double"))
+    else:
+        raise InputError(
+            f"the column {name!r} is of type {kind.simpleString()}; a time is a TIMESTAMP, a DATE, a text in ISO 8601 "
+            "or a number of seconds since 1970"
+        )
+    return _within(wall).alias("wall"), _within(exact).alias("exact")
+
+
+def _matches(text: Column, pattern: str) -> Column:
+    return text.rlike(rf"\A(?:{pattern})\z")
+
+
+def _within(instant: Column) -> Column:
+    return fn.when(instant.between(-FARTHEST, FARTHEST), instant)
+
+
+def _spelled_out(time: Column) -> Column:
+    """The text with seconds and `Z`, which Spark's cast needs."""
+    zulu = fn.regexp_replace(time, " UTC$", "Z")
+    return fn.regexp_replace(zulu, r"^(.{10}[T ]\d\d:\d\d)(Z|[+-].*)$", "$1:00$2")
+
+
+def _wall(moment: Column) -> Column:
+    """Microseconds of a wall time. The difference of two times without a zone is the same in every session's zone."""
+    epoch = fn.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'")  # a literal from Python would be a time of the session's zone
+    return fn.call_function("div", moment - epoch, fn.lit(timedelta(microseconds=1)))
+
+
+def _epoch(seconds: Column) -> Column:
+    """The instant of seconds since 1970, NULL where the number is none."""
+    within = (seconds >= fn.lit(EARLIEST_NUMBER)) & (seconds < fn.lit(LATEST_NUMBER))
+    return fn.when(within, fn.rint(seconds * SECOND).cast("long"))

@@ -1,0 +1,81 @@
+"""The Spark session: what must be installed, and the settings that this door needs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from evercount.errors import EvercountError, MissingExtra, ParameterError
+
+OLDEST_JAVA = 17
+
+
+def open_session(master: str | None = None, name: str = "evercount") -> SparkSession:
+    """The running session, or a new one.
+
+    Args:
+        master: where Spark runs, such as local[2]; None for what spark-submit or the configuration says.
+        name: shown in Spark's own pages.
+
+    Raises:
+        ParameterError: Java is missing or too old.
+    """
+    if SparkSession.getActiveSession() is None:
+        check_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, RuntimeError, OSError) as error:
+        raise EvercountError(f"Spark does not start: {str(error).strip().splitlines()[0][:200]}") from None
+
+
+def java_version(java: Path) -> int | None:
+    """The major version from the file `release` beside a Java, or None where it has none."""
+    try:
+        text = (java.resolve().parents[1] / "release").read_text(encoding="utf-8")
+    except (OSError, IndexError):
+        return None
+    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def check_java() -> None:
+    """Refuse before Spark fails with a riddle.
+
+    Raises:
+        ParameterError: there is no Java, or an old one.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home) / "bin" / "java" if home else shutil.which("java")
+    remedy = f"install Java {OLDEST_JAVA} or newer (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME"
+    if java is None or not Path(java).exists():
+        where = f"JAVA_HOME={home} has no bin/java" if home else "no java is on the PATH"
+        raise ParameterError(f"Spark needs Java, and {where}: {remedy}")
+    major = java_version(Path(java))
+    if major is not None and major < OLDEST_JAVA:
+        raise ParameterError(f"Spark needs Java {OLDEST_JAVA}, and {java} is Java {major}: {remedy}")
+
+
+def check_pandas() -> None:
+    """Refuse a pandas that Spark's Arrow functions cannot use.
+
+    Raises:
+        MissingExtra: there is none.
+        ParameterError: it is too new.
+    """
+    try:
+        found = version("pandas")
+    except PackageNotFoundError as error:
+        raise MissingExtra("Spark's Arrow functions", "spark") from error
+    if int(found.split(".")[0]) >= 3:
+        raise ParameterError(f"Spark needs pandas below 3, this is {found}: pip install 'pandas<3'")

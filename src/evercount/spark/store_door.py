@@ -1,0 +1,83 @@
+"""The Spark door's only way into the store: totals in, due ticks out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import SECOND
+from evercount.engine.tick_totals import TickTotals
+from evercount.errors import ParameterError
+from evercount.store import Store, key_from_environment
+from evercount.store.accept_totals import CountedBatch, last_batches
+
+
+def open_store(place: str | Path, key_file: Path | None = None) -> Store:
+    """The store at a place, with the key of the file or the environment."""
+    return Store(place, key_from_environment(key_file))
+
+
+class StoreDoor:
+    """One declared stream of a store.
+
+    Args:
+        store: an open store, or the place of one (opened here, with the key of the environment).
+        declaration: the stream; it is declared if the store does not have it.
+        now: the instant at which a stream without a start begins, in microseconds.
+    """
+
+    def __init__(self, store: Store | str | Path, declaration: StreamDeclaration, now: int) -> None:
+        self._own = not isinstance(store, Store)
+        self.store = store if isinstance(store, Store) else open_store(store)
+        try:
+            self._live = self.store.declare(declaration, now / SECOND)
+        except BaseException:
+            self.close()
+            raise
+        self.declaration = self._live.declaration
+        """With the start that the store knows."""
+
+    @property
+    def closed(self) -> int:
+        """How many ticks are released."""
+        return self._live.closed
+
+    @property
+    def finished(self) -> bool:
+        """Whether the horizon is reached."""
+        return self._live.finished
+
+    @property
+    def queries(self) -> dict[str, int]:
+        """The last batch of each streaming query that fed this stream."""
+        with self.store.database.reading() as connection:
+            return last_batches(connection, self._live.id)
+
+    def accept(self, query: str, batch: int, totals: TickTotals, fresh: bool = False) -> bool:
+        """Commit the totals of a batch; False if it was committed before. See `store.accept_totals`."""
+        return self.store.accept_totals(self._live.name, CountedBatch(query, batch, totals, fresh))
+
+    def due(self, now: int) -> int:
+        """How many ticks have ended by an instant and are not released."""
+        if self._live.stopped:
+            raise ParameterError(f"stream {self._live.name!r} is stopped: {self._live.stopped}")
+        return self._live.due(now / SECOND)
+
+    def close_due(self, now: int) -> range:
+        """Release the ticks that have ended by an instant; returns them."""
+        first = self.closed + 1
+        while (count := self.due(now)) > 0:
+            self.store.close_ticks(self._live, count, now / SECOND)
+        return range(first, self.closed + 1)
+
+    def close(self) -> None:
+        """Close the store if it was opened here."""
+        if self._own:
+            self.store.close()
+
+    def __enter__(self) -> StoreDoor:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

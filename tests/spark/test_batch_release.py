@@ -1,0 +1,124 @@
+"""release_batch: the same numbers for any shards, every run with noise of its own, and the refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import ROOT_SECRET
+from evercount.declare.declaration import StreamDeclaration
+from evercount.engine.close_ticks import close_ticks
+from evercount.engine.release_table import COLUMNS
+from evercount.engine.tick_totals import TickTotals
+from evercount.errors import InputError, ParameterError, StoreError
+from evercount.noise import Secret
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("pyspark")
+
+from evercount.spark import release_batch  # noqa: E402
+
+KEYS = [f"k{i:02d}" for i in range(60)]
+TICKS = 40
+DECLARATION = StreamDeclaration.from_dict(
+    {
+        "name": "batch",
+        "query": {"name": "histogram", "parameters": {"keys": KEYS}},
+        "budget": {"epsilon": 1.0, "delta": 1e-6},
+        "tick": "1h",
+        "start": "2026-01-01T00:00:00Z",
+        "horizon": TICKS,
+        "columns": {"time": "ts", "key": "key"},
+    }
+)
+END = DECLARATION.schedule.start_of(TICKS + 1)
+
+
+def events(spark: Any, number: int = 500) -> tuple[Any, Any]:
+    """Events of some keys and ticks only, and their totals."""
+    generator = np.random.default_rng(5)
+    tick, cell = generator.integers(0, TICKS // 2, number) * 2, generator.integers(0, 20, number) * 3
+    micros = DECLARATION.schedule.begin + tick * 3600 * 10**6 + generator.integers(0, 3600 * 10**6, number)
+    table = pa.table({"ts": pa.array(micros, pa.timestamp("us", "UTC")), "key": [KEYS[c] for c in cell]})
+    totals = np.zeros((TICKS, len(KEYS)), np.int64)
+    np.add.at(totals, (tick, cell), 1)
+    return spark.createDataFrame(table), totals
+
+
+def expected(totals: Any, run: str) -> list[tuple[Any, ...]]:
+    secret = Secret.from_hex(ROOT_SECRET).derive(f"evercount/spark/run/{run}")
+    stream = DECLARATION.build(secret=secret, replay=True)
+    rows: list[tuple[Any, ...]] = []
+    for table in close_ticks(stream, TickTotals.dense(1, totals), DECLARATION.schedule.starts_of):
+        rows += zip(*table.columns().values(), strict=True)
+    show = DECLARATION.schedule.show
+    return [(tick, show(start), *rest) for tick, start, *rest in rows]
+
+
+def read(folder: Path) -> list[tuple[Any, ...]]:
+    rows = [tuple(row[name] for name in COLUMNS) for row in pq.read_table(folder).to_pylist()]
+    return sorted(rows, key=lambda row: (row[0], row[2]))
+
+
+def test_shards_do_not_change_a_bit(spark: Any, tmp_path: Path) -> None:
+    rows, totals = events(spark)
+    table = expected(totals, "r1")
+    for shards in (1, 3, 7):
+        out = tmp_path / f"out{shards}"
+        outcome = release_batch(rows.repartition(shards), DECLARATION, str(out), until=END, shards=shards, run="r1")
+        assert (outcome.ticks, outcome.shards, outcome.bad) == (TICKS, shards, {})
+        assert read(out) == table
+    assert outcome.guarantee == DECLARATION.build(secret=Secret.generate()).guarantee
+    assert outcome.guarantee.encode() in b"".join(file.read_bytes() for file in out.glob("*.parquet"))
+
+
+def test_two_runs_are_independent(spark: Any, tmp_path: Path) -> None:
+    rows, totals = events(spark)
+    found = []
+    for number in range(2):
+        outcome = release_batch(rows, DECLARATION, str(tmp_path / f"{number}"), until=END)
+        found.append(read(tmp_path / f"{number}"))
+        assert found[-1] == expected(totals, outcome.run)
+    noise = [np.asarray([row[3] for row in table]).reshape(TICKS, -1) - totals.cumsum(axis=0) for table in found]
+    steps = [np.diff(one, axis=0).ravel() for one in noise]
+    assert abs(np.corrcoef(steps[0], steps[1])[0, 1]) < 6 / np.sqrt(steps[0].size)
+
+
+def test_bad_rows_are_refused_or_left_out(spark: Any, tmp_path: Path) -> None:
+    rows, totals = events(spark)
+    bad = rows.limit(3).selectExpr("ts", "'stranger' AS key").union(rows.limit(2).selectExpr("NULL AS ts", "key"))
+    with pytest.raises(InputError, match="a key that is not in the list of keys"):
+        release_batch(rows.union(bad), DECLARATION, str(tmp_path / "out"), until=END, run="r1")
+    assert not (tmp_path / "out").exists()
+    outcome = release_batch(
+        rows.union(bad), DECLARATION, str(tmp_path / "out"), until=END, run="r1", skip_bad=True, shards=2
+    )
+    assert sorted(outcome.bad.values()) == [2, 3]
+    assert read(tmp_path / "out") == expected(totals, "r1")
+
+
+def test_refusals(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, _ = events(spark, 5)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").write_text("x")
+    with pytest.raises(StoreError, match="cannot be written"):
+        release_batch(rows, DECLARATION, str(tmp_path / "there"), until=END)
+    with pytest.raises(ParameterError, match="no tick has ended"):
+        release_batch(rows, DECLARATION, str(tmp_path / "out"), until=DECLARATION.schedule.begin)
+    with pytest.raises(ParameterError, match="shards must be"):
+        release_batch(rows, DECLARATION, str(tmp_path / "out"), until=END, shards=0)
+    monkeypatch.delenv("EVERCOUNT_SECRET")
+    with pytest.raises(ParameterError, match="never travels with a job"):
+        release_batch(rows, DECLARATION, str(tmp_path / "out"), until=END)
+    monkeypatch.setenv("EVERCOUNT_SECRET", "no secret at all")
+    with pytest.raises(ParameterError, match="holds no secret") as caught:
+        release_batch(rows, DECLARATION, str(tmp_path / "out"), until=END)
+    assert "no secret at all" not in str(caught.value)
+    monkeypatch.setenv("EVERCOUNT_SECRET", "11" * 32)
+    with pytest.raises(InputError, match="another secret than the driver"):
+        release_batch(rows, DECLARATION, str(tmp_path / "out"), until=END)
+    assert not (tmp_path / "out" / "_SUCCESS").exists()

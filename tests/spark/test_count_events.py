@@ -1,0 +1,205 @@
+"""Rows become events by the same rules as in the file door, whatever the types of their columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount.declare.declaration import StreamDeclaration
+from evercount.errors import InputError, ParameterError
+from evercount.files.bad_rows import find_rejects
+from evercount.files.count_rows import REASONS, count
+from evercount.files.source import open_source
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("pyspark")
+
+from evercount.spark.count_events import BAD, TOO_FAR, check_declaration, count_events, refuse_bad  # noqa: E402
+
+TICKS = 60
+TIMES = [
+    "2026-03-28T12:00:00Z",
+    "2026-03-28 12:00:00 UTC",
+    "2026-03-28T12:00:00+0130",
+    "2026-03-28T12:00:00.123456789-05",
+    "2026-03-28T12:00Z",
+    "2026-03-28 12:00+01:00",
+    "2026-03-28T12:00:00",
+    "2026-03-28 23:59:59.999999",
+    "2026-03-29",
+    "2026-03-29 02:30",  # never shown by a clock in Vienna
+    "2026-03-29T03:00:00",
+    "2026-10-25 02:30:00",  # shown twice
+    "1774699200",
+    "1774699200.5",
+    "1774699200.0000005",
+    "",
+    "soon",
+    "2026-02-30T00:00:00Z",
+    "2026-3-29 10:00:00",
+    "12026-03-29 10:00:00",
+    "2026-03-29T10:00:00 Europe/Vienna",
+    " 2026-03-29T10:00:00Z",
+    "2026-03-29T10:00:00Z\n",
+    "2026-03-29T10:00:61Z",
+    "2026",
+    "99999999",
+    "100000000000",
+    "1774699200e0",
+    "2025-03-29T10:00:00Z",
+    "2027-03-29T10:00:00Z",
+    "9999-12-31T23:59:59Z",
+    "0001-01-01T00:00:00Z",
+    None,
+]
+
+
+def declared(query: Any = "count", columns: dict[str, str] | None = None, **rest: Any) -> StreamDeclaration:
+    fields = {"tick": "6h", "start": "2026-03-28T00:00", "zone": "UTC", "horizon": TICKS, **rest}
+    table = {"name": "x", "query": query, "budget": {"epsilon": 1.0, "delta": 1e-6}, **fields}
+    return StreamDeclaration.from_dict({**table, "columns": {"time": "ts", **(columns or {})}})
+
+
+def by_file(declaration: StreamDeclaration, rows: Any, folder: Path) -> tuple[Any, dict[str, int]]:
+    path = folder / "events.parquet"
+    pq.write_table(rows, path)
+    scratch = folder / "scratch"
+    scratch.mkdir(exist_ok=True)
+    source = open_source(str(path), scratch)
+    counted = count(source, declaration, 1, TICKS + 1, scratch)
+    bad: dict[str, int] = {}
+    for reject in find_rejects(source, declaration, scratch) if counted.bad else ():
+        bad[reject.reason] = bad.get(reject.reason, 0) + 1
+    path.unlink()
+    return counted.totals.rows(1, TICKS + 1), bad
+
+
+def by_spark(spark: Any, declaration: StreamDeclaration, rows: Any, folder: Path) -> tuple[Any, dict[str, int]]:
+    path = folder / "events.spark.parquet"
+    pq.write_table(rows, path)
+    counted = count_events(spark.read.parquet(str(path)), declaration, TICKS, TICKS)
+    totals = counted.totals
+    dense = replace(totals, first_tick=1, ticks=TICKS).rows(1, TICKS + 1)
+    path.unlink()
+    return dense, counted.bad
+
+
+def same(spark: Any, declaration: StreamDeclaration, rows: Any, folder: Path) -> tuple[Any, dict[str, int]]:
+    expected, found = by_file(declaration, rows, folder), by_spark(spark, declaration, rows, folder)
+    assert np.array_equal(expected[0], found[0])
+    assert expected[1] == found[1]
+    return found
+
+
+@pytest.mark.parametrize("tick", ["6h", "1d"])
+def test_spark_and_the_file_door_agree_row_by_row(spark: Any, tick: str, tmp_path: Path) -> None:
+    """Each text alone, so that no two differences cancel."""
+    declaration = declared({"name": "histogram", "parameters": {"keys": [f"r{i}" for i in range(len(TIMES))]}},
+                           {"key": "row"}, tick=tick, zone="Europe/Vienna")  # fmt: skip
+    rows = pa.table({"ts": pa.array(TIMES, pa.string()), "row": [f"r{i}" for i in range(len(TIMES))]})
+    totals, bad = same(spark, declaration, rows, tmp_path)
+    assert totals.sum() >= 10
+    assert {REASONS[1], REASONS[2], REASONS[3], REASONS[4]} <= set(bad)
+
+
+MOMENTS = [datetime(2026, 3, 28, 23, 59, 59, 999999), datetime(2026, 3, 29, 2, 30), datetime(2026, 3, 29, 3), None]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(MOMENTS, pa.timestamp("us")),
+        pa.array(MOMENTS, pa.timestamp("ms")),
+        pa.array([m and m.replace(tzinfo=UTC) for m in MOMENTS], pa.timestamp("us", "UTC")),
+        pa.array([date(2026, 3, 28), date(2026, 4, 1), date(2020, 1, 1), None], pa.date32()),
+        pa.array([1774699200, 1774785600, 2026, None], pa.int64()),
+        pa.array([1774699200, 1774785600, 2026, None], pa.int32()),
+        pa.array([1774699200.5, float("nan"), float("inf"), None], pa.float64()),
+    ],
+    ids=["wall us", "wall ms", "instant", "date", "int64", "int32", "double"],
+)
+def test_times_of_every_type(spark: Any, column: Any, tmp_path: Path) -> None:
+    totals, _ = same(spark, declared(tick="1d", zone="Asia/Tokyo"), pa.table({"ts": column}), tmp_path)
+    assert totals.sum() >= 1
+
+
+@pytest.mark.parametrize("unknown", ["refuse", "other"])
+@pytest.mark.parametrize("keys", [["a", "süd, 'west'", "`x`"], 3])
+def test_keys(spark: Any, keys: Any, unknown: str, tmp_path: Path) -> None:
+    declaration = declared(
+        {"name": "histogram", "parameters": {"keys": keys, "unknown": unknown}}, {"key": "the `key`.x"}
+    )
+    given = (
+        pa.array([0, 1, 2, 3, -1, None, 2]) if keys == 3 else pa.array(["a", "süd, 'west'", "`x`", "A", "", None, "a "])
+    )
+    rows = pa.table({"ts": ["2026-03-28T12:00:00Z"] * 7, "the `key`.x": given})
+    totals, bad = same(spark, declaration, rows, tmp_path)
+    assert totals.sum() == (7 if unknown == "other" else 7 - bad[REASONS[5]])
+
+
+@pytest.mark.parametrize("per", ["tick", "event"])
+def test_values(spark: Any, per: str, tmp_path: Path) -> None:
+    declaration = declared(
+        {"name": "average", "parameters": {"lo": -1, "hi": 1, "grid": 0.25, "per": per}}, {"value": "v"}
+    )
+    values = [0.125, 0.375, -0.125, 1.0, -1.0, 1.0000001, float("nan"), float("inf"), None, 0.3]
+    rows = pa.table({"ts": ["2026-03-28T12:00:00Z"] * len(values), "v": values})
+    _, bad = same(spark, declaration, rows, tmp_path)
+    assert bad == {REASONS[6]: 2, REASONS[7]: 2}
+
+
+def test_values_that_are_texts(spark: Any, tmp_path: Path) -> None:
+    declaration = declared({"name": "sum", "parameters": {"lo": -1, "hi": 1, "grid": 0.25}}, {"value": "v"})
+    texts = ["0.5", "-1", "1e-1", "1d", "0x1", "", "two", None, "+.5"]
+    rows = pa.table({"ts": ["2026-03-28T12:00:00Z"] * len(texts), "v": texts})
+    path = str(tmp_path / "t.parquet")
+    pq.write_table(rows, path)
+    counted = count_events(spark.read.parquet(path), declaration, TICKS, TICKS)
+    assert counted.totals.total.tolist() == [2 - 4 + 0 + 2]
+    assert counted.bad == {REASONS[6]: 5}
+
+
+def test_rows_far_ahead_are_bad_and_rows_after_the_horizon_are_ignored(spark: Any) -> None:
+    rows = spark.sql("SELECT TIMESTAMP'2026-04-08 00:00:00Z' AS ts UNION ALL SELECT TIMESTAMP'2036-01-01 00:00:00Z'")
+    counted = count_events(rows, declared(), 10, TICKS)
+    assert counted.bad == {BAD[TOO_FAR]: 1}
+    assert not len(counted.totals.tick)
+    endless = count_events(rows, declared(horizon=None), 10, None)
+    assert endless.bad == {BAD[TOO_FAR]: 2}
+
+
+def test_an_empty_table_has_no_totals(spark: Any) -> None:
+    counted = count_events(spark.createDataFrame([], "ts timestamp"), declared(), TICKS, TICKS)
+    assert counted.totals.ticks == 0
+    assert not counted.bad
+
+
+def test_what_is_refused(spark: Any) -> None:
+    rows = spark.createDataFrame([], "ts boolean, when timestamp, k double, v boolean")
+    with pytest.raises(InputError, match="no column 'other'"):
+        count_events(rows, declared(columns={"time": "other"}), 9, 9)
+    with pytest.raises(InputError, match="of type boolean; a time is"):
+        count_events(rows, declared(), 9, 9)
+    histogram = {"name": "histogram", "parameters": {"keys": ["a"]}}
+    with pytest.raises(InputError, match="a key is a text"):
+        count_events(rows, declared(histogram, {"time": "when", "key": "k"}), 9, 9)
+    with pytest.raises(InputError, match="a value is a number"):
+        count_events(rows, declared("sum", {"time": "when", "value": "v"}), 9, 9)
+    with pytest.raises(InputError, match="3 × no time"):
+        refuse_bad({"no time": 3})
+
+
+def test_declarations_that_this_door_cannot_serve() -> None:
+    users = {"budget": {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_events": 3}}
+    with pytest.raises(ParameterError, match="unit 'user'"):
+        check_declaration(declared(columns={"user": "who"}, **users))
+    with pytest.raises(ParameterError, match="by the clock"):
+        check_declaration(declared(tick="manual"))
+    with pytest.raises(ParameterError, match="names no columns"):
+        check_declaration(replace(declared(), columns=None))

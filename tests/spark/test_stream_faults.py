@@ -1,0 +1,196 @@
+"""Real kill -9 of a real driver, JVM and all: nothing lost, nothing doubled, no other number released.
+
+Run as a program this file is the driver. It dies by SIGKILL at a chosen step of its work with the store and with Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+TICKS = 9
+SECRET = "9f" * 32
+DECLARATION = {
+    "name": "live",
+    "query": {"name": "histogram", "parameters": {"keys": ["north", "south"]}},
+    "budget": {"epsilon": 1.0, "delta": 1e-6},
+    "tick": "1h",
+    "start": "2026-01-01T00:00:00Z",
+    "horizon": TICKS,
+    "columns": {"time": "ts", "key": "key"},
+}
+PATIENCE = 300
+"""Seconds after which a driver that does nothing is a failure."""
+
+
+# -- the driver -------------------------------------------------------------------------------------------------------
+
+
+Kill = tuple[str, int]
+"""The name of a step and which of its times; "any" counts all steps. Time 0 is never."""
+NEVER: Kill = ("any", 0)
+
+
+def driver(folder: Path, kill: Kill) -> None:
+    """Two rounds over all files; dies at the chosen step."""
+    from sqlalchemy import Connection, Engine, event
+
+    from evercount.declare.declaration import StreamDeclaration
+    from evercount.noise import Secret
+    from evercount.spark import open_session, release_stream
+    from evercount.spark.stream_release import _Round
+    from evercount.store import Store
+
+    seen = {"any": 0}
+
+    def step(name: str) -> None:
+        for counted in ("any", name):
+            seen[counted] = seen.get(counted, 0) + 1
+            if (counted, seen[counted]) == kill:
+                os.killpg(0, signal.SIGKILL)
+
+    declaration = StreamDeclaration.from_dict(DECLARATION)
+    session = open_session("local[1]")
+    store = Store(folder / "store.db")
+    store.declare(declaration, declaration.schedule.begin / 1e6, Secret.from_hex(SECRET))
+    event.listen(Engine, "before_cursor_execute", lambda *_: step("statement"))
+    real_commit = Connection._commit_impl  # type: ignore[attr-defined]
+    real_count = _Round._count
+
+    def commit(connection: Any) -> None:
+        step("before commit")
+        real_commit(connection)
+        step("after commit")
+
+    def count(self: Any, batch: Any, number: int) -> None:
+        step("batch planned")
+        real_count(self, batch, number)
+        step("batch stored")  # the store has it, and Spark's checkpoint does not know that yet
+
+    Connection._commit_impl = commit  # type: ignore[attr-defined]
+    _Round._count = count  # type: ignore[method-assign]
+    events = session.readStream.schema("ts timestamp, key string").option("maxFilesPerTrigger", 2)
+    for closed in (4, TICKS):
+        release_stream(
+            events.parquet(str(folder / "in")),
+            declaration,
+            store,
+            str(folder / "checkpoint"),
+            clock=lambda at=closed: declaration.schedule.start_of(at + 1),  # type: ignore[misc]
+        )
+    store.close()
+
+
+def run_driver(folder: Path, kill: Kill) -> int:
+    """The exit status of one life."""
+    options = {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.log.level": "OFF",
+    }
+    arguments = " ".join(f"--conf {name}={value}" for name, value in options.items())
+    environment = {
+        **os.environ,
+        "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    command = [sys.executable, __file__, str(folder), json.dumps(kill)]
+    # a group of its own, so that the driver takes its JVM with it
+    with (folder / "log").open("ab") as log, subprocess.Popen(
+        command, stdout=log, stderr=log, env=environment, start_new_session=True
+    ) as process:  # fmt: skip
+        return process.wait(PATIENCE)
+
+
+# -- the tests --------------------------------------------------------------------------------------------------------
+
+
+def write_events(folder: Path) -> Any:
+    """Five files; returns the totals. All events of the second round's ticks are there from the start."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from evercount.declare.declaration import StreamDeclaration
+
+    begin = StreamDeclaration.from_dict(DECLARATION).schedule.begin
+    generator = np.random.default_rng(21)
+    totals = np.zeros((TICKS, 2), np.int64)
+    (folder / "in").mkdir(parents=True)
+    for number in range(5):
+        tick, cell = generator.integers(0, TICKS, 60), generator.integers(0, 2, 60)
+        np.add.at(totals, (tick, cell), 1)
+        micros = begin + tick * 3600 * 10**6 + generator.integers(0, 3600 * 10**6, 60)
+        keys = [["north", "south"][c] for c in cell]
+        table = pa.table({"ts": pa.array(micros, pa.timestamp("us", "UTC")), "key": keys})
+        pq.write_table(table, folder / "in" / f"{number}.parquet")
+    return totals
+
+
+def check(folder: Path, totals: Any) -> None:
+    """The store holds the releases of all events, each counted once, and is in one piece."""
+    from evercount.declare.declaration import StreamDeclaration
+    from evercount.noise import Secret
+    from evercount.store import Store
+
+    store = Store(folder / "store.db")
+    found = [one["values"] for one in store.all_releases("live")]
+    assert store.verify(store.head) == []
+    store.close()
+    declaration = StreamDeclaration.from_dict(DECLARATION)
+    stream = declaration.build(secret=Secret.from_hex(SECRET), replay=True)
+    assert found == stream.run_totals(totals).rows.tolist()
+
+
+def burn(folder: Path, kills: list[Kill]) -> int:
+    """Lives that end at these steps, then one that ends well; returns how many were killed."""
+    totals = write_events(folder)
+    killed = 0
+    for kill in kills:
+        ended = run_driver(folder, kill)
+        assert ended in (-signal.SIGKILL, 0), (folder / "log").read_text()[-3000:]
+        killed += ended != 0
+    assert run_driver(folder, NEVER) == 0, (folder / "log").read_text()[-3000:]
+    check(folder, totals)
+    return killed
+
+
+def require_spark() -> None:
+    from conftest import why_no_spark
+
+    reason = why_no_spark()
+    if reason:
+        pytest.skip(reason)
+
+
+def test_a_driver_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    """Killed between the store's commit and Spark's own, which is where a batch comes twice."""
+    require_spark()
+    assert burn(tmp_path, [("batch stored", 2)]) == 1
+
+
+@pytest.mark.soak
+def test_a_driver_that_is_killed_at_thirty_random_moments_loses_nothing(tmp_path: Path) -> None:
+    require_spark()
+    generator = random.Random(os.environ.get("EVERCOUNT_SEED", "spark"))
+    killed = runs = 0
+    while killed < 30:
+        folder = tmp_path / str(runs)
+        folder.mkdir()
+        killed += burn(folder, [("any", generator.randint(1, 60)) for _ in range(5)])
+        runs += 1
+        assert runs < 30, "the steps lie beyond the end of the driver's work"
+
+
+if __name__ == "__main__":
+    driver(Path(sys.argv[1]), tuple(json.loads(sys.argv[2])))

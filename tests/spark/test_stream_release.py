@@ -1,0 +1,236 @@
+"""release_stream: files in any order, in rounds and after restarts, publish the table of one stream."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount.declare.declaration import StreamDeclaration
+from evercount.errors import InputError, ParameterError, StoreError
+from evercount.noise import Secret
+from evercount.store import Conflict, Store
+from serving import Postgres
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("pyspark")
+
+from evercount.spark import release_stream  # noqa: E402
+from evercount.spark.progress import Progress  # noqa: E402
+
+SECRET = Secret.from_hex("8e" * 32)
+KEYS = ["north", "south", "west"]
+TICKS = 12
+HOUR = 3600 * 10**6
+DECLARATION = StreamDeclaration.from_dict(
+    {
+        "name": "live",
+        "query": {"name": "histogram", "parameters": {"keys": KEYS}},
+        "budget": {"epsilon": 1.0, "delta": 1e-6},
+        "tick": "1h",
+        "start": "2026-01-01T00:00:00Z",
+        "horizon": TICKS,
+        "columns": {"time": "ts", "key": "key"},
+    }
+)
+SCHEMA = "ts timestamp, key string"
+
+
+def end_of(tick: int) -> int:
+    return DECLARATION.schedule.start_of(tick + 1)
+
+
+class Feed:
+    """A folder of event files, and what the events add up to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.files = folder / "events", 0
+        self.folder.mkdir()
+        self.totals = np.zeros((TICKS, len(KEYS)), np.int64)
+        self._generator = np.random.default_rng(11)
+
+    def write(self, *ticks: int, events: int = 40, keys: list[str] = KEYS, count: bool = True) -> None:
+        """One file with events of these ticks."""
+        tick = self._generator.choice(np.asarray(ticks), events)
+        cell = self._generator.integers(0, len(keys), events)
+        micros = DECLARATION.schedule.begin + (tick - 1) * HOUR + self._generator.integers(0, HOUR, events)
+        if count:
+            np.add.at(self.totals, (tick - 1, cell), 1)
+        path = self.folder / f".{self.files}.parquet"
+        pq.write_table(
+            pa.table({"ts": pa.array(micros, pa.timestamp("us", "UTC")), "key": [keys[c] for c in cell]}), path
+        )
+        path.rename(self.folder / f"{self.files}.parquet")
+        self.files += 1
+
+    def stream(self, spark: Any, files_per_batch: int = 1) -> Any:
+        reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files_per_batch)
+        return reader.parquet(str(self.folder))
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Feed:
+    return Feed(tmp_path)
+
+
+def new_store(place: Any, declaration: StreamDeclaration = DECLARATION, **rest: Any) -> Store:
+    store = Store(place, **rest)
+    store.declare(declaration, declaration.schedule.begin / 1e6, SECRET)
+    return store
+
+
+def released(store: Store) -> list[list[float]]:
+    return [one["values"] for one in store.all_releases("live")]
+
+
+def expected(totals: Any, declaration: StreamDeclaration = DECLARATION) -> list[list[float]]:
+    return declaration.build(secret=SECRET, replay=True).run_totals(np.asarray(totals)).rows.tolist()
+
+
+def test_rounds_and_restarts_in_any_order_are_one_stream(spark: Any, feed: Feed, tmp_path: Path) -> None:
+    """Each round has a store and a query of its own, as after a restart; ticks 5 and 6 are quiet."""
+    place, checkpoint = tmp_path / "store.db", str(tmp_path / "checkpoint")
+    lines: list[str] = []
+    for files, closed in (([(3, 1), (2,), (9, 2)], 3), ([(4,), (12, 7)], 6), ([], 7), ([(8, 11), (10, 8)], 12)):
+        for ticks in files:
+            feed.write(*ticks)
+        store = new_store(place)
+        before = store.find("live").closed
+        outcome = release_stream(
+            feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda at=closed: end_of(at) + 5,
+            progress=Progress(lines.append),
+        )  # fmt: skip
+        assert outcome.ticks == range(before + 1, closed + 1)
+        assert outcome.batches == len(files)
+        assert outcome.finished == (closed == TICKS)
+        found = released(store)
+        store.close()
+    assert found == expected(feed.totals)
+    assert "ticks 1 to 3 released; 0 behind the clock" in lines
+    # a stream that is over reads no more
+    feed.write(1, count=False)
+    store = new_store(place)
+    assert release_stream(feed.stream(spark), DECLARATION, store, checkpoint).ticks == range(13, 13)
+    store.close()
+
+
+@pytest.mark.parametrize("late", ["drop", "next"])
+def test_late_events_and_the_wait(spark: Any, feed: Feed, tmp_path: Path, late: Any) -> None:
+    declaration = replace(DECLARATION, late=late)
+    store, checkpoint = new_store(tmp_path / "store.db", declaration), str(tmp_path / "checkpoint")
+    feed.write(1, 2)
+    wait = 10 * 60 * 10**6
+    first = release_stream(
+        feed.stream(spark), declaration, store, checkpoint, clock=lambda: end_of(2) + wait - 1, wait=wait
+    )
+    assert first.ticks == range(1, 2)
+    open_before = feed.totals.copy()
+    feed.write(1)
+    extra = feed.totals - open_before
+    release_stream(feed.stream(spark), declaration, store, checkpoint, clock=lambda: end_of(2) + wait, wait=wait)
+    rows = open_before[:2]
+    if late == "next":
+        rows[1] += extra[0]
+    assert released(store) == expected(rows, declaration)
+    store.close()
+
+
+def test_a_deleted_checkpoint_is_refused_and_can_be_replaced(spark: Any, feed: Feed, tmp_path: Path) -> None:
+    store, checkpoint = new_store(tmp_path / "store.db"), tmp_path / "checkpoint"
+    feed.write(1, 2)
+    release_stream(feed.stream(spark), DECLARATION, store, str(checkpoint), clock=lambda: end_of(1))
+    shutil.move(checkpoint, tmp_path / "kept")
+    with pytest.raises(StoreError, match="the source would give all its events again"):
+        release_stream(feed.stream(spark), DECLARATION, store, str(checkpoint), clock=lambda: end_of(2))
+    assert not checkpoint.exists()
+    # the old checkpoint goes on
+    shutil.copytree(tmp_path / "kept", checkpoint)
+    release_stream(feed.stream(spark), DECLARATION, store, str(checkpoint), clock=lambda: end_of(2))
+    assert released(store) == expected(feed.totals[:2])
+    # an older copy of it, whose next batch has other files, is refused
+    feed.write(3)
+    release_stream(feed.stream(spark), DECLARATION, store, str(checkpoint), clock=lambda: end_of(2))
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "kept", checkpoint)
+    feed.write(4, count=False)
+    with pytest.raises(Conflict, match="counted before with other events"):
+        release_stream(feed.stream(spark, 9), DECLARATION, store, str(checkpoint), clock=lambda: end_of(4))
+    # a new checkpoint over new events only
+    shutil.rmtree(feed.folder)
+    feed.folder.mkdir()
+    feed.write(4)
+    release_stream(
+        feed.stream(spark), DECLARATION, store, str(tmp_path / "new"), clock=lambda: end_of(4), new_checkpoint=True
+    )
+    assert released(store) == expected(feed.totals[:4])
+    store.close()
+
+
+def test_a_checkpoint_of_another_stream_or_store_is_refused(spark: Any, feed: Feed, tmp_path: Path) -> None:
+    store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
+    feed.write(1)
+    release_stream(feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(1))
+    feed.write(2)
+    other = replace(DECLARATION, name="other")
+    with pytest.raises(Conflict, match="belongs to another stream"):
+        release_stream(feed.stream(spark), other, store, checkpoint, clock=lambda: end_of(1))
+    changed = StreamDeclaration.from_dict({**DECLARATION.to_dict(), "budget": {"epsilon": 2.0, "delta": 1e-6}})
+    with pytest.raises(Conflict, match="declared in another way"):
+        release_stream(feed.stream(spark), changed, store, checkpoint, clock=lambda: end_of(1))
+    store.close()
+    empty = new_store(tmp_path / "empty.db")
+    with pytest.raises(Conflict, match="ahead of the store"):
+        release_stream(feed.stream(spark), DECLARATION, empty, checkpoint, clock=lambda: end_of(1))
+    assert empty.find("live").closed == 0
+    empty.close()
+
+
+def test_bad_rows_stop_the_stream_until_they_may_be_skipped(spark: Any, feed: Feed, tmp_path: Path) -> None:
+    store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
+    feed.write(1)
+    feed.write(1, keys=["stranger"], events=4, count=False)
+    feed.write(2)
+
+    def go(**rest: Any) -> Any:
+        return release_stream(feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(2), **rest)
+
+    with pytest.raises(InputError, match="4 × a key that is not in the list of keys"):
+        go()
+    assert store.find("live").closed == 0
+    assert go(skip_bad=True).bad == {"a key that is not in the list of keys": 4}
+    assert released(store) == expected(feed.totals[:2])
+    store.close()
+
+
+def test_postgresql_is_a_store_for_spark_too(spark: Any, feed: Feed, tmp_path: Path) -> None:
+    postgres = Postgres()
+    try:
+        store = new_store(postgres.fresh(), head=tmp_path / "head")
+        feed.write(1, 2, 3)
+        release_stream(feed.stream(spark), DECLARATION, store, str(tmp_path / "checkpoint"), clock=lambda: end_of(3))
+        assert released(store) == expected(feed.totals[:3])
+        store.close()
+    finally:
+        postgres.close()
+
+
+def test_what_is_refused(spark: Any, feed: Feed, tmp_path: Path) -> None:
+    feed.write(1)
+    checkpoint = str(tmp_path / "checkpoint")
+    with pytest.raises(ParameterError, match="takes a streaming DataFrame"):
+        release_stream(spark.read.parquet(str(feed.folder)), DECLARATION, tmp_path / "store.db", checkpoint)
+    with pytest.raises(ParameterError, match="wait must be"):
+        release_stream(feed.stream(spark), DECLARATION, tmp_path / "store.db", checkpoint, wait=-1)
+    with pytest.raises(StoreError, match="does not exist"):
+        release_stream(feed.stream(spark), DECLARATION, tmp_path / "no" / "store.db", checkpoint)
+    held = new_store(tmp_path / "store.db")
+    with pytest.raises(StoreError, match="another process writes"):
+        release_stream(feed.stream(spark), DECLARATION, tmp_path / "store.db", checkpoint)
+    held.close()
+    assert not os.path.exists(checkpoint)  # noqa: PTH110 - as Spark sees it
