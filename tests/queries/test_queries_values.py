@@ -465,3 +465,14 @@ def test_users_under_replace_where_nothing_is_promised() -> None:
     assert sigma == pytest.approx(budget.noise_multiplier() * 2 * 3 * 4, rel=1e-8)
     with pytest.raises(ParameterError, match="mixed"):
         Stream(DegreeHistogram(6, "mixed", max_degree=3), budget, 16)
+
+
+def test_rounding_of_a_degree_histogram_is_bounded_in_the_l1_norm() -> None:
+    """Noise narrower than the grid: two cells may be rounded by half a unit each, in opposite directions.
+
+    The slack of an interval is then half a unit times the ℓ1 norm of the output's row; its ℓ2 norm, √2, would not hold.
+    """
+    query = DegreeHistogram(6, max_degree=3)
+    rows = query.decode_run(1, np.eye(3)) - query.decode_run(1, np.zeros((1, 3)))
+    assert query.rounding_norms().tolist() == np.abs(rows).sum(axis=0).tolist() == [1, 2, 2, 1]
+    assert query.output_norms().tolist() == pytest.approx(np.linalg.norm(rows, axis=0).tolist())

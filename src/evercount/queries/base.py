@@ -88,8 +88,7 @@ class Query(RowContract, ABC, Generic[V_co]):
     @property
     def publishes_whole_numbers(self) -> bool:
         """Whether whole noise, in grid units, gives whole published numbers: whole sums, published as they are."""
-        plain = type(self).decode_run is Query.decode_run and type(self).decode is Query.decode
-        return plain and self.grid % 1 == 0
+        return self.publishes_sums and self.grid % 1 == 0
 
     @abstractmethod
     def squared_sensitivity(self, adjacency: Adjacency) -> float:

@@ -178,6 +178,11 @@ class WordQuery(Query[FloatArray]):
         return self.weights is None
 
     @property
+    def publishes_cells(self) -> bool:
+        """See `Query`: without weights."""
+        return self.weights is None
+
+    @property
     def running_sums(self) -> bool:
         """See `Query`: counts are running sums over the weight of their length."""
         return True
