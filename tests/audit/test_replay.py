@@ -26,6 +26,7 @@ from evercount import (
     TopK,
     Triangles,
     Window,
+    register_encoder,
 )
 from evercount.audit import Claim, Published, replay, search
 from evercount.audit.doors import run_replay
@@ -223,7 +224,8 @@ def _count_even(events: Any) -> list[int]:
 @pytest.mark.parametrize(("declared", "holds"), [(1.0, True), (0.25, False)])
 def test_an_encoder_of_ones_own_is_replayed(declared: float, holds: bool) -> None:
     """`PrefixQuery` with its legal events: the right sensitivity is spent exactly, a planted smaller one is caught."""
-    query = PrefixQuery(_count_even, 1, {"add-remove": declared})
+    register_encoder("even numbers of a replay", _count_even)
+    query = PrefixQuery("even numbers of a replay", 1, {"add-remove": declared})
     program = LibraryProgram(query, Budget(1.0, 1e-6), 4, restore_at=(2,), events=Universe((0, 1, 2)))
     report = run_replay(program, 4, Secret.from_hex("31" * 32), 10)
     assert report.holds == holds

@@ -189,6 +189,9 @@ def simulate_hierarchy(plan: HierarchyPlan, points: npt.ArrayLike, secret: Secre
         points: Values in [0, 1].
         secret: The key of all clients; real clients each have their own.
 
+    Returns:
+        The server after all messages; ask it for its `estimate`.
+
     Raises:
         InputError: If a point lies outside [0, 1].
 

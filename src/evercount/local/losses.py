@@ -164,7 +164,13 @@ class Hinge(Loss):
 class Logistic(Loss):
     """Threshold classification with a smooth loss: data (x, y) with y = ±1, ℓ = s·ln(1 + exp(−y·(θ − x)/s)).
 
-    y = 1 means that the threshold θ should lie above x. `scale` is s: the smaller, the nearer to `Hinge(0)`.
+    y = 1 means that the threshold θ should lie above x.
+
+    Args:
+        scale: s, at most 10; the smaller, the nearer to `Hinge(0)`.
+
+    Raises:
+        ParameterError: If the scale is out of range.
 
     >>> loss = Logistic(0.25)
     >>> loss.derivative(0.5, (0.5, 1)), loss.sample((0.5, 1), 0.25), loss.sample((0.5, -1), 0.25)

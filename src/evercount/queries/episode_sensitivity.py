@@ -41,7 +41,7 @@ def episode_sensitivity(letters: int, longest: int, replace: bool, weights: Sequ
     ::test_automaton_matches_single_episodes and ::test_weighted_sensitivity_by_enumeration.
 
     >>> episode_sensitivity(2, 3, replace=False), episode_sensitivity(2, 3, replace=False, weights=(1, 1, 2))
-    (11, 41)
+    (11, 32)
     """
     return max(_squared(letters, longest, changed, weights) for changed in _changed(letters, replace))
 
