@@ -23,7 +23,6 @@ from evercount.noise import Secret
 from evercount.plotting import new_axes, save
 from evercount.privacy import Budget
 from evercount.queries.base import Adjacency, Query
-from evercount.queries.window import Window
 
 TICKS = 4
 MOST_ROWS = 80
@@ -35,9 +34,13 @@ QUERIES: tuple[Query, ...] = (
     queries.Count(),
     queries.Sum(-2, 1, 0.25),
     queries.Average(),
-    Window(2),
+    queries.Window(2),
     queries.Histogram(2),
     queries.TopK(2),
+    queries.Rollup([("north", "a"), ("south", "b")]),
+    queries.Marginals([["north", "south"], ["young", "old"]]),
+    queries.Quantiles(0, 4, bins=4),
+    queries.DistinctUsers(),
     queries.Substrings("ab", 2),
     queries.Episodes("ab", 2),
     queries.Cuts(3),
