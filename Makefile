@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+SOAK_SECONDS ?= 3600
 
-.PHONY: run example test lint format bench peers soak docs reference system lock clean
+.PHONY: run example test lint format bench peers soak docs reference package pictures system lock clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -21,8 +22,9 @@ example: $(STAMP)  ## the bundled example as table, chart and CSV
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
 
-soak: $(STAMP)  ## the long fault-injection runs
+soak: $(STAMP)  ## the long fault-injection runs, then an hour of load (SOAK_SECONDS) with kills, readers and catch-ups
 	$(BIN)/python -m pytest -m soak
+	$(BIN)/python benchmarks/soak_service.py --seconds $(SOAK_SECONDS)
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -46,6 +48,12 @@ peers:  ## docs/benchmarks.md: beside other programs, in an environment of their
 docs: $(STAMP)  ## the site, in out/site; a warning or a broken link fails
 	$(BIN)/python tools/reference.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+pictures: $(STAMP)  ## the pictures of README and docs
+	$(BIN)/python tools/pictures.py
+
+package:  ## the wheel in empty environments of every Python here, with each extra (needs uv)
+	$(PYTHON) tools/check_package.py
 
 reference: $(STAMP)  ## docs/reference/*.md from the commands, the routes and the errors
 	$(BIN)/python tools/reference.py

@@ -28,9 +28,10 @@ from evercount.factorizations import (
     SquareRoot,
     Unbounded,
 )
-from evercount.mechanisms.exact.exact_noise import ExactStream, near
-from evercount.mechanisms.exact.filter_kernel import SIZE
-from evercount.mechanisms.exact.near_filter import LONG, NearFilter
+from evercount.mechanisms.exact.arithmetic import near
+from evercount.mechanisms.exact.exact_noise import ExactStream
+from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS
+from evercount.mechanisms.exact.near_filter import LONG_BLOCK_TICKS, NearFilter
 from evercount.mechanisms.float_noise import FloatStream
 from evercount.mechanisms.noise_stream import NoiseStream
 from evercount.noise import ExactNoise, FloatNoise, Secret
@@ -174,7 +175,7 @@ def _memory() -> list[Row]:
     for f in weighted:
         last, by_doubles = f.horizon or 10**8, near(f)
         assert isinstance(by_doubles, NearFilter)
-        for size, cells_note in ((SIZE, "many cells"), (LONG, "few cells")):
+        for size, cells_note in ((BLOCK_TICKS, "many cells"), (LONG_BLOCK_TICKS, "few cells")):
             # integers take about 10 µs a tick from the first one on
             cost = 2 * SCALE * by_doubles.drift(last, size) * last * 10_000
             note = f"expected at tick {last} of {f.name}, {cells_note}, scale {SCALE:g}"

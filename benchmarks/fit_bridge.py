@@ -2,17 +2,23 @@
 
     python benchmarks/fit_bridge.py                    # all ranges: an hour or two on one core
     python benchmarks/fit_bridge.py 1024,4,3 65536,8,4 # some: longest horizon, branching at the top, levels
+    python benchmarks/fit_bridge.py endless            # the epochs of the endless bridge: a quarter of an hour
 
 Minimises the p-norm of the variances over ticks, p = 10, 40, 150, by L-BFGS with numerical gradients; shares and α are
 not rounded here. On long horizons 1200 blocks of a level, drawn once, stand for all, and trees of 7 and more levels
 have two numbers per level from the third on (deep levels hardly depend on the block, and are symmetric). Then the worst
-and the root mean square std at ε = 1 of the rounded design are printed beside those of the best digit tree.
+and the root mean square std at ε = 1 of the rounded design are printed beside those of the best digit tree, and how far
+the worst std of the table's design is above (below: −) that of the fit.
+
+The epochs of the endless bridge are fitted one after the other: the p-norm of the variances over those of the bridge
+told T = t, and of its last variance over a part of that (`END_PARTS`), so that later epochs begin with little noise.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +26,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
-from evercount.factorizations.bridge_table import Design, branching
+from evercount.factorizations.bridge_table import TABLE, Design, branching
+from evercount.factorizations.endless_bridge import ENDS, EndlessBridge, epoch_bridge
 from evercount.factorizations.laplace_bridge import LEAST, MOST, PLACES, Bridge
 from evercount.factorizations.laplace_trees import DigitTree, best_base
 
@@ -39,9 +46,17 @@ DEEP = 7
 """Trees of this many levels have few numbers for each deep level."""
 
 
-def variances(shape: tuple[int, ...], parameters: FloatArray, horizon: int) -> FloatArray:
-    """Variances at the boundaries of blocks, without any rounding."""
-    found, size = [], math.prod(shape)
+FIRST = 40
+"""In an epoch of the endless bridge, blocks at its start that are always looked at."""
+END_PARTS = (0.55, 0.47, 0.43, 0.40, 0.40, 0.40, 0.40, 0.40, 0.40, 0.40)
+"""The last variance of each epoch weighs as if it was larger by one over this."""
+
+
+def variances(
+    shape: tuple[int, ...], parameters: FloatArray, horizon: int, first: int = 0, full: int = FULL
+) -> tuple[FloatArray, FloatArray]:
+    """(ticks, variances) of the boundaries of blocks, without any rounding."""
+    found, ticks, size = [], [], math.prod(shape)
     index: Any = np.zeros(1, np.int64)
     left: Any = np.ones(1)
     start: Any
@@ -72,18 +87,21 @@ def variances(shape: tuple[int, ...], parameters: FloatArray, horizon: int) -> F
         cov = a * b * ahead[:, :-1] + p * q * behind[:, 1:] + a * q * c0 + p * b * (c0 - s)
         size //= k
         inner = index[:, None] * k + np.arange(k)
-        found.append(variance[:, 1:][(inner + 1) * size <= horizon])
+        inside = (inner + 1) * size <= horizon
+        found.append(variance[:, 1:][inside])
+        ticks.append(((inner + 1) * size)[inside])
         keep = inner * size < horizon
-        if keep.sum() > FULL:
+        if keep.sum() > full:
             all_of_them = np.flatnonzero(keep)
-            some = np.random.default_rng(level).permutation(len(all_of_them))[:FULL]
+            some = np.random.default_rng(level).permutation(len(all_of_them))[:full]
             keep[:] = False
             keep.flat[all_of_them[some]] = True
+            keep.flat[:first] = True
         index, left, start, end, both = (
             values[keep] for values in (inner, left[:, None] - w, variance[:, :-1], variance[:, 1:], cov)
         )
         blocks *= k
-    return np.concatenate(found)
+    return np.concatenate(ticks).astype(np.float64), np.concatenate(found)
 
 
 def split(parameters: FloatArray, levels: int) -> list[FloatArray]:
@@ -110,10 +128,46 @@ def fit(horizon: int, shape: tuple[int, ...], parameters: FloatArray) -> FloatAr
     """The shares of least p-norm."""
 
     def cost(point: FloatArray, power: int) -> float:
-        v = variances(shape, point, horizon)
+        v = variances(shape, point, horizon)[1]
         top = v.max()
         return float(np.log(top) + np.log(np.mean((v / top) ** power)) / power + 1e-5 * float(point @ point))
 
+    return minimum(cost, parameters)
+
+
+def fit_epoch(epoch: int, before: float, parameters: FloatArray) -> FloatArray:
+    """The shares of an epoch of the endless bridge; `before` is the variance of all totals before it."""
+    shape, start = epoch_bridge(epoch, False).branching, int(ENDS[epoch])
+    size = math.prod(shape)
+    ticks, _ = variances(shape, parameters, size, FIRST, EPOCH_BLOCKS)
+    told, last = told_variance(start + ticks), float(told_variance(np.asarray([float(start + size)]))[0])
+    weight = np.append(np.full(len(ticks), 1 / (len(ticks) + 1)), 0.1)
+
+    def cost(point: FloatArray, power: int) -> float:
+        v = variances(shape, point, size, FIRST, EPOCH_BLOCKS)[1]
+        ratio = (before + np.append(v, v[0])) / np.append(told, last * END_PARTS[epoch])  # the first one is the total
+        top = ratio.max()
+        return float(np.log(top) + np.log(weight @ (ratio / top) ** power) / power + 1e-5 * float(point @ point))
+
+    return minimum(cost, parameters)
+
+
+def told_variance(ticks: FloatArray) -> FloatArray:
+    """The worst variance of the bridge told T = t, between powers of 2^(1/4)."""
+    if not TOLD:
+        horizons = sorted({round(2 ** (power / 4)) for power in range(161)})
+        TOLD.append(np.log(horizons))
+        TOLD.append(np.log(np.maximum.accumulate([2 * Bridge(T).worst_row()[1] ** 2 for T in horizons])))
+    return np.asarray(np.exp(np.interp(np.log(ticks), TOLD[0], TOLD[1])))
+
+
+TOLD: list[FloatArray] = []
+EPOCH_BLOCKS = 800
+"""As FULL, for epochs."""
+
+
+def minimum(cost: Callable[[FloatArray, int], float], parameters: FloatArray) -> FloatArray:
+    """The parameters of least cost, for growing p."""
     for power, iterations in STAGES:
         args = (power,)
         options: Any = {"maxiter": iterations, "maxfun": 10**6}
@@ -122,8 +176,31 @@ def fit(horizon: int, shape: tuple[int, ...], parameters: FloatArray) -> FloatAr
     return parameters
 
 
+def endless() -> None:
+    """Print the table of the endless bridge."""
+    before = 0.0
+    last: dict[int, FloatArray] = {}
+    for epoch in range(len(ENDS) - 1):
+        levels = len(epoch_bridge(epoch, False).branching)
+        parameters = fit_epoch(epoch, before, last.get(levels, even(levels)))
+        if levels >= DEEP:
+            last[levels + 1] = np.concatenate([parameters, parameters[-2:]])
+        numbers = tuple(tuple(round(float(x), 4) for x in part) for part in split(parameters, levels))
+        ticks, v = variances(epoch_bridge(epoch, False).branching, parameters, int(ENDS[epoch + 1] - ENDS[epoch]))
+        worst = math.sqrt(float(((before + v) / told_variance(ENDS[epoch] + ticks)).max()))
+        before += float(v[0])
+        tree = EndlessBridge()
+        told = math.sqrt(2) * Bridge(int(ENDS[epoch + 1])).worst_row()[1]
+        table = math.sqrt(2) * float(tree.row_norms(tree.suspects(int(ENDS[epoch + 1]))).max())
+        print(f"    {numbers!r},")
+        print(f"    # fit: at most {worst:.3f} of the bridge told t; table: {table:.2f} against {told:.2f}", flush=True)
+
+
 def main() -> None:
     """Print the table."""
+    if sys.argv[1:] == ["endless"]:
+        endless()
+        return
     last: dict[int, FloatArray] = {}
     for word in sys.argv[1:] or RANGES.split():
         horizon, top, levels = map(int, word.split(","))
@@ -137,7 +214,11 @@ def main() -> None:
         tree = DigitTree(horizon, best_base(horizon), True)
         other = math.sqrt(2) * tree.levels * tree.worst_row()[1]
         print(f"    ({horizon}, {top}, {numbers!r}),")
-        print(f"    # worst {worst:.3f}, rms {mean:.3f}; {worst / other:.3f} of the worst of {tree.name}", flush=True)
+        print(f"    # worst {worst:.3f}, rms {mean:.3f}; {worst / other:.3f} of the worst of {tree.name}", end="")
+        table = math.sqrt(2) * Bridge(horizon).worst_row()[1] / worst - 1
+        print(
+            f"; the table's worst is {table:+.2%} of this" if horizon in (row[0] for row in TABLE) else "", flush=True
+        )
 
 
 if __name__ == "__main__":

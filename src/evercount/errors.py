@@ -16,9 +16,11 @@
     ├── StoreError                       the durable store refuses: locked, tampered with, rolled back, unreadable
     │   ├── Conflict                     a name or key was used before for something else
     │   ├── StreamStopped                the stream takes no more events
+    │   ├── CatchingUp                   the stream closes ticks that it missed; carries when to try again
     │   └── Busy                         too many requests wait for the store
     ├── Problem                          an HTTP request is refused; carries the status of the answer
     ├── MessageRejected                  a message of a local-model client is malformed or out of range
+    ├── ServiceRefused                   a client's request: the service cannot be reached, or refuses it
     └── MissingExtra (ImportError)       an optional part is not installed; carries the install command
 
 Messages carry the offending value and the remedy. They never carry a raw count of the stream.
@@ -111,12 +113,15 @@ class HorizonReached(EvercountError):
 
     exit_code = 4
 
-    def __init__(self, horizon: int) -> None:
+    def __init__(self, horizon: int, remedy: str = "") -> None:
         self.horizon = horizon
+        remedy = remedy or (
+            "Start a new stream (its budget adds to the spent one) or, next time, use horizon=None for a stream "
+            "without end."
+        )
         super().__init__(
             f"the stream has released all {horizon} ticks of its horizon and refuses tick {horizon + 1}: the noise "
-            "is calibrated to that many. Start a new stream (its budget adds to the spent one) or, next time, use "
-            "horizon=None for a stream without end."
+            f"is calibrated to that many. {remedy}"
         )
 
 
@@ -175,6 +180,17 @@ class StreamStopped(StoreError):
     """The stream takes no more events; the text is public."""
 
 
+class CatchingUp(StoreError):
+    """The stream closes ticks that it missed and takes no events meanwhile; the text is public.
+
+    `retry` is the number of seconds after which the same batch may be accepted.
+    """
+
+    def __init__(self, message: str, retry: float) -> None:
+        self.retry = retry
+        super().__init__(message)
+
+
 class Busy(StoreError):
     """The writer takes no more requests for the moment; the text is public."""
 
@@ -197,6 +213,19 @@ class MessageRejected(EvercountError, ValueError):
     """A message of a local-model client is malformed or out of range; the aggregate is unchanged."""
 
     exit_code = 3
+
+
+class ServiceRefused(EvercountError):
+    """A request of a client: the service cannot be reached, or refuses it.
+
+    `status` is the HTTP status of the answer; None where there was no answer.
+    """
+
+    exit_code = 8
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        self.status = status
+        super().__init__(message)
 
 
 class MissingExtra(EvercountError, ImportError):

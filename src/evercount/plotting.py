@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from evercount.errors import MissingExtra, ParameterError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+TimeArray = np.ndarray[Any, np.dtype[np.datetime64]]
 MOST_PLOTTED_TICKS = 4000
 """A chart of more ticks draws only this many of them, evenly spaced: it has no more pixels."""
 
@@ -68,6 +70,9 @@ def band_plot(
     labels: Sequence[str],
     caption: str,
     target: str | Path | Axes | None = None,
+    *,
+    times: TimeArray | None = None,
+    zone: tzinfo | None = None,
 ) -> Axes:
     """One line with an error band for every output.
 
@@ -79,6 +84,8 @@ def band_plot(
         labels: A label for each output.
         caption: The title.
         target: A file to write, axes to draw on, or None for new axes.
+        times: When each tick begins, in UTC; the axis then shows times instead of ticks.
+        zone: The time zone of that axis; None for UTC.
 
     Returns:
         The axes.
@@ -90,10 +97,19 @@ def band_plot(
     axes: Axes = new_axes() if target is None or isinstance(target, str | Path) else target
     keep = np.unique(np.linspace(0, max(len(ticks) - 1, 0), min(len(ticks), MOST_PLOTTED_TICKS)).astype(np.int64))
     for i, label in enumerate(labels):
-        x = ticks[keep]
+        x = ticks[keep] if times is None else times[keep]
         (line,) = axes.plot(x, values[keep, i], linewidth=1.4, label=label)
         axes.fill_between(x, low[keep, i], high[keep, i], color=line.get_color(), alpha=0.2, linewidth=0)
-    axes.set_xlabel("tick")
+    if times is None:
+        axes.set_xlabel("tick")
+    else:
+        from matplotlib import dates
+
+        untyped: Any = dates
+        locator = untyped.AutoDateLocator(tz=zone)
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(untyped.ConciseDateFormatter(locator, tz=zone))
+        axes.set_xlabel(f"start of the tick ({zone or 'UTC'})")
     axes.set_ylabel("published number")
     axes.set_title(caption, fontsize=9, loc="left")
     if len(labels) > 1:

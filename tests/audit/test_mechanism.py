@@ -29,7 +29,7 @@ FINE = Sum(0, 1, 2.0**-6)
 
 
 def attacked(query: Query, budget: Budget, name: str | None, runs: int, noise: str = "exact") -> Any:
-    horizon = None if name in ("unbounded", "pure-hybrid") else TICKS
+    horizon = None if name in ("unbounded", "pure-hybrid", "endless-bridge") else TICKS
     program = LibraryProgram(query, budget, horizon, name, noise=noise)
     pair = hardest_pairs(program, query, budget, TICKS, SECRET)[0]
     return attack(program, pair, runs, SECRET, low_bits=noise == "exact")

@@ -110,6 +110,7 @@ def test_every_factorization_keeps_the_promise(name: str) -> None:
     [
         (Count(), "pure-tree", T),
         (Count(), "pure-binary", T),
+        (Count(), "endless-bridge", None),
         (Count(), "pure-hybrid", None),
         (Count(), "pure-hybrid-binary", None),
         (Histogram(3, max_keys_per_event=2), "pure-tree", T),

@@ -130,11 +130,11 @@ def test_fewer_equal_numbers_have_heavier_tails() -> None:
     assert tight > 3
 
 
-@pytest.mark.parametrize("name", ["bridge", "pure-tree", "pure-binary", "pure-hybrid"])
+@pytest.mark.parametrize("name", ["bridge", "pure-tree", "pure-binary", "pure-hybrid", "endless-bridge"])
 @pytest.mark.parametrize("horizon", [64, 1024, 4096])
 def test_bounds_for_all_ticks_hold_and_are_close(name: str, horizon: int) -> None:
     """1500 streams: the bound holds in 95 % of them, and is at most 1.3 times the simulated quantile."""
-    tree = pure_factorization(name, None if name == "pure-hybrid" else horizon)
+    tree = pure_factorization(name, None if name in ("pure-hybrid", "endless-bridge") else horizon)
     bound = simultaneous_radius(tree, 0.25, 0.05, horizon)
     runs = []
     for seed in range(5):

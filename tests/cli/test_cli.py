@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from evercount import Budget, Histogram, Stream, __version__
 from evercount.cli.options import parse_horizon, parse_parameters
 from evercount.errors import ParameterError
 
@@ -55,7 +59,7 @@ def test_plan_table_and_chart(tmp_path):
 
 def test_piped_tables_are_not_cut():
     """Billions have all their digits, and small numbers of an average are not 0.00."""
-    result = evercount("plan", "--epsilon", "1e-9", "-t", "64")
+    result = evercount("plan", "--epsilon", "1e-9", "-t", "64", "--wide")
     assert result.returncode == 0, result.stderr
     assert "…" not in result.stdout
     (line,) = (line for line in result.stdout.splitlines() if "binary-tree" in line)
@@ -65,7 +69,59 @@ def test_piped_tables_are_not_cut():
     assert float(cells[3].replace(",", "")) == pytest.approx(json.loads(exact.stdout)["mechanisms"][0]["worst_std"])
     average = evercount("plan", "-q", "average", "-m", "balanced")
     assert "0.000736" in average.stdout
-    assert "lower bound" not in average.stdout.replace("× lower bound", "")
+    assert "lower bound" not in average.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("plan",),
+        ("plan", "-q", "histogram", "-p", "keys=50", "-t", "none"),
+        ("plan", "-q", "sparse-count", "-p", "max_ones=1000", "--delta", "0", "-t", "2^16"),
+        ("example", "--hours", "48", "--out", "out"),
+        ("example", "--hours", "672", "--out", "out"),
+    ],
+)
+def test_output_fits_80_columns(arguments, tmp_path):
+    result = evercount(*arguments, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    lines = [line.rstrip() for line in result.stdout.splitlines()]
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+
+
+def test_plan_says_what_a_stream_costs():
+    """Memory, state and time grow with the cells; the state is that of a real stream."""
+    costs = {}
+    for keys in (10, 100_000):
+        result = evercount("plan", "-q", "histogram", "-p", f"keys={keys}", "-t", "100", "-m", "balanced", "--json")
+        costs[keys] = json.loads(result.stdout)["resources"]
+    assert costs[10]["cells"] == 10
+    assert costs[100_000]["memory"] > costs[10]["memory"]
+    assert costs[100_000]["seconds_per_tick"] > 10 * costs[10]["seconds_per_tick"]
+    stream = Stream(Histogram(100_000), Budget(0.5, 1e-10), 100)
+    stream.run_totals(np.zeros((32, 100_000), np.int64))
+    assert costs[100_000]["state"] == pytest.approx(len(stream.snapshot()), rel=0.2)
+    stream.close()
+    text = " ".join(evercount("plan", "-t", "100", "-m", "balanced").stdout.split())
+    assert all(name in text for name in ("memory of release", "state on disk", "time per tick"))
+
+
+def test_the_example_without_matplotlib(tmp_path):
+    """The releases are written and the command succeeds; only the chart is missing, and it says how to get it."""
+    program = "import sys; sys.modules['matplotlib'] = None; from evercount.cli import main; main()"
+    command = [sys.executable, "-c", program, "example", "--hours", "8", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "evercount[plot]" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["releases.csv"]
+
+
+def test_one_version():
+    """The package says which version it is, and its metadata is read from there."""
+    assert evercount("--version").stdout == f"evercount {__version__}\n"
+    data = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text("utf-8"))
+    assert "version" not in data["project"]
+    assert data["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "evercount.__version__"}
 
 
 def test_defaults_are_in_the_help():

@@ -237,7 +237,8 @@ def write(path: Path, form: str, rows: list[dict[str, Any]]) -> None:
 
 def read(path: Path, form: str) -> Rows:
     if form == "parquet":
-        return [tuple(row[name] for name in COLUMNS) for row in pq.read_table(path).to_pylist()]
+        rows = ({**row, "start": row["start"].isoformat()} for row in pq.read_table(path).to_pylist())
+        return [tuple(row[name] for name in COLUMNS) for row in rows]
     if form == "jsonl":
         return [tuple(json.loads(line)[name] for name in COLUMNS) for line in path.read_text("utf-8").splitlines()]
     with path.open(newline="", encoding="utf-8") as file:

@@ -54,7 +54,7 @@ def test_names() -> None:
     assert not is_pure_name(None)
     assert settle_best(Count(), SMALL, 100, None) == (SMALL, None)
     assert settle_best(Count(), SMALL, 100, "pure-tree")[0].delta == 0
-    assert settle_best(Count(), Budget(1.0, 0.0), None, "best")[1] == "pure-hybrid"
+    assert settle_best(Count(), Budget(1.0, 0.0), None, "best")[1] == "endless-bridge"
     assert settle_best(Window(5), SMALL, 100, "best")[1] is None
 
     class Silent(Count):

@@ -441,7 +441,7 @@ def test_snapshots_with_other_contents_are_refused() -> None:
 
 
 def test_an_interrupted_sparse_counter_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    counter = SparseCount(1.0, 100, max_ones=50)
+    counter = SparseCount(1.0, 100, max_ones=50, method="partition")
     counter.run([1, 2])
     good = counter.snapshot()
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from evercount import Budget, Count, Stream
+from evercount.errors import ParameterError
 from evercount.factorizations import factorization
+from evercount.factorizations.anytime_bound import anytime_lower_bound
+from evercount.factorizations.optimal import Optimal
 
 
 @pytest.mark.parametrize(
@@ -35,3 +38,23 @@ def test_new_streams_take_it_and_old_ones_keep_theirs() -> None:
     again = Stream.restore(old.snapshot())
     assert again.factorization.name == "unbounded"
     assert again.step(2).value == old.step(2).value
+
+
+def test_no_endless_factorisation_comes_closer() -> None:
+    """The certified ratio is below that of each endless factorisation, and grows with the horizon.
+
+    A bound that is too large is caught: with `optimal` told T = 64, which is no endless one, the ratio is 1 at 64 and
+    far above it at early ticks, and its largest ratio must not be below the bound either.
+    """
+    bounds = [anytime_lower_bound(ticks) for ticks in (2, 16, 64)]
+    assert bounds == sorted(bounds)
+    assert bounds[-1] == pytest.approx(1.2195, abs=1e-4)
+    for engine in (factorization("anytime", None), factorization("unbounded", None), Optimal(64)):
+        ratios = [
+            engine.column_norm * float(engine.row_norms([t])[0]) / Optimal(t).lower_bound
+            for t in (1, 2, 4, 8, 16, 32, 64)
+        ]
+        assert max(ratios) > bounds[-1]
+    for ticks in (1, 1025):
+        with pytest.raises(ParameterError):
+            anytime_lower_bound(ticks)

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from mpmath import mp
 
-from evercount.factorizations import Balanced, Normalized, Optimal, SquareRoot, Unbounded, factorization
+from evercount.factorizations import (
+    Balanced,
+    Honaker,
+    HonakerFull,
+    Normalized,
+    Optimal,
+    SquareRoot,
+    Unbounded,
+    factorization,
+)
+from evercount.factorizations.base import counting_matrix
 from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.row_weighted import Weighted, bounded_columns
 from evercount.factorizations.square_root_filter import FILTER_LOSS, design, landau, norm_product, zolotarev
@@ -190,3 +200,16 @@ def test_variances_between_knots_are_exact_enough(name: str, horizon: int | None
     assert (alone[inside] == together[ticks[inside] - 1]).all()
     exact = np.sqrt([engine.covariance._after(int(tick)).P[-1, -1] for tick in ticks])
     assert np.abs(alone / exact - 1).max() < 1e-7
+
+
+@pytest.mark.parametrize("T", [1, 2, 8, 64])
+def test_honaker_full_streams_the_best_estimate(T: int) -> None:
+    """The noise has the covariance of the best linear estimate from all nodes, and RᵀR is that of the tree."""
+    left, right = HonakerFull(T).dense()
+    _, tree = Honaker(T).dense()
+    count = counting_matrix(T)
+    best = count @ np.linalg.inv(tree.T @ tree) @ count.T
+    assert np.allclose(left @ left.T, best, rtol=0, atol=1e-12)
+    assert np.allclose(right.T @ right, tree.T @ tree, rtol=0, atol=1e-11)
+    if T > 2:
+        assert np.linalg.norm(left, axis=1).max() < 0.9 * Honaker(T).worst_row()[1]

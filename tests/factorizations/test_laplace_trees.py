@@ -118,7 +118,7 @@ def test_weights_are_counted_without_listing_ticks(horizon: int, base: int, bala
 
 
 def test_names() -> None:
-    assert pure_factorization(None, None).name == "pure-hybrid"
+    assert pure_factorization(None, None).name == "endless-bridge"
     assert pure_factorization("pure-hybrid-binary", None).name == "pure-hybrid-binary"
     assert pure_factorization("pure-tree", 1000).name == f"pure-tree-{best_base(1000)}"
     assert pure_factorization("pure-tree-19", 1000).name == "pure-tree-19"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
 import json
 from collections import Counter
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -17,11 +18,11 @@ import pytest
 
 from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import Schedule, microseconds
+from evercount.declare.schedule import Schedule, microseconds, parse_instant
 from evercount.errors import InputError, ParameterError
 from evercount.files.bad_rows import find_rejects, write_rejects
-from evercount.files.count_rows import CountedRows, count
-from evercount.files.source import Prefix, freeze, open_source
+from evercount.files.count_rows import CountedRows, count, placed
+from evercount.files.source import Prefix, connect, freeze, open_source
 from evercount.privacy import Budget
 from evercount.queries import Sum, build_query
 
@@ -60,7 +61,7 @@ def declared(
 
 
 HISTOGRAM = declared(CLOCK, "ts", "histogram", "region", KEYS)
-FORMATS = ["csv", "csv.gz", "jsonl", "jsonl.gz", "parquet"]
+FORMATS = ["csv", "csv.gz", "csv.zst", "jsonl", "jsonl.gz", "jsonl.zst", "parquet"]
 
 
 def rows_of(number: int = 400, seed: int = 3) -> list[dict[str, Any]]:
@@ -92,6 +93,8 @@ def write(folder: Path, rows: list[dict[str, Any]], form: str, delimiter: str = 
     else:
         text.write("".join(json.dumps(row) + "\n" for row in rows))
     data = text.getvalue().encode()
+    if form.endswith(".zst"):
+        data = pa.Codec("zstd").compress(data, asbytes=True)
     path.write_bytes(gzip.compress(data) if form.endswith(".gz") else data)
     return str(path)
 
@@ -245,6 +248,54 @@ TIMES = [
     ("2026-01-01T01:30:00 Europe/Vienna", 2),
     ("2026-01-01T25:00:00", 2),
 ]
+
+
+def test_one_rule_for_times(tmp_path: Path) -> None:
+    """Texts that are almost times: the file door takes those of `parse_instant`, as the same instants."""
+    generator = np.random.default_rng(11)
+    letters = [*"0123456789-:.TZ+ U/\t", "24", "23:59", "+24", "00"]
+    seeds = [
+        *(text for text, _ in TIMES if text),
+        "2026-01-01T24:00:00",
+        "2026-01-01T24:00:00Z",
+        "2026-01-01 24:00 UTC",
+        "2026-01-01T23:59:60",
+        "2026-01-01T00:00:00+24:00",
+        "2026-01-01T00:00:00+01:60",
+        "12026-1-01T00:00:00",
+        "2026-1-1T00:00:00  ",
+        " 2026-1-01T00:00:00",
+        "2026-01-01T00:00:1 ",
+        "20260101T000000Z",
+        "2026-W01-1",
+        "2026-01-01T01",
+        "2026-01-01x01:00",
+        "2026-01-01T01:30:00,5",
+        "2026-01-01T01:30:00.1234569",
+        "0000-01-01T00:00:00",
+    ]
+    texts = list(seeds)
+    for _ in range(6000):
+        text = list(seeds[int(generator.integers(len(seeds)))])
+        for _ in range(int(generator.integers(1, 3))):
+            at = int(generator.integers(len(text)))
+            text[at : at + int(generator.integers(0, 2))] = letters[int(generator.integers(len(letters)))]
+        texts.append("".join(text))
+    texts = [text for text in dict.fromkeys(texts) if text == text.strip()]  # parameters may stand in spaces
+    clock = Schedule.of("1h", "0001-01-05")
+    expected = []
+    for text in texts:
+        with contextlib.suppress(ParameterError):
+            expected.append((text, parse_instant(text, UTC, "time")))
+    expected = [(text, us) for text, us in expected if us >= clock.begin]
+    assert len(expected) > 200
+    path = text_file(tmp_path, "ts\n" + "".join(f'"{text}"\n' for text in texts))
+    scratch = tmp_path / "s"
+    scratch.mkdir()
+    with connect(scratch) as connection:
+        rows = placed(open_source(path, scratch), declared(clock, "ts"), 1, 100_000_000, extra="t")
+        got = connection.execute(f"SELECT t, us FROM ({rows}) WHERE place > 0").fetchall()
+    assert sorted(got) == sorted(expected)
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
@@ -405,7 +456,8 @@ def test_other_delimiters_byte_order_marks_and_line_ends(tmp_path: Path) -> None
         (b'{"when": 1}\n', "no column 'ts'"),
         (b"PAR1 and nothing else", "Parquet"),
         (b"\x1f\x8b and nothing else", "gzip"),
-        (b"\x28\xb5\x2f\xfd zstandard", "gzip"),
+        (b"\x28\xb5\x2f\xfd zstandard", "damaged zstd"),
+        (b"BZh91AY", "gzip or zstd"),
         (b"\xff\xfet\x00s\x00\n", "UTF-8"),
     ],
 )

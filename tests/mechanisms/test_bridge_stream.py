@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from bridge_likelihood import log_likelihood, rates_of
 from evercount import Budget, Stream
 from evercount.engine.snapshot_format import unpack
 from evercount.errors import HorizonReached, ParameterError, SnapshotError
@@ -24,46 +25,7 @@ from evercount.queries.histogram import Histogram
 
 SECRET = Secret.from_hex("8" * 64)
 DEEP = Design((2, 2, 2), ((0.3, -0.2, 0.1, 0.0), (-0.1, 0.4, 0.0, 0.1, 0.2, -0.1, 0.0)))
-REACH = 3000
-"""Sums of the children of a block that are looked at; their probability falls like e^(−0.1·sum)."""
 WIDE = Design((3, 4), ((0.1, -0.3, 0.2, -0.4),))
-
-
-def log_likelihood(bridge: Bridge, rates: list[np.ndarray], released: np.ndarray, truth: np.ndarray) -> float:
-    """ln P(release | truth), exactly up to a constant: `released` in units of 2^−bits, before rounding.
-
-    All boundaries are ticks, so the noise at both ends of every block is known, and one whole number per block is not:
-    the miss D at its end. Given D all children are known, if they are whole numbers.
-    """
-    one = bridge._one
-    ends = [0, *(released - (truth << bridge.bits)).tolist()]
-    total = 0.0
-    for level, k in enumerate(bridge.branching):
-        size = math.prod(bridge.branching[level + 1 :])
-        unit = 1 << bridge.bits  # units of the last level in one grid unit
-        ticks = np.arange(1, math.prod(bridge.branching) + 1, size * k)
-        split = next(found[2] for found in bridge._descend(ticks) if found[0] == level)
-        for block, start in enumerate((ticks - 1).tolist()):
-            at = [ends[start + i * size] for i in range(k + 1)]
-            rate = rates[level][block * k : block * k + k]
-            if level == 0:
-                total -= float(rate @ np.abs(np.diff(at) // unit))
-                continue
-            alpha = split.alpha[block].tolist()
-            # boundary i: one·at_i = one·(at_0 + P_i) − (one − a_i)·D, in units of the last level; D = at_0 + P_k − at_k
-            misses = at[0] - at[-1] + unit * np.arange(-REACH, REACH + 1)
-            sums = [(one * (at[i] - at[0]) + (one - alpha[i]) * misses) for i in range(k + 1)]
-            sums[0] = 0 * misses
-            whole = np.logical_and.reduce([s % (one * unit) == 0 for s in sums])
-            children = np.diff(np.stack([s[whole] // (one * unit) for s in sums]), axis=0)
-            total += float(np.logaddexp.reduce(-(rate[:, None] * np.abs(children)).sum(axis=0)))
-    return total
-
-
-def rates_of(bridge: Bridge, noise: BridgeNoise) -> list[np.ndarray]:
-    """The rates that are drawn, by level and node."""
-    ticks = np.arange(1, math.prod(bridge.branching) + 1)
-    return [noise.rates(split.shares.ravel()) for _, _, split, _, _ in bridge._descend(ticks)]
 
 
 @pytest.mark.parametrize("design", [DEEP, WIDE, None], ids=["2,2,2", "3,4", "table"])

@@ -27,8 +27,8 @@ from evercount.factorizations import (
     SquareRoot,
     Unbounded,
 )
-from evercount.mechanisms.exact.exact_noise import kernel, make_kernel, numeric_delta, numeric_horizon
-from evercount.mechanisms.exact.filter_kernel import SIZE, FilterKernel
+from evercount.mechanisms.exact.arithmetic import kernel, make_kernel, numeric_delta, numeric_horizon
+from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS, FilterKernel
 from evercount.mechanisms.exact.tree_kernels import HonakerKernel
 from evercount.noise import ExactNoise, Secret
 
@@ -47,7 +47,7 @@ def measured(f: Factorization, made: Any) -> Fraction:
     """The largest |Ỹ − (L z)·2^bits| over TICKS ticks of one cell, exactly."""
     state = np.zeros((made.rows, 1), dtype=object)
     rows = []
-    for block in range(-(-TICKS // SIZE)):
+    for block in range(-(-TICKS // BLOCK_TICKS)):
         z = ExactNoise(SECRET).normals(*made.window(block), 1).to_ints()
         y, state = made.step(state, block, z)
         rows += y[:, 0].tolist()
@@ -106,7 +106,7 @@ def test_error_over_many_ticks(f: Factorization) -> None:
     for bits in (132, 198):
         made = make_kernel(f, bits)
         state, found = np.zeros((made.rows, 1), dtype=object), []
-        for block in range(LONG // SIZE):
+        for block in range(LONG // BLOCK_TICKS):
             y, state = made.step(state, block, ExactNoise(SECRET).normals(*made.window(block), 1).to_ints())
             found += y[:, 0].tolist()
         rows.append(found)

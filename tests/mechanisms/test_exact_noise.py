@@ -18,7 +18,7 @@ from evercount.factorizations import (
     BinaryTree,
     Factorization,
     Honaker,
-    HonakerOffline,
+    HonakerFull,
     Identity,
     Normalized,
     Optimal,
@@ -26,7 +26,9 @@ from evercount.factorizations import (
     Unbounded,
 )
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
-from evercount.mechanisms.exact.exact_noise import ExactStream, numeric_horizon
+from evercount.mechanisms.exact import exact_noise
+from evercount.mechanisms.exact.arithmetic import numeric_horizon
+from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.noise import ExactNoise, Secret
 
 SECRET = Secret.from_hex("5a" * 32)
@@ -249,7 +251,7 @@ def test_bad_parameters() -> None:
         lambda: ExactStream(Balanced(10), SCALE, 1, SECRET, first_cell=-1),
         lambda: ExactStream(Balanced(10), SCALE, 1, SECRET, limit=11),
         lambda: ExactStream(Balanced(2**49), SCALE, 1, SECRET),
-        lambda: ExactStream(HonakerOffline(8), SCALE, 1, SECRET),
+        lambda: ExactStream(HonakerFull(8), SCALE, 1, SECRET),
         lambda: ExactStream(Balanced(10), SCALE, 1, SECRET).take(-1),
     ):
         with pytest.raises(ParameterError):
@@ -311,3 +313,36 @@ def test_covariance_of_released_noise(f: Factorization) -> None:
     repeated = noise.copy()
     repeated[20] = repeated[19]
     assert worst_score(repeated, wanted) > 5.5
+
+
+@pytest.mark.parametrize("f", [Balanced(200), Unbounded(), Honaker(100)], ids=lambda f: f.name)
+def test_dumps_with_rows_go_on_at_every_tick(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Very many cells keep no state from before a block: dumps hold the rows that are ready. The same numbers."""
+    want = ExactStream(f, SCALE, 40, SECRET).take(100)
+    monkeypatch.setattr(exact_noise, "ROWS_IN_DUMPS", 30)
+    stream = ExactStream(f, SCALE, 40, SECRET)
+    formats = set()
+    for tick in range(100):
+        assert np.array_equal(stream.take(1)[0], want[tick])
+        dumped = json.loads(json.dumps(stream.dump()))
+        formats.add(dumped["format"])
+        if tick % 7 == 0:
+            stream = ExactStream.load(f, SCALE, 40, dumped)
+        if tick == 50:
+            stream.prepare()
+    assert formats == {2, 3}
+    few = ExactStream(f, SCALE, 40, SECRET)
+    few._rows_in_dumps = False
+    few.take(40)
+    old = few.dump()  # of format 2, in the middle of a block, as earlier versions wrote it
+    assert (old["format"], old["start"]) == (2, 32) or old["start"] == 0
+    assert np.array_equal(ExactStream.load(f, SCALE, 40, old).take(20), want[40:60])
+    stream = ExactStream(f, SCALE, 40, SECRET)
+    stream.take(5)
+    good = stream.dump()
+    for rows in (None, "", "AAAA", good["rows"][4:], good["rows"][:-8] + "!!!!!!!!"):
+        with pytest.raises(SnapshotError):
+            ExactStream.load(f, SCALE, 40, {**good, "rows": rows})
+    for start in (0, 31, 2**16, -32):
+        with pytest.raises(SnapshotError):
+            ExactStream.load(f, SCALE, 40, {**good, "start": start})

@@ -28,9 +28,10 @@ from evercount.factorizations import (
 )
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
 from evercount.mechanisms.exact import exact_noise
-from evercount.mechanisms.exact.exact_noise import ExactStream, kernel, near
-from evercount.mechanisms.exact.filter_kernel import SIZE, Dyadics
-from evercount.mechanisms.exact.near_filter import LONG, NearFilter
+from evercount.mechanisms.exact.arithmetic import kernel, near
+from evercount.mechanisms.exact.exact_noise import ExactStream
+from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS, Dyadics
+from evercount.mechanisms.exact.near_filter import LONG_BLOCK_TICKS, NearFilter
 from evercount.mechanisms.exact.near_trees import NearHonaker
 from evercount.mechanisms.exact.slices import (
     Slices,
@@ -66,7 +67,7 @@ def in_integers(f: Factorization, scale: float, cells: int, ticks: int, secret: 
     """The noise as its definition says: integers from the first tick on, then one rounding, halves upwards."""
     made = kernel(f)
     state, rows = np.zeros((made.rows, cells), dtype=object), []
-    for block in range(-(-ticks // SIZE)):
+    for block in range(-(-ticks // BLOCK_TICKS)):
         y, state = made.step(state, block, ExactNoise(secret).normals(*made.window(block), cells).to_ints())
         rows += y.tolist()
     unit = Fraction(scale) / 2**made.bits
@@ -130,10 +131,10 @@ def test_close_calls_give_the_same_numbers(
 
 def test_one_number_in_a_hundred_is_close(monkeypatch: pytest.MonkeyPatch) -> None:
     f, cells = Balanced(2**16), 600
-    plain = ExactStream(f, 12.0, cells, SECRET).take(SIZE)
+    plain = ExactStream(f, 12.0, cells, SECRET).take(BLOCK_TICKS)
     calls = count_calls(monkeypatch)
     monkeypatch.setattr(ExactStream, "_doubt", (0.005, 0.005))  # 1 % of all numbers are this close to a half
-    assert np.array_equal(ExactStream(f, 12.0, cells, SECRET).take(SIZE), plain)
+    assert np.array_equal(ExactStream(f, 12.0, cells, SECRET).take(BLOCK_TICKS), plain)
     assert 0.38 < len(calls) / cells < 0.57  # 1 − 0.99^64 = 0.474 of the cells have such a number in a block
 
 
@@ -194,7 +195,8 @@ def test_a_close_call_far_into_a_stream(monkeypatch: pytest.MonkeyPatch) -> None
 CORE = """
 import hashlib, numpy as np
 from evercount.factorizations import Balanced, Unbounded
-from evercount.mechanisms.exact.exact_noise import ExactStream, kernel, near
+from evercount.mechanisms.exact.arithmetic import kernel, near
+from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.noise import ExactNoise, Secret
 secret = Secret.from_hex("c3" * 32)
 for f, cells in ((Balanced(2**16), 1), (Balanced(2**16), 100), (Unbounded(), 40)):
@@ -233,12 +235,12 @@ def errors(f: Factorization, made: Any, cells: int, calls: int) -> list[tuple[fl
         size, blocks = made.shape(cells, 1)
         if f.horizon is not None:
             blocks = min(blocks, -(-(f.horizon - start) // size))
-        window = exact.window(start // SIZE)[0], exact.window((start + size * blocks) // SIZE - 1)[1]
+        window = exact.window(start // BLOCK_TICKS)[0], exact.window((start + size * blocks) // BLOCK_TICKS - 1)[1]
         normals = ExactNoise(SECRET).normals(*window, cells)
         noise, bound, after = made.advance(state, start, size, blocks, normals)
         fine, small = made.refine(state, start, size, blocks, normals)
         wanted = []
-        for block in range(start // SIZE, (start + size * blocks) // SIZE):
+        for block in range(start // BLOCK_TICKS, (start + size * blocks) // BLOCK_TICKS):
             y, truth = exact.step(truth, block, ExactNoise(SECRET).normals(*exact.window(block), cells).to_ints())
             wanted += y.tolist()
         pairs = [
@@ -281,7 +283,7 @@ def test_bounds_far_into_a_stream() -> None:
         (Balanced(10**8), 10**8, 2e-13),
         (Unbounded(), 10**8, 2e-13),
     ]:
-        for size, factor in ((SIZE, 1), (LONG, 3)):
+        for size, factor in ((BLOCK_TICKS, 1), (LONG_BLOCK_TICKS, 3)):
             made = near(f)
             assert isinstance(made, NearFilter)
             drifts = [made.drift(tick, size) for tick in (0, ticks // 1000, ticks // 2, ticks - 32)]
@@ -455,12 +457,12 @@ def test_bounds_of_weights() -> None:
 def test_blocks_of_both_lengths_make_the_same_state() -> None:
     f = Balanced(2**16)
     made: Any = near(f)
-    normals = ExactNoise(SECRET).normals(0, 2 * LONG, 1)
+    normals = ExactNoise(SECRET).normals(0, 2 * LONG_BLOCK_TICKS, 1)
     zero = np.zeros((2, kernel(f).rows, 1))
-    long, _, one = made.advance(zero, 0, LONG, 2, normals)
+    long, _, one = made.advance(zero, 0, LONG_BLOCK_TICKS, 2, normals)
     state, rows = zero, []
-    for start in range(0, 2 * LONG, SIZE):
-        noise, _, state = made.advance(state, start, SIZE, 1, normals[start : start + SIZE])
+    for start in range(0, 2 * LONG_BLOCK_TICKS, BLOCK_TICKS):
+        noise, _, state = made.advance(state, start, BLOCK_TICKS, 1, normals[start : start + BLOCK_TICKS])
         rows.append(noise)
     assert np.abs(long - np.concatenate(rows)).max() < 1e-13
     assert np.abs(one.sum(axis=0) - state.sum(axis=0)).max() < 1e-15

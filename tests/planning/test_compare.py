@@ -38,6 +38,7 @@ CASES: list[tuple[Budget, int | None, Query, str | None]] = [
     (PURE, 700, Count(), "pure-binary"),
     (PURE, 700, Average(), "pure-tree"),
     (PURE, 700, Window(60), None),
+    (PURE, None, Count(), "endless-bridge"),
     (PURE, None, Count(), "pure-hybrid"),
     (PURE, None, Count(), "pure-hybrid-binary"),
     (PURE, None, Window(60), None),

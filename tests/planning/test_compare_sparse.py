@@ -30,15 +30,18 @@ def run(*words: str) -> Any:
 def test_numbers_are_those_of_the_counter() -> None:
     """The same object that counts states the same bound, split and segments."""
     found = plan_sparse_count(Budget(1.0, 0.0), 2**12, 400)
-    own = SparseCount(1.0, 2**12, max_ones=400).plan
+    own = SparseCount(1.0, 2**12, max_ones=400, method="partition").plan
+    assert found.method == SparseCount(1.0, 2**12, max_ones=400).plan.method == "plain"
     assert (found.bound, found.segments, found.threshold, found.spread) == (
-        own.bound(),
+        own.bound_without_promise(),
         own.segments,
         own.threshold,
         own.spread,
     )
     assert max(found.threshold_epsilon, found.tick_epsilon) + found.counter_epsilon <= 1.0
-    assert found.bounds[ONES.index(100)] == plan_sparse(1.0, 2**12, 0.0, 100).bound()
+    assert (
+        found.bounds[ONES.index(100)] == plan_sparse(1.0, 2**12, 0.0, 100, method="partition").bound_without_promise()
+    )
     assert min(found.plain.values()) <= plain_bound(1.0, 2**12)
     assert list(found.plain.values()) == sorted(found.plain.values())
 
@@ -52,7 +55,8 @@ def test_plain_counters_with_delta_are_those_of_plan() -> None:
 
 
 def beats(found: SparseComparison, ones: int) -> bool:
-    sparse = plan_sparse(found.epsilon, found.horizon, found.delta, ones, found.beta).bound()
+    own = plan_sparse(found.epsilon, found.horizon, found.delta, ones, found.beta, "partition")
+    sparse = own.bound_without_promise()
     return sparse < min(found.best_plain, ones / 2)
 
 
@@ -69,7 +73,7 @@ def test_where_it_wins() -> None:
 
 def test_unknown_max_ones_is_a_function_of_the_events_so_far() -> None:
     found = plan_sparse_count(Budget(1.0, 0.0), 2**16)
-    own = plan_sparse(1.0, 2**16)
+    own = plan_sparse(1.0, 2**16, method="partition")
     assert found.bound is None
     assert found.bounds == [own.bound(s) for s in ONES]
     assert found.bounds == sorted(found.bounds)
@@ -86,7 +90,7 @@ def test_json_and_chart(tmp_path: Path) -> None:
     assert result.exit_code == 0
     data = json.loads(result.output)
     assert data["query"] == "sparse-count"
-    assert data["bound"] == pytest.approx(plan_sparse(1.0, 4096, 0.0, 400).bound())
+    assert data["bound"] == pytest.approx(plan_sparse(1.0, 4096, 0.0, 400, method="partition").bound_without_promise())
     assert [row["ones"] for row in data["curve"]] == list(ONES)
     assert data["curve"][2]["constant"] == 5.0
     assert "<svg" in chart.read_text()
@@ -136,7 +140,7 @@ def test_release_and_serve_say_where_it_is() -> None:
 
 
 def test_the_docs_show_what_the_command_prints() -> None:
-    found = re.search(r"```\n\$ evercount (plan --query sparse-count.*)\n((?:.*\n)+?)```", DOCS.read_text())
+    found = re.search(r"```(?:console)?\n\$ evercount (plan --query sparse-count.*)\n((?:.*\n)+?)```", DOCS.read_text())
     assert found is not None
     result = CliRunner().invoke(app, found[1].split())
     assert [line.rstrip() for line in result.output.splitlines()] == found[2].splitlines()

@@ -455,7 +455,7 @@ def test_damaged_pure_entries_are_refused(change: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("delta", [0.0, 1e-9])
 def test_a_sparse_counter_spends_what_its_plan_says(delta: float) -> None:
-    counter = SparseCount(1.0, 1000, delta, max_ones=100)
+    counter = SparseCount(1.0, 1000, delta, max_ones=100, method="partition")
     budgets = counter.plan.budgets()
     assert sum(Fraction(b.epsilon) for b in budgets) <= 1
     assert [b.pure for b in budgets] == ([True] if delta == 0 else [True, False])

@@ -12,7 +12,7 @@ from evercount import Budget, Count, Matching, Stream
 from evercount._arrays import FloatArray
 from evercount.audit.sensitivity import audit_sensitivity, gram_falls
 from evercount.engine.build import sensitivity_on
-from evercount.factorizations import FACTORIZATIONS, HonakerOffline, factorization
+from evercount.factorizations import FACTORIZATIONS, HonakerFull, factorization
 from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.row_weighted import Weighted, Weights, bounded_columns, rows_fall
 from evercount.factorizations.square_root_filter import design
@@ -120,7 +120,7 @@ def test_certificate_covers_the_ticks_between_knots() -> None:
 
 
 def test_nothing_is_promised_by_default() -> None:
-    assert not HonakerOffline(8).falling_gram
+    assert not HonakerFull(8).falling_gram
 
 
 # -- the query -----------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_smaller_claim_is_used_only_where_it_is_proved() -> None:
     query = Matching(40)
     assert sensitivity_on(factorization("balanced", 8), query, "add-remove") == 40
     assert sensitivity_on(factorization("balanced", 8), query, "replace") == 78
-    assert sensitivity_on(HonakerOffline(8), query, "add-remove") == query.squared_sensitivity("add-remove") == 800
+    assert sensitivity_on(HonakerFull(8), query, "add-remove") == query.squared_sensitivity("add-remove") == 800
     projected = Matching(40, max_degree=3, enforce_degree=True)
     assert sensitivity_on(factorization("balanced", 8), projected, "add-remove") == 800
     assert sensitivity_on(factorization("balanced", 8), Count(), "replace") == 1

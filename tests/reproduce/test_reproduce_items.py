@@ -106,7 +106,7 @@ def test_honaker_is_better_than_binary_in_both_norms(records: dict[str, Record])
     for size in {row["T"] for row in table}:
         here = {row["mechanism"]: row for row in table if row["T"] == size}
         for column in ("worst std", "root mean square"):
-            order = [here[name][column] for name in ("square-root", "honaker-offline", "honaker", "binary-tree")]
+            order = [here[name][column] for name in ("square-root", "honaker-full", "honaker", "binary-tree")]
             assert order == sorted(order)
     drawn = rows(records, "honaker", "simulated", "mechanism")
     apart = drawn["binary-tree"]["mean l-infinity error"] - drawn["honaker"]["mean l-infinity error"]

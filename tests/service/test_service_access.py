@@ -25,18 +25,25 @@ COUNT = {"query": {"name": "count"}, "budget": BUDGET, "horizon": 64}
 
 NEEDS: list[tuple[str, str, set[str | None]]] = [
     ("GET", "/healthz", {None, "read", "write", "admin"}),
+    ("GET", "/readyz", {None, "read", "write", "admin"}),
     ("GET", "/v1/streams", {None, "read", "write", "admin"}),
     ("GET", "/v1/streams/open", {None, "read", "write", "admin"}),
     ("GET", "/v1/streams/open/releases", {None, "read", "write", "admin"}),
     ("GET", "/v1/streams/open/plan", {None, "read", "write", "admin"}),
     ("GET", "/v1/streams/hidden", {"read", "write", "admin"}),
     ("GET", "/v1/streams/hidden/releases", {"read", "write", "admin"}),
+    ("GET", "/v1/streams/open/releases.csv", {None, "read", "write", "admin"}),
+    ("GET", "/v1/streams/open/labels", {None, "read", "write", "admin"}),
+    ("GET", "/v1/streams/hidden/releases.csv", {"read", "write", "admin"}),
+    ("GET", "/v1/streams/hidden/labels", {"read", "write", "admin"}),
     ("GET", "/v1/streams/hidden/plan", {"read", "write", "admin"}),
     ("GET", "/v1/ledger", {"read", "write", "admin"}),
     ("GET", "/metrics", {"read", "write", "admin"}),
     ("POST", "/v1/streams/open/events", {"write", "admin"}),
     ("POST", "/v1/streams/open/close-tick", {"write", "admin"}),
     ("POST", "/v1/streams", {"admin"}),
+    ("DELETE", "/v1/streams/none", {"admin"}),
+    ("POST", "/v1/clock", {"admin"}),
     ("GET", "/v1/tokens", {"admin"}),
     ("POST", "/v1/tokens", {"admin"}),
     ("DELETE", "/v1/tokens/1000", {"admin"}),
@@ -83,14 +90,15 @@ def test_no_route_is_forgotten(client: httpx.Client) -> None:
     described = client.get("/openapi.json").json()["paths"]
     known = {(method, path.replace("/open/", "/{name}/").replace("/hidden", "/{name}")) for method, path, _ in NEEDS}
     known |= {("GET", "/v1/streams/{name}"), ("GET", "/v1/streams/{name}/live"), ("GET", "/v1/plan")}
-    known |= {("DELETE", "/v1/tokens/{number}")}
+    known |= {("DELETE", "/v1/tokens/{number}"), ("DELETE", "/v1/streams/{name}")}
+    known |= {("GET", "/v1/streams/{name}/releases.{kind}")}
     assert {(method.upper(), path) for path, methods in described.items() for method in methods} <= known
 
 
 def test_hidden_streams_are_not_betrayed(client: httpx.Client) -> None:
     assert [stream["name"] for stream in client.get("/v1/streams").json()["streams"]] == ["open"]
     for name in ("hidden", "none"):
-        for rest in ("", "/releases", "/live", "/plan"):
+        for rest in ("", "/releases", "/releases.csv", "/labels", "/live", "/plan"):
             answers = client.get(f"/v1/streams/{name}{rest}")
             assert answers.status_code == 401
     assert client.get("/v1/streams/hidden").text == client.get("/v1/streams/none").text

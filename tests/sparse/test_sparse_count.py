@@ -9,16 +9,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import HorizonReached, InputError, ParameterError, SnapshotError
 from evercount.noise import Secret
-from evercount.noise.laplace_sampler import ExactLaplace
-from evercount.sparse.budget_split import (
-    laplace_sum_radius,
-    plain_bound,
-    plan_sparse,
-    sparse_against_plain,
-)
+from evercount.noise.laplace_sampler import ExactLaplace, quantile, tail
+from evercount.sparse.budget_split import plain_bound, plan_sparse, sparse_against_plain
+from evercount.sparse.first_plans import first_plan, laplace_sum_radius
 from evercount.sparse.sparse_count import SparseCount
 
 
@@ -27,12 +22,13 @@ def secret(seed: int) -> Secret:
 
 
 def closing_probabilities(
-    counts: list[int], threshold: int, rates: tuple[float, float]
+    counts: list[int], threshold: int | list[int], rates: tuple[float, float]
 ) -> dict[tuple[bool, ...], float]:
     """P(every pattern of closings) of the sparse vector over these ticks, summed over the threshold's noise exactly.
 
     Noise beyond ±90 is left out (below 1e-11 here).
     """
+    levels = threshold if isinstance(threshold, list) else [threshold] * len(counts)
     a, b = rates
     rho = np.arange(-90, 91)
     weight = np.exp(-a * np.abs(rho))
@@ -49,7 +45,7 @@ def closing_probabilities(
         density, total, held = weight.copy(), 1.0, 0
         for tick, closed in enumerate(pattern):
             held += counts[tick]
-            p = reach(threshold + rho - held)
+            p = reach(levels[tick] + rho - held)
             density = density * (p if closed else 1 - p)
             if closed:
                 held = 0
@@ -103,27 +99,13 @@ def test_a_threshold_that_is_not_shifted_by_the_whole_event_is_caught() -> None:
 
 
 def test_bounds_fall_against_the_sum_of_the_rates() -> None:
-    """The larger rate in place of the sum: the proved bounds fall by a quarter."""
-    for horizon, ones in ((2**16, 1000), (2**20, 1000), (2**20, 10000)):
-        old, new = (plan_sparse(1.0, horizon, 0.0, ones, rule=rule).bound() for rule in ("sum", "max"))
-        assert 1.2 < old / new < 1.5
-
-
-def test_counters_that_began_under_the_sum_go_on_with_their_split() -> None:
-    """A snapshot without a rule is one of a counter that reserved the sum: same plan, same numbers."""
-    made = SparseCount.__new__(SparseCount)
-    made.plan = plan_sparse(1.0, 64, 0.0, 40, rule="sum")
-    made._start(secret(5), None)
-    made.run([3] * 20)
-    data = unpack(made.snapshot())
-    assert data.pop("rule") == "sum"
-    restored = SparseCount.restore(pack(data))
-    assert restored.plan == made.plan
-    assert restored.plan.partition_epsilon == restored.plan.threshold_epsilon + restored.plan.tick_epsilon
-    assert restored.run([3] * 20) == made.run([3] * 20)
-    data["rule"] = "most"
-    with pytest.raises(SnapshotError):
-        SparseCount.restore(pack(data))
+    """The larger rate in place of the sum: the proved bounds fall by a quarter and more."""
+    for horizon, ones in ((2**16, 1000), (2**20, 1000)):
+        old = first_plan(1.0, horizon, 0.0, ones, 0.05)
+        new = plan_sparse(1.0, horizon, 0.0, ones, method="partition")
+        assert old.partition_epsilon == old.threshold_epsilon + old.tick_epsilon
+        assert new.partition_epsilon == new.threshold_epsilon == new.tick_epsilon
+        assert 1.2 < old.bound() / new.bound_without_promise() < 1.6
 
 
 def test_the_simulated_partition_has_these_probabilities() -> None:
@@ -148,7 +130,7 @@ def test_the_simulated_partition_has_these_probabilities() -> None:
 @pytest.mark.parametrize(("delta", "ones"), [(0.0, 100), (0.0, None), (1e-8, 100), (1e-8, None)])
 def test_parts_of_epsilon_add_up(delta: float, ones: int | None) -> None:
     for epsilon in (0.1, 1.0, 1 / 3):
-        plan = plan_sparse(epsilon, 2**16, delta, ones)
+        plan = plan_sparse(epsilon, 2**16, delta, ones, method="partition")
         parts = (plan.threshold_epsilon, plan.tick_epsilon, plan.counter_epsilon)
         assert max(map(Fraction, parts[:2])) + Fraction(parts[2]) <= Fraction(epsilon)
         assert plan.partition_epsilon + plan.counter_epsilon == pytest.approx(epsilon, rel=1e-6)
@@ -173,11 +155,11 @@ def test_errors_stay_within_the_bound(delta: float, clustered: bool) -> None:
     control).
     """
     T, ones = 4096, 1500
-    plan = plan_sparse(2.0, T, delta, ones)
+    plan = plan_sparse(2.0, T, delta, ones, method="partition")
     inside = narrow = 0
     for seed in range(12):
         counts = sparse_stream(seed, T, ones, clustered)
-        releases = SparseCount(2.0, T, delta, ones, secret=secret(seed)).run(counts)
+        releases = SparseCount(2.0, T, delta, ones, method="partition", secret=secret(seed)).run(counts)
         truth = np.cumsum(counts)
         error = np.abs(np.asarray([r.value for r in releases]) - truth).max()
         inside += error <= plan.bound()
@@ -190,7 +172,7 @@ def test_errors_stay_within_the_bound(delta: float, clustered: bool) -> None:
 def test_unknown_number_of_ones() -> None:
     T = 3000
     counts = sparse_stream(3, T, 2000, False)
-    counter = SparseCount(2.0, T, secret=secret(3))
+    counter = SparseCount(2.0, T, method="partition", secret=secret(3))
     releases = counter.run(counts)
     error = np.abs(np.asarray([r.value for r in releases]) - np.cumsum(counts)).max()
     assert error <= counter.plan.bound(2000)
@@ -201,7 +183,7 @@ def test_unknown_number_of_ones() -> None:
 
 
 def test_more_ones_than_promised_is_private_and_said() -> None:
-    counter = SparseCount(2.0, 2000, max_ones=200, secret=secret(4))
+    counter = SparseCount(2.0, 2000, max_ones=200, method="partition", secret=secret(4))
     releases = counter.run(np.full(2000, 3))
     assert releases[-1].full
     assert releases[-1].high == math.inf
@@ -212,11 +194,11 @@ def test_more_ones_than_promised_is_private_and_said() -> None:
 def test_step_run_and_restore_agree() -> None:
     for delta, ones in ((0.0, 400), (0.0, None), (1e-8, 400), (1e-8, None)):
         counts = sparse_stream(5, 600, 400, False).tolist()
-        whole = SparseCount(3.0, 600, delta, ones, secret=secret(6)).run(counts)
-        single = SparseCount(3.0, 600, delta, ones, secret=secret(6))
+        whole = SparseCount(3.0, 600, delta, ones, method="partition", secret=secret(6)).run(counts)
+        single = SparseCount(3.0, 600, delta, ones, method="partition", secret=secret(6))
         assert [single.step(c) for c in counts] == whole
         single.close()
-        paused = SparseCount(3.0, 600, delta, ones, secret=secret(6))
+        paused = SparseCount(3.0, 600, delta, ones, method="partition", secret=secret(6))
         paused.run(counts[:333])
         again = SparseCount.restore(paused.snapshot())
         assert again.run(counts[333:]) == whole[333:]
@@ -230,11 +212,10 @@ def test_refusals() -> None:
             counter.step(bad)  # type: ignore[arg-type]
     assert counter.tick == 0
     counter.run([0] * 10)
-    with pytest.raises(HorizonReached, match="give a larger horizon") as caught:
+    with pytest.raises(HorizonReached, match="horizon=None") as caught:
         counter.step(0)
     assert caught.value.horizon == 10
     assert "10 ticks" in str(caught.value)
-    assert "None" not in str(caught.value)  # which a sparse counter refuses
     for bad_run in (5, "12", b"12", [[1], [1, 2]], [[1]], [0.5]):
         with pytest.raises(InputError):
             SparseCount(1.0, 10).run(bad_run)  # type: ignore[arg-type]
@@ -244,7 +225,7 @@ def test_refusals() -> None:
         with pytest.raises(ParameterError):
             SparseCount(*arguments)  # type: ignore[arg-type]
     for wrong in ("a", "1", [3], (3,), {}, True, float("nan"), 10**400, np.ones(2), 1j):
-        for name in ("epsilon", "horizon", "delta", "max_ones", "beta", "secret"):
+        for name in ("epsilon", "horizon", "delta", "max_ones", "beta", "method", "secret"):
             with pytest.raises(ParameterError):
                 SparseCount(**{"epsilon": 1.0, "horizon": 10} | {name: wrong})  # type: ignore[arg-type]
     plan = plan_sparse(1, 10, 0, np.int64(5))  # type: ignore[arg-type]
@@ -271,3 +252,119 @@ def test_where_it_wins() -> None:
     assert not table[2**20, 10]["wins"]  # ten events: a constant is as good
     assert plain_bound(1.0, 2**20) > plain_bound(1.0, 2**10)
     assert plain_bound(1.0, 2**20, 1e-10) < plain_bound(1.0, 2**20)
+
+
+def test_one_promised_event_costs_nothing_and_is_off_by_a_half() -> None:
+    """The counter published 39 here."""
+    counter = SparseCount(1.0, 1000, max_ones=1, secret=secret(9))
+    assert counter.plan.method == "constant"
+    assert [release.value for release in counter.run([0, 1, 0])] == [0.5, 0.5, 0.5]
+    assert counter.plan.budgets() == ()
+    assert counter.plan.bound() == 0.5
+    assert "no budget" in counter.guarantee
+    restored = SparseCount.restore(counter.snapshot())
+    assert (restored.step(0).tick, restored.numeric_delta) == (4, 0.0)
+    with pytest.raises(ParameterError, match="max_ones"):
+        plan_sparse(1.0, 1000, method="constant")
+    with pytest.raises(ParameterError, match="promised"):
+        plan_sparse(1.0, 1000, max_ones=100, method="partition").bound(101)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-8])
+@pytest.mark.parametrize("horizon", [64, 2**12, 2**20, None])
+def test_the_least_bound_is_chosen(delta: float, horizon: int | None) -> None:
+    """Never a larger bound than the partition, the plain counter or half of the promise; each wins somewhere."""
+    chosen = set()
+    ticks = 2**20 if horizon is None else horizon
+    for ones in (1, 30, 1000, 10**5):
+        plan = plan_sparse(1.0, horizon, delta, ones)
+        chosen.add(plan.method)
+        rivals = {way: plan_sparse(1.0, horizon, delta, ones, method=way) for way in ("partition", "plain", "constant")}
+        assert plan.bound(ticks=ticks) == min(rival.bound(ticks=ticks) for rival in rivals.values())
+        assert plan.bound(ticks=ticks) <= ones / 2
+        assert plan is rivals[plan.method]
+    assert "constant" in chosen
+    assert "plain" in chosen or ticks >= 2**20
+    assert ("partition" in chosen) == (ticks >= 2**20)
+
+
+@pytest.mark.parametrize("method", ["partition", "plain", "constant"])
+@pytest.mark.parametrize(("delta", "horizon"), [(0.0, 500), (1e-8, 500), (0.0, None), (1e-8, None)])
+def test_releases_keep_the_promise_and_the_bound(method: str, delta: float, horizon: int | None) -> None:
+    """Between 0 and max_ones, in the middle of an interval that holds the truth; the same after a restore."""
+    counts = sparse_stream(11, 500, 150, True)
+    truth = np.cumsum(counts)
+    counter = SparseCount(1.0, horizon, delta, 150, method=method, secret=secret(12))
+    releases = counter.run(counts[:200])
+    counter = SparseCount.restore(counter.snapshot())
+    releases += counter.run(counts[200:])
+    for tick, (release, x) in enumerate(zip(releases, truth, strict=True), 1):
+        assert 0 <= release.low <= release.value <= release.high <= 150
+        assert release.low <= x <= release.high
+        assert release.value == (release.low + release.high) / 2
+        assert abs(release.value - x) <= counter.plan.bound(ticks=tick) <= 75
+    widths = [release.high - release.low for release in releases]
+    assert (max(widths) < 150) == (method == "plain") or method != "constant"
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-8])
+@pytest.mark.parametrize("ones", [1500, None])
+def test_without_a_horizon(delta: float, ones: int | None) -> None:
+    """Errors within the bound of their tick, which grows with the logarithm; no end; snapshots; a far tick alone."""
+    T = 6000
+    inside = 0
+    for seed in range(6):
+        counts = sparse_stream(seed, T, 1500, False)
+        counter = SparseCount(2.0, None, delta, ones, method="partition", secret=secret(seed))
+        releases = counter.run(counts[:3000])
+        counter = SparseCount.restore(counter.snapshot())
+        releases += counter.run(counts[3000:])
+        truth = np.cumsum(counts)
+        bounds = [counter.plan.bound(int(x), t) for t, x in enumerate(truth, 1) if t % 50 == 0]
+        inside += all(
+            abs(r.value - x) <= bound for r, x, bound in zip(releases[49::50], truth[49::50], bounds, strict=True)
+        )
+    assert inside >= 5
+    plan = counter.plan
+    assert plan.horizon is None
+    grown = [plan.spread_at(2**k) for k in range(0, 40, 4)]
+    assert grown == sorted(grown)
+    assert grown[-1] < 8 * grown[2]
+    if ones is not None:
+        known = plan_sparse(2.0, T, delta, ones, method="partition")
+        assert plan.bound(ticks=T) < 1.6 * known.bound()
+        with pytest.raises(ParameterError, match="ticks"):
+            plan.bound()
+
+
+def test_thresholds_without_a_horizon_use_no_more_than_their_chance() -> None:
+    """Exact tails at the spread of each doubling, added up over its ticks: at most β/3, and not idle."""
+    plan = plan_sparse(1.0, None, 0.0, 500, method="partition")
+    fixed = quantile(plan.threshold_epsilon, plan.beta / 3 / (plan.segments + 1))
+    total = 0.0
+    for doubling in range(60):
+        own = plan.spread_at(1 << doubling) - fixed
+        assert own == plan.spread_at((2 << doubling) - 1) - fixed
+        total += 2.0**doubling * tail(plan.tick_epsilon, own + 1)
+    assert plan.beta / 12 < total <= plan.beta / 3
+
+
+def test_privacy_of_thresholds_that_grow_by_exact_enumeration() -> None:
+    """As the fixed threshold: all patterns over four ticks with thresholds 2, 3, 3, 5 and all neighbours."""
+    rates, levels = (0.5, 0.5), [2, 3, 3, 5]
+    worst = 0.0
+    for counts in ([0, 0, 0, 0], [1, 0, 2, 0], [2, 2, 2, 2], [0, 3, 0, 3]):
+        base = closing_probabilities(counts, levels, rates)
+        for tick in range(4):
+            more = [c + (i == tick) for i, c in enumerate(counts)]
+            other = closing_probabilities(more, levels, rates)
+            worst = max(worst, *(abs(math.log(base[p] / other[p])) for p in base))
+    assert 0.4 < worst <= 1.0 + 1e-9
+
+
+def test_counters_of_the_first_form_keep_their_plan() -> None:
+    """Snapshots of earlier versions are checked against these numbers."""
+    plan = first_plan(1.0, 2**16, 0.0, 1000, 0.05)
+    assert (plan.threshold, plan.spread, plan.segments) == (169, 69, 10)
+    assert plan.counter == "first"
+    assert plan_sparse(1.0, 2**16, 0.0, 1000, method="partition").bound() <= plan.bound()

@@ -15,6 +15,7 @@ from evercount.audit.replay_stream import open_for_replay
 from evercount.audit.universes import Universe, universe
 from evercount.engine.stream import Stream
 from evercount.errors import ParameterError
+from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree
 from evercount.mechanisms.laplace_rates import node_rate
@@ -117,7 +118,9 @@ def stream_claim(stream: Stream, ticks: int) -> Claim:
     l1 = query.protected_l1(budget)
     if isinstance(factorization, DigitTree):
         return Claim(budget, left, cost=node_rate(budget.epsilon, l1, query.grid, factorization.levels) / query.grid)
-    if isinstance(factorization, HybridTree | Bridge):  # their L is already in units of each node's share of ε
+    if isinstance(
+        factorization, HybridTree | Bridge | EndlessBridge
+    ):  # their L is already in units of each node's share of ε
         return Claim(budget, left, cost=budget.epsilon / l1)
     raise ParameterError(f"the audit does not know how {factorization.name!r} shares ε among its nodes")
 

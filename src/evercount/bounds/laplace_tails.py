@@ -21,7 +21,7 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
 from evercount.factorizations.laplace_base import PureFactorization
-from evercount.factorizations.laplace_trees import DigitTree, WindowTree
+from evercount.factorizations.laplace_trees import DigitTree, HybridTree, WindowTree
 
 ALL_TICKS = 1 << 20
 """Bounds for all ticks look at each of them up to this many; beyond, all are taken to be as bad as the worst."""
@@ -127,11 +127,12 @@ def _groups(tree: PureFactorization, rate: float, ticks: int) -> tuple[FloatArra
         counts = part.weight_counts()
         weight = np.flatnonzero(counts)
         return math.sqrt(2) * tree.levels / rate * np.sqrt(weight), weight, counts[weight].astype(np.float64)
-    if ticks > ALL_TICKS and tree.horizon is not None:
-        _, variance, largest = tree.laplace_errors([tree.worst_row()[0]], rate)
-        return np.sqrt(variance), equal_numbers(variance, largest), np.asarray([float(ticks)])
+    if ticks > ALL_TICKS and not isinstance(tree, HybridTree):
+        _, variance, largest = tree.laplace_errors(tree.suspects(ticks), rate)
+        fewest = equal_numbers(variance, largest).min(keepdims=True)
+        return np.sqrt(variance.max(keepdims=True)), fewest, np.asarray([float(ticks)])
     at, each = np.arange(1, min(ticks, ALL_TICKS) + 1), np.ones(min(ticks, ALL_TICKS))
-    if ticks > ALL_TICKS:  # errors without a horizon only grow: the latest ticks stand for all
+    if ticks > ALL_TICKS:  # errors of the hybrid only grow: the latest ticks stand for all
         at = np.unique(np.linspace(ticks // 2, ticks, ALL_TICKS).astype(np.int64))
         each = np.full(len(at), ticks / len(at))
     _, variance, largest = tree.laplace_errors(at, rate)

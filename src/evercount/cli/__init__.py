@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from evercount import __version__
 from evercount.cli.audit_command import audit
 from evercount.cli.bench_command import bench
+from evercount.cli.client_commands import push, streams, tail, tokens
 from evercount.cli.example_command import example
 from evercount.cli.plan_command import plan
 from evercount.cli.release_command import release
@@ -19,7 +20,32 @@ from evercount.cli.reproduce_command import reproduce
 from evercount.cli.serve_command import serve
 from evercount.cli.spark_command import spark
 from evercount.cli.store_command import store
-from evercount.errors import EvercountError, StoreError
+from evercount.errors import EvercountError, MissingExtra, StoreError
+
+EXTRA_OF_PACKAGE = {
+    "duckdb": "files",
+    "pyarrow": "files",
+    "matplotlib": "plot",
+    "sqlalchemy": "service",
+    "fastapi": "service",
+    "uvicorn": "service",
+    "psycopg": "postgres",
+    "pyspark": "spark",
+    "pandas": "frames",
+    "polars": "frames",
+    "hypothesis": "audit",
+    "httpx": "audit",
+    "torch": "gpu",
+}
+"""Which extra installs a package that a command lacks."""
+
+
+def _missing_extra(missing: ModuleNotFoundError) -> MissingExtra:
+    """The answer to a package that is not installed; a module of our own that is missing is a defect."""
+    extra = EXTRA_OF_PACKAGE.get((missing.name or "").partition(".")[0])
+    if extra is None:
+        raise missing
+    return MissingExtra(f"this command ({missing.name})", extra)
 
 
 class Commands(TyperGroup):
@@ -29,6 +55,10 @@ class Commands(TyperGroup):
         """See click."""
         try:
             return super().invoke(ctx)
+        except ModuleNotFoundError as missing:
+            extra = _missing_extra(missing)
+            typer.echo(f"error: {extra}", err=True)
+            raise typer.Exit(extra.exit_code) from None
         except EvercountError as error:
             typer.echo(f"error: {error.for_operator() if isinstance(error, StoreError) else error}", err=True)
             raise typer.Exit(error.exit_code) from None
@@ -39,7 +69,6 @@ app = typer.Typer(
     cls=Commands,
     help="Running statistics of a sensitive event stream under one differential-privacy guarantee.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -64,6 +93,10 @@ app.command()(release)
 app.command()(serve)
 app.command()(spark)
 app.add_typer(store, name="store")
+app.command()(streams)
+app.command()(tail)
+app.command()(push)
+app.add_typer(tokens, name="tokens")
 app.command()(reproduce)
 app.add_typer(audit, name="audit")
 app.command()(bench)
@@ -73,7 +106,7 @@ app.command()(example)
 def main() -> None:
     """Entry point of the command."""
     try:
-        app()
+        app(prog_name="evercount")  # also as `python -m evercount`
     except KeyboardInterrupt:
         typer.echo("interrupted; nothing is half-written", err=True)
         sys.exit(130)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -22,33 +23,38 @@ def example(
 
         typer.echo(f"{query_table()}\n\n{before_and_after()}")
         return
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
     from evercount import Budget, Histogram, Stream
-    from evercount.errors import ParameterError
+    from evercount.errors import MissingExtra, ParameterError
     from evercount.examples import flu
 
     if hours < 4:
         raise ParameterError(f"the example needs at least 4 hours, got {hours}")
     reports = flu.generate(hours, seed=1)
     stream = Stream(Histogram(list(flu.REGIONS)), Budget(epsilon, delta), horizon=hours)
-    console = Console()
     releases = stream.run_totals(reports)
-    table = Table(title="Reports so far, per region (synthetic data)", title_justify="left")
+    table = Table(title="Reports so far, per region (synthetic data)", title_justify="left", box=SIMPLE, padding=0)
     table.add_column("region")
     hours_shown = [hours * k // 4 for k in (1, 2, 3, 4)]
     for hour in hours_shown:
-        table.add_column(f"hour {hour}", justify="right")
-    table.add_column("95 %, at the end", justify="right", no_wrap=True)
+        table.add_column(f"  hour {hour}", justify="right")
+    table.add_column("  95 %, at the end", justify="right", no_wrap=True)
     low, high = releases[-1].interval(0.95)
     releases_shown = [releases[hour - 1] for hour in hours_shown]
     for i, region in enumerate(flu.REGIONS):
         cells = [f"{release.values[i]:,.0f} ± {release.std_all[i]:.0f}" for release in releases_shown]
         table.add_row(region, *cells, f"{low[i]:,.0f}…{high[i]:,.0f}")
-    console.print(table)
+    console = Console()
+    (console if console.is_terminal else Console(width=80)).print(table)
     out.mkdir(parents=True, exist_ok=True)
     releases.to_csv(out / "releases.csv")
-    releases.plot(out / "releases.png")
-    console.print(stream.guarantee, highlight=False)
-    console.print(f"all {hours} ticks: {out / 'releases.csv'}; chart: {out / 'releases.png'}", highlight=False)
+    typer.echo(textwrap.fill(stream.guarantee, 80))
+    typer.echo(f"all {hours} ticks: {out / 'releases.csv'}")
+    try:
+        releases.plot(out / "releases.png")
+        typer.echo(f"chart: {out / 'releases.png'}")
+    except MissingExtra as error:
+        typer.echo(f"no chart: {error}", err=True)

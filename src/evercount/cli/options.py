@@ -9,7 +9,20 @@ from evercount.errors import ParameterError
 
 
 def parse_horizon(text: str) -> int | None:
-    """A number of ticks (also 2^16 or 1e6), or "none" for a stream without end."""
+    """The horizon that a text writes.
+
+    Args:
+        text: a number of ticks (65536, 2^16, 1e6), or "none" for a stream without end.
+
+    Returns:
+        The number of ticks, or None.
+
+    Raises:
+        ParameterError: the text is neither.
+
+    >>> parse_horizon("2^16"), parse_horizon("1e6"), parse_horizon("none")
+    (65536, 1000000, None)
+    """
     if text.strip().lower() in ("none", "unbounded", "inf"):
         return None
     try:
@@ -25,7 +38,20 @@ def parse_horizon(text: str) -> int | None:
 
 
 def parse_parameters(items: list[str]) -> dict[str, Any]:
-    """KEY=VALUE pairs; values are JSON where they parse as JSON and text otherwise."""
+    """The parameters of a query.
+
+    Args:
+        items: texts KEY=VALUE; a value is JSON where it parses as JSON, and a text otherwise.
+
+    Returns:
+        The parameters by name.
+
+    Raises:
+        ParameterError: a text has no `=`.
+
+    >>> parse_parameters(["width=24", "method=periods", 'keys=["a", "b"]'])
+    {'width': 24, 'method': 'periods', 'keys': ['a', 'b']}
+    """
     found: dict[str, Any] = {}
     for item in items:
         key, equals, value = item.partition("=")

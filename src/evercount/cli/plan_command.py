@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -13,9 +16,12 @@ from evercount.errors import ParameterError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evercount.planning.compare import Plan
+    from evercount.planning.compare import Plan, Row
     from evercount.planning.compare_sparse import SparseComparison
     from evercount.privacy import Adjacency, Budget, Calibration
+
+WIDTH = 80
+"""Characters of a terminal line that everybody has."""
 
 
 def plan(
@@ -42,6 +48,7 @@ def plan(
     ticks: Annotated[int | None, typer.Option(help="Without a horizon: compare over so many ticks.")] = None,
     beta: Annotated[float, typer.Option(help="Failure probability of the simultaneous bound.")] = 0.05,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    wide: Annotated[bool, typer.Option("--wide", help="Show all columns; they need about 170 characters.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Write a chart of error over time (PNG, SVG, PDF).")] = None,
 ) -> None:
     """Which error will I get? All mechanisms side by side, with the lower bound that none can beat.
@@ -59,6 +66,7 @@ def plan(
     from evercount.factorizations.base import LARGEST_HORIZON
     from evercount.factorizations.laplace_choice import PURE
     from evercount.planning.compare import plan as make_plan
+    from evercount.planning.resources import measure_resources
     from evercount.privacy import Budget
     from evercount.queries import build_query
 
@@ -112,10 +120,13 @@ def plan(
             None if math.isnan(found.lower_bound) else found.lower_bound,
             {row.name: row.band() for row in rows if row.jumps},
         )
+    costs = measure_resources(asked, budget, length)
     if json_output:
-        typer.echo(json.dumps(_finite(found.to_dict()), indent=1))
+        typer.echo(json.dumps(_finite({**found.to_dict(), "resources": costs.to_dict()}), indent=1))
         return
-    _print_table(found, beta)
+    _print_table(found, beta, wide)
+    _say(str(costs))
+    _say(found.guarantee)
 
 
 def _finite(value: object) -> object:
@@ -135,6 +146,11 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=1000)
 
 
+def _say(text: str) -> None:
+    """A paragraph in lines of at most 80 characters."""
+    typer.echo(textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False))
+
+
 def _number(value: float, places: int) -> str:
     """Some decimal places, and three digits of small numbers."""
     return f"{value:,.{places}f}" if value >= 1 or value == 0 else f"{value:.3g}"
@@ -144,63 +160,55 @@ def _percent(beta: float) -> str:
     return f"{100 * (1 - beta):.10g}%"
 
 
-def _print_table(found: Plan, beta: float) -> None:
+def _print_table(found: Plan, beta: float, wide: bool) -> None:
+    from rich import box
     from rich.table import Table
 
-    console = _console()
     horizon = "no horizon" if found.horizon is None else f"horizon {found.horizon}"
-    table = Table(title=f"{found.query}, {horizon}, errors over {found.ticks} ticks", title_justify="left")
-    table.add_column("mechanism", overflow="fold")
-    for name in (
-        "std, last tick",
-        "least, 2nd half",
-        "std, worst tick",
-        "at tick",
-        "95 % ±",
-        f"all ticks ± ({_percent(beta)})",
-    ):
-        table.add_column(name, justify="right", overflow="fold")
-    for name in ("× lower bound", "state, bytes/cell", "numeric δ"):
-        table.add_column(name, justify="right", overflow="fold")
+    bound = "" if math.isnan(found.lower_bound) else "; × bound: worst std beside the lower bound"
+    _say(
+        f"{found.query}, {horizon}, errors over {found.ticks} ticks. std: standard deviation of a published number; "
+        f"all ticks ±: with probability {_percent(beta)} no number is farther off{bound}."
+    )
+    # no frame: the usual numbers then fit into 80 characters; larger ones make the table wider
+    table = Table(box=box.HEAVY_HEAD if wide else None, padding=(0, 1) if wide else (0, 0, 0, 1))
+    table.add_column("mechanism", overflow="fold", max_width=None if wide else 22)
+    for column in COLUMNS:
+        if wide or column.always:
+            table.add_column(column.title, justify="right", overflow="fold")
     for row in found.rows:
-        ratio = "–" if math.isnan(row.ratio_to_lower_bound) else f"{row.ratio_to_lower_bound:.3f}"
-        table.add_row(
-            row.name,
-            _number(row.last_std, 2),
-            _number(row.least_std, 2),
-            _number(row.worst_std, 2),
-            str(row.worst_tick),
-            _number(row.interval95, 1),
-            _number(row.simultaneous, 1),
-            ratio,
-            str(row.state_bytes),
-            f"{row.numeric_delta:.1e}",
-        )
+        table.add_row(row.name, *(column.text(row) for column in COLUMNS if wide or column.always))
     if not math.isnan(found.lower_bound):
-        table.add_row(
-            "lower bound, Gaussian noise",
-            "",
-            "",
-            _number(found.lower_bound, 2),
-            "",
-            "",
-            "",
-            "1.000",
-            "",
-            "",
-            style="dim",
-        )
-    console.print(table)
+        least = {"std, worst": _number(found.lower_bound, 2), "× bound": "1.000"}
+        cells = [least.get(column.title, "") for column in COLUMNS if wide or column.always]
+        table.add_row("lower bound, Gaussian", *cells, style="dim")
+    _console().print(table)
     if len(found.rows) > 1:
-        names = ", ".join(f"{what}: {name}" for what, name in found.best.items())
-        console.print(f"Least error: {names}.", highlight=False, soft_wrap=True)
+        _say(f"Least error: {', '.join(f'{what}: {name}' for what, name in found.best.items())}.")
     if found.delta > 0 and any(row.delta == 0 for row in found.rows):
-        console.print(
-            "bridge and pure-* keep the promise with delta=0, a stronger one. " + found.ledger_sentence(),
-            highlight=False,
-            soft_wrap=True,
-        )
-    console.print(found.guarantee, highlight=False, soft_wrap=True)
+        _say("bridge and pure-* keep the promise with delta=0, a stronger one. " + found.ledger_sentence())
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table: its title, its text, and whether the narrow table has it, too."""
+
+    title: str
+    text: Callable[[Row], str]
+    always: bool = True
+
+
+COLUMNS = (
+    Column("std, last", lambda row: _number(row.last_std, 2)),
+    Column("least, 2nd half", lambda row: _number(row.least_std, 2), always=False),
+    Column("std, worst", lambda row: _number(row.worst_std, 2)),
+    Column("at tick", lambda row: str(row.worst_tick)),
+    Column("95 % ±", lambda row: _number(row.interval95, 1)),
+    Column("all ticks ±", lambda row: _number(row.simultaneous, 1)),
+    Column("× bound", lambda row: "–" if math.isnan(row.ratio_to_lower_bound) else f"{row.ratio_to_lower_bound:.3f}"),
+    Column("state, bytes/cell", lambda row: str(row.state_bytes), always=False),
+    Column("numeric δ", lambda row: f"{row.numeric_delta:.1e}", always=False),
+)
 
 
 # -- sparse-count ----------------------------------------------------------------------------------------------------
@@ -259,10 +267,10 @@ def _print_sparse(found: SparseComparison) -> None:
         rows = {**found.plain, "sparse-count": found.bound, "max_ones/2 for ever (no data)": found.max_ones / 2}
         for name, bound in sorted(rows.items(), key=lambda row: row[1]):
             table.add_row(name, f"{bound:,.1f}", style="bold" if name == "sparse-count" else None)
-    console.print(title, highlight=False, style="italic", soft_wrap=True)
+    _say(title)
     console.print(table)
     for line in (*_facts(found), found.guarantee):
-        console.print(line, highlight=False, soft_wrap=True)
+        _say(line)
 
 
 def _facts(found: SparseComparison) -> list[str]:
@@ -283,6 +291,8 @@ def _facts(found: SparseComparison) -> list[str]:
         low, high = found.wins
         more = " or more" if high == found.ones[-1] else ""
         lines.append(f"It has the least bound {what}: from about {low:,} to about {high:,}{more}.")
+    ways = {"partition": "this partition", "plain": "a plain counter over ticks", "constant": "max_ones/2 for ever"}
+    lines.append(f"SparseCount takes the least bound by itself: here {ways[found.method]}.")
     return lines
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,13 +19,51 @@ from evercount.errors import ParameterError
 
 if TYPE_CHECKING:
     from evercount.declare.declaration import StreamDeclaration
-    from evercount.files.release_run import Outcome
+    from evercount.declare.file_places import FilePlaces
+    from evercount.files.release_run import Job, Outcome
 
 INPUT, QUERY, PRIVACY, OUTPUT = "Input", "What is counted", "Privacy", "Output"
 
 
+DECLARING = (
+    "time",
+    "every",
+    "start",
+    "epsilon",
+    "delta",
+    "tz",
+    "late",
+    "query",
+    "key",
+    "rollup",
+    "keys",
+    "unknown",
+    "value",
+    "lo",
+    "hi",
+    "grid",
+    "bins",
+    "user",
+    "max-events",
+    "adjacency",
+    "horizon",
+    "factorization",
+)
+"""The options that write a declaration."""
+STREAMS = Path("streams.toml")
+"""Where `evercount release NAME` looks for the stream NAME."""
+
+
 def release(
-    file: Annotated[str, typer.Argument(help="CSV, JSONL or Parquet file, plain or gzip, or '-' for standard input.")],
+    ctx: typer.Context,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Event files (CSV, JSONL, Parquet; plain, gzip or zstd), patterns such as 'log/*.csv', '-' for "
+            "standard input, or the name of a stream in streams.toml.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         str | None, typer.Option(help="Release file: .csv, .jsonl, .parquet, or '-'.", rich_help_panel=OUTPUT)
     ] = None,
@@ -59,7 +99,9 @@ def release(
             rich_help_panel=INPUT,
         ),
     ] = None,
-    delimiter: Annotated[str, typer.Option(help="Between the columns of a CSV.", rich_help_panel=INPUT)] = ",",
+    delimiter: Annotated[
+        str | None, typer.Option(help="Between the columns of a CSV (default: a comma).", rich_help_panel=INPUT)
+    ] = None,
     late: Annotated[
         str | None,
         typer.Option(
@@ -68,14 +110,22 @@ def release(
         ),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows out.", rich_help_panel=INPUT)] = False,
-    rejects: Annotated[str | None, typer.Option(help="Write all bad rows to this file.", rich_help_panel=INPUT)] = None,
+    rejects: Annotated[
+        str | None, typer.Option(help="Write all bad and all late rows to this private file.", rich_help_panel=INPUT)
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Look at options, files and state; publish nothing.", rich_help_panel=INPUT)
+    ] = False,
     query: Annotated[
         str | None,
         typer.Option(
             help="count, histogram (--key), rollup (--rollup), sum or quantiles (--value).", rich_help_panel=QUERY
         ),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="Column with the key.", rich_help_panel=QUERY)] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(help="Column with the key; several columns together make one key.", rich_help_panel=QUERY),
+    ] = None,
     rollup: Annotated[
         str | None,
         typer.Option(help="Columns of a rollup from the top, as in state,county.", rich_help_panel=QUERY),
@@ -83,7 +133,8 @@ def release(
     keys: Annotated[
         Path | None,
         typer.Option(
-            help="File with the public list of keys, one per line (of a rollup: CSV lines such as Tyrol,Innsbruck).",
+            help="File with the public list of keys, one per line (of several columns or a rollup: CSV lines such as "
+            "Tyrol,Innsbruck).",
             rich_help_panel=QUERY,
         ),
     ] = None,
@@ -137,77 +188,75 @@ def release(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON on standard output.", rich_help_panel=OUTPUT)
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No summary, no progress.", rich_help_panel=OUTPUT)] = False,
 ) -> None:
-    """Publish running statistics of an events file under one (ε, δ) for all releases, past and future.
+    """Publish running statistics of event files under one (ε, δ) for all releases, past and future.
 
     Run it again with the same options to continue: ticks that have ended since are added to the output, with the same
     noise stream. Without --key the events are counted; with --key per key; with --value their values are summed. The
     options are a way to write a declaration: --show-declaration prints it, --streams reads it.
     """
-    flags = {
-        "time": time,
-        "every": every,
-        "start": start,
-        "epsilon": epsilon,
-        "delta": delta,
-        "tz": tz,
-        "late": late,
-        "query": query,
-        "key": key,
-        "rollup": rollup,
-        "keys": keys,
-        "unknown": unknown,
-        "value": value,
-        "lo": lo,
-        "hi": hi,
-        "grid": grid,
-        "bins": bins,
-        "user": user,
-        "max-events": max_events,
-        "adjacency": adjacency,
-        "horizon": horizon,
-        "factorization": factorization,
-    }
-    declaration = declared(flags) if streams is None else chosen(streams, stream, flags)
-    if streams is None and view:
+    flags = {name: ctx.params[name.replace("-", "_")] for name in DECLARING}
+    flags["key"] = flags["key"] or None  # an option that may be repeated and is not given is an empty list
+    declaration, places, files = resolve(files or [], streams, stream, flags)
+    if time is not None and view:  # a declaration that the options write
         declaration = replace(declaration, views=tuple(dict.fromkeys(view)))
     if show_declaration:
         typer.echo(declaration.to_toml(), nl=False)
         return
-    if out is None:
+    out = out or places.output
+    if out is None and not check:
         raise ParameterError("--out is missing: name the release file (.csv, .jsonl or .parquet), or '-'")
+    if json_output and out == "-":
+        raise ParameterError("--json and --out - would both write to standard output: name a file by --out")
     from evercount.declare.schedule import parse_time, zone_named
     from evercount.files.release_run import Job, release_file
+    from evercount.files.source import expand_inputs
 
     zone = zone_named(declaration.schedule.zone)
-    job = Job(
-        file=file,
-        declaration=declaration,
-        out=out,
-        now=_now() if now is None else parse_time(now, zone, "--now"),
-        end=None if end is None else parse_time(end, zone, "--end"),
-        state=state,
-        rejects=rejects,
-        plot=plot,
-        views=tuple(view or ()),
-        skip_bad=skip_bad,
-        new_noise_stream=new_noise_stream,
-        delimiter=delimiter,
-        zone_given=tz is not None or streams is not None,
-    )
-    try:
-        with _progress(quiet) as tell:
-            outcome = release_file(job, tell)
-    except KeyboardInterrupt:
-        typer.echo("stopped: nothing was published by this run that is not whole; run it again to continue", err=True)
-        raise typer.Exit(130) from None
+    with TemporaryDirectory(prefix="evercount-check-") if out is None else nullcontext() as folder:
+        job = Job(
+            file=expand_inputs(files or places.input),
+            declaration=declaration,
+            out=out or f"{folder}/out.csv",
+            now=_now() if now is None else parse_time(now, zone, "--now"),
+            end=None if end is None else parse_time(end, zone, "--end"),
+            state=state or places.state,
+            rejects=rejects or places.rejects,
+            plot=plot or places.plot,
+            views=tuple(view or ()),
+            skip_bad=skip_bad,
+            new_noise_stream=new_noise_stream,
+            delimiter=delimiter or places.delimiter or ",",
+            check=check,
+            zone_given=tz is not None or time is None,  # without --time a file declares the stream
+        )
+        for caution in cautions_of(declaration):
+            typer.echo(f"warning: {caution}", err=True)
+        try:
+            with _progress(quiet) as tell:
+                outcome = release_file(job, tell)
+        except KeyboardInterrupt:
+            typer.echo("stopped: this run published nothing, or all of it; run it again to continue", err=True)
+            raise typer.Exit(130) from None
     for reject in outcome.shown:
         typer.echo(f"skipped {reject}", err=True)
     if outcome.bad > len(outcome.shown):
         typer.echo(f"skipped {outcome.bad} bad rows in all", err=True)
-    if not quiet:
-        typer.echo(summary(outcome), err=True)
+    if json_output:
+        typer.echo(json.dumps(facts(job, outcome), indent=1))
+    elif not quiet:
+        typer.echo(summary(job, outcome), err=True)
+
+
+def cautions_of(declaration: StreamDeclaration) -> list[str]:
+    """What is unusual in a declaration, imported late as everything else."""
+    from evercount.declare.cautions import cautions
+
+    return cautions(declaration)
 
 
 def _now() -> int:
@@ -220,15 +269,58 @@ Flags = dict[str, Any]
 """What was given on the command line, by the name of the option; None where nothing was."""
 
 
-def chosen(path: Path, name: str | None, flags: Flags) -> StreamDeclaration:
-    """The stream of a TOML file; options that declare a stream do not go with it."""
-    from evercount.declare.declaration import read_declarations
+def resolve(
+    files: list[str], streams: Path | None, stream: str | None, flags: Flags
+) -> tuple[StreamDeclaration, FilePlaces, list[str]]:
+    """The declaration, the places of its files, and the event files that the command line names.
+
+    A first argument that no file has for its name is the name of a stream: of --streams, or of streams.toml here.
+
+    Args:
+        files: the arguments.
+        streams: the file of --streams.
+        stream: the name of --stream.
+        flags: the options that declare a stream.
+
+    Raises:
+        ParameterError: there is no such stream, or an option is missing or contradicts another.
+    """
+    from evercount.declare.file_places import FilePlaces
+
+    named = (
+        bool(files) and files[0] != "-" and not any(mark in files[0] for mark in "*?[/") and not Path(files[0]).exists()
+    )
+    if streams is None and named and STREAMS.is_file() and all(value is None for value in flags.values()):
+        streams = STREAMS
+    if streams is None:
+        return declared(flags), FilePlaces(), files
+    if stream is None and named:
+        stream, files = files[0], files[1:]
+    declaration, places = chosen(streams, stream, flags)
+    return declaration, places, files
+
+
+def chosen(path: Path, name: str | None, flags: Flags) -> tuple[StreamDeclaration, FilePlaces]:
+    """The stream of a TOML file and its places.
+
+    Args:
+        path: the file.
+        name: the stream; None where the file has one only.
+        flags: the options of the command line; none that declares a stream goes with the file.
+
+    Returns:
+        The declaration, and where its files are.
+
+    Raises:
+        ParameterError: there is no such stream, or options contradict the file.
+    """
+    from evercount.declare.declaration import read_streams
     from evercount.errors import UnknownName
 
     given = [f"--{option}" for option, value in flags.items() if value is not None]
     if given:
         raise ParameterError(f"--streams declares the stream: omit {', '.join(given)}")
-    known = {declaration.name: declaration for declaration in read_declarations(path)}
+    known = {found[0].name: found for found in read_streams(path)}
     if name is None and len(known) == 1:
         return next(iter(known.values()))
     if name not in known:
@@ -239,7 +331,17 @@ def chosen(path: Path, name: str | None, flags: Flags) -> StreamDeclaration:
 
 
 def declared(flags: Flags) -> StreamDeclaration:
-    """The declaration that the options write, or ParameterError in the words of the options."""
+    """The declaration that the options write.
+
+    Args:
+        flags: the options by name.
+
+    Returns:
+        The declaration.
+
+    Raises:
+        ParameterError: in the words of the options.
+    """
     from evercount.declare.columns import Columns
     from evercount.declare.declaration import StreamDeclaration
     from evercount.declare.schedule import Schedule
@@ -261,7 +363,9 @@ def declared(flags: Flags) -> StreamDeclaration:
         schedule=Schedule.of(flags["every"], flags["start"], flags["tz"] or "UTC"),
         horizon=None if flags["horizon"] is None else parse_horizon(flags["horizon"]),
         factorization=flags["factorization"],
-        columns=Columns(flags["time"], flags["key"], flags["value"], flags["user"], _levels(flags["rollup"])),
+        columns=Columns(
+            flags["time"], _key_columns(flags["key"]), flags["value"], flags["user"], _levels(flags["rollup"])
+        ),
         late=flags["late"] or "drop",
     )
 
@@ -298,7 +402,10 @@ def _query(flags: Flags) -> tuple[str, dict[str, Any]]:
     if name == "quantiles" and flags["grid"] is not None:
         raise ParameterError("--grid goes with --query sum; quantiles have --bins")
     if name == "histogram":
-        return name, {"keys": list(read_keys(flags["keys"])), "unknown": flags["unknown"] or "refuse"}
+        return name, {
+            "keys": list(read_keys(flags["keys"], len(flags["key"]))),
+            "unknown": flags["unknown"] or "refuse",
+        }
     if name == "rollup":
         paths = list(csv.reader(read_keys(flags["keys"]), skipinitialspace=True))
         return name, {"paths": paths, "unknown": flags["unknown"] or "refuse"}
@@ -310,8 +417,26 @@ def _levels(text: str | None) -> tuple[str, ...]:
     return () if text is None else tuple(column.strip() for column in text.split(","))
 
 
-def read_keys(path: Path) -> tuple[str, ...]:
-    """The keys of a file, one per line; spaces around a key and empty lines do not count."""
+def _key_columns(columns: list[str] | None) -> str | tuple[str, ...] | None:
+    """One column by its name, several as a tuple."""
+    return None if not columns else columns[0] if len(columns) == 1 else tuple(columns)
+
+
+def read_keys(path: Path, columns: int = 1) -> tuple[str, ...]:
+    """The keys of a file, one per line; spaces around a key and empty lines do not count.
+
+    Args:
+        path: the file.
+        columns: of how many columns a key is made. With several, a line holds their values as CSV.
+
+    Returns:
+        The keys, in the order of the file.
+
+    Raises:
+        ParameterError: the file cannot be read, holds no key or one key twice, or a line has another number of values.
+    """
+    from evercount.declare.columns import combined_key
+
     try:
         lines = path.read_text("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -321,6 +446,14 @@ def read_keys(path: Path) -> tuple[str, ...]:
     found: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         key = line.strip()
+        if columns > 1 and key:
+            values = [value.strip() for value in next(csv.reader([key], skipinitialspace=True))]
+            if len(values) != columns:
+                raise ParameterError(
+                    f"--keys {path}: line {number} has {len(values)} values, and there are {columns} columns of --key; "
+                    "write them apart by commas, as in Tyrol,f"
+                )
+            key = combined_key(values)
         if key in found:
             raise ParameterError(f"--keys {path}: the key {key!r} stands on lines {found[key]} and {number}")
         if key:
@@ -330,22 +463,56 @@ def read_keys(path: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def summary(outcome: Outcome) -> str:
-    """What the run has done and what it promises."""
+def facts(job: Job, outcome: Outcome) -> dict[str, Any]:
+    """The summary for programs. Public facts only: no number of rows."""
+    places = outcome.places
+    return {
+        "checked": job.check,
+        "released": outcome.released,
+        "first_tick": outcome.first if outcome.released else None,
+        "last_tick": outcome.last,
+        "horizon": outcome.horizon,
+        "complete": outcome.complete,
+        "next_tick_ends": None if outcome.complete else outcome.next_end,
+        "output": None if places.output is None else str(places.output),
+        "state": str(places.state),
+        "rejects": job.rejects,
+        "plot": job.plot,
+        "kept": [str(path) for path in outcome.archived],
+        "views": [str(path) for path in outcome.views],
+        "late": outcome.late,
+        "epsilon": job.declaration.budget.epsilon,
+        "delta": job.declaration.budget.delta,
+        "guarantee": outcome.guarantee,
+        "composed": outcome.composed,
+    }
+
+
+def summary(job: Job, outcome: Outcome) -> str:
+    """What the run has done and what it promises. Nothing here depends on the events."""
     target = outcome.places.output or "standard output"
-    done = outcome.last - outcome.first + 1
-    if done > 0:
-        ticks = f"tick {outcome.first}" if done == 1 else f"ticks {outcome.first} to {outcome.last}"
+    ticks = f"tick {outcome.first}" if outcome.released == 1 else f"ticks {outcome.first} to {outcome.last}"
+    if job.check:
+        lines = ["Checked: options, files and state fit together. Nothing was published."]
+    elif outcome.released:
         lines = [f"Released {ticks} to {target}; state (secret): {outcome.places.state}"]
-    else:
+    elif outcome.continued:
         lines = [f"No tick has ended since the last run; {target} is unchanged."]
-    if outcome.horizon is not None and outcome.last >= outcome.horizon:
+    else:
+        lines = [f"No tick has ended yet: the stream begins at {outcome.start}. Nothing was written."]
+    if outcome.continued and outcome.late == "drop":
+        where = f"they are listed in {job.rejects}" if job.rejects else "--rejects FILE lists them"
+        lines.append(f"Late rows, of ticks before tick {outcome.first}, do not count (--late drop); {where}.")
+    if outcome.complete:
         lines.append(
-            f"The horizon of {outcome.horizon} ticks is complete; this stream releases no more. To go on, start a new "
-            "one with a later --start and another --out."
+            f"The horizon of {outcome.horizon} ticks is complete; this stream releases no more, and later runs exit "
+            "with status 4. To go on, start a new one with a later --start and another --out; with --horizon none it "
+            "has no end."
         )
     else:
         lines.append(f"The next tick ends at {outcome.next_end}.")
+    if outcome.drawn is not None and outcome.drawn[0] < outcome.drawn[1]:
+        lines.append(f"The chart shows the first {outcome.drawn[0]} of {outcome.drawn[1]} cells.")
     lines += [f"Kept: {path}" for path in outcome.archived]
     lines += [f"View: {path}" for path in outcome.views]
     lines.append(outcome.guarantee)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -14,29 +15,36 @@ class Columns:
 
     Args:
         time: when the event happened.
-        key: the key, for queries that count per key.
+        key: the key, for queries that count per key. Several columns together make one key, see `combined_key`.
         value: the number, for queries that add values up.
         user: whose event it is, where the budget protects users.
         levels: one column for each level of a rollup, from the top.
 
     >>> Columns("when", key="region").used
     ('when', 'region')
+    >>> Columns("when", key=("region", "sex")).used
+    ('when', 'region', 'sex')
     >>> Columns("when", levels=("state", "county")).used
     ('when', 'state', 'county')
     """
 
     time: str
-    key: str | None = None
+    key: str | tuple[str, ...] | None = None
     value: str | None = None
     user: str | None = None
     levels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if type(self.levels) is not tuple or not all(isinstance(name, str) and name for name in self.levels):
-            raise ParameterError(f"levels must be a list of columns, from the top level down, got {self.levels!r:.80}")
-        if len(set(self.levels)) < len(self.levels):
-            raise ParameterError(f"levels must be different columns, got {', '.join(self.levels)}")
-        named = {"time": self.time, "key": self.key, "value": self.value, "user": self.user}
+        for what, names in (("key", self.key if isinstance(self.key, tuple) else ()), ("levels", self.levels)):
+            if type(names) is not tuple or not all(isinstance(name, str) and name for name in names):
+                raise ParameterError(f"{what} must be a list of columns, from the top level down, got {names!r:.80}")
+            if len(set(names)) < len(names):
+                raise ParameterError(f"{what} must be different columns, got {', '.join(names)}")
+        if isinstance(self.key, tuple) and len(self.key) < 2:
+            raise ParameterError(f"the columns of the key must be two or more names, got {self.key!r:.80}")
+        named = {"time": self.time, "value": self.value, "user": self.user}
+        if not isinstance(self.key, tuple):
+            named["key"] = self.key
         for what, name in named.items():
             if (name is None and what == "time") or (name is not None and not (isinstance(name, str) and name)):
                 raise ParameterError(f"the column of the {what} must be a name, got {name!r:.80}")
@@ -44,12 +52,28 @@ class Columns:
     @property
     def used(self) -> tuple[str, ...]:
         """The columns that a table must have."""
-        named = (self.time, self.key, *self.levels, self.value, self.user)
+        named = (self.time, *self.key_columns, *self.levels, self.value, self.user)
         return tuple(name for name in named if name is not None)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns of the key: none, one or several."""
+        return self.key if isinstance(self.key, tuple) else () if self.key is None else (self.key,)
 
     @classmethod
     def from_dict(cls, data: Any) -> Columns:
-        """The inverse of `to_dict`; ParameterError names what is wrong."""
+        """The columns of a table of names; the inverse of `to_dict`.
+
+        Args:
+            data: a dictionary with `time` and, where they are needed, `key` (a name or a list of names), `value`,
+                `user`.
+
+        Raises:
+            ParameterError: a column is unknown, missing or not a name.
+
+        >>> Columns.from_dict({"time": "when", "key": ["region", "sex"]}).key
+        ('region', 'sex')
+        """
         known = tuple(field.name for field in fields(cls))
         if not isinstance(data, dict):
             raise ParameterError('columns must be a table such as {time = "when", key = "region"}')
@@ -58,13 +82,38 @@ class Columns:
                 raise UnknownName("column", name, known)
         if "time" not in data:
             raise ParameterError("columns lacks time: name the column that holds the time of an event")
-        levels = data.get("levels", ())
+        key, levels = data.get("key"), data.get("levels", ())
         if not isinstance(levels, list | tuple):
             raise ParameterError(f'levels must be a list of columns such as ["state", "county"], got {levels!r:.80}')
-        return cls(**{**data, "levels": tuple(levels)})
+        return cls(**{**data, "key": tuple(key) if isinstance(key, list) else key, "levels": tuple(levels)})
 
     def to_dict(self) -> dict[str, str | list[str]]:
-        """The columns that are named."""
-        named = {"time": self.time, "key": self.key, "value": self.value, "user": self.user}
+        """The columns that are named.
+
+        >>> Columns("when", key="region").to_dict()
+        {'time': 'when', 'key': 'region'}
+        """
+        key = list(self.key) if isinstance(self.key, tuple) else self.key
+        named = {"time": self.time, "key": key, "value": self.value, "user": self.user}
         found: dict[str, str | list[str]] = {name: column for name, column in named.items() if column is not None}
         return {**found, "levels": list(self.levels)} if self.levels else found
+
+
+def combined_key(parts: Sequence[str]) -> str:
+    """The one key of several columns: its parts as a line of a CSV.
+
+    A part with a comma or a quotation mark is quoted, so different parts never make the same key. One part alone is the
+    key itself.
+
+    Args:
+        parts: the values of the columns, in the order in which the columns are named.
+
+    Returns:
+        The key, as it stands in the public list and in the output.
+
+    >>> combined_key(["Tyrol", "f"]), combined_key(["Hall, Tyrol", "f"])
+    ('Tyrol,f', '"Hall, Tyrol",f')
+    """
+    if len(parts) == 1:
+        return parts[0]
+    return ",".join('"' + part.replace('"', '""') + '"' if "," in part or '"' in part else part for part in parts)

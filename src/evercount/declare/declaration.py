@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from evercount.declare.columns import Columns
+from evercount.declare.file_places import FilePlaces
 from evercount.declare.schedule import MANUAL, Schedule, format_utc, parse_time, zone_named
 from evercount.declare.view_names import check_views
 from evercount.engine.best import settle_best
@@ -317,8 +318,29 @@ class StreamDeclaration:
 def read_declarations(path: Path) -> list[StreamDeclaration]:
     """The streams of a TOML file: an array of tables named `stream`.
 
+    Args:
+        path: the file.
+
+    Returns:
+        The declarations, in the order of the file.
+
     Raises:
         ParameterError: the file cannot be read, is not TOML, or declares something illegal.
+    """
+    return [declaration for declaration, _ in read_streams(path)]
+
+
+def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
+    """As `read_declarations`, each with the files that `evercount release NAME` reads and writes.
+
+    Args:
+        path: the file; relative paths in its `files` tables begin from its folder.
+
+    Returns:
+        The declarations and their files, in the order of the file.
+
+    Raises:
+        ParameterError: the file cannot be read, is not TOML, declares something illegal, or a name twice.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -329,13 +351,17 @@ def read_declarations(path: Path) -> list[StreamDeclaration]:
     tables = data.pop("stream", [])
     if data or not isinstance(tables, list):
         raise ParameterError(f"{path} must hold [[stream]] tables only; it also has {', '.join(data) or 'a [stream]'}")
-    declarations = []
+    streams: dict[str, tuple[StreamDeclaration, FilePlaces]] = {}
     for number, table in enumerate(tables, 1):
         try:
-            declarations.append(StreamDeclaration.from_dict(table))
+            places = FilePlaces.from_dict(table.pop("files", {}) if isinstance(table, dict) else {}, path.parent)
+            declaration = StreamDeclaration.from_dict(table)
+            if declaration.name in streams:
+                raise ParameterError(f"the name {declaration.name!r} is declared twice")
         except ParameterError as error:
             raise ParameterError(f"{path}, stream {number}: {error}") from None
-    return declarations
+        streams[declaration.name] = declaration, places
+    return list(streams.values())
 
 
 def _query(data: Any, *, quiet: bool) -> Query:

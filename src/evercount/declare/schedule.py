@@ -48,7 +48,14 @@ EARLIEST_NUMBER, LATEST_NUMBER = 10**8, 10**11
 """A number between these is seconds since 1970 (years 1973 to 5138). Smaller ones are more likely a mistake (2026 is
 not a time), larger ones are milliseconds."""
 TICK_TEXT = re.compile(r"([0-9]{1,9})\s*(ms|s|m|h|d|w)")
-NUMBER_TEXT = re.compile(r"[0-9]{9,11}([.][0-9]{1,9})?")
+NUMBER_PATTERN = r"[0-9]{9,11}([.][0-9]{1,9})?"
+"""Seconds since 1970 as a text. The patterns are regular expressions of Python and of DuckDB."""
+_CLOCK_PATTERN = r"[T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{1,9})?)?"
+WALL_PATTERN = rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}({_CLOCK_PATTERN})?"
+"""A date, or a time without an offset. The day ends with 23:59: midnight belongs to the next day, there is no 24:00."""
+INSTANT_PATTERN = rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{_CLOCK_PATTERN}(Z| UTC|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9])?)"
+"""A time with an offset."""
+NUMBER_TEXT, TIME_TEXT = re.compile(NUMBER_PATTERN), re.compile(f"{WALL_PATTERN}|{INSTANT_PATTERN}")
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,20 @@ def parse_tick(text: Any) -> tuple[int, bool] | None:
 
 
 def zone_named(name: Any) -> tzinfo:
-    """The time zone of that name, or ParameterError."""
+    """The time zone of that name.
+
+    Args:
+        name: a name of the IANA database such as "Europe/Vienna", or "UTC".
+
+    Returns:
+        The zone.
+
+    Raises:
+        ParameterError: no zone has that name.
+
+    >>> zone_named("UTC")
+    datetime.timezone.utc
+    """
     if isinstance(name, str) and name.upper() in ("UTC", "Z"):
         return UTC
     try:
@@ -105,7 +125,11 @@ def zone_named(name: Any) -> tzinfo:
 
 
 def microseconds(moment: datetime) -> int:
-    """The instant of an aware datetime, or the wall time of a naive one, in microseconds."""
+    """The instant of an aware datetime, or the wall time of a naive one, in microseconds.
+
+    >>> microseconds(datetime(1970, 1, 1, 0, 0, 1))
+    1000000
+    """
     naive = moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
     return (naive - EPOCH) // timedelta(microseconds=1)
 
@@ -113,17 +137,27 @@ def microseconds(moment: datetime) -> int:
 def parse_instant(value: Any, zone: tzinfo, what: str) -> int:
     """The instant of one time, as parameters and events write it. One rule for all doors.
 
-    A number from 10^8 to 10^11, or a text that is one, is seconds since 1970. Any other text is ISO 8601, with an
-    offset, `Z` or ` UTC` at its end. Without them it is a wall time of `zone`; where the zone's clock showed it twice,
-    the first time.
+    A number from 10^8 to 10^11, or a text that is one, is seconds since 1970. Any other text is a date, or a date and a
+    time of day from 00:00 to 23:59:59.999999999, with an offset, `Z` or ` UTC` at its end (the forms of ISO 8601 that
+    `WALL_PATTERN` and `INSTANT_PATTERN` write down). Without an offset it is a wall time of `zone`; where the zone's
+    clock showed it twice, the first time. Digits beyond the microsecond are cut off.
 
     Args:
         value: a number, a text, or a `datetime` or `date`.
         zone: the zone of times without an offset.
         what: the name of the value in error messages.
 
+    Returns:
+        Microseconds since 1970-01-01T00:00Z.
+
     Raises:
         ParameterError: it is not a time, or the zone's clock never showed it.
+
+    >>> parse_instant("1970-01-02 00:00 UTC", UTC, "start") == parse_instant("1970-01-02T01:00+01", UTC, "start")
+    True
+    >>> parse_instant("2026-01-31T24:00", UTC, "start")
+    Traceback (most recent call last):
+    evercount.errors.ParameterError: start '2026-01-31T24:00' is not a time: write ISO 8601, such as ...
     """
     early, late = _both_instants(value, zone, what)
     if late is None:
@@ -134,7 +168,14 @@ def parse_instant(value: Any, zone: tzinfo, what: str) -> int:
 
 
 def parse_time(value: Any, zone: tzinfo, what: str) -> int:
-    """As `parse_instant`, for a parameter: a wall time that happens twice is refused, too."""
+    """As `parse_instant`, for a parameter: a wall time that happens twice is refused, too.
+
+    Raises:
+        ParameterError: as `parse_instant`, or the wall time happens twice.
+
+    >>> parse_time("2026-01-01", UTC, "--start")
+    1767225600000000
+    """
     instant = parse_instant(value, zone, what)
     if _both_instants(value, zone, what)[1] != instant:
         raise ParameterError(
@@ -163,6 +204,8 @@ def _both_instants(value: Any, zone: tzinfo, what: str) -> tuple[int, int | None
             moment = datetime.combine(value, time())
         else:
             text = value.strip()
+            if not TIME_TEXT.fullmatch(text):
+                raise refusal
             moment = datetime.fromisoformat(text[:-4] + "Z" if text.endswith(" UTC") else text)
         if moment.tzinfo is not None:
             instant = microseconds(moment)
@@ -181,12 +224,20 @@ def _shown(value: Any) -> str:
 
 
 def instant_of(seconds: float) -> int:
-    """The instant of a clock's seconds since 1970."""
+    """The instant of a clock's seconds since 1970.
+
+    >>> instant_of(1.5)
+    1500000
+    """
     return round(seconds * SECOND)
 
 
 def format_utc(instant: int) -> str:
-    """ISO text in UTC, such as 2026-01-31T09:00:00Z; milliseconds only where there are some."""
+    """ISO text in UTC; milliseconds only where there are some.
+
+    >>> format_utc(0), format_utc(1_500_000)
+    ('1970-01-01T00:00:00Z', '1970-01-01T00:00:01.500Z')
+    """
     moment = (EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)
     text = moment.isoformat(timespec="milliseconds" if instant % SECOND else "seconds")
     return text.replace("+00:00", "Z")
@@ -276,7 +327,7 @@ class Schedule:
         """Stretches of constant offset from two days before the start on."""
         zone = zone_named(self.zone)
         day = UNITS["d"]
-        low = self.begin - 2 * day
+        low = max(self.begin - 2 * day, microseconds(datetime(1, 1, 2)))  # no wall time before the first year
         # one year below datetime's last, so that no wall time of any zone overflows
         high = min(self.begin + ZONE_CHANGES_AHEAD, microseconds(datetime(9998, 1, 1)))
         pieces = [Piece(low, _offset(zone, low), -(2**62))]

@@ -12,6 +12,7 @@ from evercount.engine.build import choose_engine, make_noise
 from evercount.engine.error_model import ErrorModel
 from evercount.errors import ParameterError
 from evercount.factorizations import tick_grid
+from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
 from evercount.noise import Secret
 from evercount.privacy import Budget
@@ -75,6 +76,8 @@ def worst_std(query: Query, budget: Budget, horizon: int | None) -> tuple[float,
     noise = make_noise("exact", settled, engine, budget, horizon, secret=nothing)
     model = ErrorModel(settled, engine, noise.sigma, noise.stream.rounded)
     ticks = tick_grid(REFERENCE_TICKS if horizon is None else horizon)
-    if engine.horizon is not None and settled.restart is None:
+    if isinstance(engine, PureFactorization):
+        ticks = np.append(ticks, engine.suspects(int(ticks[-1])))
+    elif engine.horizon is not None and settled.restart is None:
         ticks = np.append(ticks, engine.worst_row()[0])
     return float(model.std(ticks).max()), engine.name

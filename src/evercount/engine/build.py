@@ -10,6 +10,7 @@ import numpy as np
 
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import Direct, Factorization
+from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.mechanisms import Noise, build_noise
 from evercount.mechanisms.laplace_noise import build_pure_for
@@ -28,7 +29,7 @@ def choose_engine(query: Query, budget: Budget, horizon: int | None, name: str |
     """
     query, engine = query.choose_engine(horizon, name, budget.pure)
     adjacency = budget.adjacency
-    if isinstance(engine, Bridge):
+    if isinstance(engine, Bridge | EndlessBridge):
         l1 = query.protected_l1(budget)
         return query, engine.for_rate(unit_rate(budget.epsilon, l1, query.grid, UNITS) * UNITS)
     if budget.pure or name is not None or horizon is None or query.squared_value_sensitivity(adjacency) is None:

@@ -187,8 +187,7 @@ class Releases(TableExports, Generic[V_co]):
     @property
     def _rounding(self) -> float:
         """How far post-processing to whole numbers can move a number: not at all where all numbers are whole before."""
-        whole = self.query.publishes_whole_numbers and (self._errors.rounded or self._errors.pure)
-        return 0.5 if "integer" in self.postprocessed and not whole else 0.0
+        return 0.5 if "integer" in self.postprocessed and not self.query.publishes_whole_numbers else 0.0
 
     def _equal_numbers(self, ticks: IntArray) -> list[int | None]:
         """See `ErrorModel.equal_numbers`; where a number is the largest so far, the heaviest tails so far."""

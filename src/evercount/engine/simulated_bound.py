@@ -28,7 +28,8 @@ def simulated_factor(
     Args:
         errors: the error model of the stream; its query publishes one running sum.
         ticks: the number of ticks, from the first on.
-        spread, slack: those of `ErrorModel.errors` for these ticks, shape (ticks, 1).
+        spread: those of `ErrorModel.errors` for these ticks, shape (ticks, 1).
+        slack: those of `ErrorModel.errors` for these ticks, shape (ticks, 1).
         shape: how the bound's width varies over the ticks beside `spread`, shape (ticks, 1).
         beta: the probability that some tick is outside.
 

@@ -91,7 +91,7 @@ class Release(Generic[V_co]):
 
         Post-processing to nonnegative numbers keeps that true if the true number is not negative. Post-processing to
         whole numbers changes nothing where exact noise is added to whole numbers; elsewhere (a fractional grid, an
-        average, insecure noise) it makes the interval 1/2 wider on either side. A monotone release is the largest
+        average) it makes the interval 1/2 wider on either side. A monotone release is the largest
         number so far, so its interval has to hold for all ticks at once and is wider. The interval of an average per
         event is not symmetric.
 

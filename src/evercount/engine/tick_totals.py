@@ -20,7 +20,11 @@ class TickTotals:
         first_tick: the 1-based tick of the first row.
         ticks: the number of ticks.
         cells: the number of cells.
-        tick, cell, total: one entry for each sum that is not zero; `tick` is 1-based and in order. A cell may be
+        tick: one entry for each sum that is not zero; `tick` is 1-based and in order. A cell may be
+            listed more than once: the entries add up.
+        cell: one entry for each sum that is not zero; `tick` is 1-based and in order. A cell may be
+            listed more than once: the entries add up.
+        total: one entry for each sum that is not zero; `tick` is 1-based and in order. A cell may be
             listed more than once: the entries add up.
 
     >>> totals = TickTotals.dense(5, [[1, 0], [0, 7]])

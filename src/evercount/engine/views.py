@@ -31,12 +31,14 @@ class View(TableExports):
 
     Args:
         name: what it is called.
-        first, last: the 1-based ticks that each span counts, both included.
+        first: the 1-based ticks that each span counts, both included.
+        last: the 1-based ticks that each span counts, both included.
         cells: one label for each column of `values`.
         values: shape (spans, cells).
         norms: std of each column in units of a cell's std; `rounding` bounds the effect of rounding likewise.
         errors: the error model of the stream.
-        guarantee, noise: as the releases state them.
+        guarantee: as the releases state them.
+        noise: as the releases state them.
 
     **Guarantee.** A function of published numbers and public parameters. `std` is exact: the noise of a running sum
     and of its earlier value are correlated, and their joint law is known. Test:

@@ -12,7 +12,7 @@ from evercount.factorizations.identity import Identity
 from evercount.factorizations.optimal import Optimal
 from evercount.factorizations.row_weighted import Anytime, Balanced, Normalized, Unbounded
 from evercount.factorizations.square_root import SquareRoot
-from evercount.factorizations.trees import BinaryTree, Honaker, HonakerOffline
+from evercount.factorizations.trees import BinaryTree, Honaker, HonakerFull
 
 FACTORIZATIONS: dict[str, type[Factorization]] = {
     kind.name: kind
@@ -69,7 +69,7 @@ __all__ = [
     "Direct",
     "Factorization",
     "Honaker",
-    "HonakerOffline",
+    "HonakerFull",
     "Identity",
     "Normalized",
     "Optimal",

@@ -42,6 +42,13 @@ class PureFactorization(Factorization):
         single number: tails follow from the last two (`bounds/laplace_tails.py`).
         """
 
+    def suspects(self, ticks: int) -> list[int]:
+        """Ticks, none above `ticks`, one of which has the largest std of the first `ticks`.
+
+        Empty where none are known; with a horizon, `ticks` must be that.
+        """
+        return [] if self.horizon is None else [self.worst_row()[0]]
+
     def initial(self, cells: int = 1) -> State:
         """Refused: see `noise`."""
         raise ParameterError("a pure tree runs with Laplace noise only: use Budget(epsilon, delta=0)")

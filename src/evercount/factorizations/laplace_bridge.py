@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +29,17 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
 from evercount.factorizations.base import check_known_horizon
+from evercount.factorizations.bridge_blocks import (
+    Blocks,
+    Boundary,
+    Memory,
+    Split,
+    arrays_of,
+    boundary_moments,
+    joined,
+    largest_scales,
+    last_block,
+)
 from evercount.factorizations.bridge_table import Design, design_for
 from evercount.factorizations.laplace_base import LARGEST_TICKS, PureFactorization, node_variance
 
@@ -47,56 +57,10 @@ ALL_TICKS = 1 << 21
 """The worst tick is looked for among all ticks of horizons up to this."""
 NARROW = 0.75
 """Noise whose std at the first tick is below this many grid units has whole coefficients."""
-_BEAM = 2048
-_CHUNK = 1 << 17
-
-
-@dataclass(frozen=True, eq=False)
-class _Blocks:
-    """Blocks of one level: number, share of ε that is left (in UNITS), and the moments of the noise at both ends."""
-
-    index: IntArray
-    left: IntArray
-    start: FloatArray
-    end: FloatArray
-    both: FloatArray
-
-
-@dataclass(frozen=True, eq=False)
-class _Split:
-    """Children of n blocks: shares (n, k); α, variances (n, k+1) and covariances (n, k) of neighbouring boundaries."""
-
-    shares: IntArray
-    alpha: IntArray
-    variance: FloatArray
-    cov: FloatArray
-
-
-@dataclass(frozen=True, eq=False)
-class Boundary:
-    """A block that the next tick may need again: its public numbers, and the noise at its k + 1 boundaries."""
-
-    blocks: _Blocks
-    split: _Split
-    noise: npt.NDArray[Any]
-
-
-Memory = list[Boundary]
-"""One block for each level, highest first."""
-
-
-def _moments(
-    s: FloatArray, alpha: FloatArray, start: FloatArray, end: FloatArray, both: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Variances at the k + 1 boundaries and covariances of neighbours, for children of variances s (n, k)."""
-    sums = np.concatenate([np.zeros((len(s), 1)), np.cumsum(s, axis=1)], axis=1)
-    left, right = start[:, None] + sums, end[:, None] + (sums[:, -1:] - sums)
-    c, beta = both[:, None], 1 - alpha
-    variance = alpha * alpha * left + beta * beta * right + 2 * (alpha * beta * c)
-    a, b = alpha[:, :-1], alpha[:, 1:]
-    p, q = beta[:, :-1], beta[:, 1:]
-    cov = a * b * left[:, :-1] + p * q * right[:, 1:] + a * q * c + p * b * (c - s)
-    return variance, cov
+_KEPT_BLOCKS = 2048
+"""Blocks of a level that the search for the worst tick of longer horizons goes on with."""
+_TICKS_AT_ONCE = 1 << 17
+"""Ticks whose errors are computed at a time."""
 
 
 class Bridge(PureFactorization):
@@ -159,7 +123,7 @@ class Bridge(PureFactorization):
             z = z + (y * (c[4] + y * (c[5] + y * c[6])))[:, None]
         return np.asarray(LEAST + (MOST - LEAST) * (0.5 + 0.5 * (z / (1 + np.abs(z)))))
 
-    def _split(self, level: int, blocks: _Blocks) -> _Split:
+    def _split(self, level: int, blocks: Blocks) -> Split:
         left = blocks.left[:, None]
         shares = np.floor(self._parts(level, blocks.index) * left).astype(np.int64)
         w = shares / UNITS
@@ -173,17 +137,17 @@ class Bridge(PureFactorization):
             behind = blocks.end[:, None] + (sums[:, -1:] - sums) - c
             alpha = np.clip(np.rint(self._one * (behind / (ahead + behind))), 0, self._one).astype(np.int64)
             alpha[:, 0], alpha[:, -1] = self._one, 0
-        return _Split(shares, alpha, *_moments(s, alpha / self._one, blocks.start, blocks.end, blocks.both))
+        return Split(shares, alpha, *boundary_moments(s, alpha / self._one, blocks.start, blocks.end, blocks.both))
 
     @staticmethod
-    def _top() -> _Blocks:
+    def _top() -> Blocks:
         zero = np.zeros(1)
-        return _Blocks(np.zeros(1, np.int64), np.full(1, UNITS), zero, zero, zero)
+        return Blocks(np.zeros(1, np.int64), np.full(1, UNITS), zero, zero, zero)
 
     @staticmethod
-    def _inside(blocks: _Blocks, split: _Split, row: IntArray, child: IntArray, index: IntArray) -> _Blocks:
+    def _inside(blocks: Blocks, split: Split, row: IntArray, child: IntArray, index: IntArray) -> Blocks:
         """The blocks that children of blocks are."""
-        return _Blocks(
+        return Blocks(
             index,
             blocks.left[row] - split.shares[row, child],
             split.variance[row, child],
@@ -191,7 +155,7 @@ class Bridge(PureFactorization):
             split.cov[row, child],
         )
 
-    def _descend(self, ticks: IntArray) -> Iterator[tuple[int, _Blocks, _Split, IntArray, IntArray]]:
+    def _descend(self, ticks: IntArray) -> Iterator[tuple[int, Blocks, Split, IntArray, IntArray]]:
         """Per level: the distinct blocks that hold these ticks, their children, and each tick's (block, child)."""
         blocks = self._top()
         for level, k in enumerate(self.branching):
@@ -232,6 +196,12 @@ class Bridge(PureFactorization):
             low = math.floor(low * (1 - float(parts.max()))) - 1
         return least
 
+    @property
+    def top_shares(self) -> IntArray:
+        """Shares of the nodes of the highest level, in UNITS."""
+        shares: IntArray = self._split(0, self._top()).shares[0]
+        return shares
+
     # -- the contract of a factorisation ----------------------------------------------------------------------------
 
     @property
@@ -244,10 +214,10 @@ class Bridge(PureFactorization):
         at = self._check_ticks(ticks)
         out = np.empty(at.size)
         flat = at.ravel()
-        for start in range(0, at.size, _CHUNK):
-            for level, _, split, row, child in self._descend(flat[start : start + _CHUNK]):
+        for start in range(0, at.size, _TICKS_AT_ONCE):
+            for level, _, split, row, child in self._descend(flat[start : start + _TICKS_AT_ONCE]):
                 if level == self.levels - 1:
-                    out[start : start + _CHUNK] = split.variance[row, child + 1]
+                    out[start : start + _TICKS_AT_ONCE] = split.variance[row, child + 1]
         return np.sqrt(out / 2).reshape(at.shape)
 
     def worst_row(self) -> tuple[int, float]:
@@ -267,29 +237,29 @@ class Bridge(PureFactorization):
                 index = (blocks.index[:, None] * k + np.arange(k)).ravel()
                 keep = np.flatnonzero(index * self._size[level] < self.horizon)
                 inner = self._inside(blocks, split, keep // k, keep % k, index[keep])
-                order = np.sort(np.argsort(-np.maximum(inner.start, inner.end), kind="stable")[:_BEAM])
-                blocks = _Blocks(*(part[order] for part in _arrays(inner)))
+                order = np.sort(np.argsort(-np.maximum(inner.start, inner.end), kind="stable")[:_KEPT_BLOCKS])
+                blocks = Blocks(*(part[order] for part in arrays_of(inner)))
         return best[1], math.sqrt(best[0] / 2)
 
     def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
         """See `PureFactorization`."""
         at = self._check_ticks(ticks).ravel()
         out = np.empty((3, at.size))
-        for start in range(0, at.size, _CHUNK):
-            part = at[start : start + _CHUNK]
+        for start in range(0, at.size, _TICKS_AT_ONCE):
+            part = at[start : start + _TICKS_AT_ONCE]
             ends = np.zeros((5, 1))  # exact variances and covariance, largest scales, of the blocks' ends
             for level, _, split, row, child in self._descend(part):
                 own = split.shares / UNITS * rate
                 alpha = split.alpha / self._one
-                exact, cov = _moments(node_variance(own), alpha, *ends[:3])
-                scale = _largest(1 / own, alpha, *ends[3:])
+                exact, cov = boundary_moments(node_variance(own), alpha, *ends[:3])
+                scale = largest_scales(1 / own, alpha, *ends[3:])
                 if level + 1 < self.levels:
                     _, first = np.unique((part - 1) // self._size[level], return_index=True)
                     r, c = row[first], child[first]
                     ends = np.stack([exact[r, c], exact[r, c + 1], cov[r, c], scale[r, c], scale[r, c + 1]])
                 else:
                     plain = split.variance[row, child + 1] / (rate * rate)
-                    out[:, start : start + _CHUNK] = exact[row, child + 1], plain, scale[row, child + 1]
+                    out[:, start : start + _TICKS_AT_ONCE] = exact[row, child + 1], plain, scale[row, child + 1]
         return out[0], out[1], out[2]
 
     def coefficients(self, ticks: npt.ArrayLike) -> tuple[IntArray, IntArray, IntArray]:
@@ -378,7 +348,7 @@ class Bridge(PureFactorization):
         """
         kept: Memory = []
         blocks = self._top()
-        split: _Split | None = None
+        split: Split | None = None
         ends: npt.NDArray[Any] | None = None
         outer: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None
         for level, k in enumerate(self.branching):
@@ -399,8 +369,8 @@ class Bridge(PureFactorization):
                 nodes = self._offset[level] + index[:, None] * k + np.arange(k)
                 drawn = draw(nodes.ravel(), inner.shares.ravel()).reshape(len(index), k, -1)
                 parts.append(Boundary(fresh, inner, self._boundaries(level, inner.alpha, drawn, outer)))
-            blocks, split, ends = _joined(parts)
-            kept.append(_last(blocks, split, ends))
+            blocks, split, ends = joined(parts)
+            kept.append(last_block(blocks, split, ends))
         assert ends is not None
         k = self.branching[-1]
         at = np.arange(first - 1, first - 1 + count)
@@ -428,37 +398,3 @@ class Bridge(PureFactorization):
         out += (start << self._step)[:, None, :]
         out[:, 1:] += sums << self._step
         return out
-
-
-def _largest(scale: FloatArray, alpha: FloatArray, start: FloatArray, end: FloatArray) -> FloatArray:
-    """A bound on |coefficient|·scale of every number in the noise of each boundary, shape (n, k + 1)."""
-    zero = np.zeros((len(scale), 1))
-    passed = np.maximum.accumulate(np.concatenate([zero, scale], axis=1), axis=1)
-    ahead = np.maximum.accumulate(np.concatenate([zero, scale[:, ::-1]], axis=1), axis=1)[:, ::-1]
-    old = alpha * start[:, None] + (1 - alpha) * end[:, None]
-    return np.maximum(old, np.maximum(alpha * passed, (1 - alpha) * ahead))
-
-
-def _joined(parts: list[Boundary]) -> tuple[_Blocks, _Split, npt.NDArray[Any]]:
-    """Neighbouring blocks as one."""
-    if len(parts) == 1:
-        return parts[0].blocks, parts[0].split, parts[0].noise
-    one, two = parts
-    return (
-        _Blocks(*map(np.concatenate, zip(_arrays(one.blocks), _arrays(two.blocks), strict=True))),
-        _Split(*map(np.concatenate, zip(_arrays(one.split), _arrays(two.split), strict=True))),
-        np.concatenate([one.noise, two.noise]),
-    )
-
-
-def _arrays(record: _Blocks | _Split) -> list[npt.NDArray[Any]]:
-    return list(vars(record).values())
-
-
-def _last(blocks: _Blocks, split: _Split, noise: npt.NDArray[Any]) -> Boundary:
-    """The last of several blocks, without a hold on the others."""
-    return Boundary(
-        _Blocks(*(part[-1:] for part in _arrays(blocks))),
-        _Split(*(part[-1:] for part in _arrays(split))),
-        noise[-1:].copy() if len(noise) > 1 else noise,
-    )

@@ -5,31 +5,47 @@ from __future__ import annotations
 import re
 
 from evercount.errors import ParameterError, UnknownName
+from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, best_base
 
 PURE = ("bridge", "pure-tree", "pure-tree-19", "pure-binary")
 """Mechanisms for a known horizon, best first."""
-PURE_ENDLESS = ("pure-hybrid", "pure-hybrid-binary")
+PURE_ENDLESS = ("endless-bridge", "pure-hybrid", "pure-hybrid-binary")
 """Mechanisms for a stream without a horizon, best first."""
 _NAME = re.compile(r"pure-tree-(\d+)")
 
 
 def pure_factorization(name: str | None, horizon: int | None) -> PureFactorization:
-    """The pure tree of that name; None chooses the bridge, or the hybrid without a horizon."""
+    """The pure mechanism of that name; None chooses the bridge, or the endless bridge without a horizon.
+
+    Args:
+        name: One of `PURE` or `PURE_ENDLESS`, "pure-tree-k" for an odd k, or None.
+        horizon: The number of ticks, or None for a stream without an end.
+
+    Raises:
+        UnknownName: There is no mechanism of that name.
+        ParameterError: The mechanism needs a horizon and there is none, or the other way round.
+
+    Example:
+        >>> pure_factorization(None, 1000).name, pure_factorization(None, None).name
+        ('bridge', 'endless-bridge')
+    """
     known = PURE + PURE_ENDLESS
     if name is None:
-        name = "pure-hybrid" if horizon is None else "bridge"
+        name = "endless-bridge" if horizon is None else "bridge"
     if name in PURE_ENDLESS:
         if horizon is not None:
             raise ParameterError(f"{name} is for horizon=None; with a horizon 'bridge' has less error")
+        if name == "endless-bridge":
+            return EndlessBridge()
         return HybridTree(binary=name == "pure-hybrid-binary")
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if name not in known and match is None:
         raise UnknownName("factorization for delta=0", name, known)
     if horizon is None:
-        raise ParameterError(f"{name!r} needs a known horizon; without one use 'pure-hybrid' (or give a horizon)")
+        raise ParameterError(f"{name!r} needs a known horizon; without one use 'endless-bridge' (or give a horizon)")
     if name == "bridge":
         return Bridge(horizon)
     if name == "pure-binary":

@@ -301,6 +301,10 @@ class WindowTree(DigitTree):
         t = self._check_ticks(ticks)
         return self.apart(np.maximum(t - self.width, 0), t)
 
+    def suspects(self, ticks: int) -> list[int]:
+        """See `PureFactorization`."""
+        return [self.worst_row()[0]]
+
     def worst_row(self) -> tuple[int, float]:
         """(tick, norm) of the worst window: of all ticks, or of some thousand of them where there are more."""
         last = self.width + self.size if self.horizon is None else min(self.horizon, self.width + self.size)
@@ -358,6 +362,15 @@ class HybridTree(PureFactorization):
     def node_share(self, epoch: int) -> Fraction:
         """ε over the part of ε that one node of an epoch's tree has."""
         return self.tree(epoch).levels * self.total_share / (self.total_share - 1)
+
+    def suspects(self, ticks: int) -> list[int]:
+        """See `PureFactorization`: the worst tick of each epoch."""
+        found = []
+        for epoch in range(ticks.bit_length()):
+            tree, start = self.tree(epoch), 1 << epoch
+            part = DigitTree(min(start, ticks - start + 1), tree.base, tree.balanced)
+            found.append(start - 1 + part.worst_row()[0])
+        return found
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """Std over that of continuous Laplace noise of rate ε/Δ₁."""

@@ -128,7 +128,7 @@ def _solve_now(T: int) -> tuple[FloatArray, FloatArray, float]:
     """(L, R, lower bound), both lower triangular."""
     from scipy.linalg import solve_triangular
 
-    p, values, vectors = _maximiser(T)
+    p, values, vectors = dual_maximiser(T)
     # S = D_√p·M·D_√q·J is symmetric, and RᵀR = D·J·|S|·J·D with D = D_√q⁻¹
     absolute = (vectors * values) @ vectors.T
     q = p[::-1]
@@ -152,7 +152,7 @@ def _spectrum(p: FloatArray) -> tuple[FloatArray, FloatArray]:
     return np.asarray(values, np.float64) ** -0.5, np.asarray(vectors, np.float64)
 
 
-def _maximiser(T: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+def dual_maximiser(T: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     """p and the spectrum of its |S|: the fixed point of p ← diag|S|, by Anderson's acceleration in log p.
 
     **Guarantee.** max(diag|S|/p) ≤ ‖S‖_*·(1 + OPTIMALITY_GAP), so the product of norms is within that fraction of the

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import AnyArray, FloatArray, IntArray
-from evercount.errors import ParameterError
 from evercount.factorizations.base import (
     NORM_ROUNDING_MARGIN,
     Factorization,
@@ -269,30 +268,37 @@ def node_variances(levels: int) -> FloatArray:
     return np.asarray(v)
 
 
-class HonakerOffline(Factorization):
-    """Honaker's full estimator, which also reads nodes that end *after* t. For comparison only.
+class HonakerFull(Factorization):
+    """Honaker's full estimator: each prefix is estimated from all nodes of the tree, also those that end after t.
 
-    It could be streamed: M·x + L·z needs the noise of future nodes, not their data (`laplace_bridge.proof.md`, theorem,
-    holds for every L with L·R = M). There is no streaming form here, as other factorisations have far less error.
+    It streams, although it reads the future: M·x + L·z needs the noise of future nodes and not their data. Noise of the
+    estimator's covariance M·(RᵀR)⁻¹·Mᵀ, R the tree, is drawn at the boundaries of nodes from the top down: that of the
+    whole tree has variance v_H, and that in the middle of a node of height h is the mean of its two ends plus
+    √(v_{h−1}/2) times a fresh normal (given a node's count, the left half's estimate is the mean of two independent
+    ones of variance v_{h−1}). One normal per tick, and one number per level and cell to remember. There is no exact
+    arithmetic for it: `balanced` has far less error, so it is for simulation and comparison.
+
+    **Guarantee.** L is square and invertible, and R′ = L⁻¹·M has R′ᵀR′ = RᵀR, because L·Lᵀ = M·(RᵀR)⁻¹·Mᵀ: so
+    sensitivities are those of the tree. Test:
+    tests/factorizations/test_factorizations_numbers.py::test_honaker_full_streams_the_best_estimate.
 
     Args:
-        horizon: The number of ticks, a power of two.
+        horizon: The number of ticks.
 
     Raises:
-        ParameterError: The horizon is not a power of two up to 2^50.
+        ParameterError: The horizon is not a whole number from 1 to 2^50.
 
-    >>> HonakerOffline(1024).row_norms([341, 1024]).round(3).tolist()
+    >>> HonakerFull(1024).row_norms([341, 1024]).round(3).tolist()
     [1.258, 0.707]
     """
 
-    name = "honaker-offline"
+    name = "honaker-full"
 
     def __init__(self, horizon: int) -> None:
-        T = check_known_horizon(horizon)
-        if T & (T - 1):
-            raise ParameterError(f"the offline estimator is for horizons that are a power of two, got {T}")
-        self.horizon: int = T
-        self.column_norm = _tree_column_norm(T)
+        self.horizon: int = check_known_horizon(horizon)
+        self._height = (self.horizon - 1).bit_length()
+        self.column_norm = _tree_column_norm(1 << self._height)
+        self._own = np.sqrt(node_variances(self._height + 1) / 2)  # of the middle of a node one level higher
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """Std of the best linear unbiased estimate of each prefix: O(log T) by climbing from t to the root.
@@ -301,7 +307,7 @@ class HonakerOffline(Factorization):
         given all nodes below (`nn`, `np_`, `pp`), with the node's own noisy count.
         """
         t = self._check_ticks(ticks)
-        height = self.horizon.bit_length() - 1
+        height = self._height
         v = node_variances(height + 1)
         start = np.minimum(low_bit_level(t), height)
         nn = v[start].copy()
@@ -325,23 +331,42 @@ class HonakerOffline(Factorization):
         return float(np.linalg.norm(left[later - 1] - first))
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """See `Factorization`; only for all ticks of the horizon."""
+        """See `Factorization`: a column of L for each normal, in the order in which they are drawn."""
         size = self._check_dense(ticks)
-        if size != self.horizon:
-            raise ParameterError(
-                f"the offline estimator exists for all {self.horizon} ticks of its horizon only, got {size}"
-            )
-        _, right = Honaker(size).dense()
-        return counting_matrix(size) @ np.linalg.pinv(right), right
+        whole = HonakerFull(1 << self._height)
+        left, _ = whole.block(whole.initial(whole.horizon), np.eye(whole.horizon), whole.horizon)
+        right = np.asarray(np.linalg.solve(left, counting_matrix(whole.horizon)), np.float64)
+        used = self.draws(0, size)
+        return left[:size, :used], right[:used, :size]
+
+    def draws(self, start: int, stop: int) -> int:
+        """See `Factorization`: a normal for each boundary up to `stop`, and for the ends of the nodes that hold it."""
+        return self._known(stop) - self._known(start)
+
+    def _known(self, tick: int) -> int:
+        """Boundaries with known noise after a tick: a node's end lies ahead for each zero in the bits of t − 1."""
+        return tick + self._height - (tick - 1).bit_count() if tick else 0
 
     def initial(self, cells: int = 1) -> State:
-        """Refused: the estimator reads the future."""
-        raise ParameterError(
-            "Honaker's full estimator has no streaming form here (it reads future nodes); use 'honaker'"
-        )
+        """See `Factorization`: the noise at the ends of the nodes that hold the tick, by height."""
+        return State(0, (np.zeros((self._height + 1, cells)),))
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
-        """Refused: the estimator reads the future."""
-        raise ParameterError(
-            "Honaker's full estimator has no streaming form here (it reads future nodes); use 'honaker'"
-        )
+        """See `Factorization`."""
+        z = self._check_block(state, z, ticks)
+        ends, height = state.arrays[0].copy(), self._height
+        noise = np.empty((ticks, z.shape[1]))
+        used = 0
+        for row, before in enumerate(range(state.tick, state.tick + ticks)):
+            here = ends[0].copy()  # the noise at the end of the tick before
+            top = height if before == 0 else (before & -before).bit_length() - 1
+            if before == 0:
+                ends[height] = np.sqrt(2) * self._own[height] * z[used]
+                used += 1
+            else:  # the node of this height that begins is the right half of one that ends with it
+                ends[top] = ends[top + 1]
+            for level in range(top - 1, -1, -1):  # a node of height level + 1 begins: its middle
+                ends[level] = (here + ends[level + 1]) / 2 + self._own[level] * z[used]
+                used += 1
+            noise[row] = ends[0]
+        return noise, State(state.tick + ticks, (ends,))

@@ -1,4 +1,5 @@
-"""Bad rows: which they are, on which lines, and why. Read only when the count has found some.
+"""Bad and late rows: which they are, on which lines, and why. Read only when the count has found bad ones, or when
+the operator asks for the list.
 
 What is written here is raw input, for the operator's eyes: the file gets the permissions 0600.
 """
@@ -9,78 +10,161 @@ import csv
 import io
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evercount._safe_files import replaced
 from evercount.declare.declaration import StreamDeclaration
-from evercount.files.count_rows import REASONS, placed, prepare, unreadable
-from evercount.files.source import CHUNK, LINE, Source, connect
+from evercount.files.count_rows import REASONS, columns_of, placed, prepare, row_fields, unreadable
+from evercount.files.source import COPY_BYTES, LINE, SeenRows, Source, connect
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 FIELDS = ("line", "reason", "row")
-FEW = 5
+MOST_SHOWN = 5
 """So many bad rows are shown; all of them go to the file of rejects."""
-BATCH = 10_000
+ROWS_AT_A_TIME = 10_000
+LATE = "late: an earlier run has released its tick"
+MAYBE_LATE = "in a tick that an earlier run has released: late, unless that run has read this row"
 
 
 @dataclass(frozen=True)
 class Reject:
-    """A bad row: its line (in Parquet: its row, from 1), the reason and its text.
+    """A row that does not count: its line (in Parquet: its row, from 1), the reason and its text.
 
-    `exact` is False where empty lines or line ends inside quotes make the number of the line uncertain.
+    `exact` is False where empty lines or line ends inside quotes make the number of the line uncertain. `file` is the
+    name of its file where there are several.
+
+    >>> print(Reject(7, "no time", ",north"))
+    line 7: no time: ',north'
     """
 
     line: int
     reason: str
     text: str
     exact: bool = True
+    file: str = ""
 
     def __str__(self) -> str:
-        return f"{'line' if self.exact else 'about line'} {self.line}: {self.reason}: {self.text[:120]!r}"
+        where = f"{self.file}, " * bool(self.file) + ("line" if self.exact else "about line")
+        return f"{where} {self.line}: {self.reason}: {self.text[:120]!r}"
+
+    @property
+    def late(self) -> bool:
+        """Whether it is an event, but of a tick that is released."""
+        return self.reason in (LATE, MAYBE_LATE)
 
 
-def find_rejects(source: Source, declaration: StreamDeclaration, scratch: Path) -> Iterator[Reject]:
-    """All bad rows: first those that could not be taken apart, then those that are no events, each in file order."""
+@dataclass
+class LateRows:
+    """Which rows are late: those of ticks before `first` that were not there when the last run published.
+
+    Args:
+        first: the first tick that is open.
+        before: what the last run had read, by the name of the file.
+        now: what this run has read; `find_rejects` fills it.
+    """
+
+    first: int
+    before: dict[str, SeenRows]
+    now: dict[str, SeenRows] = field(default_factory=dict)
+
+
+def find_rejects(
+    sources: Source | tuple[Source, ...], declaration: StreamDeclaration, scratch: Path, late: LateRows | None = None
+) -> Iterator[Reject]:
+    """All rows that do not count, file by file: those that could not be taken apart, then the others in file order.
+
+    Args:
+        sources: the event files.
+        declaration: what is counted.
+        scratch: a private folder.
+        late: list late rows, too; without it only bad ones.
+
+    Yields:
+        The rows.
+    """
+    files = (sources,) if isinstance(sources, Source) else sources
+    shown = [source.name if len(files) > 1 else "" for source in files]
+    return chain.from_iterable(
+        _rejects_of(source, declaration, scratch, late, name) for source, name in zip(files, shown, strict=True)
+    )
+
+
+def _rejects_of(
+    source: Source, declaration: StreamDeclaration, scratch: Path, late: LateRows | None, name: str
+) -> Iterator[Reject]:
     with connect(scratch) as connection:
         prepare(connection, declaration)
+        known, is_late = 0, LATE
+        if late is not None:
+            known, is_late = _read_before(connection, source, declaration, late)
         names = {"csv": [f"c{i}" for i in range(len(source.columns))], "jsonl": [LINE], "parquet": ["t", "k", "v"]}
         raw = ", ".join(names[source.kind])
+        first = 1 if late is None else late.first
         # A table, so that DuckDB's own list of rejects is complete before it is read.
         connection.execute(
             f"CREATE TEMP TABLE bad AS SELECT n, -place AS reason, {raw} FROM "
-            f"({placed(source, declaration, 1, 1, number=True, extra=raw)}) WHERE place < 0"
+            f"({placed(source, declaration, 1, first, number=True, extra=raw)}) "
+            f"WHERE place < 0 OR (place > 0 AND n > {known})"
         )
         unreadable(connection, source)
-        broken = _broken(connection, source)
+        broken = _broken(connection, source, name)
         yield from broken
         lines = _Lines(source, [reject.line for reject in broken], connection)
         cursor = connection.execute(f"SELECT n, reason, {raw} FROM bad ORDER BY n")
-        while rows := cursor.fetchmany(BATCH):
+        while rows := cursor.fetchmany(ROWS_AT_A_TIME):
             for n, reason, *fields in rows:
                 text = fields[0] if source.kind == "jsonl" else _joined(fields, source.delimiter)
-                yield Reject(lines.of(n), REASONS[reason], text, lines.exact)
+                yield Reject(lines.of(n), REASONS[reason] if reason > 0 else is_late, text, lines.exact, name)
+
+
+def _read_before(
+    connection: DuckDBPyConnection, source: Source, declaration: StreamDeclaration, late: LateRows
+) -> tuple[int, str]:
+    """How many rows at the beginning of the file the last run had read, and what to call the others of closed ticks."""
+    before = late.before.get(source.name, SeenRows(0, ""))
+    row: Any = connection.execute(
+        f"SELECT count(*), bit_xor(code), bit_xor(code) FILTER (n <= {before.rows}) FROM "
+        f"(SELECT n, hash(n, t, k, v, who) AS code FROM ({row_fields(source, columns_of(declaration), True)}))"
+    ).fetchone()
+    late.now[source.name] = SeenRows(int(row[0]), str(row[1]))
+    if before.rows and before.rows <= row[0] and str(row[2]) == before.digest:
+        return before.rows, LATE
+    return 0, MAYBE_LATE
 
 
 def write_rejects(path: Path, rejects: Iterable[Reject]) -> list[Reject]:
-    """Write all bad rows as CSV (line, reason, row) and return the first few."""
+    """Write rows that do not count as a private CSV: line, reason, row; the file first where there are several.
+
+    Args:
+        path: the file to write.
+        rejects: the rows.
+
+    Returns:
+        The first few bad ones. Late rows are not among them: they are for the file only.
+    """
     few: list[Reject] = []
+    rows = iter(rejects)
+    first = next(rows, None)
+    several = first is not None and bool(first.file)
     with replaced(path) as raw:
         file = io.TextIOWrapper(raw, encoding="utf-8", newline="")
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(FIELDS)
-        for reject in rejects:
-            writer.writerow((reject.line, reject.reason, reject.text))
-            if len(few) < FEW:
+        writer.writerow(("file", *FIELDS) if several else FIELDS)
+        for reject in chain(() if first is None else (first,), rows):
+            written = (reject.line, reject.reason, reject.text)
+            writer.writerow((reject.file, *written) if several else written)
+            if len(few) < MOST_SHOWN and not reject.late:
                 few.append(reject)
         file.detach()  # it is written to `raw`, which is brought to the disk and closed here
     return few
 
 
-def _broken(connection: DuckDBPyConnection, source: Source) -> list[Reject]:
+def _broken(connection: DuckDBPyConnection, source: Source, name: str) -> list[Reject]:
     """The lines that DuckDB could not take apart, with their physical line numbers."""
     if source.kind == "parquet":
         return []
@@ -91,13 +175,13 @@ def _broken(connection: DuckDBPyConnection, source: Source) -> list[Reject]:
     rejects, line, at = [], 1, 0
     with source.open_bytes() as raw:
         for position, text, message in found:
-            while at < position - 1 and (chunk := raw.read(min(CHUNK, position - 1 - at))):
+            while at < position - 1 and (chunk := raw.read(min(COPY_BYTES, position - 1 - at))):
                 line += chunk.count(b"\n")
                 at += len(chunk)
             shown = (text or "").lstrip("\r\n")
             empty = (text or "")[: len(text or "") - len(shown)].count("\n")
             reason = (message or "not a row of this file").splitlines()[0]
-            rejects.append(Reject(line + empty, reason, shown.rstrip("\r\n")))
+            rejects.append(Reject(line + empty, reason, shown.rstrip("\r\n"), file=name))
     return rejects
 
 
@@ -112,7 +196,7 @@ class _Lines:
             return
         total, last = 0, b"\n"
         with source.open_bytes() as raw:
-            while chunk := raw.read(CHUNK):
+            while chunk := raw.read(COPY_BYTES):
                 total += chunk.count(b"\n")
                 last = chunk[-1:]
         total += last != b"\n"

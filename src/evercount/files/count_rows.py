@@ -6,7 +6,7 @@ is either counted or bad, never both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,17 @@ import numpy as np
 from evercount._arrays import IntArray
 from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import EARLIEST_NUMBER, LATEST_NUMBER, SECOND
+from evercount.declare.schedule import (
+    EARLIEST_NUMBER,
+    INSTANT_PATTERN,
+    LATEST_NUMBER,
+    NUMBER_PATTERN,
+    SECOND,
+    WALL_PATTERN,
+)
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import InputError, ParameterError
-from evercount.files.source import LINE, Source, connect
+from evercount.files.source import LINE, Source, arrow, connect
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -35,13 +42,15 @@ REASONS = {
     8: "no user",
     9: "not a JSON object",
 }
-NAIVE = r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.]\d{1,9})?)?)?"
-AWARE = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.]\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?| UTC)"
-NUMBER = r"[0-9]{9,11}([.][0-9]{1,9})?"
 NAIVE_TYPES = ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATE")
 AWARE_TYPES = ("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ", "TIMESTAMPTZ_NS")
 NUMBER_TYPES = ("INTEGER", "UINTEGER", "BIGINT", "UBIGINT", "HUGEINT", "FLOAT", "DOUBLE")
 FARTHEST = 2**61
+"""Instants beyond this (in microseconds) are no times: sums with them could overflow."""
+ROWS_OF_USERS_AT_A_TIME = 1 << 18
+"""So many events are put in the order of their users at a time."""
+USER_GROUPS = 256
+"""Events are kept in so many groups, each with all events of its users."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +65,17 @@ class CountedRows:
 
 
 def columns_of(declaration: StreamDeclaration) -> Columns:
-    """The columns of a declaration, which the doors that read tables need."""
+    """The columns of a declaration, which the doors that read tables need.
+
+    Args:
+        declaration: the stream.
+
+    Returns:
+        Its columns.
+
+    Raises:
+        ParameterError: it names none.
+    """
     if declaration.columns is None:
         raise ParameterError(
             f"the declaration of {declaration.name!r} names no columns: add [stream.columns] with time and, where the "
@@ -65,8 +84,17 @@ def columns_of(declaration: StreamDeclaration) -> Columns:
     return declaration.columns
 
 
+Sources = Source | Sequence[Source]
+"""One event file, or several whose rows are read one file after the other."""
+
+
+def listed(sources: Sources) -> tuple[Source, ...]:
+    """The files as a tuple."""
+    return (sources,) if isinstance(sources, Source) else tuple(sources)
+
+
 def count(
-    source: Source,
+    sources: Sources,
     declaration: StreamDeclaration,
     first: int,
     stop: int,
@@ -77,8 +105,20 @@ def count(
 ) -> CountedRows:
     """Add up the events of ticks first … stop−1 (1-based); rows of other ticks are checked and left alone.
 
-    `late` holds the rows that the run before has not seen: those in ticks before `first` are counted in `first`.
-    `users` are the events that each user has had in earlier runs.
+    Args:
+        sources: the event files.
+        declaration: what is counted, per which ticks.
+        first: the first tick to count.
+        stop: the tick after the last one to count.
+        scratch: a private folder for what does not fit into memory.
+        late: the rows that the run before has not seen: those in ticks before `first` are counted in `first`.
+        users: the events that each user has had in earlier runs.
+
+    Returns:
+        What each tick adds to each cell, the number of bad rows, and the users' new numbers of events.
+
+    Raises:
+        InputError: a column is missing, or a file cannot be read.
 
     **Guarantee.** One event adds to one cell of one tick: 1 for counts and histograms, a value in [lo, hi] rounded to
     the grid for sums; this is the promise that `Query.encode_totals` asks for. Where it is added depends on the event
@@ -87,17 +127,20 @@ def count(
     that user's events only: `queries/user_cap.proof.md`, Lemma 1. Tests: tests/files/test_count_rows.py, against plain
     Python.
     """
-    source.require(*columns_of(declaration).used)
+    files = listed(sources)
+    for source in files:
+        source.require(*columns_of(declaration).used)
     with connect(scratch) as connection:
         prepare(connection, declaration)
         try:
             if columns_of(declaration).user is None:
-                groups, bad = _groups(connection, source, declaration, first, stop, late)
+                groups, bad = _groups(connection, files, declaration, first, stop, late)
                 known: Mapping[str, int] = {}
             else:
-                groups, bad, known = _capped(connection, source, declaration, first, stop, late, users or {})
+                groups, bad, known = _capped(connection, files, declaration, first, stop, late, users or {})
         except _database_error() as error:
-            raise InputError(f"{source.name} cannot be read: {_first_line(error)}") from error
+            names = ", ".join(source.name for source in files[:3]) + (", …" if len(files) > 3 else "")
+            raise InputError(f"{names} cannot be read: {_first_line(error)}") from error
     query = declaration.query
     totals = TickTotals(first, stop - first, query.cells, *query.totals_of_rows(*groups))
     return CountedRows(totals, bad, known)
@@ -110,18 +153,18 @@ Groups = tuple[IntArray, IntArray, IntArray, IntArray]
 
 def _groups(
     connection: DuckDBPyConnection,
-    source: Source,
+    files: tuple[Source, ...],
     declaration: StreamDeclaration,
     first: int,
     stop: int,
     late: Source | None,
 ) -> tuple[Groups, int]:
     found = connection.execute(
-        f"SELECT place, cell, {SUMS} FROM ({placed(source, declaration, first, stop)}) "
+        f"SELECT place, cell, {SUMS} FROM ({placed(files, declaration, first, stop)}) "
         "WHERE place IS NOT NULL GROUP BY place, cell ORDER BY place, cell"
     ).fetchnumpy()
     places = np.asarray(found["place"], np.int64)
-    bad = int(np.asarray(found["events"])[places < 0].sum()) + unreadable(connection, source)
+    bad = int(np.asarray(found["events"])[places < 0].sum()) + unreadable(connection, files)
     parts = [tuple(np.asarray(found[name])[places > 0] for name in ("place", "cell", "events", "total"))]
     if late is not None and first < stop:
         more = connection.execute(
@@ -135,55 +178,89 @@ def _groups(
 
 def _capped(
     connection: DuckDBPyConnection,
-    source: Source,
+    files: tuple[Source, ...],
     declaration: StreamDeclaration,
     first: int,
     stop: int,
     late: Source | None,
     users: Mapping[str, int],
 ) -> tuple[Groups, int, dict[str, int]]:
-    """As `_groups`, for the first events of each user only. Events are kept in a table, which may spill to disk."""
+    """As `_groups`, for the first events of each user only.
+
+    DuckDB keeps the events in a table, in the order of the files, and may spill it to disk. The users are divided into
+    groups by a hash of their names; the events of a few groups at a time are put in order in memory.
+    """
+    columns = f"place, cell, units, who, us, (hash(who) % {USER_GROUPS})::UTINYINT AS part"
     connection.execute(
-        "CREATE TEMP TABLE event AS SELECT place, cell, units, who, us, n "
-        f"FROM ({placed(source, declaration, first, stop, number=True)}) WHERE place IS NOT NULL"
+        f"CREATE TEMP TABLE event AS SELECT {columns} FROM ({placed(files, declaration, first, stop)}) "
+        "WHERE place IS NOT NULL"
     )
-    bad = _scalar(connection, "SELECT count(*) FROM event WHERE place < 0") + unreadable(connection, source)
-    if late is not None and first < stop:  # the times of late rows lie before all others: (us, n) orders both
+    bad = _scalar(connection, "SELECT count(*) FROM event WHERE place < 0") + unreadable(connection, files)
+    if late is not None and first < stop:  # the times of late rows lie before all others, so their place is no matter
+        columns = columns.replace("place", str(first), 1)
         connection.execute(
-            f"INSERT INTO event SELECT {first}, cell, units, who, us, n "
-            f"FROM ({placed(late, declaration, 1, first, number=True)}) WHERE place > 0"
+            f"INSERT INTO event SELECT {columns} FROM ({placed(late, declaration, 1, first)}) WHERE place > 0"
         )
-    connection.execute("CREATE TEMP TABLE past (who VARCHAR, seen BIGINT)")
-    if users:
-        names, seen = zip(*users.items(), strict=True)
-        connection.execute("INSERT INTO past SELECT unnest(?), unnest(?)", [list(names), list(seen)])
+    rows = _scalar(connection, "SELECT count(*) FROM event")
+    step = max(1, USER_GROUPS * ROWS_OF_USERS_AT_A_TIME // max(rows, 1))
     most = declaration.budget.max_events
-    # Most users stay below the cap: only the events of the others have to be put in order.
-    connection.execute(
-        "CREATE TEMP TABLE person AS SELECT who, count(*) AS events, coalesce(any_value(seen), 0) AS seen "
-        "FROM event LEFT JOIN past USING (who) WHERE place > 0 GROUP BY who"
+    sums: list[Any] = []
+    known: dict[str, int] = {}
+    for part in range(0, USER_GROUPS, step):
+        reader = connection.sql(
+            f"SELECT who, us, place, cell, units FROM event WHERE place > 0 AND part BETWEEN {part} AND "
+            f"{part + step - 1}"
+        ).to_arrow_reader(ROWS_OF_USERS_AT_A_TIME)
+        kept = _first_events(reader, users, most)
+        if kept is not None:
+            names, events = (kept["who"].value_counts().field(side).to_pylist() for side in (0, 1))
+            known |= {who: users.get(who, 0) + more for who, more in zip(names, events, strict=True)}
+            sums.append(kept.group_by(["place", "cell"]).aggregate([([], "count_all"), ("units", "sum")]))
+    if not sums:
+        return (*(np.empty(0, np.int64) for _ in range(4)),), bad, known  # type: ignore[return-value]
+    together = arrow().concat_tables(sums).sort_by([("place", "ascending"), ("cell", "ascending")])
+    tick, cell, number, units = (
+        together[name].to_numpy().astype(np.int64) for name in ("place", "cell", "count_all", "units_sum")
     )
-    connection.execute(
-        "CREATE TEMP TABLE last_event AS SELECT who, max_by(us, turn) AS us, max_by(n, turn) AS n "
-        "FROM (SELECT who, us, n, row_number() OVER (PARTITION BY who ORDER BY us, n) AS turn, seen "
-        "FROM event JOIN person USING (who) "
-        f"WHERE place > 0 AND events + seen > {most} AND seen < {most}) WHERE turn + seen <= {most} GROUP BY who"
-    )
-    found = connection.execute(
-        f"SELECT place, cell, {SUMS} FROM event JOIN person USING (who) LEFT JOIN last_event AS l USING (who) "
-        f"WHERE place > 0 AND (events + seen <= {most} OR event.us < l.us OR (event.us = l.us AND event.n <= l.n)) "
-        "GROUP BY place, cell ORDER BY place, cell"
-    ).fetchnumpy()
-    changed = connection.execute(f"SELECT who, least(events + seen, {most}) FROM person WHERE seen < {most}").fetchall()
-    tick, cell, events, units = (np.asarray(found[name], np.int64) for name in ("place", "cell", "events", "total"))
-    return (tick, cell, events, units), bad, dict(changed)
+    return (tick, cell, number, units), bad, known
+
+
+def _first_events(batches: Iterable[Any], users: Mapping[str, int], most: int) -> Any:
+    """The first events of each user of Arrow batches as a table, or None without a batch."""
+    held: list[Any] = []  # the first of them is what was kept so far
+    for batch in batches:
+        held.append(arrow().Table.from_batches([batch]))
+        if sum(map(len, held[1:])) >= ROWS_OF_USERS_AT_A_TIME:
+            held = [_first_of_each_user(arrow().concat_tables(held), users, most)]
+    return _first_of_each_user(arrow().concat_tables(held), users, most) if held else None
+
+
+def _first_of_each_user(events: Any, users: Mapping[str, int], most: int) -> Any:
+    """The rows of an Arrow table that are among the first `most` of their user, by (time, row).
+
+    `users` are the events that each user has had before. What is left out of a part of a user's events is left out of
+    all of them, so a table may be handed in piece by piece, each together with what was kept of those before.
+    """
+    coded = events["who"].combine_chunks().dictionary_encode()
+    code = coded.indices.to_numpy()
+    room = np.asarray([most - users.get(who, 0) for who in coded.dictionary.to_pylist()], np.int64)
+    order = np.lexsort((events["us"].to_numpy(), code))  # stable: rows of one time stay in the order of the file
+    code = code[order]
+    begins = np.searchsorted(code, np.arange(len(room)))
+    turn = np.arange(len(code)) - begins[code]
+    return events.take(order[turn < room[code]])
 
 
 # -- from a row to an event, in SQL -----------------------------------------------------------------------------------
 
 
 def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration) -> None:
-    """The public keys as a type: casting a text to it is the look-up of its cell."""
+    """Make the public keys a type of this connection: casting a text to it is the look-up of its cell.
+
+    Args:
+        connection: the connection.
+        declaration: the stream with its keys.
+    """
     if _keyed(declaration):
         keys, _ = declaration.query.row_keys
         connection.execute("CREATE TEMP TABLE cell_name AS SELECT unnest(?) AS name", [list(keys)])
@@ -199,42 +276,67 @@ def _valued(declaration: StreamDeclaration) -> bool:
 
 
 def placed(
-    source: Source, declaration: StreamDeclaration, first: int, stop: int, *, number: bool = False, extra: str = ""
+    sources: Sources, declaration: StreamDeclaration, first: int, stop: int, *, number: bool = False, extra: str = ""
 ) -> str:
-    """SQL: one row per row of the file with `place`: its tick if in first … stop−1, NULL if another, −reason if bad.
+    """SQL: one row per row of the files with `place`: its tick if in first … stop−1, NULL if another, −reason if bad.
 
-    Columns: place, cell, units, who, us, with `number` also n (the row's number), and those of `extra`.
+    Columns: place, cell, units, who, us. Of one file also n (the row's number) with `number`, and those of `extra`.
+
+    Args:
+        sources: the event files.
+        declaration: what is counted.
+        first: the first tick that is looked for.
+        stop: the tick after the last one.
+        number: whether rows are numbered.
+        extra: further columns of the scan.
+
+    Returns:
+        A SELECT statement.
+
+    Raises:
+        InputError: the column of the time has a type that holds no times.
     """
+    files = listed(sources)
     schedule = declaration.schedule
     low, high = schedule.start_of(first), schedule.start_of(stop)
     wanted = "".join(f"{name}, " for name in (["n"] if number else []) + ([extra] if extra else []))
     return (
         f"SELECT {wanted}cell, units, who, us, CASE WHEN reason > 0 THEN -reason "
         f"WHEN us < {low} OR us >= {high} THEN NULL ELSE {schedule.sql_tick('us')} END AS place FROM ("
-        f"SELECT *, {_reason(source, declaration)} AS reason FROM ("
+        f"SELECT *, {_reason(declaration)} AS reason FROM ("
         f"SELECT *, coalesce(exact, {schedule.sql_instant('wall')}) AS us, {_cell(declaration)} AS cell, "
-        f"{_units(declaration)} AS units FROM ({_times(source, declaration, number)})))"
+        f"{_units(declaration)} AS units FROM ({_rows(files, declaration, number)})))"
     )
 
 
-def _fields(source: Source, columns: Columns, number: bool) -> str:
+def _rows(files: tuple[Source, ...], declaration: StreamDeclaration, number: bool) -> str:
+    """SQL: the columns of `_times` of all files; those of several in types that all formats share."""
+    if len(files) == 1:
+        return _times(files[0], declaration, number)
+    shared = "t::VARCHAR AS t, k::VARCHAR AS k, TRY_CAST(v AS DOUBLE) AS v, who::VARCHAR AS who, unparsed, wall, exact"
+    return " UNION ALL ".join(f"SELECT {shared} FROM ({_times(source, declaration, False)})" for source in files)
+
+
+def row_fields(source: Source, columns: Columns, number: bool) -> str:
     """SQL: the columns t, k, v and who, all rows in the order of the file."""
-    names = {"t": columns.time, "k": columns.key, "v": columns.value, "who": columns.user}
+    keys = columns.key_columns
+    several, joined = (columns.levels, _path) if columns.levels else (keys if len(keys) > 1 else (), _combined)
+    names = {"t": columns.time, "k": keys[0] if keys else None, "v": columns.value, "who": columns.user}
     if source.kind != "jsonl":
         parts = [f"{source.column(name)} AS {short}" if name else f"NULL AS {short}" for short, name in names.items()]
-        if columns.levels:
-            parts[1] = f"{_path([source.column(name) for name in columns.levels])} AS k"
+        if several:
+            parts[1] = f"{joined([source.column(name) for name in several])} AS k"
         if columns.user and source.kind == "parquet":
             parts[3] = f"{source.column(columns.user)}::VARCHAR AS who"
         chosen = ["row_number() OVER () AS n"] * number + ["*"] * (source.kind == "csv") + parts
         return f"SELECT {', '.join(chosen)} FROM {source.scan()}"
     used = {short: name for short, name in names.items() if name}
-    used |= {f"k{level}": name for level, name in enumerate(columns.levels)}
+    used |= {f"k{place}": name for place, name in enumerate(several)}
     paths = ", ".join(_pointer(name) for name in used.values())
     parts = [f"f[{list(used).index(short) + 1}] AS {short}" if short in used else f"NULL AS {short}" for short in names]
-    if columns.levels:
+    if several:
         first = list(used).index("k0") + 1
-        parts[1] = f"{_path([f'f[{first + level}]' for level in range(len(columns.levels))])} AS k"
+        parts[1] = f"{joined([f'f[{first + place}]' for place in range(len(several))])} AS k"
     if columns.value:  # a text that looks like a number is not one, and neither is true
         kind = f"json_type({LINE}, {_pointer(columns.value)})"
         parts[2] = f"CASE WHEN {kind} IN ('UBIGINT', 'BIGINT', 'DOUBLE') THEN {parts[2][:-5]} END AS v"
@@ -244,6 +346,16 @@ def _fields(source: Source, columns: Columns, number: bool) -> str:
         f"json_extract_string({LINE}, [{paths}]) END AS f FROM (SELECT {count_rows}{LINE} FROM {source.scan()}) "
         f"WHERE trim({LINE}, ' \t\r') <> '')"
     )
+
+
+def _combined(columns: list[str]) -> str:
+    """SQL: the text of `declare.columns.combined_key`; NULL where a part is."""
+    parts = (
+        f"CASE WHEN contains({text}, ',') OR contains({text}, '\"') "
+        f"THEN '\"' || replace({text}, '\"', '\"\"') || '\"' ELSE {text} END"
+        for text in (f"{column}::VARCHAR" for column in columns)
+    )
+    return " || ',' || ".join(parts)
 
 
 def _pointer(name: str) -> str:
@@ -265,18 +377,20 @@ def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
     kind = source.type_of(columns.time)
     if kind == "VARCHAR":
         # The first two are the usual forms, told by their length, because a regular expression costs more than the
-        # rest. A cast to TIMESTAMP would drop an offset without a word, so it is used only where there can be none.
+        # rest. strptime wants two digits per part; it would skip spaces, so the text must begin and end with a digit.
+        # A cast to TIMESTAMP would drop an offset without a word, so it is used only where there can be none.
+        plain = "strlen(t) = 19 AND t >= '0' AND substr(t, 17, 1) = ':' AND substr(t, 19, 1) >= '0'"
+        zulu = "strlen(t) = 20 AND t >= '0' AND substr(t, 17, 1) = ':' AND suffix(t, 'Z')"
         wall = (
-            "CASE WHEN strlen(t) = 19 AND substr(t, 17, 1) = ':' THEN epoch_us(TRY_CAST(t AS TIMESTAMP)) "
-            "WHEN strlen(t) = 20 AND suffix(t, 'Z') THEN NULL "
-            f"WHEN regexp_full_match(t, '{NAIVE}') THEN epoch_us(TRY_CAST(t AS TIMESTAMP)) END"
+            f"CASE WHEN {plain} THEN epoch_us(try_strptime(t, ['%Y-%m-%dT%H:%M:%S', '%Y-%m-%d %H:%M:%S'])) "
+            f"WHEN {zulu} THEN NULL "
+            f"WHEN regexp_full_match(t, '{WALL_PATTERN}') THEN epoch_us(TRY_CAST(t AS TIMESTAMP)) END"
         )
         exact = (
-            "CASE WHEN strlen(t) = 19 AND substr(t, 17, 1) = ':' THEN NULL "
-            "WHEN strlen(t) = 20 AND suffix(t, 'Z') AND substr(t, 17, 1) = ':' "
-            "THEN epoch_us(TRY_CAST(t AS TIMESTAMPTZ)) "
-            f"WHEN regexp_full_match(t, '{AWARE}') THEN epoch_us(TRY_CAST(t AS TIMESTAMPTZ)) "
-            f"WHEN regexp_full_match(t, '{NUMBER}') THEN {_epoch('t')} END"
+            f"CASE WHEN {plain} THEN NULL "
+            f"WHEN {zulu} THEN epoch_us(try_strptime(t, ['%Y-%m-%dT%H:%M:%SZ', '%Y-%m-%d %H:%M:%SZ'])) "
+            f"WHEN regexp_full_match(t, '{INSTANT_PATTERN}') THEN epoch_us(TRY_CAST(t AS TIMESTAMPTZ)) "
+            f"WHEN regexp_full_match(t, '{NUMBER_PATTERN}') THEN {_epoch('t')} END"
         )
     elif kind in AWARE_TYPES:
         wall, exact = "NULL::BIGINT", "epoch_us(TRY_CAST(t AS TIMESTAMPTZ))"
@@ -289,9 +403,10 @@ def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
             f"the column {columns.time!r} of {source.name} is of type {kind}; a time is a TIMESTAMP, a DATE, a text in "
             "ISO 8601 or a number of seconds since 1970"
         )
-    inner = f"SELECT *, {wall} AS wall_any, {exact} AS exact_any FROM ({_fields(source, columns, number)})"
+    inner = f"SELECT *, {wall} AS wall_any, {exact} AS exact_any FROM ({row_fields(source, columns, number)})"
     keep = "CASE WHEN {0}_any BETWEEN " + f"{-FARTHEST} AND {FARTHEST}" + " THEN {0}_any END AS {0}"
-    return f"SELECT *, {keep.format('wall')}, {keep.format('exact')} FROM ({inner})"
+    unparsed = "f IS NULL" if source.kind == "jsonl" else "false"
+    return f"SELECT *, {unparsed} AS unparsed, {keep.format('wall')}, {keep.format('exact')} FROM ({inner})"
 
 
 def _epoch(column: str) -> str:
@@ -323,10 +438,10 @@ def _units(declaration: StreamDeclaration) -> str:
     return f"TRY_CAST(round_even(TRY_CAST(v AS DOUBLE) / CAST({grid!r} AS DOUBLE), 0) AS BIGINT)"
 
 
-def _reason(source: Source, declaration: StreamDeclaration) -> str:
+def _reason(declaration: StreamDeclaration) -> str:
     """SQL: 0 for an event, else a key of REASONS."""
-    rules = ["WHEN f IS NULL THEN 9"] if source.kind == "jsonl" else []
-    rules += [
+    rules = [
+        "WHEN unparsed THEN 9",
         "WHEN t IS NULL THEN 1",
         "WHEN wall IS NULL AND exact IS NULL THEN 2",
         "WHEN us IS NULL THEN 3",
@@ -345,27 +460,40 @@ def _reason(source: Source, declaration: StreamDeclaration) -> str:
     return f"CASE {' '.join(rules)} ELSE 0 END"
 
 
-def unreadable(connection: DuckDBPyConnection, source: Source) -> int:
-    """How many lines of the last scan could not be taken apart; refused if it is not certain what follows them."""
-    if source.kind == "parquet":
+def unreadable(connection: DuckDBPyConnection, sources: Sources) -> int:
+    """The number of lines of the last scan that could not be taken apart.
+
+    Args:
+        connection: the connection that has scanned.
+        sources: what it has scanned.
+
+    Returns:
+        The number of lines.
+
+    Raises:
+        InputError: after such a line it is not certain where the next row begins.
+    """
+    files = listed(sources)
+    if all(source.kind == "parquet" for source in files):
         return 0
-    if source.kind == "csv":
-        found = connection.execute(
-            "SELECT min(line) FROM reject_errors "
-            "WHERE error_type::VARCHAR IN ('LINE SIZE OVER MAXIMUM', 'INVALID STATE') OR"
-            " (error_type::VARCHAR = 'UNQUOTED VALUE' AND contains(rtrim(csv_line, chr(10) || chr(13)), chr(10)))"
-        ).fetchone()
-        if found is not None and found[0] is not None:
+    found = connection.execute(
+        "SELECT line, file_path FROM reject_errors JOIN reject_scans USING (scan_id, file_id) "
+        "WHERE (error_type::VARCHAR IN ('LINE SIZE OVER MAXIMUM', 'INVALID STATE') OR (error_type::VARCHAR = "
+        "'UNQUOTED VALUE' AND contains(rtrim(csv_line, chr(10) || chr(13)), chr(10)))) ORDER BY ALL"
+    ).fetchall()
+    kinds = {str(source.path): source for source in files}
+    for line, path in found:
+        if kinds.get(path, files[0]).kind == "csv":
             raise InputError(
-                f"{source.name}: about line {found[0]} a quote is opened and never closed, so that it is not certain "
-                "where the next row begins; mend that line (--skip-bad cannot help)"
+                f"{kinds.get(path, files[0]).name}: about line {line} a quote is opened and never closed, so that it "
+                "is not certain where the next row begins; mend that line (--skip-bad cannot help)"
             )
-    return _scalar(connection, "SELECT count(DISTINCT line_byte_position) FROM reject_errors")
+    return _scalar(connection, "SELECT count(DISTINCT (scan_id, file_id, line_byte_position)) FROM reject_errors")
 
 
 def _scalar(connection: DuckDBPyConnection, sql: str) -> int:
-    row: Any = connection.execute(sql).fetchone()
-    return int(row[0])
+    ((number,),) = connection.execute(sql).fetchall()
+    return int(number)
 
 
 def _database_error() -> type[Exception]:

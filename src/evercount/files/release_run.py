@@ -6,16 +6,14 @@ the horizon. The rows have no say in it. If the last event decided, the length o
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
-import numpy as np
-
-from evercount._safe_files import new_mode, refuse_link, replaced
+from evercount._safe_files import refuse_link
 from evercount._validate import stated
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.view_names import check_views
@@ -23,19 +21,18 @@ from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickTotals
-from evercount.errors import BadRows, EvercountError, HorizonReached, ParameterError, StoreError
-from evercount.files.bad_rows import FEW, Reject, find_rejects, write_rejects
+from evercount.errors import BadRows, HorizonReached, ParameterError, StoreError
+from evercount.files.bad_rows import MOST_SHOWN, LateRows, Reject, find_rejects, write_rejects
 from evercount.files.count_rows import CountedRows, columns_of, count
+from evercount.files.draw_releases import CHARTS, draw_releases
 from evercount.files.run_state import Places, Spent, State, archive, commit, discard, locked, read_state
 from evercount.files.sink import output_kind, parquet_modules, write_releases
-from evercount.files.source import Prefix, Source, freeze, open_source
+from evercount.files.source import Prefix, SeenRows, Source, freeze, open_source
 from evercount.files.write_views import view_path, write_views
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.privacy.composition import spent_together
 from evercount.text_rules import check_public_text
-
-CHARTS = (".png", ".svg", ".pdf")
 
 Progress = Callable[[str, int, int], None]
 """What is being done, how many ticks of it are done, of how many (0: not known)."""
@@ -43,9 +40,25 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Job:
-    """What one run is asked to do."""
+    """What one run is asked to do.
 
-    file: str
+    Args:
+        file: the events: one path, or several; patterns are not expanded here (`source.expand_inputs`).
+        declaration: what is released.
+        out: the release file, or "-".
+        now: the present time, in microseconds since 1970.
+        end: release no tick that ends after this.
+        state: the state file; by default beside the output.
+        rejects: a private file for all rows that do not count: bad ones and, with late="drop", late ones.
+        plot: a chart to draw.
+        skip_bad: leave bad rows out instead of refusing the file.
+        new_noise_stream: start again with new noise over the same data.
+        delimiter: what stands between the columns of a CSV.
+        level: the level of the intervals.
+        check: look at everything and publish nothing.
+    """
+
+    file: str | tuple[str, ...]
     declaration: StreamDeclaration
     out: str
     now: int
@@ -59,10 +72,16 @@ class Job:
     new_noise_stream: bool = False
     delimiter: str = ","
     level: float = LEVEL
+    check: bool = False
     secret: Secret | None = None
     """The secret of a new stream; None draws one. For audits and tests: one secret serves one stream only."""
     zone_given: bool = True
     """Whether the operator named the zone; if not, a run that continues takes the one of its state."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths of the events, or "-"."""
+        return (self.file,) if isinstance(self.file, str) else self.file
 
 
 @dataclass(frozen=True)
@@ -81,8 +100,26 @@ class Outcome:
     shown: tuple[Reject, ...]
     next_end: str
     """When the next tick ends."""
+    start: str = ""
+    """When the first tick begins."""
+    continued: bool = False
+    """Whether an earlier run has released ticks."""
+    late: str = "drop"
+    """The rule for rows of ticks that are released."""
+    drawn: tuple[int, int] | None = None
+    """How many cells the chart shows, and of how many."""
     views: tuple[Path, ...] = ()
     """The files of the views that were written."""
+
+    @property
+    def released(self) -> int:
+        """The number of ticks that this run has released."""
+        return max(0, self.last - self.first + 1)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last tick of the horizon is released."""
+        return self.horizon is not None and self.last >= self.horizon
 
 
 def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | None = None) -> Outcome:
@@ -92,6 +129,20 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
     a tick is released once (`run_state.py`), from totals in which every event counts once (`count_rows.py`). Ticks are
     chosen by the clock, not by the data. What is not protected: that a run failed, and what it says about bad rows;
     these are for the operator. Tests: tests/cli/test_cli_release.py::test_runs_in_pieces_are_one_run.
+
+    Args:
+        job: what to do.
+        progress: called with what is being done.
+        stdin: standard input, where it is not the program's own.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ParameterError: the job contradicts itself, or the state that it continues.
+        InputError: the events cannot be read, or rows are bad (`BadRows`).
+        HorizonReached: all ticks of the horizon were released before.
+        StoreError: the state or the output is locked, changed or cannot be written.
     """
     tell = progress or (lambda what, done, total: None)
     kind = output_kind(job.out)
@@ -117,29 +168,38 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
         composed = compose_sentence(earlier, Spent(stream.budget.to_dict(), stream.numeric_delta)) if earlier else None
         first, stop = _due(job, stream)
         next_end = declaration.schedule.show(declaration.schedule.start_of(stop + 1))
-        source = open_source(job.file, scratch, job.delimiter, stdin)
+        sources = tuple(
+            open_source(name, scratch, job.delimiter, stdin, number=number) for number, name in enumerate(job.files)
+        )
+        rejects = _write_rejects(job, sources, scratch, before, first)
         tell("counting", 0, 0)
-        counted, consumed, source = _counted(job, source, scratch, before, first, stop)
-        shown = _report_bad(job, source, scratch, counted.bad)
+        counted, consumed, sources = _counted(job, sources, scratch, before, first, stop)
+        shown = _report_bad(job, sources, scratch, counted.bad, rejects.shown)
+        if job.check:
+            stop = first
         if stop > first:
             if job.new_noise_stream and state is not None:
                 kept = tuple(archive(places, state))
             tables = _closed(stream, declaration, counted.totals, job.level, tell)
             continued = None if before is None else places.output
             with _undone(places):
-                show = declaration.schedule.show
-                write_releases(kind, continued, places.pending, tables, show, stream.guarantee, header=before is None)
+                schedule = declaration.schedule
+                write_releases(
+                    kind, continued, places.pending, tables, schedule, stream.guarantee, header=before is None
+                )
                 users = {**(before.users if before else {}), **counted.users}
-                after = State(declaration.to_dict(), output_facts(job), stream.dump(), "", earlier, users, consumed)
+                facts = declaration.to_dict(), output_facts(job), stream.dump(), ""
+                after = State(*facts, earlier, users, consumed, rejects.seen)
             try:
                 commit(places, after)
             except OSError as error:
                 raise StoreError(f"the run could not be published: {error.strerror or error}") from error
-        if job.plot is not None and places.output is not None and places.output.exists():
-            _plot(job, places.output, stream, scratch)
-        views: list[Path] = []
-        if (names := wanted_views(job)) and places.output is not None and places.output.exists():
-            views = write_views(places.output, stream, declaration, names, job.level)
+        drawn, views = None, []
+        if not job.check and places.output is not None and places.output.exists():
+            if job.plot is not None:
+                drawn = draw_releases(places.output, Path(job.plot), stream, declaration, scratch, job.level)
+            if names := wanted_views(job):
+                views = write_views(places.output, stream, declaration, names, job.level)
         return Outcome(
             first,
             stop - 1,
@@ -151,6 +211,10 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
             counted.bad,
             shown,
             next_end,
+            declaration.schedule.show(declaration.schedule.begin),
+            before is not None,
+            declaration.late,
+            drawn,
             tuple(views),
         )
 
@@ -163,7 +227,18 @@ def wanted_views(job: Job) -> tuple[str, ...]:
 
 
 def output_facts(job: Job) -> dict[str, object]:
-    """What all runs of one output share beside the declaration."""
+    """What all runs of one output share beside the declaration.
+
+    Args:
+        job: the run.
+
+    Returns:
+        The facts, as the state keeps them.
+
+    >>> from evercount import Budget, Count
+    >>> output_facts(Job("events.csv", StreamDeclaration("flu", Count(), Budget(1, 1e-9)), "flu.csv", now=0))
+    {'out format': 'csv', 'to stdout': False}
+    """
     return {"out format": output_kind(job.out), "to stdout": job.out == "-"}
 
 
@@ -208,14 +283,24 @@ def _closed(
 def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
     """What all noise streams over the same data promise together, by the rule of `spent_together`.
 
+    Args:
+        earlier: the promises of the noise streams before.
+        now: the promise of this one.
+
+    Returns:
+        A sentence.
+
+    Raises:
+        ParameterError: the promises are about different things.
+
     Guarantee. That of `spent_together`; the numbers are rounded up. Test:
     tests/files/test_release_run.py::test_composed_promise.
     """
-    whole = spent_together([(Budget.from_dict(one.budget), one.numeric_delta) for one in (*earlier, now)])
+    together = spent_together([(Budget.from_dict(one.budget), one.numeric_delta) for one in (*earlier, now)])
     return (
         f"Together with {len(earlier)} earlier noise stream{'s' * (len(earlier) > 1)} over the same data: "
-        f"epsilon={stated(whole.epsilon)}, delta={stated(whole.delta)} (adjacency {whole.adjacency}, unit "
-        f"{whole.unit})."
+        f"epsilon={stated(together.epsilon)}, delta={stated(together.delta)} (adjacency {together.adjacency}, unit "
+        f"{together.unit})."
     )
 
 
@@ -226,7 +311,11 @@ def _due(job: Job, stream: Stream) -> tuple[int, int]:
     """1-based [first, stop): the ticks to release now."""
     horizon, schedule = stream.horizon, job.declaration.schedule
     if horizon is not None and stream.tick >= horizon:
-        raise HorizonReached(horizon)
+        raise HorizonReached(
+            horizon,
+            "For later events start a new stream with a later --start and another --out (each event is then in one of "
+            "the two only); with --horizon none it has no end.",
+        )
     until = job.now if job.end is None else min(job.now, job.end)
     if job.end is not None and job.end <= schedule.begin:
         raise ParameterError(f"--end {schedule.show(job.end)} is not after --start {schedule.show(schedule.begin)}")
@@ -236,8 +325,8 @@ def _due(job: Job, stream: Stream) -> tuple[int, int]:
 
 
 def _counted(
-    job: Job, source: Source, scratch: Path, before: State | None, first: int, stop: int
-) -> tuple[CountedRows, Prefix | None, Source]:
+    job: Job, sources: tuple[Source, ...], scratch: Path, before: State | None, first: int, stop: int
+) -> tuple[CountedRows, Prefix | None, tuple[Source, ...]]:
     """The counts of the due ticks; with late=next also how much of the file they come from; and what was read.
 
     Why every row counts once. late=drop: a row counts in the run that releases the tick of its time, and a tick is
@@ -248,28 +337,49 @@ def _counted(
     """
     users = before.users if before else {}
     if job.declaration.late == "drop":
-        return count(source, job.declaration, first, stop, scratch, users=users), None, source
-    if source.kind == "parquet" or job.file == "-":
+        return count(sources, job.declaration, first, stop, scratch, users=users), None, sources
+    if len(sources) > 1 or sources[0].kind == "parquet" or job.files == ("-",):
         raise ParameterError(
-            "--late next needs a CSV or JSONL file that only grows, to tell late rows from rows that were counted; "
-            "use --late drop for Parquet and standard input"
+            "--late next needs one CSV or JSONL file that only grows, to tell late rows from rows that were counted; "
+            "use --late drop for several files, Parquet and standard input"
         )
-    frozen, tail, consumed = freeze(source, scratch, before.consumed if before else None)
-    return count(frozen, job.declaration, first, stop, scratch, late=tail, users=users), consumed, frozen
+    frozen, tail, consumed = freeze(sources[0], scratch, before.consumed if before else None)
+    return count(frozen, job.declaration, first, stop, scratch, late=tail, users=users), consumed, (frozen,)
 
 
-def _report_bad(job: Job, source: Source, scratch: Path, bad: int) -> tuple[Reject, ...]:
-    """The first bad rows, all of them into --rejects; BadRows without --skip-bad."""
-    found: Iterator[Reject] = find_rejects(source, job.declaration, scratch) if bad else iter(())
-    if job.rejects is not None:
-        try:
-            shown = tuple(write_rejects(Path(job.rejects), found))
-        except OSError as error:
-            raise StoreError(f"--rejects {job.rejects} cannot be written: {error.strerror}") from error
-    else:
-        shown = tuple(reject for reject, _ in zip(found, range(FEW), strict=False))
-    if bad and not job.skip_bad:
-        raise BadRows(source.name, bad, shown)
+@dataclass(frozen=True)
+class _Written:
+    """The first bad rows of a written file of rejects, and what was read for it."""
+
+    shown: tuple[Reject, ...] | None = None
+    seen: dict[str, SeenRows] = field(default_factory=dict)
+
+
+def _write_rejects(job: Job, sources: tuple[Source, ...], scratch: Path, before: State | None, first: int) -> _Written:
+    """Write --rejects, before anything is counted: rows that come in between may be called late, never forgotten."""
+    if job.rejects is None:
+        return _Written()
+    columns = columns_of(job.declaration).used
+    for source in sources:
+        source.require(*columns)
+    late = LateRows(first, before.seen if before else {}) if job.declaration.late == "drop" else None
+    try:
+        shown = write_rejects(Path(job.rejects), find_rejects(sources, job.declaration, scratch, late))
+    except OSError as error:
+        raise StoreError(f"--rejects {job.rejects} cannot be written: {error.strerror}") from error
+    return _Written(tuple(shown), {} if late is None else late.now)
+
+
+def _report_bad(
+    job: Job, sources: tuple[Source, ...], scratch: Path, bad: int, shown: tuple[Reject, ...] | None
+) -> tuple[Reject, ...]:
+    """The first bad rows; BadRows without --skip-bad."""
+    if not bad:
+        return ()
+    if shown is None:
+        shown = tuple(islice(find_rejects(sources, job.declaration, scratch), MOST_SHOWN))
+    if not job.skip_bad:
+        raise BadRows(sources[0].name if len(sources) == 1 else f"{len(sources)} files", bad, shown)
     return shown
 
 
@@ -299,12 +409,12 @@ def _undone(places: Places) -> Iterator[None]:
 
 def _check_paths(job: Job, places: Places) -> None:
     """No two of the files may be the same, and what is written is no symbolic link (`_safe_files.py`)."""
-    named = {"the input": None if job.file == "-" else job.file, "--out": places.output, "--state": places.state}
-    named |= {"--rejects": job.rejects, "--plot": job.plot}
+    written = {"--out": places.output, "--state": places.state, "--rejects": job.rejects, "--plot": job.plot}
+    named = [("the input", name) for name in job.files if name != "-"]
     seen: dict[Path, str] = {}
     if places.output is not None:
-        named |= {f"the view {name}": view_path(places.output, name) for name in wanted_views(job)}
-    for what, name in named.items():
+        written |= {f"the view {name}": view_path(places.output, name) for name in wanted_views(job)}
+    for what, name in (*named, *written.items()):
         if name is None:
             continue
         if what != "the input":
@@ -333,44 +443,3 @@ def _check_extras(job: Job) -> None:
             raise ParameterError("--plot needs --out FILE: the chart shows all ticks, read back from the output")
         if Path(job.plot).suffix.lower() not in CHARTS:
             raise ParameterError(f"--plot {job.plot!r}: the name must end in {', '.join(CHARTS)}")
-
-
-def _plot(job: Job, output: Path, stream: Stream, scratch: Path) -> None:
-    """A chart of all released ticks, read back from the published file."""
-    import duckdb
-
-    from evercount.files.source import connect
-    from evercount.plotting import band_plot
-
-    labels = tuple(stream.query.labels)[:8]
-    reader = {"csv": "read_csv", "jsonl": "read_json", "parquet": "read_parquet"}[output_kind(job.out)]
-    try:
-        found = (
-            connect(scratch)
-            .execute(
-                f"SELECT tick, cell::VARCHAR AS cell, value, low, high FROM {reader}(?) "
-                "WHERE list_contains(?, cell::VARCHAR) ORDER BY tick",
-                [glob.escape(str(output)), list(labels)],
-            )
-            .fetchnumpy()
-        )
-    except duckdb.Error as error:
-        raise StoreError(
-            f"{output} is published; its chart could not be drawn: {str(error).splitlines()[0]}"
-        ) from error
-    ticks = np.unique(np.asarray(found["tick"], np.int64))
-    shape = (len(ticks), len(labels))
-    values, low, high = (np.full(shape, np.nan) for _ in range(3))
-    rows = np.searchsorted(ticks, np.asarray(found["tick"], np.int64))
-    columns = np.asarray([labels.index(cell) for cell in found["cell"]], np.int64)
-    for side, name in ((values, "value"), (low, "low"), (high, "high")):
-        side[rows, columns] = found[name]
-    caption = f"band: {job.level:.0%} interval per number"
-    target = Path(str(job.plot))
-    drawn = scratch / target.name
-    try:
-        band_plot(ticks, values, low, high, labels, caption, drawn)
-        with replaced(target, new_mode(target)) as file:
-            file.write(drawn.read_bytes())
-    except (OSError, ValueError) as error:
-        raise EvercountError(f"{output} is published; its chart could not be written: {error}") from error

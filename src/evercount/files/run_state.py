@@ -32,7 +32,7 @@ from typing import Any
 from evercount._safe_files import lock_exclusively, new_mode, new_private, open_private, sync_folder
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import ParameterError, SnapshotError, StoreError
-from evercount.files.source import Prefix
+from evercount.files.source import Prefix, SeenRows
 
 FORMAT = "evercount release state"
 VERSION = 2
@@ -60,6 +60,8 @@ class State:
     earlier: tuple[Spent, ...] = ()
     users: dict[str, int] = field(default_factory=dict)
     consumed: Prefix | None = None
+    seen: dict[str, SeenRows] = field(default_factory=dict)
+    """What a run that wrote rejects had read, by the name of the file: later rows of closed ticks are late."""
 
     def dump(self) -> bytes:
         """The state as bytes with a checksum; `load` is the inverse."""
@@ -74,6 +76,8 @@ class State:
             "users": self.users,
             "consumed": None if self.consumed is None else [self.consumed.length, self.consumed.digest],
         }
+        if self.seen:
+            data["seen"] = {name: [seen.rows, seen.digest] for name, seen in self.seen.items()}
         return pack(data)
 
     @classmethod
@@ -95,6 +99,7 @@ class State:
             tuple(Spent(budget, numeric) for budget, numeric in data["earlier"]),
             data["users"],
             None if data["consumed"] is None else Prefix(*data["consumed"]),
+            {name: SeenRows(*seen) for name, seen in data.get("seen", {}).items()},
         )
 
 
@@ -128,14 +133,26 @@ def _from_version_1(old: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the output (None: standard output) and the state lie, and the private files beside them."""
+    """Where the output (None: standard output) and the state lie, and the private files beside them.
+
+    >>> Places.of("hourly.csv", None).state.name
+    'hourly.csv.state'
+    """
 
     output: Path | None
     state: Path
 
     @classmethod
     def of(cls, out: str, state: str | None) -> Places:
-        """By default the state lies beside the output."""
+        """The places of a run.
+
+        Args:
+            out: the output, or "-" for standard output.
+            state: the state file; None: beside the output.
+
+        Raises:
+            ParameterError: the output is standard output, and no state is named.
+        """
         if out == "-":
             if state is None:
                 raise ParameterError(
@@ -163,6 +180,15 @@ def locked(places: Places) -> Iterator[Path]:
 
     The scratch folder may hold copies of events. A killed run leaves it, and the next one removes it. The empty lock
     file stays.
+
+    Args:
+        places: where the state lies.
+
+    Yields:
+        The scratch folder.
+
+    Raises:
+        StoreError: another run uses the state, or the folder cannot be written.
     """
     lock = places.state.with_name(f".{places.state.name}.lock")
     try:
@@ -192,6 +218,16 @@ def read_state(places: Places) -> State | None:
     """The committed state, or None before the first run. Finishes a run that died between commit and publishing.
 
     An output without its state is refused: nobody could tell what has been released, or with which noise.
+
+    Args:
+        places: where output and state lie.
+
+    Returns:
+        The state, or None.
+
+    Raises:
+        StoreError: output and state do not belong together, or cannot be read.
+        SnapshotError: the state is damaged.
     """
     try:
         blob = places.state.read_bytes()
@@ -216,6 +252,13 @@ def read_state(places: Places) -> State | None:
 def commit(places: Places, state: State) -> None:
     """Steps 2 to 4 of the module's text; step 1 has written `places.pending`.
 
+    Args:
+        places: where output and state lie.
+        state: the new state; the digest of the output is put in here.
+
+    Raises:
+        OSError: the disk refuses.
+
     Guarantee. A reader sees the run whole or not at all, a committed tick is never computed again, and no committed
     release is lost, wherever the process is killed. It is assumed that a rename within a folder is atomic and that
     fsync reaches the disk. Tests: tests/files/test_run_state.py, which kills a process at every step.
@@ -237,7 +280,15 @@ def discard(places: Places) -> None:
 
 
 def archive(places: Places, state: State) -> list[Path]:
-    """Copies of the state and the output, so that a new noise stream can take their names and nothing is lost."""
+    """Copies of the state and the output, so that a new noise stream can take their names and nothing is lost.
+
+    Args:
+        places: where output and state lie.
+        state: the state.
+
+    Returns:
+        The copies.
+    """
     number = 1
     while True:
         kept_state = places.state.with_name(f"{places.state.name}.{number}")
@@ -247,7 +298,7 @@ def archive(places: Places, state: State) -> list[Path]:
         if not kept_state.exists() and not (kept_output and kept_output.exists()):
             break
         number += 1
-    made = []
+    copies = []
     for source, target in ((places.output, kept_output), (places.state, kept_state)):
         if source is not None and target is not None:
             half = target.with_name(f".{target.name}.new")
@@ -258,12 +309,19 @@ def archive(places: Places, state: State) -> list[Path]:
             half.chmod(source.stat().st_mode & 0o777)
             half.replace(target)
             sync_folder(target)
-            made.append(target)
-    return made
+            copies.append(target)
+    return copies
 
 
 def digest_of(path: Path) -> str:
-    """BLAKE2b of a file's bytes."""
+    """BLAKE2b of a file's bytes, in hexadecimal.
+
+    Args:
+        path: the file.
+
+    Returns:
+        64 digits.
+    """
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
 

@@ -6,11 +6,13 @@ import csv
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from datetime import UTC
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from evercount._safe_files import new_private
+from evercount.declare.schedule import Schedule, zone_named
 from evercount.engine.release_table import COLUMNS, ReleaseTable
 from evercount.errors import MissingExtra, ParameterError, StoreError
 
@@ -19,7 +21,14 @@ SUFFIXES: dict[str, OutputKind] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": 
 
 
 def output_kind(name: str) -> OutputKind:
-    """The format that a name asks for; standard output is CSV."""
+    """The format that a name asks for; standard output is CSV.
+
+    Raises:
+        ParameterError: the name has another suffix.
+
+    >>> output_kind("hourly.parquet"), output_kind("-")
+    ('parquet', 'csv')
+    """
     if name == "-":
         return "csv"
     try:
@@ -28,37 +37,45 @@ def output_kind(name: str) -> OutputKind:
         raise ParameterError(f"--out {name!r}: the name must end in .csv, .jsonl or .parquet, or be '-'") from None
 
 
-Show = Callable[[int], str]
-"""From an instant to the text of a file."""
-
-
 def write_releases(
     kind: OutputKind,
     old: Path | None,
     new: Path,
     tables: Iterable[ReleaseTable],
-    show: Show,
+    schedule: Schedule,
     guarantee: str,
     *,
     header: bool = True,
 ) -> None:
     """Write the rows of `old` unchanged and those of `tables` after them into the private file `new`, down to disk.
 
-    Without `old` a CSV begins with its header, unless `header` says that an earlier run has written it elsewhere.
+    In CSV and JSONL a tick's start is a text with the offset of the declared zone, in Parquet a timestamp of that zone.
+
+    Args:
+        kind: the format.
+        old: the file so far, or None.
+        new: the file to write.
+        tables: the released numbers.
+        schedule: the zone of the starts of ticks.
+        guarantee: the promise, which a Parquet file carries in its metadata.
+        header: whether a CSV without `old` begins with its header; False where an earlier run has written it elsewhere.
+
+    Raises:
+        StoreError: `old` cannot be read.
     """
     with new_private(new) as file:
         if kind == "parquet":
-            _parquet(file, old, _shown(tables, show), guarantee)
+            _parquet(file, old, tables, schedule, guarantee)
         else:
-            _lines(file, kind, old, _shown(tables, show), header)
+            _lines(file, kind, old, _shown(tables, schedule), header)
         file.flush()
         os.fsync(file.fileno())
 
 
-def _shown(tables: Iterable[ReleaseTable], show: Show) -> Iterator[dict[str, list[Any]]]:
+def _shown(tables: Iterable[ReleaseTable], schedule: Schedule) -> Iterator[dict[str, list[Any]]]:
     """The columns of each table, with the starts of ticks as texts of the declared zone."""
     for table in tables:
-        texts = ["" if start is None else show(start) for start in table.starts]
+        texts = ["" if start is None else schedule.show(start) for start in table.starts]
         yield {**table.columns(), "start": [text for text in texts for _ in table.cells]}
 
 
@@ -91,19 +108,28 @@ class _Text:
         self.parts.append(text)
 
 
-def _parquet(file: IO[bytes], old: Path | None, blocks: Iterable[dict[str, list[Any]]], guarantee: str) -> None:
+def _parquet(
+    file: IO[bytes], old: Path | None, tables: Iterable[ReleaseTable], schedule: Schedule, guarantee: str
+) -> None:
     pa, pq = parquet_modules()
-    types = [pa.int64(), pa.string(), pa.string(), *[pa.float64()] * 4]
+    try:
+        earlier = None if old is None else pq.ParquetFile(old)
+    except (pa.ArrowException, OSError) as error:
+        raise StoreError(f"{old} cannot be read back: {error}") from error
+    moment = pa.timestamp("us", tz="UTC" if zone_named(schedule.zone) is UTC else schedule.zone)
+    if earlier is not None and pa.types.is_string(earlier.schema_arrow.field("start").type):
+        moment = pa.string()  # a file that an earlier version began
+    types = [pa.int64(), moment, pa.string(), *[pa.float64()] * 4]
     schema = pa.schema(list(zip(COLUMNS, types, strict=True)), metadata={"evercount.guarantee": guarantee})
     with pq.ParquetWriter(file, schema) as writer:
-        if old is not None:
+        if earlier is not None:
             try:
-                earlier = pq.ParquetFile(old)
                 for number in range(earlier.num_row_groups):
                     writer.write_table(earlier.read_row_group(number).replace_schema_metadata(schema.metadata))
                 earlier.close()
             except (pa.ArrowException, OSError) as error:
                 raise StoreError(f"{old} cannot be read back: {error}") from error
+        blocks = _shown(tables, schedule) if pa.types.is_string(moment) else (table.columns() for table in tables)
         for columns in blocks:
             writer.write_table(pa.table(columns, schema=schema))
 

@@ -1,4 +1,4 @@
-"""Event files: what a file is (CSV, JSONL or Parquet, plain or gzip), its columns, and how DuckDB scans it.
+"""Event files: what a file is (CSV, JSONL or Parquet; plain, gzip or zstd), its columns, and how DuckDB scans it.
 
 The format is told from the first bytes, never from the name. Nothing about the events is guessed: a CSV has a header, a
 declared delimiter and text columns, so that no row can change how another row is read.
@@ -16,9 +16,10 @@ import os
 import shutil
 import stat
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from evercount._safe_files import new_private
 from evercount.errors import InputError, MissingExtra, ParameterError
@@ -27,12 +28,17 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Kind = Literal["csv", "jsonl", "parquet"]
-MEMORY = "420MB"
+Compression = Literal["none", "gzip", "zstd"]
+DUCKDB_MEMORY = "420MB"
 """What DuckDB may hold at a time; beyond it spills into the private scratch folder."""
 MOST_THREADS = 8
 SAMPLE_LINES = 1000
+"""So many lines of a JSONL file are read for the names of its fields."""
 LINE = "line"
-CHUNK = 1 << 20
+COPY_BYTES = 1 << 20
+"""Bytes that are read, hashed and copied at a time."""
+MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""The first bytes of compressed files."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Source:
     path: Path
     name: str
     kind: Kind
-    compressed: bool
+    compression: Compression
     columns: tuple[str, ...]
     types: tuple[str, ...]
     delimiter: str = ","
@@ -64,7 +70,7 @@ class Source:
         return (
             f"read_csv({_file(self.path)}, auto_detect=false, header={str(not single).lower()}, {dialect}, "
             f"strict_mode=true, store_rejects=true, columns={{{columns}}}, "
-            f"compression={_quoted('gzip' if self.compressed else 'none')})"
+            f"compression={_quoted(self.compression)})"
         )
 
     def column(self, name: str) -> str:
@@ -84,28 +90,59 @@ class Source:
                 what = "has no column" if name not in self.columns else "has more than one column"
                 raise InputError(f"{self.name} {what} {name!r}; its columns: {', '.join(map(repr, self.columns))}")
 
-    def open_bytes(self) -> gzip.GzipFile | io.BufferedReader:
-        """The file's bytes, decompressed."""
-        return gzip.open(self.path, "rb") if self.compressed else self.path.open("rb")
+    def open_bytes(self) -> IO[bytes]:
+        """The file's bytes, decompressed; what is damaged shows itself as OSError or EOFError while reading."""
+        if self.compression == "gzip":
+            return gzip.open(self.path, "rb")  # type: ignore[return-value]
+        if self.compression == "zstd":
+            return io.BufferedReader(arrow().input_stream(str(self.path), compression="zstd"))
+        return self.path.open("rb")
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """How much of an append-only file has been read: a length and a digest of those bytes."""
+    """How much of an append-only file has been read: a length and a digest of those bytes.
+
+    Args:
+        length: the number of bytes, decompressed.
+        digest: their BLAKE2b in hexadecimal.
+    """
 
     length: int
     digest: str
 
 
+@dataclass(frozen=True)
+class SeenRows:
+    """How many rows of a file a run has read, and a digest of them.
+
+    It only tells the operator which rows are late. DuckDB's hash may change with its version: the digest then fits no
+    more, and rows are listed as possibly late.
+    """
+
+    rows: int
+    digest: str
+
+
 def connect(scratch: Path) -> DuckDBPyConnection:
-    """DuckDB in memory, which downloads nothing and spills into `scratch` only."""
+    """DuckDB in memory, which downloads nothing and spills into `scratch` only.
+
+    Args:
+        scratch: a private folder.
+
+    Returns:
+        A connection, for which all times are in UTC.
+
+    Raises:
+        MissingExtra: DuckDB is not installed.
+    """
     try:
         import duckdb
     except ImportError as error:
         raise MissingExtra("reading event files", "files") from error
     connection = duckdb.connect(
         config={
-            "memory_limit": MEMORY,
+            "memory_limit": DUCKDB_MEMORY,
             "threads": min(MOST_THREADS, os.cpu_count() or 1),
             "temp_directory": str(scratch / "spill"),
             "autoinstall_known_extensions": False,
@@ -117,16 +154,89 @@ def connect(scratch: Path) -> DuckDBPyConnection:
     return connection
 
 
-def open_source(name: str, scratch: Path, delimiter: str = ",", stdin: IO[bytes] | None = None) -> Source:
-    """The source of a path, or of standard input for "-". Reads the header only; InputError names what is wrong."""
+def arrow() -> Any:
+    """The module pyarrow, or MissingExtra."""
+    import importlib
+
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError as error:
+        raise MissingExtra("reading event files", "files") from error
+
+
+def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
+    """The input files, in the order in which they are given; those of a pattern in the order of their names.
+
+    **Guarantee.** No file is listed twice, also not by way of a link: a row that was read twice would count twice, and
+    one event would add 2 to its cell. Test: tests/files/test_many_files.py::test_a_file_is_read_once.
+
+    Args:
+        names: paths, patterns with `*`, `?`, `[…]` or `**`, or "-" alone for standard input. A path that exists is
+            never taken for a pattern.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        InputError: no file matches a pattern.
+        ParameterError: nothing was named, a file is named twice, or "-" stands beside files.
+
+    >>> expand_inputs(["-"])
+    ('-',)
+    """
+    found: list[str] = []
+    for name in names:
+        if name == "-" or Path(name).exists() or not glob.has_magic(name):
+            found.append(name)
+            continue
+        matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute patterns
+        matches = [match for match in matches if not Path(match).is_dir()]
+        if not matches:
+            raise InputError(f"no file matches {name}")
+        found += matches
+    if not found:
+        raise ParameterError("no events file is named: give one or more files, a pattern, or '-' for standard input")
+    if "-" in found and len(found) > 1:
+        raise ParameterError("standard input ('-') is read alone: leave the other files away, or '-'")
+    seen: dict[tuple[int, int], str] = {}
+    for name in found:
+        if name != "-" and Path(name).is_file():
+            facts = Path(name).stat()
+            first = seen.get((facts.st_dev, facts.st_ino))
+            if first is not None:
+                same = "is named twice" if first == name else f"is the same file as {first}"
+                raise ParameterError(f"{name} {same}: its rows would count twice")
+            seen[facts.st_dev, facts.st_ino] = name
+    return tuple(found)
+
+
+def open_source(
+    name: str, scratch: Path, delimiter: str = ",", stdin: IO[bytes] | None = None, *, number: int = 0
+) -> Source:
+    """The source of a path, or of standard input for "-". Reads the header only.
+
+    Args:
+        name: the path, or "-".
+        scratch: a private folder, in which the source gets a link or a copy.
+        delimiter: what stands between the columns of a CSV.
+        stdin: standard input, where it is not the program's own.
+        number: the place of the file among several.
+
+    Returns:
+        The source.
+
+    Raises:
+        InputError: it cannot be read or has no readable header; the message says which.
+        ParameterError: the delimiter is not one character.
+    """
     if len(delimiter.encode()) != 1 or delimiter in '"\n\r\x01':
         raise ParameterError(f"--delimiter must be one character such as ',' or ';' (a tab: $'\\t'), got {delimiter!r}")
-    link = scratch / "input"
+    link = scratch / (f"input-{number}" if number else "input")
     shown = "standard input" if name == "-" else name
     try:
         if name == "-":
             with new_private(link) as spool:
-                shutil.copyfileobj(stdin or sys.stdin.buffer, spool, CHUNK)
+                shutil.copyfileobj(stdin or sys.stdin.buffer, spool, COPY_BYTES)
         else:
             path = Path(name)
             mode = path.stat().st_mode
@@ -136,7 +246,7 @@ def open_source(name: str, scratch: Path, delimiter: str = ",", stdin: IO[bytes]
                 link.symlink_to(path.resolve())
             else:
                 with path.open("rb") as pipe, new_private(link) as spool:
-                    shutil.copyfileobj(pipe, spool, CHUNK)
+                    shutil.copyfileobj(pipe, spool, COPY_BYTES)
         with link.open("rb") as file:
             head = file.read(4)
     except FileNotFoundError as error:
@@ -149,9 +259,10 @@ def open_source(name: str, scratch: Path, delimiter: str = ",", stdin: IO[bytes]
         raise InputError(f"{shown} is empty: it has not even a header")
     if head == b"PAR1":
         return _parquet(link, shown, scratch)
-    if head == b"\x28\xb5\x2f\xfd" or head[:3] in (b"BZh", b"PK\x03") or head == b"\xfd7zX":
-        raise InputError(f"{shown} is compressed in a way that is not read here: use gzip, or pipe it in: zstdcat … |")
-    text = Source(link, shown, "csv", head[:2] == b"\x1f\x8b", (), (), delimiter)
+    if head[:3] in (b"BZh", b"PK\x03") or head == b"\xfd7zX":
+        raise InputError(f"{shown} is compressed in a way that is not read here: use gzip or zstd, or pipe it in")
+    compression: Compression = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), "none")
+    text = Source(link, shown, "csv", compression, (), (), delimiter)
     return _text(text)
 
 
@@ -163,7 +274,7 @@ def _parquet(link: Path, shown: str, scratch: Path) -> Source:
             rows = connection.execute(f"DESCRIBE SELECT * FROM read_parquet({_file(link)})").fetchall()
     except duckdb.Error as error:
         raise InputError(f"{shown} is a damaged Parquet file") from error
-    return Source(link, shown, "parquet", False, tuple(row[0] for row in rows), tuple(row[1] for row in rows))
+    return Source(link, shown, "parquet", "none", tuple(row[0] for row in rows), tuple(row[1] for row in rows))
 
 
 def _text(source: Source) -> Source:
@@ -172,14 +283,14 @@ def _text(source: Source) -> Source:
     try:
         with source.open_bytes() as raw:
             for _ in range(SAMPLE_LINES):
-                line = raw.readline(CHUNK)
+                line = raw.readline(COPY_BYTES)
                 if not line:
                     break
                 lines.append(line)
                 if len(lines) == 1 and not line.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
                     break
     except (OSError, EOFError) as error:
-        raise InputError(f"{source.name} is a damaged gzip file") from error
+        raise InputError(f"{source.name} is a damaged {source.compression} file") from error
     first = lines[0].removeprefix(b"\xef\xbb\xbf") if lines else b""
     if not first.strip():
         raise InputError(f"{source.name} begins with an empty line: a CSV begins with its header")
@@ -208,16 +319,25 @@ def _text(source: Source) -> Source:
 
 
 def freeze(source: Source, scratch: Path, earlier: Prefix | None) -> tuple[Source, Source | None, Prefix]:
-    """(all whole lines, those beyond `earlier`, how much that is): private copies that no longer grow.
+    """Private copies of a file that no longer grow. A line that is still being written waits for the next run.
 
-    A line that is still being written waits for the next run. The file must begin with the bytes of `earlier`.
+    Args:
+        source: the file.
+        scratch: a private folder.
+        earlier: what the last run has read; the file must begin with it.
+
+    Returns:
+        The complete lines, those beyond `earlier` (None without `earlier`), and how much of the file that is.
+
+    Raises:
+        InputError: the file does not begin with the bytes of `earlier`.
     """
-    whole, tail = scratch / "whole", scratch / "tail"
+    complete, tail = scratch / "complete", scratch / "tail"
     digest, length, matched = hashlib.blake2b(digest_size=32), 0, earlier is None
     header = b""
-    with source.open_bytes() as raw, new_private(whole) as copy, new_private(tail) as rest:
+    with source.open_bytes() as raw, new_private(complete) as copy, new_private(tail) as rest:
         carry = b""
-        while chunk := raw.read(CHUNK):
+        while chunk := raw.read(COPY_BYTES):
             chunk = carry + chunk
             end = chunk.rfind(b"\n") + 1
             chunk, carry = chunk[:end], chunk[end:]
@@ -241,8 +361,8 @@ def freeze(source: Source, scratch: Path, earlier: Prefix | None) -> tuple[Sourc
             f"{source.name} does not begin with what the last run has read. --late next needs a file that only grows, "
             "to tell late rows from counted ones; restore the file, or start a stream with --late drop"
         )
-    frozen = replace(source, path=whole, compressed=False)
-    later = None if earlier is None else replace(source, path=tail, compressed=False)
+    frozen = replace(source, path=complete, compression="none")
+    later = None if earlier is None else replace(source, path=tail, compression="none")
     return frozen, later, Prefix(length, digest.hexdigest())
 
 

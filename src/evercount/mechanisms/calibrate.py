@@ -10,7 +10,8 @@ from typing import Any
 from evercount.errors import ParameterError, SnapshotError
 from evercount.factorizations import Factorization
 from evercount.mechanisms.declared_key import DERIVATION, declaration_fingerprint, declared_key, stored_fingerprint
-from evercount.mechanisms.exact.exact_noise import ExactStream, numeric_delta, numeric_horizon
+from evercount.mechanisms.exact.arithmetic import numeric_delta, numeric_horizon
+from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.mechanisms.float_noise import FloatStream
 from evercount.mechanisms.noise_stream import NoiseStream
 from evercount.mechanisms.periodic_noise import PeriodicStream
@@ -20,7 +21,7 @@ from evercount.privacy import Budget
 NOISES = ("exact", "insecure-float")
 NUMERIC_DELTA = 2.0**-60
 """The most that finite arithmetic may take from δ by default."""
-MARGIN = 1e-12
+SIGMA_TOLERANCE = 1e-12
 """Relative head-room of σ over the rounding of the few products that make it."""
 
 
@@ -76,7 +77,7 @@ def build_noise(
     """
     if not squared_sensitivity > 0:
         raise ParameterError(f"the query declares a squared sensitivity of {squared_sensitivity}: it must be positive")
-    reach = math.sqrt(squared_sensitivity) * factorization.column_norm * (1 + MARGIN)
+    reach = math.sqrt(squared_sensitivity) * factorization.column_norm * (1 + SIGMA_TOLERANCE)
     if part is not None and (name != "exact" or restart is not None):
         raise ParameterError("a part of the cells has exact noise only, and no periods")
     if name == "insecure-float":
@@ -126,16 +127,16 @@ def build_noise(
 def _continued(sigma: float, dumped: Mapping[str, Any] | None) -> float:
     """σ of a stream: what is needed, or what a dumped one has, where that is no less.
 
-    Within MARGIN, another version of a special function may differ in the last digits. Beyond it an earlier version
-    may have taken a larger sensitivity, which is safe, or a smaller one, which is not.
+    Within SIGMA_TOLERANCE, another version of a special function may differ in the last digits. Beyond it an earlier
+    version may have taken a larger sensitivity, which is safe, or a smaller one, which is not.
 
-    **Guarantee.** The result is at least `sigma`·(1 − MARGIN). Test:
+    **Guarantee.** The result is at least `sigma`·(1 − SIGMA_TOLERANCE). Test:
     tests/engine/test_old_streams.py::test_a_stream_with_too_little_noise_is_refused.
     """
     if dumped is None:
         return sigma
     own = float(dumped["sigma"])
-    if own < sigma * (1 - MARGIN):
+    if own < sigma * (1 - SIGMA_TOLERANCE):
         raise SnapshotError(
             f"the stream's noise has std {own!r} where its query and budget need {sigma!r}: an earlier version rounded "
             "its sensitivity down, so that the stream spends a little more than it states. Its releases stand; to go "

@@ -15,23 +15,23 @@ from evercount.mechanisms.blas_threads import one_thread
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import FloatNoise
 
-AHEAD = 32
+TICKS_AHEAD = 32
 """Ticks that are made at a time when fewer are asked for."""
 WIDE = 24
 """From this many cells on, larger parts are better."""
-CHUNK = 3 << 15
+NUMBERS_AT_ONCE = 3 << 15
 """Numbers that are drawn and filtered at a time: they stay in the processor's cache."""
-SLICE = 2000
-"""With more cells than this, each block of AHEAD ticks is drawn and filtered by slices of so many cells."""
+SLICE_CELLS = 2000
+"""With more cells than this, each block of TICKS_AHEAD ticks is drawn and filtered by slices of so many cells."""
 
-DEPTH = 2
+PARTS_AHEAD = 2
 """Parts that are drawn ahead of the one that is filtered: then neither thread waits for the other to wake up."""
 
 
 class FloatStream(NoiseStream):
     """scale·L·z in doubles. Not private on a real computer: see `FloatNoise`.
 
-    Noise does not depend on the data, so single steps are served from blocks of AHEAD ticks made in advance.
+    Noise does not depend on the data, so single steps are served from blocks of TICKS_AHEAD ticks made in advance.
     """
 
     name = "insecure-float"
@@ -43,7 +43,7 @@ class FloatStream(NoiseStream):
         self._scale = scale
         self._cells = cells
         self._source = source
-        self._slices = [slice(left, min(left + SLICE, cells)) for left in range(0, cells, SLICE)]
+        self._slices = [slice(left, min(left + SLICE_CELLS, cells)) for left in range(0, cells, SLICE_CELLS)]
         self._states = [factorization.initial(part.stop - part.start) for part in self._slices]
         self._prepared: Any = None
         self._torn = False  # an interruption left some cells behind others
@@ -69,12 +69,12 @@ class FloatStream(NoiseStream):
         out = np.empty((ticks, self._cells))
         done = min(ticks, len(self._ready))
         out[:done], self._ready = self._ready[:done], self._ready[done:]
-        bulk = (ticks - done) // AHEAD * AHEAD
+        bulk = (ticks - done) // TICKS_AHEAD * TICKS_AHEAD
         if bulk:
             self._make(out[done : done + bulk])
         done += bulk
         if done < ticks:
-            count = AHEAD if horizon is None else min(AHEAD, horizon - self._states[-1].tick)
+            count = TICKS_AHEAD if horizon is None else min(TICKS_AHEAD, horizon - self._states[-1].tick)
             self._before = (self._states.copy(), self._source.state(), count)
             made = np.empty((count, self._cells))
             self._make(made)
@@ -83,9 +83,11 @@ class FloatStream(NoiseStream):
 
     def _make(self, out: FloatArray) -> None:
         """Noise of len(out) ticks: while one part is filtered, the normals of the next are drawn in another thread."""
-        rows = AHEAD
+        rows = TICKS_AHEAD
         if len(self._slices) == 1:
-            rows *= max(1, (CHUNK if self._cells < WIDE else 8 * CHUNK) // (AHEAD * self._cells))
+            rows *= max(
+                1, (NUMBERS_AT_ONCE if self._cells < WIDE else 8 * NUMBERS_AT_ONCE) // (TICKS_AHEAD * self._cells)
+            )
         first = self._states[-1].tick
         times = [slice(start, min(start + rows, len(out))) for start in range(0, len(out), rows)]
         jobs = [(time, number) for time in times for number in range(len(self._slices))]
@@ -106,13 +108,13 @@ class FloatStream(NoiseStream):
                 self._torn = False
                 return
             most = max(self._factorization.draws(first + time.start, first + time.stop) for time in times)
-            buffers = [np.empty(most * min(SLICE, self._cells)) for _ in range(DEPTH + 1)]
+            buffers = [np.empty(most * min(SLICE_CELLS, self._cells)) for _ in range(PARTS_AHEAD + 1)]
             with ThreadPoolExecutor(1) as pool:
-                pending = deque(pool.submit(draw, place, buffers[place]) for place in range(DEPTH))
+                pending = deque(pool.submit(draw, place, buffers[place]) for place in range(PARTS_AHEAD))
                 for place in range(len(jobs)):
                     z = pending.popleft().result()
-                    if (after := place + DEPTH) < len(jobs):
-                        pending.append(pool.submit(draw, after, buffers[after % (DEPTH + 1)]))
+                    if (after := place + PARTS_AHEAD) < len(jobs):
+                        pending.append(pool.submit(draw, after, buffers[after % (PARTS_AHEAD + 1)]))
                     use(place, z)
         self._torn = False
 

@@ -12,10 +12,11 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import HorizonReached, ParameterError, SnapshotError
 from evercount.factorizations import Factorization
+from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_base import LARGEST_TICKS, PureFactorization
 from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, Memory, WindowTree
-from evercount.mechanisms.bridge_noise import BridgeNoise
+from evercount.mechanisms.bridge_noise import BridgeNoise, EndlessBridgeNoise
 from evercount.mechanisms.calibrate import Noise
 from evercount.mechanisms.declared_key import declaration_fingerprint, declared_key, stored_fingerprint
 from evercount.mechanisms.laplace_rates import grid_units, node_rate
@@ -71,10 +72,14 @@ class PureStream(NoiseStream):
         self._rows: FloatArray = np.empty((0, self.cells))
         self.limit = LARGEST_TICKS if tree.horizon is None else tree.horizon
         self._sources: dict[int, ExactLaplace] = {}
-        if isinstance(tree, Bridge):
+        if isinstance(tree, Bridge | EndlessBridge):
             self.rate = node_rate(epsilon, l1, grid, 1)
             self.rounded = tree.bits > 0
-            self._bridge = BridgeNoise(tree, epsilon, l1, grid, self.cells, secret, self.first_cell)
+            self._bridge: BridgeNoise | EndlessBridgeNoise
+            if isinstance(tree, EndlessBridge):
+                self._bridge = EndlessBridgeNoise(tree, epsilon, l1, grid, self.cells, secret, self.first_cell)
+            else:
+                self._bridge = BridgeNoise(tree, epsilon, l1, grid, self.cells, secret, self.first_cell)
             self._parameters.append(tree.fingerprint)
         elif isinstance(tree, DigitTree):
             self.rate = node_rate(epsilon, l1, grid, tree.levels)
@@ -106,7 +111,7 @@ class PureStream(NoiseStream):
         return out
 
     def _make(self, first: int, count: int) -> IntArray:
-        if isinstance(self.tree, Bridge):
+        if isinstance(self.tree, Bridge | EndlessBridge):
             return self._bridge.rows(first, count)
         if isinstance(self.tree, WindowTree):
             top = self._tops(self.tree, first, count)

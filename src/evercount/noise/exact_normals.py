@@ -40,7 +40,10 @@ class Normals:
     """Numbers z = sign · (integer + (fraction_hi · 2^64 + fraction_lo) / 2^128), in arrays of one shape.
 
     Args:
-        sign, integer, fraction_hi, fraction_lo: the parts; `ExactNoise.normals` gives them.
+        sign: the parts; `ExactNoise.normals` gives them.
+        integer: the parts; `ExactNoise.normals` gives them.
+        fraction_hi: the parts; `ExactNoise.normals` gives them.
+        fraction_lo: the parts; `ExactNoise.normals` gives them.
 
     >>> one = np.ones((1, 1))
     >>> Normals(-one.astype(np.int8), one.astype(int), (one * 2**63).astype("u8"), 0 * one.astype("u8")).to_float()

@@ -22,7 +22,7 @@ from evercount.factorizations import ENDLESS, FACTORIZATIONS, BinaryTree, Honake
 from evercount.factorizations.base import LARGEST_HORIZON
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
-from evercount.factorizations.laplace_trees import DigitTree, HybridTree, WindowTree
+from evercount.factorizations.laplace_trees import WindowTree
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries import Count, Query
@@ -135,7 +135,9 @@ class Plan:
 
     Args:
         query: the query, as text.
-        epsilon, delta, adjacency: the budget.
+        epsilon: the budget.
+        delta: the budget.
+        adjacency: the budget.
         horizon: the number of ticks, or None.
         ticks: the number of ticks over which the mechanisms are compared.
         outputs: the number of published numbers per tick.
@@ -331,12 +333,9 @@ def _suspects(model: ErrorModel, span: int) -> IntArray:
         candidates += (query.memory + np.geomspace(1, query.memory, 24).astype(np.int64)).tolist()
     else:
         candidates += tick_grid(span).tolist()
-    if isinstance(engine, HybridTree):
-        for epoch in range(span.bit_length()):
-            tree, start = engine.tree(epoch), 1 << epoch
-            part = DigitTree(min(start, span - start + 1), tree.base, tree.balanced)
-            candidates.append(start - 1 + part.worst_row()[0])
-    elif query.restart is None and (engine.horizon is not None or isinstance(engine, WindowTree)):
+    if isinstance(engine, PureFactorization):
+        candidates += engine.suspects(span)
+    elif query.restart is None and engine.horizon is not None:
         candidates.append(engine.worst_row()[0])
     return np.asarray([tick for tick in candidates if 1 <= tick <= span])
 

@@ -23,6 +23,8 @@ class SparseComparison:
     epsilon: float
     delta: float
     horizon: int
+    method: str
+    """What a `SparseCount` of these parameters does: it takes the least of the bounds."""
     max_ones: int | None
     beta: float
     guarantee: str
@@ -33,7 +35,7 @@ class SparseComparison:
     spread: int
     segments: int | None
     bound: float | None
-    """Of the sparse counter with at most `max_ones` events; None where that is unknown."""
+    """Of the partition into segments with at most `max_ones` events; None where that is unknown."""
     plain: dict[str, float]
     """Bounds of plain counters by mechanism, least first."""
     ones: list[int]
@@ -84,14 +86,14 @@ def plan_sparse_count(
     if budget.calibration != "tight":
         raise ParameterError(f"sparse-count has tight noise only, got calibration {budget.calibration!r}")
     if horizon is None:
-        raise ParameterError("a sparse counter needs a known horizon; a generous one costs little (ln T)")
-    split = plan_sparse(budget.epsilon, horizon, budget.delta, max_ones, beta)
-    plain = _plain_counters(budget, split.horizon, names, beta)
+        raise ParameterError("sparse counters are compared at a known horizon; SparseCount itself needs none")
+    split = plan_sparse(budget.epsilon, horizon, budget.delta, max_ones, beta, "partition")
+    plain = _plain_counters(budget, horizon, names, beta)
 
     def sparse(ones: int) -> float:
         if max_ones is None:
             return split.bound(ones)
-        return plan_sparse(budget.epsilon, split.horizon, budget.delta, ones, beta).bound()
+        return plan_sparse(budget.epsilon, horizon, budget.delta, ones, beta, "partition").bound_without_promise()
 
     def beats(ones: int) -> bool:
         rival = min(plain.values()) if max_ones is None else min(*plain.values(), ones / 2)
@@ -100,7 +102,8 @@ def plan_sparse_count(
     return SparseComparison(
         epsilon=budget.epsilon,
         delta=budget.delta,
-        horizon=split.horizon,
+        horizon=horizon,
+        method=plan_sparse(budget.epsilon, horizon, budget.delta, max_ones, beta).method,
         max_ones=split.max_ones,
         beta=beta,
         guarantee=split.sentence(),
@@ -110,7 +113,7 @@ def plan_sparse_count(
         threshold=split.threshold,
         spread=split.spread,
         segments=split.segments,
-        bound=None if max_ones is None else split.bound(),
+        bound=None if max_ones is None else split.bound_without_promise(),
         plain=dict(sorted(plain.items(), key=lambda item: item[1])),
         ones=list(ONES),
         bounds=[sparse(s) for s in ONES],

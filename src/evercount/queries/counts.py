@@ -236,7 +236,9 @@ class Average(Sum):
     Test: tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
 
     Args:
-        lo, hi, grid: as for `Sum`.
+        lo: as for `Sum`.
+        hi: as for `Sum`.
+        grid: as for `Sum`.
         per: "tick" or "event": what the sum is divided by.
 
     Raises:

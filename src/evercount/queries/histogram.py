@@ -345,7 +345,10 @@ class TopK(Histogram):
     tests/queries/test_queries_top.py::test_top_values_obey_the_simultaneous_bound.
 
     Args:
-        keys, max_keys_per_event, removals, unknown: as for `Histogram`.
+        keys: as for `Histogram`.
+        max_keys_per_event: as for `Histogram`.
+        removals: as for `Histogram`.
+        unknown: as for `Histogram`.
         k: how many keys `Release.top` gives by default.
 
     Raises:

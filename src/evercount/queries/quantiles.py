@@ -28,7 +28,8 @@ class Quantiles(TreeQuery):
     of the last 24 ticks.
 
     Args:
-        lo, hi: the range of a value.
+        lo: the range of a value.
+        hi: the range of a value.
         bins: a power of two from 2 to 65,536. A quantile is known no better than to its bin.
         weights: one whole number for each level of the tree from the top, log2(bins) + 1 of them (default: 1 each); see
             `Rollup`.

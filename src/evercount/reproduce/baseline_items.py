@@ -9,6 +9,7 @@ import numpy as np
 
 from evercount._arrays import FloatArray
 from evercount.engine.stream import Stream
+from evercount.factorizations.laplace_choice import PURE_ENDLESS
 from evercount.privacy import Budget
 from evercount.queries import Count
 from evercount.reproduce.figures import finish, panels
@@ -18,7 +19,7 @@ from evercount.sparse.budget_split import sparse_against_plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PURE_TREES = ("bridge", "pure-binary", "pure-tree", "pure-hybrid-binary", "pure-hybrid")
+PURE_TREES = ("bridge", "pure-binary", "pure-tree", "pure-hybrid-binary", "pure-hybrid", "endless-bridge")
 GAUSSIAN = ("binary-tree", "square-root", "balanced")
 SHADES = {
     "bridge": "#8172b3",
@@ -26,6 +27,7 @@ SHADES = {
     "pure-tree": "#2e8b57",
     "pure-hybrid-binary": "#dd8452",
     "pure-hybrid": "#4c72b0",
+    "endless-bridge": "#55a9c8",
     "binary-tree": "#c44e52",
     "square-root": "#4c72b0",
     "balanced": "#2e8b57",
@@ -44,8 +46,7 @@ def _band(axes: Any, std: np.ndarray[Any, np.dtype[np.float64]], colour: str, la
 
 def _std(name: str, epsilon: float, delta: float, ticks: int) -> FloatArray:
     """Std of a count at every tick."""
-    endless = name.startswith("pure-hybrid")
-    stream = Stream(Count(), Budget(epsilon, delta), None if endless else ticks, name)
+    stream = Stream(Count(), Budget(epsilon, delta), None if name in PURE_ENDLESS else ticks, name)
     return stream.std(np.arange(1, ticks + 1))[:, 0]
 
 
@@ -61,9 +62,7 @@ def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
             std = _std(name, epsilon, 0.0 if name in PURE_TREES else delta, T)
             if exponent == exponents[-1]:
                 curves[name] = std
-            kept = (
-                std[T // 2 :] if name.startswith("pure-hybrid") else std
-            )  # a hybrid tree: the second half of its ticks
+            kept = std[T // 2 :] if name in PURE_ENDLESS else std  # without a horizon: the second half of the ticks
             rows.append(
                 {
                     "T": f"2^{exponent}",
@@ -75,7 +74,7 @@ def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
                     "largest jump between ticks": float(np.abs(np.diff(kept)).max()),
                 }
             )
-    last = {row["mechanism"]: row for row in rows[-8:]}
+    last = {row["mechanism"]: row for row in rows[-len(PURE_TREES) - len(GAUSSIAN) :]}
     jumps = "largest jump between ticks"
     findings = [
         f"At {rows[-1]['T']}, epsilon {epsilon:g}: pure trees jump by up to {last['pure-binary'][jumps]:.1f} "
@@ -85,11 +84,19 @@ def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
         f"{last['pure-binary']['root mean square std']:.1f}, best pure tree "
         f"{last['pure-tree']['root mean square std']:.1f}, Gaussian binary tree "
         f"{last['binary-tree']['root mean square std']:.1f}, balanced {last['balanced']['root mean square std']:.1f}.",
+        f"Without a horizon, in the second half of the ticks: endless bridge "
+        f"{last['endless-bridge']['root mean square std']:.1f}, pure hybrid "
+        f"{last['pure-hybrid']['root mean square std']:.1f}.",
     ]
 
     def figure() -> Figure:
-        drawn, axes = panels(1, 2, 11.0, 4.4)
-        parts = {f"pure privacy: δ = 0, ε = {epsilon:g}": PURE_TREES, f"δ = {delta:g}, ε = {epsilon:g}": GAUSSIAN}
+        drawn, axes = panels(1, 3, 15.0, 4.4)
+        binary = tuple(name for name in PURE_TREES if "binary" in name)
+        parts = {
+            f"δ = 0, ε = {epsilon:g}: binary trees": binary,
+            f"δ = 0, ε = {epsilon:g}: others": tuple(name for name in PURE_TREES if name not in binary),
+            f"δ = {delta:g}, ε = {epsilon:g}": GAUSSIAN,
+        }
         for one, (title, names) in zip(axes, parts.items(), strict=True):
             for name in names:
                 _band(one, curves[name], SHADES[name], name)
@@ -113,7 +120,7 @@ def sparse(parameters: Mapping[str, Any], context: Context) -> Result:
         rows += [{"delta": delta, **row} for row in bounds]
     wins = {delta: sum(row["wins"] for row in rows if row["delta"] == delta) for delta in (0.0, parameters["delta"])}
     findings = [
-        f"With delta 0 the sparse counter has the smaller bound in {wins[0.0]} of {len(rows) // 2} cases, with delta "
+        f"With delta 0 the partition has the smaller bound in {wins[0.0]} of {len(rows) // 2} cases, with delta "
         f"{parameters['delta']:g} in {wins[parameters['delta']]}."
     ]
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from evercount.bounds import nuclear_lower
 from evercount.factorizations import factorization
+from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_bridge import Bridge
-from evercount.factorizations.laplace_trees import DigitTree, best_base
+from evercount.factorizations.laplace_trees import DigitTree, HybridTree, best_base
 from evercount.privacy import Budget
 from evercount.reproduce.figures import finish, panels
 from evercount.reproduce.item import Context, Item, Result, Row
@@ -39,6 +40,21 @@ def _bridge_row(T: int) -> Row:
     }
 
 
+def _endless_row(T: int) -> Row:
+    """The largest std so far without a horizon, beside the worst std of the bridge told T = t."""
+    told = Bridge(T).worst_row()[1]
+    tree, hybrid = EndlessBridge(), HybridTree()
+    mine, other = (float(engine.row_norms(engine.suspects(T)).max()) for engine in (tree, hybrid))
+    return {
+        "t": f"2^{T.bit_length() - 1}",
+        "bridge told T = t, worst std": math.sqrt(2) * told,
+        "endless bridge, largest std so far": math.sqrt(2) * mine,
+        "endless bridge, std at t": math.sqrt(2) * float(tree.row_norms([T])[0]),
+        "endless over told": mine / told,
+        "hybrid over told": other / told,
+    }
+
+
 def _winner_row(epsilon: float, delta: float, T: int) -> Row:
     """Worst stds of the bridge, of `balanced`, and the lower bound for Gaussian noise."""
     multiplier = Budget(epsilon, delta).noise_multiplier()
@@ -59,8 +75,15 @@ def bridges(parameters: Mapping[str, Any], context: Context) -> Result:
         rows.append(_bridge_row(T))
     epsilon = parameters["epsilon"]
     winners = [_winner_row(epsilon, delta, T) for delta in parameters["deltas"] for T in horizons]
+    endless = [_endless_row(T) for T in parameters["endless"]]
     known = next((row for row in rows if row["T"] == 1024), None)
-    findings = [f"At epsilon {epsilon:g} the bridge has the least worst std in {_cases(winners)}."]
+    ratios = [row["endless over told"] for row in endless]
+    hybrids = [row["hybrid over told"] for row in endless]
+    findings = [
+        f"At epsilon {epsilon:g} the bridge has the least worst std in {_cases(winners)}.",
+        f"Without a horizon, largest std so far over the worst std of the bridge told T = t, t = 2^4 to 2^32: "
+        f"{min(ratios):.2f} to {max(ratios):.2f} (endless bridge), {min(hybrids):.2f} to {max(hybrids):.2f} (hybrid).",
+    ]
     if known is not None:
         findings.append(
             f"T = 1024: largest variance times epsilon squared {known['bridge, worst variance']:.1f} (bridge), "
@@ -86,7 +109,7 @@ def bridges(parameters: Mapping[str, Any], context: Context) -> Result:
         return drawn
 
     return Result(
-        {"bridges": rows, "bridge-against-gaussian": winners},
+        {"bridges": rows, "endless-bridge": endless, "bridge-against-gaussian": winners},
         findings,
         "not in the paper: with delta 0 the bridge has less error than published trees, and for small delta less than "
         "every Gaussian factorisation",
@@ -108,6 +131,7 @@ BRIDGES = Item(
         "epsilon": 0.5,
         "deltas": (1e-4, 1e-6, 1e-8, 1e-10, 1e-14),
         "horizons": (24, 100, 365, 1000, 1024, 8760, 2**14, 2**16, 2**20),
+        "endless": tuple(2**power for power in range(4, 33, 2)),
     },
-    quick={"deltas": (1e-6, 1e-10), "horizons": (24, 365, 1024)},
+    quick={"deltas": (1e-6, 1e-10), "horizons": (24, 365, 1024), "endless": (2**4, 2**10)},
 )

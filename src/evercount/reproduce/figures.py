@@ -21,7 +21,7 @@ COLOURS: Mapping[str, str] = {
     "anytime": "#64b5cd",
     "normalized": "#dd8452",
     "honaker": "#937860",
-    "honaker-offline": "#da8bc3",
+    "honaker-full": "#da8bc3",
     "optimal": "#000000",
     "true": "#333333",
 }

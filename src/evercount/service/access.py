@@ -70,23 +70,23 @@ class Access:
         digest = sent_digest(header)
         if digest is None:
             raise Problem(401, "Unauthorized", "the Authorization header must be: Bearer TOKEN")
-        found = self._role_of(digest)
-        if found is None:
+        role = self._role_of(digest)
+        if role is None:
             raise Problem(401, "Unauthorized", "the token is not known")
-        return found
+        return role
 
     def _role_of(self, digest: bytes) -> str | None:
-        found = "admin" if self._given is not None and same(digest, self._given) else None
+        role = "admin" if self._given is not None and same(digest, self._given) else None
         for known in self._tokens:
             if same(digest, known.digest):
-                found = found or known.role
-        return found
+                role = role or known.role
+        return role
 
     def client(self, scope: Scope) -> str:
         """Whose share of the service a request uses up: its token's if that is known, else its address's.
 
         The address is the one that connected, or the one that a trusted proxy names. Addresses of one IPv6 network
-        of 64 bits are one client: whoever has one of them has all.
+        of 64 bits are one client: anyone who has one of them has all.
         """
         digest = sent_digest(Headers(scope=scope).get("authorization", ""))
         if digest is not None and self._role_of(digest) is not None:

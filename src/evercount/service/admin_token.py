@@ -52,7 +52,7 @@ def choose_admin_token(store: Store, file: Path | None = None, show: bool = Fals
     if file is None and any(token.role == "admin" for token in read_tokens(store)):
         return AdminToken()
     if show and file is None:
-        return AdminToken(shown=add_token(store, "admin", "made at the first start")[1])
+        return AdminToken(shown=add_token(store, "admin", "created at the first start")[1])
     token = write_token_file(place)
     return AdminToken(token, place, token if show else None)
 
@@ -72,13 +72,13 @@ def read_token_file(path: Path) -> str:
         if hasattr(os, "geteuid") and (facts.st_uid != os.geteuid() or facts.st_mode & 0o077):
             raise ParameterError(
                 f"the admin token file {path} must belong to the user who runs the service and be readable by nobody "
-                f"else: chmod 600 {path}, or remove it and a new one is made"
+                f"else: chmod 600 {path}, or remove it and a new one is written"
             )
         try:
             return check_token(content.read(1000).strip())
         except (ParameterError, UnicodeDecodeError):
             raise ParameterError(
-                f"the admin token file {path} holds no token: remove it and a new one is made"
+                f"the admin token file {path} holds no token: remove it and a new one is written"
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""The example's made-up epidemic, sped up, feeds the demonstration: hourly flu self-assessments from eight regions."""
+"""The example's synthetic epidemic, sped up, feeds the demonstration: hourly flu reports of eight regions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def demo_declaration() -> StreamDeclaration:
 
 
 class Feeder(threading.Thread):
-    """Sends the made-up reports as they fall due, by the same way as any batch, with idempotency keys."""
+    """Sends the synthetic reports as they fall due, by the same way as any batch, with idempotency keys."""
 
     def __init__(self, service: Service, seed: int = SEED) -> None:
         super().__init__(name="evercount-demo", daemon=True)

@@ -16,7 +16,7 @@ from evercount.service.access import Limits, shared_address
 from evercount.service.http_app import create_app
 from evercount.service.runtime import Service
 
-GRACE = 5
+STOP_SECONDS = 5
 """Seconds that open requests get when the service stops."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -117,7 +117,8 @@ def server_config(service: Service, host: str, port: int, proxies: Sequence[Netw
         forwarded_allow_ips=[str(network) for network in proxies],
         access_log=False,  # an access log would count the batches
         log_level="warning",
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=STOP_SECONDS,
         server_header=False,
         lifespan="on",
+        log_config=None,  # the handlers of log_format.py stay
     )

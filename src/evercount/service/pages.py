@@ -13,9 +13,10 @@ from fastapi.responses import FileResponse, HTMLResponse
 from starlette.responses import Response
 
 from evercount.errors import Problem
+from evercount.service.openapi import EXAMPLES
 
 FileName = Annotated[str, Path(max_length=200)]
-KINDS = {
+MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -26,11 +27,11 @@ KINDS = {
     ".webmanifest": "application/manifest+json",
     ".woff2": "font/woff2",
 }
-PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>evercount API</title>
+DOCS_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>evercount API</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
 :root{{color-scheme:light dark}}
-code{{font-weight:600}}dt{{margin-top:1rem}}</style>
+code{{font-weight:600}}dt{{margin-top:1rem}}pre{{overflow-x:auto;margin:.3rem 0}}</style>
 <h1>The API of evercount {version}</h1>
 <p>Tokens are sent as <code>Authorization: Bearer TOKEN</code>. Every error has one shape:
 <code>{{"error": {{"type", "message", "remedy"}}}}</code>. The full description for tools is
@@ -44,19 +45,19 @@ def static_folder() -> pathlib.Path:
 
 def uplot_folder() -> pathlib.Path | None:
     """The folder in which the installed package `uplot-python` keeps uPlot; the package itself is not imported."""
-    found = importlib.util.find_spec("uplot")
-    if found is None or not found.submodule_search_locations:
+    package = importlib.util.find_spec("uplot")
+    if package is None or not package.submodule_search_locations:
         return None
-    return pathlib.Path(next(iter(found.submodule_search_locations))) / "static"
+    return pathlib.Path(next(iter(package.submodule_search_locations))) / "static"
 
 
-def serve_file(folder: pathlib.Path | None, name: str, kinds: tuple[str, ...] = tuple(KINDS)) -> Response:
+def serve_file(folder: pathlib.Path | None, name: str, kinds: tuple[str, ...] = tuple(MEDIA_TYPES)) -> Response:
     """A file that lies directly in the folder and is of a known kind, or Problem 404."""
     known = {} if folder is None or not folder.is_dir() else {file.name: file for file in folder.iterdir()}
     file = known.get(name)
     if file is None or file.suffix not in kinds or not file.is_file():
         raise Problem(404, "NotFound", "there is no such file")
-    return FileResponse(file, media_type=KINDS[file.suffix], headers={"Cache-Control": "no-cache"})
+    return FileResponse(file, media_type=MEDIA_TYPES[file.suffix], headers={"Cache-Control": "no-cache"})
 
 
 def add_pages(app: FastAPI) -> None:
@@ -81,5 +82,8 @@ def add_pages(app: FastAPI) -> None:
         for path, operations in described["paths"].items():
             for method, operation in operations.items():
                 text = html.escape(operation.get("description", operation.get("summary", "")))
-                items.append(f"<dt><code>{method.upper()} {html.escape(path)}</code></dt><dd>{text}</dd>")
-        return HTMLResponse(PAGE.format(version=html.escape(app.version), items="".join(items)))
+                example = html.escape(EXAMPLES.get((method, path), ""))
+                items.append(
+                    f"<dt><code>{method.upper()} {html.escape(path)}</code></dt><dd>{text}<pre>{example}</pre></dd>"
+                )
+        return HTMLResponse(DOCS_PAGE.format(version=html.escape(app.version), items="".join(items)))

@@ -14,7 +14,7 @@ class Clock:
         self._origin = self._began if origin is None else origin
 
     def now(self) -> float:
-        """The time that ticks are made of."""
+        """The time by which ticks begin and end."""
         return self._origin + (time.time() - self._began) * self.speed
 
     def seconds_until(self, moment: float) -> float:

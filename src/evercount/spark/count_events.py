@@ -16,10 +16,18 @@ from pyspark.sql import functions as fn
 
 from evercount._arrays import IntArray
 from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import EARLIEST_NUMBER, LATEST_NUMBER, SECOND, UNITS
+from evercount.declare.schedule import (
+    EARLIEST_NUMBER,
+    INSTANT_PATTERN,
+    LATEST_NUMBER,
+    NUMBER_PATTERN,
+    SECOND,
+    UNITS,
+    WALL_PATTERN,
+)
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import InputError, ParameterError
-from evercount.files.count_rows import AWARE, FARTHEST, NAIVE, NUMBER, REASONS, columns_of
+from evercount.files.count_rows import FARTHEST, REASONS, columns_of
 from evercount.files.sink import parquet_modules
 
 TOO_FAR = 10
@@ -153,7 +161,7 @@ def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizo
     rows = events.select(
         time.isNull().alias("no_time"),
         *_instants(time, kind, columns.time),
-        (_key(events, columns.key) if columns.key else fn.lit(None).cast("string")).alias("k"),
+        (_keys(events, columns.key_columns) if columns.key else fn.lit(None).cast("string")).alias("k"),
         (_value(events, columns.value) if columns.value else fn.lit(None).cast("double")).alias("v"),
     )
     # the zone's clock changes are a long expression: it is left out where no time can be a wall time
@@ -187,6 +195,19 @@ def _key(events: DataFrame, name: str) -> Column:
     return _column(name).cast("string")
 
 
+def _keys(events: DataFrame, names: tuple[str, ...]) -> Column:
+    """The key of one column, or of several: `combined_key`."""
+    parts = [_key(events, name) for name in names]
+    if len(parts) == 1:
+        return parts[0]
+    shown = []
+    for part in parts:
+        quoted = fn.concat(fn.lit('"'), fn.replace(part, fn.lit('"'), fn.lit('""')), fn.lit('"'))
+        shown.append(fn.when(part.contains(",") | part.contains('"'), quoted).otherwise(part))
+    missing = fn.lit(None).cast("string")
+    return fn.when(fn.concat(*parts).isNull(), missing).otherwise(fn.concat_ws(",", *shown))
+
+
 def _value(events: DataFrame, name: str) -> Column:
     kind = events.schema[name].dataType
     if isinstance(kind, types.StringType):
@@ -212,9 +233,9 @@ def _instants(time: Column, kind: types.DataType, name: str) -> tuple[Column, Co
     none = fn.lit(None).cast("long")
     wall, exact = none, none
     if isinstance(kind, types.StringType):
-        wall = fn.when(_matches(time, NAIVE), _wall(time.try_cast("timestamp_ntz")))
-        exact = fn.when(_matches(time, AWARE), fn.unix_micros(_spelled_out(time).try_cast("timestamp")))
-        exact = exact.when(_matches(time, NUMBER), _epoch(time.try_cast("double")))
+        wall = fn.when(_matches(time, WALL_PATTERN), _wall(time.try_cast("timestamp_ntz")))
+        exact = fn.when(_matches(time, INSTANT_PATTERN), fn.unix_micros(_spelled_out(time).try_cast("timestamp")))
+        exact = exact.when(_matches(time, NUMBER_PATTERN), _epoch(time.try_cast("double")))
     elif isinstance(kind, types.TimestampType):
         exact = fn.unix_micros(time)
     elif isinstance(kind, types.TimestampNTZType):

@@ -6,24 +6,23 @@ All constants come from `sparse_count.proof.md`; nothing here is random and noth
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Literal, cast, get_args
+from typing import Any
 
 import numpy as np
 
-from evercount._validate import check_count, check_delta, check_name, check_number, check_positive, stated
+from evercount._validate import check_count, check_delta, check_number, check_positive, stated
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import simultaneous_radius
 from evercount.errors import ParameterError
-from evercount.factorizations import check_horizon, factorization
-from evercount.factorizations.laplace_base import LARGEST_TICKS, PureFactorization
+from evercount.factorizations import Factorization, check_horizon, factorization
+from evercount.factorizations.laplace_base import LARGEST_TICKS
 from evercount.factorizations.laplace_choice import pure_factorization
-from evercount.factorizations.laplace_trees import DigitTree, HybridTree
 from evercount.mechanisms.calibrate import Noise, build_noise
 from evercount.mechanisms.laplace_noise import build_pure
-from evercount.mechanisms.laplace_rates import node_rate
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import quantile
 from evercount.privacy import Budget
@@ -31,58 +30,35 @@ from evercount.privacy import Budget
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 """Parts of ε for the partition that are tried; the counter has the rest."""
 LEANS = (0.3, 0.4, 0.5)
-"""Parts of the partition's ε for the threshold that are tried under the rule "sum"; the ticks have the rest."""
-PartitionRule = Literal["max", "sum"]
-"""What the partition costs: the larger rate (new counters), or their sum (counters that began earlier)."""
-COUNTERS = (2, 3, 5, 7, 9, 13, 19, 25)
-
-
-def laplace_sum_radius(rate: float, weight: int, beta: float) -> float:
-    """x with P(|X_1 + … + X_weight| ≥ x) ≤ beta for independent discrete Laplace numbers, by Chernoff's bound.
-
-    Every λ in (0, rate) gives a valid x = (ln(2/β) + weight·ln E exp(λX))/λ; the least over a grid is returned.
-    """
-    if weight == 0:
-        return 0.0
-    share = np.linspace(0.01, 0.99, 99) * rate
-    q = math.exp(-rate)
-    # E exp(λX) = (1 − q)²/((1 − q·e^λ)(1 − q·e^−λ)); in differences of exponents, stable for small rates.
-    log_mgf = 2 * np.log(-np.expm1(-rate)) - np.log(-np.expm1(share - rate)) - np.log1p(-q * np.exp(-share))
-    return float(((math.log(2 / beta) + weight * log_mgf) / share).min()) * (1 + 1e-12)
-
-
-def _most_weight(tree: DigitTree) -> int:
-    return int(tree.weight([tree.worst_row()[0]])[0])
-
-
-@lru_cache(maxsize=4096)
-def pure_radius(epsilon: float, ticks: int, beta: float) -> tuple[float, str]:
-    """(bound, name): the least simultaneous error bound of a pure tree over so many ticks, with chance 1 − beta."""
-    trees = (DigitTree(ticks, base, balanced=base != 2) for base in COUNTERS)
-    return min((tree_radius(tree, epsilon, beta), tree.name) for tree in trees)
-
-
-def tree_radius(tree: DigitTree, epsilon: float, beta: float) -> float:
-    """The simultaneous error bound of a count with this pure tree over its horizon, with chance 1 − beta."""
-    assert tree.horizon is not None
-    rate = node_rate(epsilon, 1.0, 1.0, tree.levels)
-    return laplace_sum_radius(rate, _most_weight(tree), beta / tree.horizon)
+"""Parts of the partition's ε for the threshold, for counters of the first form; the ticks had the rest."""
+REFERENCE_TICKS = 2**20
+"""Ticks at which ways of counting without a horizon are compared."""
+METHODS = ("partition", "plain", "constant")
+"""Ways of counting: a counter over private segments, a counter over ticks, and max_ones/2 without any data."""
+FIRST = "first"
+"""`SparsePlan.counter` of counters that began before this field existed: see `first_plans.py`."""
 
 
 @lru_cache(maxsize=1024)
-def _named_radius(name: str, ticks: int, epsilon: float, beta: float) -> float:
-    return _pure_radius(pure_factorization(name, ticks), epsilon, beta)
+def named_radius(name: str, ticks: int, epsilon: float, beta: float) -> float:
+    """The simultaneous bound of a count with this pure mechanism over its horizon, from its true coefficients."""
+    return simultaneous_radius(pure_factorization(name, ticks), epsilon, beta, ticks)
 
 
-def _pure_radius(tree: PureFactorization, epsilon: float, beta: float) -> float:
-    """The simultaneous bound of a count with this mechanism over its horizon, from its true coefficients."""
-    assert tree.horizon is not None
-    return simultaneous_radius(tree, epsilon, beta, tree.horizon)
+@lru_cache(maxsize=1024)
+def _unit_radius(ticks: int, beta: float, endless: bool) -> float:
+    """As `named_radius` for ε = 1 and the default mechanism, less the half unit: it scales with 1/ε."""
+    return simultaneous_radius(pure_factorization(None, None if endless else ticks), 1.0, beta, ticks) - 0.5
+
+
+def _up_to_power(ticks: int) -> int:
+    """The least power of 2 that is not below: bounds of few different lengths are computed."""
+    return 1 << (ticks - 1).bit_length()
 
 
 @lru_cache(maxsize=4096)
 def gaussian_radius(epsilon: float, delta: float, ticks: int, beta: float) -> float:
-    """The simultaneous error bound of the Gaussian counter over so many ticks; half a unit for rounding included."""
+    """The simultaneous error bound of the Gaussian counter over these ticks; half a unit for rounding included."""
     column, row = _norms(ticks)
     sigma = Budget(epsilon, delta).reserve(delta / 2**10).noise_multiplier() * column * (1 + 1e-9)
     return sigma * row * simultaneous_quantile(ticks, beta) + 0.5
@@ -94,19 +70,47 @@ def _norms(ticks: int) -> tuple[float, float]:
     return engine.column_norm, engine.worst_row()[1]
 
 
+@lru_cache(maxsize=256)
+def anytime_sigma(name: str, epsilon: float, delta: float) -> tuple[float, Factorization]:
+    """(σ, factorisation) of Gaussian noise without a horizon."""
+    engine = factorization(name, None)
+    noise = build_noise(
+        "insecure-float",
+        engine,
+        cells=1,
+        grid=1.0,
+        squared_sensitivity=1.0,
+        budget=Budget(epsilon, delta),
+        horizon=None,
+        seed=0,
+    )
+    return noise.sigma, engine
+
+
+@lru_cache(maxsize=4096)
+def endless_radius(epsilon: float, delta: float, ticks: int, beta: float) -> float:
+    """The simultaneous error bound of the counter without a horizon over its first ticks."""
+    ticks = _up_to_power(ticks)
+    if delta == 0:
+        return _unit_radius(ticks, beta, True) / epsilon + 0.5
+    sigma, engine = anytime_sigma("anytime", epsilon, delta)
+    return sigma * (1 + 1e-6) * float(engine.row_norms([ticks])[0]) * simultaneous_quantile(ticks, beta) + 0.5
+
+
 @dataclass(frozen=True)
 class SparsePlan:
-    """The budget split and the proved error of a sparse counter.
+    """The way of counting, the budget split and the proved error of a sparse counter.
 
-    epsilon = `partition_epsilon` + `counter_epsilon`. A segment is closed when its count plus noise of rate
-    `tick_epsilon` passes `threshold` plus noise of rate `threshold_epsilon`. `spread` is A of the proof: no noise of
-    the partition exceeds it, with chance 1 − 2β/3. With `segments` (None: unknown) the counter serves that many; they
-    suffice for at most `max_ones` ones.
+    epsilon = `partition_epsilon` + `counter_epsilon`. By `method` "partition" a segment is closed when
+    its count plus noise passes `threshold_at` plus noise. `spread_at` is A of the proof: no noise of the partition
+    exceeds it, with chance 1 − 2β/3. With `segments` (None: unknown) the counter serves that many; they suffice for at
+    most `max_ones` ones. With a horizon `threshold` and `spread` hold for all ticks, without one they are those of tick
+    1. By "plain" all of ε pays for a counter over ticks, and by "constant" nothing is spent.
     """
 
     epsilon: float
     delta: float
-    horizon: int
+    horizon: int | None
     max_ones: int | None
     beta: float
     threshold_epsilon: float
@@ -115,102 +119,120 @@ class SparsePlan:
     threshold: int
     spread: int
     segments: int | None
-    rule: PartitionRule = "max"
+    method: str = "partition"
+    counter: str = "bridge"
 
     @property
     def partition_epsilon(self) -> float:
         """What the partition costs.
 
-        **Guarantee.** max(threshold_epsilon, tick_epsilon): `sparse_count.proof.md`, theorem 1. Counters that began
-        under the rule "sum" had more noise for their ε and keep it. Test:
+        **Guarantee.** max(threshold_epsilon, tick_epsilon): `sparse_count.proof.md`, theorem 1. Counters of the first
+        form reserved the sum, had more noise for it and keep it. Test:
         tests/sparse/test_sparse_count.py::test_partition_costs_the_larger_rate_by_exact_enumeration.
         """
         rates = (self.threshold_epsilon, self.tick_epsilon)
-        return max(rates) if self.rule == "max" else sum(rates)
+        return sum(rates) if self.counter == FIRST else max(rates)
 
     def sentence(self) -> str:
         """The guarantee in one sentence."""
-        return (
+        if self.method == "constant":
+            return "Nothing is released but max_ones/2, which no event changes: no budget is spent."
+        promise = (
             f"All releases together are ({stated(self.epsilon)}, {stated(self.delta)})-differentially private for one "
-            f"event more or less: {self.partition_epsilon:g} for the partition, {self.counter_epsilon:g} for the "
-            "counter."
+            "event more or less"
         )
+        if self.method == "plain":
+            return promise + "."
+        return f"{promise}: {self.partition_epsilon:g} for the partition, {self.counter_epsilon:g} for the counter."
+
+    # -- the partition ---------------------------------------------------------------------------------------------
+
+    def spread_at(self, tick: int) -> int:
+        """A of the proof at a tick; without a horizon it grows with the logarithm of the tick."""
+        if self.horizon is not None or self.method != "partition":
+            return self.spread
+        return _endless_spread(self.threshold_epsilon, self.tick_epsilon, self.segments, tick, self.beta)
+
+    def threshold_at(self, tick: int) -> int:
+        """The threshold of a tick: what a closed segment holds at least (the gap) is A less."""
+        spread = self.spread_at(tick)
+        return 2 * spread if self.max_ones is None else spread + self.gap
 
     @property
-    def offset(self) -> float:
+    def gap(self) -> int:
+        """The events that a closed segment holds at least."""
+        return self.threshold - self.spread
+
+    def offset(self, tick: int) -> float:
         """What is added to the counter: the middle of what an open segment may hold."""
-        return (self.threshold + self.spread) / 2
+        if self.method != "partition":
+            return 0.0
+        return (self.threshold_at(tick) + self.spread_at(tick)) / 2
 
     def budgets(self) -> tuple[Budget, ...]:
         """What a ledger must be asked for: one pure budget, or the pure one of the partition and the counter's.
 
-        They add up to (epsilon, delta) in exact arithmetic; `SparseCount.numeric_delta` belongs to the last one.
+        They add up to (epsilon, delta) in exact arithmetic; `SparseCount.numeric_delta` belongs to the last one. A
+        constant costs nothing, and there is nothing to ask for.
         """
-        if self.delta == 0:
-            return (Budget(self.epsilon, 0.0),)
+        if self.method == "constant":
+            return ()
+        if self.delta == 0 or self.method == "plain":
+            return (Budget(self.epsilon, self.delta),)
         # Both parts were cut to 20 bits of epsilon, so that their sum is exact.
         return Budget(self.partition_epsilon, 0.0), Budget(self.counter_epsilon, self.delta)
 
-    def counter(self) -> PureFactorization | None:
-        """The pure tree over segments, or None where the counter is Gaussian."""
-        if self.delta > 0:
-            return None
-        if self.segments is None:
-            return HybridTree()
-        return pure_factorization(_tree_name(self.counter_epsilon, self.segments, self.beta / 3), self.segments)
+    # -- errors ----------------------------------------------------------------------------------------------------
 
-    def counter_bound(self, segments: int) -> float:
-        """How far the counter is off, for all of its first `segments` releases, with chance 1 − β/3."""
-        tree = self.counter()
-        if segments == 0 or tree is None or tree.horizon is None:
-            return self.planned_bound(segments)
-        return min(
-            self.planned_bound(segments), _named_radius(tree.name, tree.horizon, self.counter_epsilon, self.beta / 3)
-        )
+    def counter_bound(self, releases: int) -> float:
+        """How far the counter is off, for all of its first releases, with chance 1 − β/3 (plain counters: 1 − β)."""
+        if self.counter == FIRST:
+            from evercount.sparse.first_plans import first_counter_bound
 
-    def planned_bound(self, segments: int) -> float:
-        """As `counter_bound`, by the wider tails that choose the split: they stay, so that snapshots can go on."""
-        beta = self.beta / 3
-        if segments == 0:
+            return first_counter_bound(self, releases)
+        if releases == 0 or self.method == "constant":
             return 0.0
-        if self.segments is not None:
-            if self.delta > 0:
-                return gaussian_radius(self.counter_epsilon, self.delta, self.segments, beta)
-            return pure_radius(self.counter_epsilon, self.segments, beta)[0]
+        served, beta = (self.horizon, self.beta) if self.method == "plain" else (self.segments, self.beta / 3)
+        if served is None:
+            return endless_radius(self.counter_epsilon, self.delta, releases, beta)
         if self.delta > 0:
-            engine = factorization("unbounded", None)
-            noise = build_noise(
-                "insecure-float",
-                engine,
-                cells=1,
-                grid=1.0,
-                squared_sensitivity=1.0,
-                budget=Budget(self.counter_epsilon, self.delta),
-                horizon=None,
-                seed=0,
-            )
-            row = float(engine.row_norms([segments])[0])
-            return noise.sigma * (1 + 1e-6) * row * simultaneous_quantile(segments, beta) + 0.5
-        worst, hybrid = 0.0, HybridTree()
-        for epoch in range(segments.bit_length()):
-            tree = hybrid.tree(epoch)
-            rate = node_rate(self.counter_epsilon, 1.0, 1.0, hybrid.node_share(epoch))
-            inner = laplace_sum_radius(rate, _most_weight(tree), beta / (2 * segments))
-            rate = node_rate(self.counter_epsilon, 1.0, 1.0, hybrid.total_share)
-            outer = laplace_sum_radius(rate, epoch, beta / (2 * segments))
-            worst = max(worst, inner + outer)
-        return worst
+            return gaussian_radius(self.counter_epsilon, self.delta, served, beta)
+        return named_radius(self.counter, served, self.counter_epsilon, beta)
 
-    def bound(self, ones: int | None = None) -> float:
+    def bound(self, ones: int | None = None, ticks: int | None = None) -> float:
         """With chance 1 − β no release is farther than this from the truth while at most `ones` ones have come.
 
-        `ones` defaults to `max_ones`. Proof: `sparse_count.proof.md`, theorem 2. Test:
+        Args:
+            ones: The number of events; `max_ones` by default.
+            ticks: The number of ticks; the horizon by default.
+
+        Raises:
+            ParameterError: `max_ones` or the horizon is unknown, and `ones` or `ticks` is missing.
+
+        Proof: `sparse_count.proof.md`, theorem 2. Test:
         tests/sparse/test_sparse_count.py::test_errors_stay_within_the_bound.
         """
+        wide = self.bound_without_promise(ones, ticks)
+        if self.max_ones is None or self.counter == FIRST:
+            return wide
+        if ones is not None and ones > self.max_ones:
+            raise ParameterError(f"at most {self.max_ones} ones were promised: there is no bound for {ones}")
+        return min(wide, self.max_ones / 2)  # releases are the middle of what is possible in 0 … max_ones
+
+    def bound_without_promise(self, ones: int | None = None, ticks: int | None = None) -> float:
+        """As `bound`, from the noise alone: not from the promise that the count lies in 0 … max_ones."""
         ones = self.max_ones if ones is None else ones
         if ones is None:
             raise ParameterError("max_ones is unknown: say for how many ones the bound is wanted")
-        return self.offset + self.counter_bound(_check_ones(ones) // (self.threshold - self.spread))
+        ones = _check_ones(ones)
+        if self.method == "constant":
+            assert self.max_ones is not None
+            return self.max_ones / 2
+        ticks = self.horizon if ticks is None else ticks
+        if ticks is None:
+            raise ParameterError("there is no horizon: say for how many ticks the bound is wanted")
+        ticks = check_count("ticks", ticks)
+        return self.counter_bound(ticks if self.method == "plain" else ones // self.gap) + self.offset(ticks)
 
 
 def _check_ones(ones: object) -> int:
@@ -218,32 +240,55 @@ def _check_ones(ones: object) -> int:
     return 0 if type(ones) is int and ones == 0 else check_count("ones", ones)
 
 
-def _tree_name(epsilon: float, ticks: int, beta: float) -> str:
-    return pure_radius(epsilon, ticks, beta)[1]
-
-
-def _spread(threshold_epsilon: float, tick_epsilon: float, segments: int, horizon: int, beta: float) -> int:
+def fixed_spread(threshold_epsilon: float, tick_epsilon: float, segments: int, horizon: int, beta: float) -> int:
     """A: |ρ_j| + |ν_t| stays within it for all segments and ticks, with chance 1 − 2β/3."""
     return quantile(threshold_epsilon, beta / 3 / segments) + quantile(tick_epsilon, beta / 3 / horizon)
 
 
+def _endless_spread(threshold_epsilon: float, tick_epsilon: float, segments: int | None, tick: int, beta: float) -> int:
+    """As `fixed_spread` for ticks without end: doubling d gives its 2^d ticks together β/3/((d + 1)(d + 2))."""
+    doubling = tick.bit_length() - 1
+    chance = beta / 3 / ((doubling + 1) * (doubling + 2) << doubling)
+    segment_chance = chance if segments is None else beta / 3 / (segments + 1)
+    return _quantile(threshold_epsilon, segment_chance) + _quantile(tick_epsilon, chance)
+
+
+_quantile = lru_cache(maxsize=1024)(quantile)
+
+
 def plan_sparse(
     epsilon: float,
-    horizon: int,
+    horizon: int | None,
     delta: float = 0.0,
     max_ones: int | None = None,
     beta: float = 0.05,
-    rule: PartitionRule = "max",
+    method: str | None = None,
 ) -> SparsePlan:
-    """The split of ε with the least proved bound among a few hundred; without `max_ones`, a fixed one.
+    """The way of counting with the least proved bound, and for a partition the best split of ε among a few hundred.
 
-    `rule` is "sum" only for counters that began before the partition's cost was proved to be the larger rate.
+    Args:
+        epsilon: The whole budget, from 2^−30 to 16.
+        horizon: The number of ticks, or None: then thresholds grow with the logarithm of the tick, and ways of counting
+            are compared at 2^20 ticks.
+        delta: 0 for pure privacy.
+        max_ones: A public promise about the number of events; None where there is none.
+        beta: The chance that bounds may fail.
+        method: One of `METHODS`; None takes the one of the least bound. Without `max_ones` that is the partition,
+            unless the plain counter is better even before any event.
+
+    Raises:
+        ParameterError: An argument is out of its range, or a constant is asked for without `max_ones`.
+
+    Example:
+        >>> plan_sparse(1.0, 1000, max_ones=1).method  # one event at most: 1/2 for ever is off by 1/2
+        'constant'
+        >>> plan_sparse(1.0, 2**20, max_ones=10**3).method
+        'partition'
+        >>> plan_sparse(1.0, 2**10, max_ones=10**4).method
+        'plain'
     """
     epsilon = check_positive("epsilon", epsilon)
-    if horizon is None:
-        raise ParameterError("a sparse counter needs a known horizon; a generous one costs little (ln T)")
-    T = check_horizon(horizon)
-    assert T is not None
+    T = check_horizon(horizon, unbounded=True)
     delta = check_delta(delta, pure=True)
     beta = check_number("beta", beta)
     if not 0 < beta < 1:
@@ -253,52 +298,101 @@ def plan_sparse(
     s = None if max_ones is None else check_count("max_ones", max_ones)
     if s is not None and s > LARGEST_TICKS:
         raise ParameterError(f"max_ones must be at most 2^40, got {s}; with that many events use a plain Count")
-    return _plan_sparse(epsilon, T, delta, s, beta, check_rule(rule))
-
-
-def check_rule(rule: str) -> PartitionRule:
-    """The rule of that name, or a ParameterError."""
-    check_name("rule for the cost of a partition", rule, get_args(PartitionRule))
-    return cast(PartitionRule, rule)
-
-
-def _splits(epsilon: float, rule: PartitionRule) -> list[tuple[tuple[float, float], float]]:
-    """((threshold, tick), counter): the splits of ε that are tried. Equal rates cost no more than the larger one."""
-    if rule == "max":
-        return [((part, part), _rest(epsilon, part)) for part in (_below(epsilon, share) for share in SHARES)]
-    pairs = [(_below(epsilon, share * lean), _below(epsilon, share * (1 - lean))) for share in SHARES for lean in LEANS]
-    return [(parts, _rest(epsilon, *parts)) for parts in pairs]
+    if method is not None and not (isinstance(method, str) and method in METHODS):
+        raise ParameterError(f"method must be one of {', '.join(METHODS)} or None, got {method!r}")
+    if method == "constant" and s is None:
+        raise ParameterError("a constant needs max_ones: half of it is published for ever")
+    return _plan_sparse(epsilon, T, delta, s, beta, method)
 
 
 @lru_cache(maxsize=256)
-def _plan_sparse(epsilon: float, T: int, delta: float, s: int | None, beta: float, rule: PartitionRule) -> SparsePlan:
+def _plan_sparse(
+    epsilon: float, T: int | None, delta: float, s: int | None, beta: float, method: str | None
+) -> SparsePlan:
+    if method == "partition":
+        return _plan_partition(epsilon, T, delta, s, beta)
+    nothing = (0.0, 0.0)
+    if method == "plain":
+        return SparsePlan(epsilon, delta, T, s, beta, *nothing, epsilon, 1, 0, None, "plain", _counter(T, delta))
+    if method == "constant":
+        return SparsePlan(epsilon, delta, T, s, beta, *nothing, 0.0, 1, 0, None, "constant", "none")
+    ticks = REFERENCE_TICKS if T is None else T
+    # The order decides between equal bounds: the partition, then what needs less of the data.
+    ways: tuple[str, ...] = ("partition", "plain") if s is None else ("constant", "partition", "plain")
+    if delta == 0 and T is not None and T > LARGEST_TICKS:
+        ways = ways[:-1]  # pure counters over ticks end there
+    plans = [_plan_sparse(epsilon, T, delta, s, beta, way) for way in ways]
+    return min(plans, key=lambda plan: plan.bound(0 if s is None else s, ticks))
+
+
+def _counter(served: int | None, delta: float) -> str:
+    """The factorisation of the counter over this many segments or ticks."""
+    if delta == 0:
+        return "endless-bridge" if served is None else "bridge"
+    return "anytime" if served is None else "balanced"
+
+
+def _plan_partition(epsilon: float, T: int | None, delta: float, s: int | None, beta: float) -> SparsePlan:
+    def plan(parts: tuple[float, float], segments: int | None, gap: int | None) -> SparsePlan:
+        if T is None:
+            spread = _endless_spread(*parts, segments, 1, beta)
+        else:
+            spread = fixed_spread(*parts, T if segments is None else segments + 1, T, beta)
+        rest, threshold = epsilon_rest(epsilon, max(parts)), spread + (spread if gap is None else gap)
+        counter = _counter(segments, delta)
+        return SparsePlan(epsilon, delta, T, s, beta, *parts, rest, threshold, spread, segments, "partition", counter)
+
     if s is None:
-        part = _below(epsilon, 0.5 if rule == "max" else 0.25)
-        spread, rest = _spread(part, part, T, T, beta), _rest(epsilon, *((part,) if rule == "max" else (part, part)))
-        return SparsePlan(epsilon, delta, T, None, beta, part, part, rest, 2 * spread, spread, None, rule)
+        return plan((epsilon_part(epsilon, 0.5), epsilon_part(epsilon, 0.5)), None, None)
     best: tuple[float, SparsePlan] | None = None
-    gaps = sorted({max(1, round(g)) for g in np.geomspace(1, s + 1, 16)})
-    for gap in gaps:
-        segments = max(1, s // gap)
-        for parts, rest in _splits(epsilon, rule):
-            spread = _spread(*parts, segments + 1, T, beta)
-            plan = SparsePlan(epsilon, delta, T, s, beta, *parts, rest, spread + gap, spread, segments, rule)
-            if best is not None and plan.offset >= best[0]:
-                continue  # its counter would have to be free
-            cost = plan.offset + plan.planned_bound(s // gap)
-            if best is None or cost < best[0]:
-                best = (cost, plan)
+    for gap, parts in equal_splits(epsilon, s):
+        tried = plan(parts, max(1, s // gap), gap)
+        offset = tried.offset(REFERENCE_TICKS if T is None else T)
+        if best is not None and offset >= best[0]:
+            continue  # its counter would have to be free
+        cost = offset + _planned_bound(tried.counter_epsilon, delta, s // gap, beta / 3)
+        if best is None or cost < best[0]:
+            best = (cost, tried)
     assert best is not None
     return best[1]
 
 
-def _below(epsilon: float, share: float) -> float:
+def _planned_bound(epsilon: float, delta: float, segments: int, beta: float) -> float:
+    """The bound of the counter that chooses the split: that of a power of 2 of segments, so that few are computed."""
+    if segments == 0:
+        return 0.0
+    if delta > 0:
+        return gaussian_radius(epsilon, delta, _up_to_power(segments), beta)
+    return _unit_radius(_up_to_power(segments), beta, False) / epsilon + 0.5
+
+
+def _gaps(ones: int) -> list[int]:
+    """Numbers of events of a closed segment that are tried."""
+    return sorted({max(1, round(g)) for g in np.geomspace(1, ones + 1, 16)})
+
+
+def equal_splits(epsilon: float, ones: int) -> Iterator[tuple[int, tuple[float, float]]]:
+    """(gap, (ε of thresholds, ε of ticks)) of all splits that are tried: equal rates cost as much as the larger one."""
+    for gap in _gaps(ones):
+        for share in SHARES:
+            yield gap, (epsilon_part(epsilon, share), epsilon_part(epsilon, share))
+
+
+def candidate_splits(epsilon: float, ones: int) -> Iterator[tuple[int, tuple[float, float]]]:
+    """As `equal_splits`, for counters of the first form, which reserved the sum of both rates."""
+    for gap in _gaps(ones):
+        for share in SHARES:
+            for lean in LEANS:
+                yield gap, (epsilon_part(epsilon, share * lean), epsilon_part(epsilon, share * (1 - lean)))
+
+
+def epsilon_part(epsilon: float, share: float) -> float:
     """A share of ε cut to 20 bits, so that the parts add up without rounding."""
     mantissa, exponent = math.frexp(epsilon)
     return math.ldexp(math.floor(mantissa * share * 2**20), exponent - 20)
 
 
-def _rest(epsilon: float, *parts: float) -> float:
+def epsilon_rest(epsilon: float, *parts: float) -> float:
     """ε minus the parts, never more than what is left in exact arithmetic."""
     exact = Fraction(epsilon) - sum((Fraction(part) for part in parts), Fraction(0))
     rest = float(exact)
@@ -312,7 +406,7 @@ def plain_bound(epsilon: float, horizon: int, delta: float = 0.0, beta: float = 
     """
     if delta > 0:
         return gaussian_radius(epsilon, delta, horizon, beta)
-    return _pure_radius(pure_factorization(name, horizon), epsilon, beta)
+    return named_radius("bridge" if name is None else name, horizon, epsilon, beta)
 
 
 def sparse_against_plain(
@@ -322,7 +416,7 @@ def sparse_against_plain(
     delta: float = 0.0,
     beta: float = 0.05,
 ) -> list[dict[str, Any]]:
-    """One row per (horizon, ones): the bounds and whether the sparse counter wins. The data of a chart.
+    """One row per (horizon, ones): the bounds and whether the partition wins. The data of a chart.
 
     `constant` is the error of publishing ones/2 for ever, which needs no data: a counter must beat that too.
     """
@@ -331,7 +425,7 @@ def sparse_against_plain(
         plain = plain_bound(epsilon, T, delta, beta)
         for s in ones:
             if s <= T:
-                sparse = plan_sparse(epsilon, T, delta, s, beta).bound()
+                sparse = plan_sparse(epsilon, T, delta, s, beta, "partition").bound_without_promise()
                 wins = sparse < min(plain, s / 2)
                 rows.append(
                     {"horizon": T, "ones": s, "plain": plain, "constant": s / 2, "sparse": sparse, "wins": wins}
@@ -340,20 +434,28 @@ def sparse_against_plain(
 
 
 def make_counter(plan: SparsePlan, secret: Secret, dumped: dict[str, Any] | None = None) -> Noise:
-    """The noise of the counter over segments: a pure tree, or exact Gaussian noise where delta is positive."""
-    tree = plan.counter()
-    if tree is not None:
+    """The noise of the counter over segments or ticks: of a pure mechanism, or Gaussian where delta is positive."""
+    served = plan.horizon if plan.method == "plain" else plan.segments
+    if plan.delta == 0:
+        if plan.counter == FIRST:
+            from evercount.sparse.first_plans import first_counter
+
+            tree = first_counter(plan)
+            assert tree is not None
+        else:
+            tree = pure_factorization(plan.counter, served)
         return build_pure(
             "exact", tree, cells=1, grid=1.0, l1=1.0, epsilon=plan.counter_epsilon, secret=secret, dumped=dumped
         )
+    name = ("unbounded" if served is None else None) if plan.counter == FIRST else plan.counter
     return build_noise(
         "exact",
-        factorization("unbounded" if plan.segments is None else None, plan.segments),
+        factorization(name, served),
         cells=1,
         grid=1.0,
         squared_sensitivity=1.0,
         budget=Budget(plan.counter_epsilon, plan.delta),
-        horizon=plan.segments,
+        horizon=served,
         secret=None if dumped is not None else secret,
         dumped=dumped,
     )

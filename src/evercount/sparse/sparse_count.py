@@ -2,6 +2,9 @@
 
     ticks ──sparse vector──► segments that hold about `threshold` events ──counter over segments──► release
 
+Where that has a larger proved error than a plain counter over ticks, or than half of the promised number of events for
+ever, the counter does that instead (`SparsePlan.method`).
+
 In the manner of Dwork, Naor, Reingold and Rothblum (2015): where segments end is released privately, and only the
 totals of closed segments go through a counter, which then serves few numbers. It is a mechanism of its own and not a
 query, because what is released is not linear in the data.
@@ -19,13 +22,17 @@ import numpy.typing as npt
 
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import EvercountError, HorizonReached, InputError, ParameterError, SnapshotError
+from evercount.mechanisms.calibrate import Noise
 from evercount.mechanisms.declared_key import DERIVATION
 from evercount.noise import NoiseOwner, Secret
 from evercount.noise.laplace_sampler import ExactLaplace
-from evercount.sparse.budget_split import SparsePlan, make_counter, plan_sparse
+from evercount.sparse.budget_split import FIRST, SparsePlan, make_counter, plan_sparse
+from evercount.sparse.first_plans import first_plan
 
-_AHEAD = 1 << 12
+TICKS_AHEAD = 1 << 12
+"""Ticks whose noise is drawn at a time."""
 LARGEST_COUNT = 2**53
+"""Counts are exact as doubles below this."""
 
 
 @dataclass(frozen=True)
@@ -41,27 +48,35 @@ class SparseRelease:
     full: bool
 
 
-def _past(horizon: int) -> HorizonReached:
-    """HorizonReached with the remedy of a sparse counter, which cannot do without a horizon."""
-    error = HorizonReached(horizon)
-    error.args = (
-        f"the counter has a horizon of {horizon} ticks and refuses tick {horizon + 1}: the noise is calibrated to that "
-        "many. Start a new counter (its budget adds to the spent one) or, next time, give a larger horizon: its error "
-        "grows with the logarithm only.",
-    )
-    return error
-
-
 class SparseCount(NoiseOwner):
     """A private running count for streams with few events.
 
     `max_ones` is a public promise about the whole stream; privacy never depends on it. If more come, segments run out,
     releases say `full` and stay where they are. Without it the counter has no end and its error grows with the events.
+    What is published is the middle of the interval that the noise leaves between 0 and `max_ones`.
+
+    Args:
+        epsilon: The whole budget.
+        horizon: The number of ticks, or None for a counter without end.
+        delta: 0 for pure privacy; else the counter has Gaussian noise.
+        max_ones: The promise, or None.
+        beta: The chance that the stated bounds may fail.
+        method: "partition", "plain" or "constant"; None takes the one of the least proved bound.
+        secret: The source of the noise; None draws a new one.
+
+    Raises:
+        ParameterError: An argument is out of its range.
+
+    Example:
+        >>> counter = SparseCount(1.0, 1000, max_ones=1)
+        >>> counter.plan.method, counter.step(0).value
+        ('constant', 0.5)
 
     **Guarantee.** All releases together are (epsilon, delta)-DP (delta = 0: pure) for one event more or less, at any
     tick: the partition costs the larger of threshold_epsilon and tick_epsilon, the counter counter_epsilon and delta.
-    Proof: `sparse_count.proof.md`, theorem 1. Test:
-    tests/sparse/test_sparse_count.py::test_partition_costs_the_larger_rate_by_exact_enumeration.
+    Proof: `sparse_count.proof.md`, theorem 1. Tests:
+    tests/sparse/test_sparse_count.py::test_partition_costs_the_larger_rate_by_exact_enumeration,
+    tests/sparse/test_sparse_count.py::test_privacy_of_thresholds_that_grow_by_exact_enumeration.
     """
 
     owner_noun: ClassVar[str] = "counter"
@@ -69,14 +84,15 @@ class SparseCount(NoiseOwner):
     def __init__(
         self,
         epsilon: float,
-        horizon: int,
+        horizon: int | None = None,
         delta: float = 0.0,
         max_ones: int | None = None,
         *,
         beta: float = 0.05,
+        method: str | None = None,
         secret: Secret | None = None,
     ) -> None:
-        self.plan = plan_sparse(epsilon, horizon, delta, max_ones, beta)
+        self.plan = plan_sparse(epsilon, horizon, delta, max_ones, beta, method)
         if not (secret is None or isinstance(secret, Secret)):
             raise ParameterError(f"secret must be a Secret or None, got {type(secret).__name__}")
         key = (Secret.generate() if secret is None else secret).derive(f"evercount/sparse/{DERIVATION}/{self.plan!r}")
@@ -86,9 +102,12 @@ class SparseCount(NoiseOwner):
         """Begin with the key of the noise; earlier versions used the secret itself as the key, for all plans."""
         self._own(secret, restored=dumped is not None)
         self._secret = secret
-        self._thresholds = ExactLaplace(secret.derive("sparse thresholds"), self.plan.threshold_epsilon)
-        self._ticks = ExactLaplace(secret.derive("sparse ticks"), self.plan.tick_epsilon)
-        self._noise = make_counter(self.plan, secret.derive("sparse counter"), dumped)
+        self._noise: Noise | None = None
+        if self.plan.method == "partition":
+            self._thresholds = ExactLaplace(secret.derive("sparse thresholds"), self.plan.threshold_epsilon)
+            self._ticks = ExactLaplace(secret.derive("sparse ticks"), self.plan.tick_epsilon)
+        if self.plan.method != "constant":
+            self._noise = make_counter(self.plan, secret.derive("sparse counter"), dumped)
         self._radius: dict[int, float] = {}
         self._clamped = True
         self.tick = 0
@@ -97,7 +116,7 @@ class SparseCount(NoiseOwner):
         self._open = 0  # events of the segment that is not closed
         self._total = 0  # events of closed segments
         self._estimate = 0.0
-        self._level = self._draw_level()
+        self._level_noise = self._draw_level()
 
     def __repr__(self) -> str:
         return f"SparseCount({self.plan!r}, tick={self.tick}, segments={self.segments})"
@@ -110,7 +129,7 @@ class SparseCount(NoiseOwner):
     @property
     def numeric_delta(self) -> float:
         """The part of delta that pays for the counter's finite arithmetic; 0.0 where delta is 0."""
-        return self._noise.numeric_delta
+        return 0.0 if self._noise is None else self._noise.numeric_delta
 
     @property
     def full(self) -> bool:
@@ -118,11 +137,19 @@ class SparseCount(NoiseOwner):
         return self.plan.segments is not None and self.segments >= self.plan.segments
 
     def _draw_level(self) -> int:
-        """The noisy threshold of the segment that begins."""
-        return self.plan.threshold + int(self._thresholds.draw([self.segments], 1)[0, 0])
+        """The noise of the threshold of the segment that begins."""
+        return int(self._thresholds.draw([self.segments], 1)[0, 0]) if self.plan.method == "partition" else 0
 
     def step(self, events: int) -> SparseRelease:
-        """Release the next tick, in which so many events came."""
+        """Release the next tick.
+
+        Args:
+            events: The number of events of the tick.
+
+        Raises:
+            InputError: It is not a whole number, or negative.
+            HorizonReached: All ticks of the horizon were released.
+        """
         return self._advance(self._checked([events]))[0]
 
     def run(self, counts: Iterable[int]) -> list[SparseRelease]:
@@ -141,8 +168,8 @@ class SparseCount(NoiseOwner):
             raise InputError("the events of ticks must be whole numbers, one for each tick")
         if values.size and int(values.min()) < 0:
             raise InputError("the number of events of a tick must not be negative")
-        if self.tick + len(values) > self.plan.horizon:
-            raise _past(self.plan.horizon)
+        if self.plan.horizon is not None and self.tick + len(values) > self.plan.horizon:
+            raise HorizonReached(self.plan.horizon)
         numbers: list[int] = values.tolist()
         if self._total + self._open + sum(numbers) >= LARGEST_COUNT:
             raise InputError("the running count would pass 2^53")
@@ -152,19 +179,43 @@ class SparseCount(NoiseOwner):
         self._check_owner()
         self._check_whole()
         self._torn = True
-        made = []
-        for start in range(0, len(counts), _AHEAD):
-            part = counts[start : start + _AHEAD]
-            noise = self._ticks.draw(np.arange(self.tick, self.tick + len(part)), 1)[:, 0].tolist()
-            for events, extra in zip(part, noise, strict=True):
-                self._open += events
-                closed = not self.full and self._open + extra >= self._level
-                if closed:
-                    self._close()
-                self.tick += 1
-                made.append(self._release(closed))
+        advance = {"partition": self._advance_partition, "plain": self._advance_plain}
+        releases: list[SparseRelease] = []
+        for start in range(0, len(counts), TICKS_AHEAD):
+            releases += advance.get(self.plan.method, self._advance_constant)(counts[start : start + TICKS_AHEAD])
         self._torn = False
-        return made
+        return releases
+
+    def _advance_partition(self, counts: list[int]) -> list[SparseRelease]:
+        releases = []
+        noise = self._ticks.draw(np.arange(self.tick, self.tick + len(counts)), 1)[:, 0].tolist()
+        for events, extra in zip(counts, noise, strict=True):
+            self._open += events
+            level = self.plan.threshold_at(self.tick + 1) + self._level_noise
+            closed = not self.full and self._open + extra >= level
+            if closed:
+                self._close()
+            self.tick += 1
+            releases.append(self._release(closed))
+        return releases
+
+    def _advance_plain(self, counts: list[int]) -> list[SparseRelease]:
+        assert self._noise is not None
+        releases = []
+        for events, noise in zip(counts, self._noise.stream.take(len(counts))[:, 0].tolist(), strict=True):
+            self._total += events
+            self._estimate = self._total + noise
+            self.tick += 1
+            releases.append(self._release(False))
+        return releases
+
+    def _advance_constant(self, counts: list[int]) -> list[SparseRelease]:
+        releases = []
+        for events in counts:
+            self._total += events  # for the refusal of a count above 2^53 only
+            self.tick += 1
+            releases.append(self._release(False))
+        return releases
 
     def _check_whole(self) -> None:
         if self._torn:
@@ -173,20 +224,36 @@ class SparseCount(NoiseOwner):
             )
 
     def _close(self) -> None:
+        assert self._noise is not None
         self._total, self._open = self._total + self._open, 0
         self._estimate = self._total + float(self._noise.stream.take(1)[0, 0])
         self.segments += 1
-        self._level = self._draw_level()
+        self._level_noise = self._draw_level()
 
     def _release(self, closed: bool) -> SparseRelease:
-        if self.segments not in self._radius:
-            self._radius = {self.segments: self.plan.counter_bound(self.segments)}
-        off = self._radius[self.segments]
-        top = float("inf") if self.full else self._estimate + 2 * self.plan.offset + off
-        value = self._estimate + self.plan.offset
-        if self._clamped:  # public promises: there is no count below 0, or above the promised number of events
-            value = max(0.0, value if self.plan.max_ones is None else min(value, float(self.plan.max_ones)))
-        return SparseRelease(self.tick, value, max(0.0, self._estimate - off), top, closed, self.segments, self.full)
+        """What the tick publishes: a function of what was released before and of public numbers."""
+        plan = self.plan
+        most = math.inf if plan.max_ones is None else float(plan.max_ones)
+        if plan.method == "constant":
+            return SparseRelease(self.tick, most / 2, 0.0, most, False, 0, False)
+        releases = _up_to_power(self.tick) if plan.method == "plain" else self.segments
+        if releases not in self._radius:
+            self._radius = {releases: plan.counter_bound(releases)}
+        off, offset = self._radius[releases], plan.offset(self.tick)
+        low = max(0.0, self._estimate - off)
+        high = self._estimate + 2 * offset + off
+        value = self._estimate + offset
+        if plan.counter == FIRST:
+            if self._clamped:  # public promises: there is no count below 0, or above the promised number of events
+                value = max(0.0, min(value, most))
+            high = math.inf if self.full else high
+        elif self.full:
+            value, high = max(0.0, min(value, most)), math.inf
+        elif low <= (high := min(high, most)):
+            value = (low + high) / 2
+        else:  # the noise passed its bound: the nearest possible number
+            value = low = high = max(0.0, min(value, most))
+        return SparseRelease(self.tick, value, low, high, closed, self.segments, self.full)
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 
@@ -197,11 +264,12 @@ class SparseCount(NoiseOwner):
         plan: SparsePlan = self.plan
         data = {
             "sparse": [plan.epsilon, plan.horizon, plan.delta, plan.max_ones, plan.beta],
+            "method": plan.method,
+            "counter": plan.counter,
             "plan": [plan.threshold, plan.spread, plan.segments, plan.threshold_epsilon.hex()],
             "secret": self._secret.hex(),
-            "noise": self._noise.dump(),
+            "noise": {} if self._noise is None else self._noise.dump(),
             "clamped": self._clamped,
-            "rule": plan.rule,
             "state": [self.tick, self.segments, self._open, self._total, self._estimate],
         }
         return pack(data)
@@ -213,21 +281,18 @@ class SparseCount(NoiseOwner):
         try:
             epsilon, horizon, delta, max_ones, beta = data["sparse"]
             made = cls.__new__(cls)
-            made.plan = plan = plan_sparse(
-                epsilon,
-                horizon,
-                delta,
-                max_ones,
-                beta,
-                rule=data.get("rule", "sum"),  # older counters keep their split
-            )
+            if data.get("counter", FIRST) == FIRST:
+                made.plan = plan = first_plan(*_checked_parameters(epsilon, horizon, delta, max_ones, beta))
+            else:
+                made.plan = plan = plan_sparse(epsilon, horizon, delta, max_ones, beta, data["method"])
             same = data["plan"] == [plan.threshold, plan.spread, plan.segments, plan.threshold_epsilon.hex()]
+            same = same and data.get("counter", FIRST) == plan.counter
             if not same:
                 raise SnapshotError("the snapshot was made with another split of the budget; use the same version")
             made._start(Secret.from_hex(data["secret"]), data["noise"])
             made._clamped = data.get("clamped", False)  # older counters go on as they began
             made.tick, made.segments, made._open, made._total, made._estimate = _checked_state(data["state"], horizon)
-            made._level = made._draw_level()
+            made._level_noise = made._draw_level()
         except SnapshotError:
             raise
         except (EvercountError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
@@ -235,11 +300,25 @@ class SparseCount(NoiseOwner):
         return made
 
 
-def _checked_state(state: Any, horizon: int) -> tuple[int, int, int, int, float]:
+def _checked_parameters(
+    epsilon: float, horizon: int, delta: float, max_ones: int | None, beta: float
+) -> tuple[float, int, float, int | None, float]:
+    """The parameters of a counter of the first form, checked as those of a new one."""
+    plan = plan_sparse(epsilon, horizon, delta, max_ones, beta, "partition")
+    assert plan.horizon is not None
+    return plan.epsilon, plan.horizon, plan.delta, plan.max_ones, plan.beta
+
+
+def _up_to_power(ticks: int) -> int:
+    """The least power of 2 that is not below: a plain counter's bound is computed for few numbers of ticks."""
+    return 1 << (ticks - 1).bit_length()
+
+
+def _checked_state(state: Any, horizon: int | None) -> tuple[int, int, int, int, float]:
     """(tick, segments, open, total, estimate) of a snapshot, or a ValueError."""
     tick, segments, open_, total, estimate = state
     whole = all(type(number) is int and number >= 0 for number in (tick, segments, open_, total))
-    if not whole or not segments <= tick <= horizon or total + open_ >= LARGEST_COUNT:
+    if not whole or not segments <= tick <= (tick if horizon is None else horizon) or total + open_ >= LARGEST_COUNT:
         raise ValueError("numbers out of range")
     if type(estimate) is not float or not math.isfinite(estimate):
         raise ValueError("no estimate")

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
-from evercount.errors import Conflict, EvercountError
+from evercount.errors import Conflict, EvercountError, StreamStopped
 from evercount.queries.user_cap import cap_per_user
 from evercount.store import schema
 from evercount.store.open_stream import Accepted, Batch, LiveStream
@@ -33,7 +33,9 @@ class Group:
     def add(self, batch: Batch) -> Accepted | EvercountError:
         """Take one batch in, or say why not; a refused batch leaves nothing behind."""
         try:
-            live = self.streams[batch.stream]
+            live = self.streams.get(batch.stream)
+            if live is None:
+                raise StreamStopped(f"stream {batch.stream!r} is over and takes no events")
             seen = self._seen(live, batch)
             if seen is not None:
                 return seen
@@ -50,19 +52,19 @@ class Group:
         if batch.key is None:
             return None
         key, digest = keyed(live, batch)
-        found = self.keys.get((live.id, key))
-        if found is None:
+        earlier = self.keys.get((live.id, key))
+        if earlier is None:
             table = schema.batches
             # keys that were stored before they were told apart by their sender
             shared = keyed(live, replace(batch, sender=b""))[0]
             where = (table.c.stream == live.id) & table.c.key.in_({key, shared})
             row = self.connection.execute(select(table.c.digest, table.c.tick).where(where)).first()
-            found = (bytes(row.digest), row.tick) if row else None
-        if found is None:
+            earlier = (bytes(row.digest), row.tick) if row else None
+        if earlier is None:
             return None
-        if found[0] != digest:
+        if earlier[0] != digest:
             raise Conflict("this Idempotency-Key was used for another batch: take a new key for new events")
-        return Accepted(batch.size, found[1])
+        return Accepted(batch.size, earlier[1])
 
     def _count(self, live: LiveStream, batch: Batch) -> None:
         places = list(range(batch.size))

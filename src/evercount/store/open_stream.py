@@ -75,6 +75,11 @@ class LiveStream:
     """Whether the store may hold totals of open ticks that were counted elsewhere."""
     stopped: str | None = None
     """Why the stream cannot go on, when it cannot."""
+    closed: int = field(init=False)
+    """How many ticks are released, which is: committed. `stream` itself is ahead of it while a commit is under way."""
+
+    def __post_init__(self) -> None:
+        self.closed = self.stream.tick
 
     @property
     def name(self) -> str:
@@ -82,14 +87,9 @@ class LiveStream:
         return self.declaration.name
 
     @property
-    def closed(self) -> int:
-        """How many ticks are released."""
-        return self.stream.tick
-
-    @property
     def open_tick(self) -> int:
         """The tick that takes events now."""
-        return self.stream.tick + 1
+        return self.closed + 1
 
     @property
     def finished(self) -> bool:
@@ -160,7 +160,7 @@ class LiveStream:
         """Refuse events that the encoder would refuse at the end of the tick, numbered as in their request.
 
         `pending` are events of the same transaction that were taken already. Accepted events are remembered by
-        `encoder`; whoever cannot commit them forgets it (`encoder = None`).
+        `encoder`; a caller that cannot commit them forgets it (`encoder = None`).
         """
         if self.encoder is None:
             self.encoder = OpenEncoder(self.declaration.query, self.stream._state.encoder, [*self.events, *pending])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -24,6 +25,19 @@ from sqlalchemy import (
 from evercount.errors import StoreError
 
 metadata = MetaData()
+later = MetaData()
+"""Tables that migrations after the first one make."""
+
+
+def table_per_stream(name: str, *columns: Column[Any], tables: MetaData = metadata, **options: Any) -> Table:
+    """A table whose primary key begins with the number of the stream."""
+    return Table(name, tables, Column("stream", Integer, primary_key=True, autoincrement=False), *columns, **options)
+
+
+def sealed_column() -> Column[Any]:
+    """What `sealing.Sealer` wrote."""
+    return Column("sealed", LargeBinary, nullable=False)
+
 
 migrations = Table(
     "evercount_migrations",
@@ -46,17 +60,10 @@ streams = Table(
     Column("genesis", LargeBinary(32), nullable=False),
 )
 
-secrets = Table(
-    "secrets",
-    metadata,
-    Column("stream", Integer, primary_key=True, autoincrement=False),
-    Column("sealed", LargeBinary, nullable=False),
-)
+secrets = table_per_stream("secrets", sealed_column())
 
-batches = Table(
+batches = table_per_stream(
     "batches",
-    metadata,
-    Column("stream", Integer, primary_key=True, autoincrement=False),
     Column("key", LargeBinary(32), primary_key=True),
     Column("digest", LargeBinary(32), nullable=False),
     Column("tick", BigInteger, nullable=False),
@@ -64,54 +71,34 @@ batches = Table(
     sqlite_with_rowid=False,
 )
 
-accumulators = Table(
-    "accumulators",
-    metadata,
-    Column("stream", Integer, primary_key=True, autoincrement=False),
-    Column("tick", BigInteger, nullable=False),
-    Column("sealed", LargeBinary, nullable=False),
-)
+accumulators = table_per_stream("accumulators", Column("tick", BigInteger, nullable=False), sealed_column())
 
-open_events = Table(
+open_events = table_per_stream(
     "open_events",
-    metadata,
-    Column("stream", Integer, primary_key=True, autoincrement=False),
     Column("tick", BigInteger, primary_key=True, autoincrement=False),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("sealed", LargeBinary, nullable=False),
+    sealed_column(),
 )
 
-users = Table(
+users = table_per_stream(
     "users",
-    metadata,
-    Column("stream", Integer, primary_key=True, autoincrement=False),
     Column("user", LargeBinary(32), primary_key=True),
-    Column("sealed", LargeBinary, nullable=False),
+    sealed_column(),
     sqlite_with_rowid=False,
 )
 
-states = Table(
-    "states",
-    metadata,
-    Column("stream", Integer, primary_key=True, autoincrement=False),
-    Column("tick", BigInteger, nullable=False),
-    Column("sealed", LargeBinary, nullable=False),
-)
+states = table_per_stream("states", Column("tick", BigInteger, nullable=False), sealed_column())
 
-ticks = Table(
+ticks = table_per_stream(
     "ticks",
-    metadata,
-    Column("stream", Integer, primary_key=True, autoincrement=False),
     Column("tick", BigInteger, primary_key=True, autoincrement=False),
     Column("hash", LargeBinary(32), nullable=False),
     Column("closed", Double, nullable=False),
     sqlite_with_rowid=False,
 )
 
-releases = Table(
+releases = table_per_stream(
     "releases",
-    metadata,
-    Column("stream", Integer, primary_key=True, autoincrement=False),
     Column("tick", BigInteger, primary_key=True, autoincrement=False),
     Column("cell", Integer, primary_key=True, autoincrement=False),
     Column("value", Double, nullable=False),
@@ -132,10 +119,8 @@ ledger = Table(
     Column("spent", Double, nullable=False),
 )
 
-noise_identities = Table(
+noise_identities = table_per_stream(
     "noise_identities",
-    metadata,
-    Column("stream", Integer, primary_key=True, autoincrement=False),
     Column("identity", LargeBinary(32), nullable=False, index=True),
 )
 """What tells the noise of a stream from that of every other: a hash of its declaration, keyed with its secret."""
@@ -150,27 +135,35 @@ tokens = Table(
     Column("created", Double, nullable=False),
 )
 
-later = MetaData()
-"""Tables that migrations after the first one make."""
-
-counted_batches = Table(
+counted_batches = table_per_stream(
     "counted_batches",
-    later,
-    Column("stream", Integer, primary_key=True, autoincrement=False),
     Column("query", String(64), primary_key=True),
     Column("batch", BigInteger, primary_key=True, autoincrement=False),
     Column("digest", LargeBinary(32), nullable=False),
     Column("accepted", Double, nullable=False),
+    tables=later,
     sqlite_with_rowid=False,
 )
 
-counted_totals = Table(
+counted_totals = table_per_stream(
     "counted_totals",
-    later,
-    Column("stream", Integer, primary_key=True, autoincrement=False),
     Column("tick", BigInteger, primary_key=True, autoincrement=False),
-    Column("sealed", LargeBinary, nullable=False),
+    sealed_column(),
+    tables=later,
 )
+
+retired = Table(
+    "retired",
+    later,
+    Column("name", String(64), primary_key=True),
+    Column("stream", Integer),
+    Column("moment", Double, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("successor", String(64)),
+    Column("facts", Text, nullable=False),
+)
+"""Streams that never release again. `stream` is NULL where a restored database does not have the stream at all: its
+spending is then in `facts`, as the head file knew it."""
 
 
 def first_tables(connection: Connection) -> None:
@@ -192,14 +185,20 @@ def table_of_noise_identities(connection: Connection) -> None:
 
 def counted_tables(connection: Connection) -> None:
     """Version 3. What was counted elsewhere, for ticks that are still open (`accept_totals.py`)."""
-    counted_batches.create(connection)
-    counted_totals.create(connection)
+    counted_batches.create(connection, checkfirst=True)
+    counted_totals.create(connection, checkfirst=True)
+
+
+def table_of_retired_streams(connection: Connection) -> None:
+    """Version 4."""
+    retired.create(connection, checkfirst=True)
 
 
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     first_tables,
     table_of_noise_identities,
     counted_tables,
+    table_of_retired_streams,
 )
 """In order and for ever: a migration that was published is never changed, a new one is added at the end."""
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from evercount.errors import ParameterError, StoreError
 from evercount.noise import random_bytes
 
-NONCE = 12
+NONCE_BYTES = 12
 PLAIN, SEALED = b"\x00", b"\x01"
 
 
@@ -75,7 +75,7 @@ class Sealer:
         """The value as it is stored."""
         if self._key is None:
             return PLAIN + value
-        nonce = random_bytes(NONCE)
+        nonce = random_bytes(NONCE_BYTES)
         return SEALED + nonce + self._cipher(f"{purpose}|{stream}|{tick}").encrypt(nonce, value, extra)
 
     def open(self, stored: bytes, purpose: str, stream: int, tick: int = 0, extra: bytes = b"") -> bytes:
@@ -89,7 +89,7 @@ class Sealer:
             )
         try:
             place = f"{purpose}|{stream}|{tick}"
-            return self._cipher(place).decrypt(stored[1 : 1 + NONCE], stored[1 + NONCE :], extra)
+            return self._cipher(place).decrypt(stored[1 : 1 + NONCE_BYTES], stored[1 + NONCE_BYTES :], extra)
         except InvalidTag:
             raise StoreError(
                 f"a stored {purpose} cannot be opened: the key is not the one of this store, or the value was changed"

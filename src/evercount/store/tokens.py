@@ -73,5 +73,5 @@ def read_tokens(store: Reading) -> list[Token]:
 def remove_token(store: Store, number: int) -> bool:
     """Whether there was such a token; it is gone."""
     with store.database.transaction() as connection:
-        found = connection.execute(delete(schema.tokens).where(schema.tokens.c.id == number))
-    return bool(found.rowcount)
+        removed = connection.execute(delete(schema.tokens).where(schema.tokens.c.id == number))
+    return bool(removed.rowcount)

@@ -4,42 +4,47 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, format_utc, instant_of
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import NUMBERS
+from evercount.engine.release_table import ReleaseTable
 from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import (
+    BudgetExceeded,
     Conflict,
     EvercountError,
     HorizonReached,
     ParameterError,
     SnapshotError,
     StoreError,
+    StreamStopped,
     TooLarge,
 )
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
 from evercount.store.accept_totals import CountedBatch, forget_counted, has_totals, stored_totals, take_batch
 from evercount.store.commit_batches import Group
-from evercount.store.database import Database
+from evercount.store.database import Database, insert_rows
+from evercount.store.ended_stream import EndedStream
+from evercount.store.head_keeper import HeadKeeper, keep_lost_spending, quarantine
 from evercount.store.open_stream import Accepted, Batch, LiveStream
 from evercount.store.reader import PROBE, Reading, declared
 from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import HeadFile, default_path
 from evercount.store.saturation import unpack_totals
 from evercount.store.sealing import Sealer
+from evercount.store.spending import Spending, refuse_beyond_cap, retired_rows
 
 REMEMBER_SECONDS = 30 * 86400.0
 """How long an idempotency key is remembered."""
@@ -81,16 +86,45 @@ class Store(Reading):
         with self.database.transaction() as connection:
             self.identity = self._identity(connection)
             self.sealer = self._sealer(connection, self._key)
-        self.check_head(self.head)
+        quarantined = self.check_head(self.head)
+        keep_lost_spending(self, self.head, [one for one in quarantined.values() if one.lost])
         streams: dict[str, LiveStream] = {}
+        ended: dict[str, EndedStream] = {}
         with self.database.reading() as connection:
+            retired = retired_rows(connection)
             for row in connection.execute(select(schema.streams).order_by(schema.streams.c.id)).mappings():
+                name = row["name"]
+                if name in retired:
+                    ended[name] = self._retired(connection, row, retired[name], name in quarantined)
+                    continue
                 live = self._restore(connection, row)
-                streams[live.name] = live
+                if name in quarantined:
+                    ended[name] = quarantine(live, quarantined[name])
+                    continue
+                streams[name] = live
                 self._draw_ahead(live)
-        self.streams = streams  # at once: whoever reads meanwhile sees the streams of before, never a part of them
+        # at once: readers see the streams of before or of now, never a part of them
+        self.streams, self.ended = streams, ended
         self._note_identities()
-        self._write_head()
+        lost = frozenset(name for name, row in retired.items() if row["stream"] is None)
+        self.heads = HeadKeeper(self.head, self, ended, lost)
+        self.write_head()
+
+    def _retired(self, connection: Connection, row: Any, retired: Mapping[str, Any], doubtful: bool) -> EndedStream:
+        facts = json.loads(retired["facts"])
+        table = schema.ticks
+        last = connection.execute(select(func.max(table.c.tick)).where(table.c.stream == row["id"])).scalar()
+        return EndedStream(
+            row["id"],
+            declared(row),
+            last or 0,
+            "retired",
+            retired["reason"],
+            facts["guarantee"],
+            facts["noise"],
+            facts["readable"] and not doubtful,
+            retired["successor"],
+        )
 
     def _note_identities(self) -> None:
         """Write the identities of streams that were declared before there were any."""
@@ -116,24 +150,29 @@ class Store(Reading):
         self.database.close()
 
     def _identity(self, connection: Connection) -> str:
-        found = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "identity")).scalar()
-        if found is None:
-            found = random_bytes(16).hex()
-            connection.execute(insert(schema.meta).values(key="identity", value=found))
-        return str(found)
+        identity = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "identity")).scalar()
+        if identity is None:
+            identity = random_bytes(16).hex()
+            connection.execute(insert(schema.meta).values(key="identity", value=identity))
+        return str(identity)
 
     def _sealer(self, connection: Connection, key: bytes | None) -> Sealer:
         sealer = Sealer(key, self.identity)
-        found = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "probe")).scalar()
-        if found is None:
+        probe_text = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "probe")).scalar()
+        if probe_text is None:
             probe = sealer.seal(PROBE, "probe", 0).hex()
             connection.execute(insert(schema.meta).values(key="probe", value=probe))
         else:
-            self.check_probe(sealer, found)
+            self.check_probe(sealer, probe_text)
         return sealer
 
-    def _write_head(self) -> None:
-        self.head.write(self.identity, {live.name: (live.closed, live.head.hex()) for live in self.streams.values()})
+    def write_head(self) -> None:
+        """Write the head file: after every commit that releases, declares or retires."""
+        self.heads.write(self.streams.values())
+
+    def name_is_spent(self, name: str) -> bool:
+        """Whether a stream had this name that does not go on; no other stream may have it."""
+        return name in self.ended or name in self.heads.lost
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
@@ -144,6 +183,11 @@ class Store(Reading):
         they would have the same noise, and the difference of their releases would be that of their data. Test:
         `tests/store/test_store_secrets.py`.
         """
+        if self.name_is_spent(declaration.name):
+            raise Conflict(
+                f"stream {declaration.name!r} is over and its name is not used again: readers and the head file know "
+                "the old stream by it. Declare the new stream under another name"
+            )
         known = self.streams.get(declaration.name)
         if known is not None:
             if known.declaration.same_as(declaration):
@@ -167,6 +211,13 @@ class Store(Reading):
             stream = declaration.build(secret=secret)
         else:
             stream = declaration.build(self.noise, seed=int(secret.derive("seed").hex()[:15], 16))
+        mu = 0.0 if declaration.budget.pure else declaration.budget.mu  # a pure stream spends ε alone
+        line = Spending(declaration.name, declaration.budget, mu, stream.numeric_delta, declaration.public)
+        try:
+            refuse_beyond_cap(self.database, line)
+        except BudgetExceeded:
+            stream.close()
+            raise
         identity = bytes.fromhex(identify(stream, secret))
         start = schedule.begin / SECOND
         head = genesis(text, start)
@@ -194,13 +245,14 @@ class Store(Reading):
                 insert(schema.ledger).values(
                     stream=number,
                     budget=json.dumps(declaration.budget.to_dict()),
-                    mu=0.0 if declaration.budget.pure else declaration.budget.mu,  # a pure stream spends ε alone
-                    numeric_delta=stream.numeric_delta,
+                    mu=line.mu,
+                    numeric_delta=line.numeric_delta,
                     spent=time.time(),
                 )
             )
         self.streams[declaration.name] = live
-        self._write_head()
+        self.heads.spend(line, identity)
+        self.write_head()
         self._draw_ahead(live)
         return live
 
@@ -210,7 +262,7 @@ class Store(Reading):
         table = schema.noise_identities
         with self.database.reading() as connection:
             twin = connection.execute(select(table.c.stream).where(table.c.identity == identity)).first()
-        if twin is not None:
+        if twin is not None or self.heads.lost_identity(identity):
             raise Conflict(
                 "another stream of this store has the same secret, query, budget and horizon, and so the same noise: "
                 "the difference of their releases would reveal how their data differ. Declare it with another secret, "
@@ -218,19 +270,21 @@ class Store(Reading):
             )
 
     def find(self, name: str) -> LiveStream:
-        """The stream of that name, or KeyError."""
+        """The stream of that name that can go on; StreamStopped if it is over, KeyError if there is none."""
+        if self.name_is_spent(name):
+            raise StreamStopped(f"stream {name!r} is over and takes no events")
         return self.streams[name]
 
     def _restore(self, connection: Connection, row: Any) -> LiveStream:
         number = row["id"]
 
         def one(table: Any) -> Any:
-            found = connection.execute(select(table).where(table.c.stream == number)).mappings().first()
-            if found is None:
+            stored = connection.execute(select(table).where(table.c.stream == number)).mappings().first()
+            if stored is None:
                 raise StoreError(
                     "the store is not in one piece: a stream's row is missing", f"{table.name} of {row['name']!r}"
                 )
-            return found
+            return stored
 
         declaration = declared(row)
         if json.loads(one(schema.ledger)["budget"]) != declaration.budget.to_dict():
@@ -289,7 +343,7 @@ class Store(Reading):
 
     def accept_totals(self, name: str, batch: CountedBatch) -> bool:
         """Commit totals that were counted elsewhere; False if this batch was committed before."""
-        live = self.streams[name]
+        live = self.find(name)
         with self.database.transaction() as connection:
             taken = take_batch(connection, live, self.sealer, batch)
         live.counted = True
@@ -297,8 +351,29 @@ class Store(Reading):
 
     # -- ticks -------------------------------------------------------------------------------------------------------
 
-    def close_ticks(self, live: LiveStream, count: int, closed_at: float) -> list[dict[str, Any]]:
-        """Release the next `count` ticks in one transaction; what is not committed did not happen."""
+    def close_ticks(
+        self,
+        live: LiveStream,
+        count: int,
+        closed_at: float,
+        describe: int | None = None,
+        cells: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Release the next ticks in one transaction; what is not committed did not happen.
+
+        Args:
+            live: the stream.
+            count: how many ticks. Fewer are closed where they would publish more than `NUMBERS_PER_COMMIT` numbers.
+            closed_at: the time of the service's clock.
+            describe: how many of the ticks, from the last one back, are returned; None for all.
+            cells: how many cells of each are returned, from the first one on; None for all.
+
+        Returns:
+            The releases, as readers get them.
+
+        Raises:
+            HorizonReached: the stream has released all its ticks.
+        """
         if live.finished:
             assert live.declaration.horizon is not None
             raise HorizonReached(live.declaration.horizon)
@@ -308,22 +383,15 @@ class Store(Reading):
             wait([live.ahead])  # what went wrong there goes wrong again below
         try:
             (table,) = close_ticks(live.stream, self._open_ticks(live, count), live.declaration.schedule.starts_of)
-            links: list[dict[str, Any]] = []
+            links: list[tuple[int, int, bytes, float]] = []
             for tick, _, numbers in table.each_tick():
                 head = link(head, tick, numbers)
-                links.append({"stream": live.id, "tick": tick, "hash": head, "closed": closed_at})
+                links.append((live.id, tick, head, closed_at))
             blob = live.stream.snapshot()
             zeros = np.zeros(live.stream.query.cells, np.int64)
             with self.database.transaction() as connection:
-                connection.execute(
-                    insert(schema.releases),
-                    [
-                        {"stream": live.id, "tick": tick, "cell": cell} | dict(zip(NUMBERS, column, strict=True))
-                        for tick, _, numbers in table.each_tick()
-                        for cell, column in enumerate(numbers.T.tolist())
-                    ],
-                )
-                connection.execute(insert(schema.ticks), links)
+                insert_rows(connection, schema.releases, release_rows(live.id, table))
+                insert_rows(connection, schema.ticks, links)
                 self._consume(connection, live, first + count - 1, blob, zeros, closed_at)
         except BaseException as error:
             live.stream, live.encoder = Stream.restore(live.blob), None
@@ -331,10 +399,11 @@ class Store(Reading):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
         live.blob, live.head, live.totals, live.events, live.groups = blob, head, zeros, [], 0
-        live.encoder = None
-        self._write_head()
+        live.encoder, live.closed = None, live.stream.tick
+        self.write_head()
         self._draw_ahead(live)
-        return table.described(format_utc, {one["tick"]: one["hash"] for one in links})
+        hashes = {tick: digest for _, tick, digest, _ in links}
+        return table.last(describe, cells).described(format_utc, hashes)
 
     def _open_ticks(self, live: LiveStream, count: int) -> TickTotals | TickEvents:
         """The next ticks: the first with what was accepted, all with what was counted elsewhere."""
@@ -373,3 +442,15 @@ class Store(Reading):
             table = schema.open_events
             connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))
         connection.execute(delete(schema.batches).where(schema.batches.c.accepted < time.time() - REMEMBER_SECONDS))
+
+
+def release_rows(stream: int, table: ReleaseTable) -> Iterator[tuple[Any, ...]]:
+    """The rows of `schema.releases`: stream, tick, cell, value, std, low, high."""
+    ticks, parts, cells = table.numbers.shape
+    return zip(
+        [stream] * (ticks * cells),
+        np.repeat(np.asarray(table.ticks), cells).tolist(),
+        list(range(cells)) * ticks,
+        *(table.numbers[:, part].ravel().tolist() for part in range(parts)),
+        strict=True,
+    )

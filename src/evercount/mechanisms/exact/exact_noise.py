@@ -8,209 +8,46 @@ decide. So any split, any subset of cells, a restored stream and another machine
 from __future__ import annotations
 
 import hashlib
-import math
 import operator
-from functools import lru_cache
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
-from evercount._arrays import AnyArray, FloatArray, IntArray, ObjectArray
+from evercount._arrays import AnyArray, FloatArray, IntArray
 from evercount.errors import HorizonReached, ParameterError, PrecisionReached, SnapshotError, TooLarge
-from evercount.factorizations import BinaryTree, Direct, Factorization, Honaker, Identity, Optimal, SquareRoot
-from evercount.factorizations.row_weighted import Weighted
+from evercount.factorizations import Factorization
 from evercount.mechanisms.blas_threads import one_thread
-from evercount.mechanisms.exact.filter_kernel import DRAW_BITS, MOST_TICKS, SIGMAS, SIZE, FilterKernel
-from evercount.mechanisms.exact.near_filter import NearFilter
-from evercount.mechanisms.exact.near_trees import NearDirect, NearHonaker, NearOptimal, NearTree
-from evercount.mechanisms.exact.state_bytes import pack, to_pairs, unpack, unpack_integers
-from evercount.mechanisms.exact.tree_kernels import (
-    DirectKernel,
-    HonakerKernel,
-    IdentityKernel,
-    OptimalKernel,
-    TreeKernel,
+from evercount.mechanisms.exact.arithmetic import (
+    BITS_STEP,
+    LARGEST_TICKS,
+    at_least_one,
+    check_scale,
+    kernel,
+    near,
+    numeric_horizon,
 )
+from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS, SIGMAS
+from evercount.mechanisms.exact.state_bytes import pack, pack_rows, to_pairs, unpack, unpack_integers, unpack_rows
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import ExactNoise, Normals, Secret
 
-LARGEST_TICKS = MOST_TICKS
-"""Ticks that the counters of the generator serve (a tree uses up to two draws a tick)."""
-CAP = 2.0**-60
-"""The price in δ that `numeric_horizon` allows by default."""
-REACH = 2**40
-"""The number of ticks for which the precision of a stream without horizon is chosen."""
-SLICE = 1000
+SLICE_CELLS = 1000
 """Cells that are drawn and filtered at once: the working set stays in the processor's cache."""
-LONG_HORIZON = 2**24
-"""For longer horizons, dumps keep all bits of the state."""
-STEP = 22
-"""Fractional bits come in multiples of this."""
-FEWEST_BITS, MOST_BITS = 6 * STEP, 10 * STEP
-_FORMAT, _OLD_FORMAT = 2, 1
+ROWS_IN_DUMPS = 4000
+"""From this many cells on, dumps hold the rows that are ready, and no state from before them is kept: less memory."""
+MOST_AHEAD = 1 << 15
+"""Rows that lie ready are fewer than this."""
+_FORMAT_ROWS, _FORMAT, _OLD_FORMAT = 3, 2, 1
 _LARGEST = 2.0**53
 _SMALL = 2.0**31
-
-
-class Kernel(Protocol):
-    """The arithmetic of one factorisation: `FilterKernel` has the contract."""
-
-    bits: int
-    rows: int
-
-    def window(self, block: int) -> tuple[int, int]:
-        """The draws that a block reads."""
-
-    def norm(self, ticks: int) -> float:
-        """An upper bound of ‖L_t‖ over the first ticks."""
-
-    def error(self, ticks: int) -> float:
-        """An upper bound of |Ỹ_t − (L z)_t·2^bits| over the first ticks."""
-
-    def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
-        """Y and the state after a block, in Python integers."""
-
-
-class Near(Protocol):
-    """The same noise in doubles, with a proved error: `NearFilter` has the contract."""
-
-    narrow: int
-    """Of so many first rows of the state, dumps keep the low part with 24 bits."""
-
-    def shape(self, cells: int, ticks: int) -> tuple[int, int]:
-        """(ticks of a block, blocks) of the next call of `advance`."""
-
-    def advance(
-        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
-    ) -> tuple[FloatArray, float, FloatArray]:
-        """(noise, bound, state after)."""
-
-    def refine(
-        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
-    ) -> tuple[FloatArray, float]:
-        """(noise in two doubles, a bound far below the other)."""
-
-
-def make_kernel(factorization: Factorization, bits: int) -> Kernel:
-    """The arithmetic of a factorisation with so many fractional bits (ignored where nothing is rounded)."""
-    match factorization:
-        case Weighted(weights=weights):
-            filter_ = weights.filter
-            return FilterKernel(filter_.zero_lack, filter_.pole_lack, weights.eta, weights.n, bits)
-        case SquareRoot(filter=filter_):
-            return FilterKernel(filter_.pole_lack, filter_.zero_lack, None, None, bits)
-        case Identity():
-            return IdentityKernel()
-        case Direct():
-            return DirectKernel()
-        case BinaryTree(horizon=int(horizon)):
-            return TreeKernel(horizon)
-        case Honaker(horizon=int(horizon)):
-            return HonakerKernel(horizon, bits)
-        case Optimal():
-            return OptimalKernel(factorization.dense()[0])
-    raise ParameterError(f"there is no exact arithmetic for the factorisation {factorization.name!r}")
-
-
-@lru_cache(maxsize=32)
-def kernel(factorization: Factorization) -> Kernel:
-    """The arithmetic with the bits that every stream of this factorisation has, whatever its scale and its cells.
-
-    The fewest such that either the rounding inside, summed over all ticks, is below 2^−88, or it is within a
-    factor 16 of what the 128 bits of a normal cost anyway. So `numeric_delta` grows with the scale.
-    """
-    ticks = REACH if factorization.horizon is None else factorization.horizon
-    if ticks > LARGEST_TICKS:
-        raise ParameterError(f"exact noise serves at most 2^47 ticks, the horizon is {ticks}")
-    for bits in range(FEWEST_BITS, MOST_BITS + 1, STEP):
-        made = make_kernel(factorization, bits)
-        inside = made.error(ticks) * 2.0**-made.bits
-        if ticks * inside <= 2.0**-88 or inside <= 16 * _cut(made, ticks):
-            break
-    return made
-
-
-@lru_cache(maxsize=32)
-def near(factorization: Factorization) -> Near:
-    """The arithmetic in doubles that stands beside `kernel`."""
-    made = kernel(factorization)
-    match made:
-        case DirectKernel():
-            return NearDirect(made)
-        case HonakerKernel():
-            return NearHonaker(made)
-        case TreeKernel():
-            return NearTree(made)
-        case OptimalKernel():
-            return NearOptimal(made)
-    assert isinstance(made, FilterKernel | IdentityKernel)
-    return NearFilter(made, narrow=factorization.horizon is not None and factorization.horizon <= LONG_HORIZON)
-
-
-def _cut(made: Kernel, ticks: int) -> float:
-    """What cutting the normals to 128 bits adds to the error: lemma 2 of the proof."""
-    return SIGMAS * 2.0**-DRAW_BITS * made.norm(ticks)
-
-
-def check_scale(scale: Any) -> float:
-    """The scale as a float, or a ParameterError."""
-    value = float(scale)
-    if not (math.isfinite(value) and 2.0**-60 <= value <= 2.0**46):
-        raise ParameterError(f"scale (σ over the grid) must lie between 2^-60 and 2^46, got {scale!r}")
-    return value
-
-
-def _positive(name: str, value: Any) -> int:
-    number = operator.index(value)
-    if number < 1:
-        raise ParameterError(f"{name} must be at least 1, got {value!r}")
-    return number
-
-
-def numeric_delta(
-    factorization: Factorization, scale: float, cells: int, epsilon: float, ticks: int | None = None
-) -> float:
-    """The proved price in δ of finite arithmetic for all releases of `ticks` ticks (default: all of them).
-
-    It grows with the scale, the cells, ε and the ticks; so a price for a larger scale covers a smaller one.
-
-    **Guarantee.** If real Gaussian noise of this factorisation and scale, rounded to the grid, is (ε, δ₀)-DP, then a
-    release with `ExactStream` is (ε, δ₀ + numeric_delta)-DP against whoever cannot tell AES-256 and BLAKE2b from random
-    functions. Proof: `exact_noise.proof.md`, theorem. Assumption: the data are whole numbers of grid units. Tests:
-    `tests/mechanisms/test_exact_error.py` (measured error below the bound; a planted loss of bits is caught).
-    """
-    scale, cells = check_scale(scale), _positive("cells", cells)
-    if not (epsilon >= 0 and math.isfinite(epsilon)):
-        raise ParameterError(f"epsilon must be a finite number ≥ 0, got {epsilon!r}")
-    made = kernel(factorization)
-    if ticks is None:
-        ticks = factorization.horizon
-    if ticks is None:
-        ticks = numeric_horizon(factorization, scale, cells, epsilon)
-    ticks = _positive("ticks", ticks)
-    off = scale * (made.error(ticks) * 2.0**-made.bits + _cut(made, ticks)) * (1 + 1e-6)
-    if off > 1e-3 or epsilon > 700:
-        return 1.0
-    return min(1.0, (1 + math.exp(epsilon)) * ticks * cells * (4 * off + 2.0**-1000) * (1 + 1e-6))
-
-
-def numeric_horizon(factorization: Factorization, scale: float, cells: int, epsilon: float, cap: float = CAP) -> int:
-    """The horizon, or the largest power of two (≤ 2^47) of ticks for which `numeric_delta` is at most `cap`."""
-    ticks = LARGEST_TICKS if factorization.horizon is None else factorization.horizon
-    while numeric_delta(factorization, scale, cells, epsilon, ticks) > cap:
-        if ticks == 1:
-            raise ParameterError(
-                f"scale {scale} and {cells} cells are too much for 128-bit normals: even one tick costs more than "
-                f"{cap:.3g} in δ; use a coarser grid"
-            )
-        ticks = 1 << (ticks - 1).bit_length() - 1
-    return ticks
 
 
 def fingerprint(factorization: Factorization, scale: float, bits: int) -> str:
     """A digest of all public parameters of the noise: whoever restores must have the same."""
     digest = hashlib.blake2b(digest_size=16, person=b"evercount.params")
-    digest.update(f"{factorization.name}|{factorization.horizon}|{scale.hex()}|{bits}|{SIZE}|{STEP}".encode())
+    digest.update(
+        f"{factorization.name}|{factorization.horizon}|{scale.hex()}|{bits}|{BLOCK_TICKS}|{BITS_STEP}".encode()
+    )
     for array in factorization.public_parameters():
         digest.update(len(array).to_bytes(8, "little"))
         digest.update(np.ascontiguousarray(array).astype("<f8").tobytes())
@@ -271,7 +108,7 @@ class ExactStream(NoiseStream):
     ) -> None:
         self.factorization = factorization
         self.scale = check_scale(scale)
-        self.cells = _positive("cells", cells)
+        self.cells = at_least_one("cells", cells)
         self.first_cell = operator.index(first_cell)
         if self.first_cell < 0:
             raise ParameterError(f"first_cell must not be negative, got {first_cell!r}")
@@ -281,7 +118,7 @@ class ExactStream(NoiseStream):
             limit = factorization.horizon
         if limit is None:
             limit = numeric_horizon(factorization, self.scale, self.first_cell + self.cells, 1.0)
-        self.limit = _positive("limit", limit)
+        self.limit = at_least_one("limit", limit)
         if self.limit > (factorization.horizon or LARGEST_TICKS):
             raise ParameterError(f"limit {limit} is beyond the horizon or 2^47 ticks")
         self.tick = 0
@@ -291,7 +128,9 @@ class ExactStream(NoiseStream):
         self._numerator, self._point = numerator, self.kernel.bits + denominator.bit_length() - 1
         self._own_error = 2 * self.kernel.error(self.limit) * 2.0**-self.kernel.bits  # of the integers, twice: lemma 11
         self._state: FloatArray = np.zeros((2, self.kernel.rows, self.cells))
-        # the state at `_start`, where the block begins that `tick` lies in, and what is not taken of that block
+        # the state at `_start`, where the block begins that `tick` lies in, and what is not taken of that block; with
+        # very many cells, the state after it: `_start` is then the end of the block
+        self._rows_in_dumps = self.cells >= ROWS_IN_DUMPS
         self._before, self._start = self._state, 0
         self._rows: AnyArray = np.empty((0, self.cells))
         self._kept: tuple[FloatArray, Any] | None = None
@@ -318,13 +157,15 @@ class ExactStream(NoiseStream):
             rows = fresh[count:]
             done += count
         self.tick, self._state, self._rows = self.tick + ticks, state, rows
-        self._before, self._start = (before, start) if len(rows) else (state, made)
+        self._before, self._start = (before, start) if len(rows) and not self._rows_in_dumps else (state, made)
         return out
 
     def prepare(self) -> None:
         """Make the next block now if none is ready: the same numbers, and the next `take` of a tick is fast."""
         if not len(self._rows) and self.tick < self.limit:
             self._rows, self._state = self._blocks(self.tick, self._rows, self._before)
+            if self._rows_in_dumps:
+                self._before, self._start = self._state, self.tick + len(self._rows)
 
     # -- blocks ------------------------------------------------------------------------------------------------------
 
@@ -336,7 +177,7 @@ class ExactStream(NoiseStream):
         if len(noise) < size * blocks:
             noise = np.empty((size * blocks, self.cells), np.int32)
         after = np.empty_like(state)
-        pieces = -(-self.cells // SLICE)
+        pieces = -(-self.cells // SLICE_CELLS)
         with one_thread():
             for number in range(pieces):
                 low, high = number * self.cells // pieces, (number + 1) * self.cells // pieces
@@ -374,7 +215,7 @@ class ExactStream(NoiseStream):
 
     def _normals(self, start: int, stop: int, cells: int, first: int) -> Normals:
         """The draws that ticks start+1 … stop read."""
-        window = self.kernel.window(start // SIZE)[0], self.kernel.window(stop // SIZE - 1)[1]
+        window = self.kernel.window(start // BLOCK_TICKS)[0], self.kernel.window(stop // BLOCK_TICKS - 1)[1]
         normals = self._noise.normals(*window, cells, self.first_cell + first)
         if normals.integer.max() >= SIGMAS:
             raise AssertionError("a normal is 64 standard deviations out: the chance of that is below e^-2000")
@@ -384,10 +225,10 @@ class ExactStream(NoiseStream):
         """A cell's noise of whole blocks in integers, from the first draw on."""
         state = np.zeros((self.kernel.rows, 1), dtype=object)
         found: list[int] = []
-        for block in range(stop // SIZE):
-            normals = self._normals(block * SIZE, (block + 1) * SIZE, 1, cell)
+        for block in range(stop // BLOCK_TICKS):
+            normals = self._normals(block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS, 1, cell)
             y, state = self.kernel.step(state, block, normals.to_ints())
-            if block * SIZE >= start:
+            if block * BLOCK_TICKS >= start:
                 found += (((y[:, 0] * (2 * self._numerator)) + (1 << self._point)) >> (self._point + 1)).tolist()
         return found
 
@@ -397,15 +238,16 @@ class ExactStream(NoiseStream):
     ) -> ExactStream:
         """The stream as it stands after `tick` ticks, from the secret alone, in time proportional to `tick`."""
         made = cls(factorization, scale, cells, secret, **rest)
-        chunk = max(SIZE, 2**20 // made.cells // SIZE * SIZE)
+        chunk = max(BLOCK_TICKS, 2**20 // made.cells // BLOCK_TICKS * BLOCK_TICKS)
         while made.tick < tick:
             made.take(min(chunk, tick - made.tick))
         return made
 
     def dump(self) -> dict[str, Any]:
         """See `NoiseStream`: with the secret, and with the state at the start of the block that is under way."""
+        rows = {"rows": pack_rows(self._rows)} if self._start > self.tick else {}
         return {
-            "format": _FORMAT,
+            "format": _FORMAT_ROWS if rows else _FORMAT,
             "noise": self.name,
             "tick": self.tick,
             "start": self._start,
@@ -417,6 +259,7 @@ class ExactStream(NoiseStream):
             "fingerprint": fingerprint(self.factorization, self.scale, self.kernel.bits),
             "secret": self._secret.hex(),
             "state": self._packed(),
+            **rows,
         }
 
     def _packed(self) -> Any:
@@ -429,7 +272,7 @@ class ExactStream(NoiseStream):
     def load(cls, factorization: Factorization, scale: float, cells: int, dumped: dict[str, Any]) -> ExactStream:
         """The stream that `dump` described, or a SnapshotError where anything public differs."""
         try:
-            if dumped["format"] not in (_FORMAT, _OLD_FORMAT) or dumped["noise"] != cls.name:
+            if dumped["format"] not in (_FORMAT_ROWS, _FORMAT, _OLD_FORMAT) or dumped["noise"] != cls.name:
                 raise SnapshotError(f"noise of format {dumped['format']!r} cannot be read by this program")
             made = cls(
                 factorization,
@@ -441,7 +284,7 @@ class ExactStream(NoiseStream):
                 dumped["limit"],
             )
             tick, packed, old = operator.index(dumped["tick"]), dumped["state"], dumped["format"] == _OLD_FORMAT
-            start = tick // SIZE * SIZE if old else operator.index(dumped["start"])
+            start = tick // BLOCK_TICKS * BLOCK_TICKS if old else operator.index(dumped["start"])
             same = (made.cells, made.kernel.bits) == (dumped["cells"], dumped["bits"])
             known = dumped["fingerprint"]
         except (KeyError, TypeError, ValueError) as error:
@@ -451,7 +294,13 @@ class ExactStream(NoiseStream):
                 "the noise state belongs to other public parameters (factorisation, horizon, scale or cells); "
                 "restore it with those it was made with"
             )
-        if not 0 <= start <= tick <= made.limit or start % SIZE:
+        ahead = start - tick if dumped["format"] == _FORMAT_ROWS else 0
+        if (
+            not 0 <= start <= tick + ahead
+            or not 0 <= tick <= made.limit
+            or start % BLOCK_TICKS
+            or not 0 <= ahead < MOST_AHEAD
+        ):
             raise SnapshotError(f"the noise state is damaged: tick {tick} of {made.limit}")
         shape = (made.kernel.rows, made.cells)
         if old:  # integers with `bits` fractional bits
@@ -460,5 +309,8 @@ class ExactStream(NoiseStream):
             made._state = unpack(packed, shape, made.near.narrow)
         made._before = made._state
         made.tick = made._start = start
-        made.take(tick - start)
+        if ahead:
+            made.tick, made._rows, made._rows_in_dumps = tick, unpack_rows(dumped.get("rows"), ahead, made.cells), True
+        else:
+            made.take(tick - start)
         return made

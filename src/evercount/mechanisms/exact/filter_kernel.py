@@ -23,7 +23,7 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, ObjectArray
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
 
-SIZE = 32
+BLOCK_TICKS = 32
 """Ticks of a canonical block."""
 SIGMAS = 64
 """No normal and no buffer is ever further out than so many standard deviations (but with probability < e^−2000)."""
@@ -68,7 +68,7 @@ def constants(roots_lack: tuple[float, ...], tops_lack: tuple[float, ...], bits:
     roots = [1 - Fraction(lack) for lack in roots_lack]
     tops = [1 - Fraction(lack) for lack in tops_lack]
     one = 1 << bits
-    series = [Fraction(1)] + [Fraction(0)] * (SIZE - 1)
+    series = [Fraction(1)] + [Fraction(0)] * (BLOCK_TICKS - 1)
     for root, top in zip(roots, tops, strict=True):
         previous = Fraction(0)
         last = Fraction(0)
@@ -78,19 +78,19 @@ def constants(roots_lack: tuple[float, ...], tops_lack: tuple[float, ...], bits:
     readout, feed, decay, gains, memory, inflow = [], [], [], [], [], []
     for root, weight, shift in poles(roots_lack, tops_lack):
         powers = [Fraction(1)]
-        for _ in range(SIZE):
+        for _ in range(BLOCK_TICKS):
             powers.append(powers[-1] * root)
         scaled = weight * (1 << shift)
-        readout.append(tuple(round(scaled * power * one) for power in powers[:SIZE]))
-        feed.append(tuple(round(powers[SIZE - j] / (1 << shift) * one) for j in range(SIZE)))
-        decay.append(round(powers[SIZE] * one))
+        readout.append(tuple(round(scaled * power * one) for power in powers[:BLOCK_TICKS]))
+        feed.append(tuple(round(powers[BLOCK_TICKS - j] / (1 << shift) * one) for j in range(BLOCK_TICKS)))
+        decay.append(round(powers[BLOCK_TICKS] * one))
         gains.append(float(abs(scaled)) * (1 + 1e-9))
-        memory.append(float(1 / (1 - powers[SIZE])) * (1 + 1e-9))
+        memory.append(float(1 / (1 - powers[BLOCK_TICKS])) * (1 + 1e-9))
         inflow.append(float(sum(powers[1:]) / (1 << shift)) * (1 + 1e-9))
     return Constants(
         bits,
         tuple(round(value * one) for value in series),
-        tuple(zip(*readout, strict=True)) if readout else ((),) * SIZE,
+        tuple(zip(*readout, strict=True)) if readout else ((),) * BLOCK_TICKS,
         tuple(feed),
         tuple(decay),
         tuple(gains),
@@ -143,7 +143,7 @@ class Dyadics:
     def __init__(self, line: PiecewiseLinear) -> None:
         self.line = line
 
-    def block(self, start: int, ticks: int = SIZE) -> tuple[npt.NDArray[Any], int]:
+    def block(self, start: int, ticks: int = BLOCK_TICKS) -> tuple[npt.NDArray[Any], int]:
         """(numerators, h ≥ 0): the values at so many ticks from start on (0-based) are exactly numerator / 2^h.
 
         Numerators are int64 where they fit, else Python integers.
@@ -209,7 +209,7 @@ class FilterKernel:
 
     def window(self, block: int) -> tuple[int, int]:
         """The draws that a block reads."""
-        return block * SIZE, (block + 1) * SIZE
+        return block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS
 
     # -- error bounds: exact_noise.proof.md, lemmas 4 and 5 -------------------------------------------------------
 
@@ -228,10 +228,10 @@ class FilterKernel:
         table = self.constants
         a = self.eta.largest(ticks) if self.eta is not None else 1.0
         cut = 1.0 if self.eta is not None else 0.0
-        blocks = -(-ticks // SIZE)
-        tick = 1.0 + 2 * cut + SIZE / 2 * SIGMAS * a
+        blocks = -(-ticks // BLOCK_TICKS)
+        tick = 1.0 + 2 * cut + BLOCK_TICKS / 2 * SIGMAS * a
         for gain, memory, inflow in zip(table.gains, table.memory, table.inflow, strict=True):
-            fresh = 1.0 + (2 * SIGMAS + 1) * a / 2 + SIZE / 2 * SIGMAS * a + inflow * cut
+            fresh = 1.0 + (2 * SIGMAS + 1) * a / 2 + BLOCK_TICKS / 2 * SIGMAS * a + inflow * cut
             kept = fresh * min(blocks, memory)
             if kept * 2.0**-self.bits > a / 2:
                 return math.inf
@@ -257,7 +257,7 @@ class FilterKernel:
     def _listed(self, line: Dyadics | None, block: int) -> tuple[list[int], int] | None:
         if line is None:
             return None
-        values, h = line.block(block * SIZE)
+        values, h = line.block(block * BLOCK_TICKS)
         return values.tolist(), h
 
     def _column(
@@ -275,8 +275,8 @@ class FilterKernel:
             x = [weight * value >> h for weight, value in zip(weights, x, strict=True)]
         back = self._backwards
         w = [
-            (sum(map(mul, back[SIZE - 1 - k :], x)) + sum(map(mul, table.readout[k], buffers))) >> bits
-            for k in range(SIZE)
+            (sum(map(mul, back[BLOCK_TICKS - 1 - k :], x)) + sum(map(mul, table.readout[k], buffers))) >> bits
+            for k in range(BLOCK_TICKS)
         ]
         after = [
             (decay * value + sum(map(mul, feed, x))) >> bits

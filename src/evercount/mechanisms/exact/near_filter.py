@@ -17,7 +17,7 @@ import numpy as np
 from evercount._arrays import AnyArray, FloatArray, ObjectArray
 from evercount.factorizations.base import lower_toeplitz
 from evercount.factorizations.filter_few_cells import lower_toeplitz_stack
-from evercount.mechanisms.exact.filter_kernel import MOST_TICKS, SIGMAS, SIZE, Dyadics, FilterKernel, poles
+from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS, MOST_TICKS, SIGMAS, Dyadics, FilterKernel, poles
 from evercount.mechanisms.exact.slices import (
     EXACT,
     ROUNDING,
@@ -34,12 +34,12 @@ from evercount.mechanisms.exact.slices import (
 from evercount.mechanisms.exact.tree_kernels import IdentityKernel
 from evercount.noise import Normals
 
-LONG = 2 * SIZE
+LONG_BLOCK_TICKS = 2 * BLOCK_TICKS
 MANY = 4000
-"""From this many cells on, blocks have SIZE ticks, and else LONG: fewer rows lie ready for more cells."""
+"""From this many cells on, blocks have BLOCK_TICKS ticks, else LONG_BLOCK_TICKS: fewer rows lie ready."""
 MOST_BLOCKS = 64
 """Blocks of few cells that go through the matrices at once."""
-LONGEST = LONG * MOST_BLOCKS
+MOST_TICKS_AT_ONCE = LONG_BLOCK_TICKS * MOST_BLOCKS
 BITS = 256
 """Fractional bits of the constants before they are cut into slices."""
 BUFFER = 130.0
@@ -72,7 +72,7 @@ class Tables:
 @lru_cache(maxsize=64)
 def tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow: bool) -> Tables:
     """The matrices for as many blocks at a time as sums of slices stay exact for; one block always does."""
-    most = MOST_BLOCKS if size == LONG else 1
+    most = MOST_BLOCKS if size == LONG_BLOCK_TICKS else 1
     while True:
         try:
             return _tables(roots, tops, size, narrow, most)
@@ -188,7 +188,7 @@ class NearFilter:
         self._eta, self._n = kernel.eta, kernel.n
         self._roots, self._tops = kernel.roots_lack, kernel.tops_lack
         self._order = len(self._roots)
-        self._tables = {size: tables(self._roots, self._tops, size, narrow) for size in (SIZE, LONG)}
+        self._tables = {size: tables(self._roots, self._tops, size, narrow) for size in (BLOCK_TICKS, LONG_BLOCK_TICKS)}
         self._sums = kernel.rows > self._order  # whether the noise is a running sum
         self.narrow = self._order if narrow else 0
         self._public = lru_cache(maxsize=4)(self._public_numbers)
@@ -196,10 +196,10 @@ class NearFilter:
     def shape(self, cells: int, ticks: int) -> tuple[int, int]:
         """(ticks of a block, blocks) of the next call, for so many cells and ticks that are wanted at least."""
         if cells >= 24:
-            return (LONG if cells < MANY else SIZE), 1
-        return LONG, max(1, (8 if ticks <= 8 * LONG else 4 * MOST_BLOCKS) // cells)
+            return (LONG_BLOCK_TICKS if cells < MANY else BLOCK_TICKS), 1
+        return LONG_BLOCK_TICKS, max(1, (8 if ticks <= 8 * LONG_BLOCK_TICKS else 4 * MOST_BLOCKS) // cells)
 
-    def drift(self, tick: int, size: int = LONG) -> float:
+    def drift(self, tick: int, size: int = LONG_BLOCK_TICKS) -> float:
         """A bound of what the state after `tick` ticks adds to the error of any later number (lemma 10).
 
         All blocks so far had `size` ticks.
@@ -210,7 +210,9 @@ class NearFilter:
         at = int(np.searchsorted(knots, tick, side="right")) - 1
         total = float(sums[at]) + (tick - int(knots[at])) * float(units[at])
         each = self._tables[size].drift / size
-        return (total + LONG * float(units[0] + units[at])) * each + (tick / SIZE + 2) * self._sum_error
+        return (total + LONG_BLOCK_TICKS * float(units[0] + units[at])) * each + (
+            tick / BLOCK_TICKS + 2
+        ) * self._sum_error
 
     @cached_property
     def _sum_error(self) -> float:
@@ -226,7 +228,9 @@ class NearFilter:
         knots, values = n.line.knots, n.line.values
         ahead = np.maximum.accumulate(values[::-1])[::-1]
         so_far = np.maximum.accumulate(eta.line.values)
-        after = np.append(knots[1:], knots[-1]) + LONGEST + LONG  # a call that begins before the next knot ends before
+        after = (
+            np.append(knots[1:], knots[-1]) + MOST_TICKS_AT_ONCE + LONG_BLOCK_TICKS
+        )  # a call that begins before the next knot ends before
         units = 4 * ahead * so_far[np.minimum(np.searchsorted(eta.line.knots, after), len(so_far) - 1)]
         return knots, units, np.append(0.0, np.cumsum(np.diff(knots) * units[:-1]))
 

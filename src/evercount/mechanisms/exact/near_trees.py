@@ -12,7 +12,7 @@ import numpy as np
 
 from evercount._arrays import AnyArray, FloatArray
 from evercount.factorizations.trees import prefix_sums
-from evercount.mechanisms.exact.filter_kernel import SIGMAS, SIZE
+from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS, SIGMAS
 from evercount.mechanisms.exact.slices import (
     ROUNDING,
     Slices,
@@ -47,7 +47,7 @@ class NearTree:
 
     def shape(self, cells: int, ticks: int) -> tuple[int, int]:
         """See `NearFilter`."""
-        return SIZE, 1 if cells >= 24 else max(1, (16 if ticks <= 512 else 256) // cells)
+        return BLOCK_TICKS, 1 if cells >= 24 else max(1, (16 if ticks <= 512 else 256) // cells)
 
     def drift(self, tick: int) -> float:
         """See `NearFilter`."""
@@ -119,7 +119,7 @@ class NearOptimal:
 
     def shape(self, cells: int, ticks: int) -> tuple[int, int]:
         """See `NearFilter`."""
-        return SIZE, 1
+        return BLOCK_TICKS, 1
 
     def drift(self, tick: int) -> float:
         """See `NearFilter`."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evercount._arrays import FloatArray, ObjectArray
+from evercount._arrays import AnyArray, FloatArray, ObjectArray
 from evercount.errors import SnapshotError
 
 
@@ -31,6 +31,21 @@ def unpack(packed: object, shape: tuple[int, int], narrow: int) -> FloatArray:
     if not np.isfinite(state).all():
         raise SnapshotError("the state of the noise is damaged: it holds numbers that are not finite")
     return state
+
+
+def pack_rows(rows: AnyArray) -> str:
+    """Rows of noise in base 64: whole numbers of 32 bits, or doubles where some are larger."""
+    return base64.b64encode(rows.astype("<i4" if rows.dtype == np.int32 else "<f8").tobytes()).decode("ascii")
+
+
+def unpack_rows(packed: object, ticks: int, cells: int) -> AnyArray:
+    """The rows that `pack_rows` wrote, or a SnapshotError if they are not of that shape or not whole numbers."""
+    short = isinstance(packed, str) and len(packed) < 8 * ticks * cells
+    data = _bytes(packed, (4 if short else 8) * ticks * cells)
+    rows = np.frombuffer(data, "<i4" if short else "<f8").reshape(ticks, cells)
+    if not (np.isfinite(rows) & (rows == np.rint(rows))).all():
+        raise SnapshotError("the rows of the noise are damaged: they are not whole numbers")
+    return rows.astype(np.int32 if short else np.float64)
 
 
 def unpack_integers(packed: Any, shape: tuple[int, int]) -> ObjectArray:

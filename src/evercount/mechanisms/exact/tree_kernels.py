@@ -9,12 +9,12 @@ import numpy as np
 
 from evercount._arrays import AnyArray, FloatArray, ObjectArray
 from evercount.factorizations.trees import node_estimates, prefix_sums
-from evercount.mechanisms.exact.filter_kernel import DRAW_BITS, SIGMAS, SIZE, Dyadics
+from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS, DRAW_BITS, SIGMAS, Dyadics
 
 
 def _levels(horizon: int) -> int:
     """Levels of the tree over whole blocks."""
-    return (-(-horizon // SIZE) * SIZE).bit_length()
+    return (-(-horizon // BLOCK_TICKS) * BLOCK_TICKS).bit_length()
 
 
 class IdentityKernel:
@@ -29,7 +29,7 @@ class IdentityKernel:
 
     def window(self, block: int) -> tuple[int, int]:
         """The draws that a block reads."""
-        return block * SIZE, (block + 1) * SIZE
+        return block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS
 
     def norm(self, ticks: int) -> float:
         """See `FilterKernel`: √t."""
@@ -72,7 +72,7 @@ class TreeKernel(IdentityKernel):
 
     def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
         """See `FilterKernel`."""
-        return prefix_sums(z, state, block * SIZE)
+        return prefix_sums(z, state, block * BLOCK_TICKS)
 
 
 class HonakerKernel(TreeKernel):
@@ -90,7 +90,7 @@ class HonakerKernel(TreeKernel):
 
     def window(self, block: int) -> tuple[int, int]:
         """See `IdentityKernel`: one draw for every node that completes."""
-        start, stop = block * SIZE, (block + 1) * SIZE
+        start, stop = block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS
         return 2 * start - start.bit_count(), 2 * stop - stop.bit_count()
 
     def error(self, ticks: int) -> float:
@@ -105,7 +105,9 @@ class HonakerKernel(TreeKernel):
             v, rest = self.weights[level]
             return np.asarray((v * own + rest * children) >> self.bits, dtype=object)
 
-        return self.estimate(state, block * SIZE, (block + 1) * SIZE, z << (self.bits - DRAW_BITS), combine)
+        return self.estimate(
+            state, block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS, z << (self.bits - DRAW_BITS), combine
+        )
 
     def estimate(
         self,
@@ -141,7 +143,7 @@ class OptimalKernel(IdentityKernel):
 
     def window(self, block: int) -> tuple[int, int]:
         """See `IdentityKernel`: all draws so far."""
-        return 0, (block + 1) * SIZE
+        return 0, (block + 1) * BLOCK_TICKS
 
     def norm(self, ticks: int) -> float:
         """See `FilterKernel`."""
@@ -149,8 +151,8 @@ class OptimalKernel(IdentityKernel):
 
     def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
         """See `FilterKernel`."""
-        out = np.zeros((SIZE, z.shape[1]), dtype=object)
-        for k, t in enumerate(range(block * SIZE, min((block + 1) * SIZE, self._size))):
+        out = np.zeros((BLOCK_TICKS, z.shape[1]), dtype=object)
+        for k, t in enumerate(range(block * BLOCK_TICKS, min((block + 1) * BLOCK_TICKS, self._size))):
             row = self._whole[t, : t + 1].astype(object) << self._shift[t, : t + 1].astype(object)
             out[k] = row @ z[: t + 1]
         return out, state

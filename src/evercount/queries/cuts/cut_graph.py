@@ -39,7 +39,8 @@ class CutEstimate:
         std: Standard deviation of that weight, had the cut been chosen without looking.
         error: With probability ≥ `level` the true weight of this cut is within `error` of `value`, although the cut was
             chosen after looking at the noise.
-        low, high: With probability ≥ `level` the extreme cut of the *true* graph has its weight in [low, high].
+        low: With probability ≥ `level` the extreme cut of the *true* graph has its weight in [low, high].
+        high: With probability ≥ `level` the extreme cut of the *true* graph has its weight in [low, high].
         level: The probability of these two statements, each by itself.
         method: How the cut was searched.
         exact: Whether no cut of the *released* graph is better.

@@ -46,7 +46,7 @@ class HighDegree(GraphQuery[float]):
     Guarantee: see GraphQuery. The paper's l2-sensitivity of the differences, √6, is too small: S is 8 (add-remove).
 
     Args:
-        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
         tau: the least degree that counts.
 
     >>> HighDegree(3, tau=1).encode(HighDegree(3, tau=1).initial_state(), [(0, 1)])[0].tolist()
@@ -105,7 +105,7 @@ class DegreeHistogram(GraphQuery[FloatArray]):
     S = 8D − 4 where counting the degrees themselves would cost 24D − 16. Guarantee: see GraphQuery.
 
     Args:
-        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
 
     >>> DegreeHistogram(100, max_degree=3).labels
     ('degree 0', 'degree 1', 'degree 2', 'degree 3')
@@ -222,7 +222,7 @@ class MinDegree(OneStepQuery):
     Guarantee: see GraphQuery. As for `Matching`, the share of one edge is 0 or 1 and may come and go.
 
     Args:
-        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
 
     >>> MinDegree(3).squared_value_sensitivity("add-remove")
     1.0
@@ -264,7 +264,7 @@ class DegreeSequence(GraphQuery[FloatArray]):
     Guarantee: see GraphQuery. One edge moves two places of the sequence by one each: v² = 2.
 
     Args:
-        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
 
     >>> DegreeSequence(3).squared_value_sensitivity("add-remove")
     2.0

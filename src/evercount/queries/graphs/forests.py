@@ -127,7 +127,7 @@ class SpanningForest(GraphQuery[float]):
     Guarantee: see GraphQuery.
 
     Args:
-        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
         max_weight: the largest weight W of an edge.
 
     >>> SpanningForest(4, max_weight=3).squared_sensitivity("add-remove")
@@ -170,7 +170,7 @@ class Components(GraphQuery[float]):
     """Number of connected components; starts at the number of vertices. Guarantee: see GraphQuery.
 
     Args:
-        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
 
     >>> Components(4).encode(Components(4).initial_state(), [(0, 1), (1, 2)])[0].tolist()
     [-2]
@@ -215,7 +215,7 @@ class Matching(GraphQuery[float]):
     turns, so where the Gram matrix falls (all factorisations here) 2m is enough, or 4m − 2 for replace.
 
     Args:
-        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
 
     >>> Matching(4).encode(Matching(4).initial_state(), [(0, 1), (2, 3)])[0].tolist()
     [2]

@@ -44,7 +44,7 @@ class MinCut(OneStepQuery):
     Guarantee: see GraphQuery. As for `Matching`, the share of one edge is 0 or 1 and may come and go.
 
     Args:
-        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
 
     >>> MinCut(3).encode(MinCut(3).initial_state(), [(0, 1), (1, 2), (0, 2)])[0].tolist()
     [2]

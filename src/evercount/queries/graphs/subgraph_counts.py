@@ -32,7 +32,7 @@ class Edges(GraphQuery[float]):
     """Number of edges. Guarantee: see GraphQuery; S = 1, or 2 where updates are ignored, both adjacencies.
 
     Args:
-        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
 
     >>> Edges(3).encode(Edges(3).initial_state(), [(0, 1), (1, 2)])[0].tolist()
     [2]
@@ -192,7 +192,7 @@ class Triangles(_SubgraphCount):
     in at most min(D − 1, K) triangles.
 
     Args:
-        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
         max_per_edge: the promise K; None for none.
 
     >>> Triangles(1000, max_per_edge=3).squared_sensitivity("add-remove")
@@ -268,7 +268,7 @@ class KStars(_SubgraphCount):
     see GraphQuery; one edge lies in at most min(2·C(D−1, k−1), K) stars.
 
     Args:
-        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
         k: the number of edges of a star, at least 2.
         max_per_edge: the promise K; None for none.
 

@@ -1,0 +1,72 @@
+"""Resident memory of `evercount release` with many cells, beside the formula of `evercount plan`."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+TICKS = 3
+MOST_KB_PER_CELL = 2.0
+
+
+def release(folder: Path, cells: int) -> dict[str, float]:
+    """Run the command in this process and measure it."""
+    from evercount.cli import app
+    from evercount.factorizations import factorization
+    from evercount.planning.resources import release_memory
+
+    (folder / "keys.txt").write_text("".join(f"key-{i}\n" for i in range(cells)))
+    rows = "".join(f"2026-01-01T0{i % TICKS}:00:00,key-{i}\n" for i in range(1000))
+    (folder / "events.csv").write_text("ts,k\n" + rows)
+    options = "--time ts --every 1h --start 2026-01-01 --key k --epsilon 1 --delta 1e-9 --horizon 8760 --quiet"
+    files = ["--keys", str(folder / "keys.txt"), "--out", str(folder / "out.csv")]
+    command = ["release", str(folder / "events.csv"), *options.split(), *files, "--end", f"2026-01-01T0{TICKS}:00"]
+    app(command, standalone_mode=False)
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    state = factorization(None, 8760).state_bytes
+    return {"used": used, "formula": release_memory(cells, state), "state": (folder / "out.csv.state").stat().st_size}
+
+
+def run(sizes: tuple[int, ...] = (10**5, 10**6)) -> list[dict[str, Any]]:
+    """One row per number of cells."""
+    results: list[dict[str, Any]] = []
+    for cells in sizes:
+        done = subprocess.run([sys.executable, __file__, str(cells)], capture_output=True, text=True, check=True)
+        one = json.loads(done.stdout.splitlines()[-1])
+        name = f"release, {cells:.0e} cells × {TICKS} ticks"
+        note = f"formula: {one['formula'] / 1e6:.0f} MB; state on disk {one['state'] / 1e6:.1f} MB"
+        results.append(
+            {
+                "name": name,
+                "value": one["used"] / 1e6,
+                "unit": "MB",
+                "ratio": one["used"] / one["formula"],
+                "note": note,
+            }
+        )
+        if cells >= 10**6:
+            each = one["used"] / cells / 1000
+            results.append(
+                {
+                    "name": f"{name}, per cell",
+                    "value": each,
+                    "unit": "KB",
+                    "ratio": each / MOST_KB_PER_CELL,
+                    "target": 1.0,
+                }
+            )
+    return results
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        with tempfile.TemporaryDirectory() as made:
+            print(json.dumps(release(Path(made), int(sys.argv[1]))))
+    else:
+        for row in run():
+            print(row)

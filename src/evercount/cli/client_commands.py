@@ -1,0 +1,296 @@
+"""The client of a running service: `evercount streams`, `tail`, `push` and `tokens`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import time as system_time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from evercount.cli.http_client import DEFAULT_URL, TokenFile, Url, answer_of, connected
+from evercount.errors import InputError, ParameterError, ServiceRefused
+
+if TYPE_CHECKING:
+    import httpx
+
+EVENTS_OF_A_BATCH = 1000
+BYTES_OF_A_BATCH = 1_000_000
+LONGEST_PAUSE = 30.0
+"""Seconds between two attempts of `tail` to connect again."""
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+tokens = typer.Typer(help="Make, list and revoke the tokens of a running service (admin).", no_args_is_help=True)
+
+
+def streams(url: Url = DEFAULT_URL, token_file: TokenFile = None, json_output: Json = False) -> None:
+    """List the streams of a running service; without a token the public ones."""
+    with connected(url, token_file) as client:
+        found = answer_of(client.get("/v1/streams"))
+    if json_output:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    rows = [("name", "query", "tick", "released", "state", "epsilon", "delta")]
+    rows += [
+        (
+            one["name"],
+            one["query"]["name"],
+            one["tick"],
+            str(one["released"]) + ("" if one["horizon"] is None else f"/{one['horizon']}"),
+            one["state"],
+            f"{one['budget']['epsilon']:g}",
+            f"{one['budget']['delta']:g}",
+        )
+        for one in found["streams"]
+    ]
+    _echo_table(rows)
+
+
+def _echo_table(rows: Sequence[Sequence[str]]) -> None:
+    """Columns as wide as they need to be, two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+# -- tail -------------------------------------------------------------------------------------------------------------
+
+
+def tail(
+    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    last: Annotated[int, typer.Option("--last", "-n", min=0, help="Begin with so many earlier ticks.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for new releases.")] = True,
+    json_output: Json = False,
+) -> None:
+    """Print the releases of a stream as CSV, and new ones as they are made; a lost connection is made again."""
+    with connected(url, token_file) as client:
+        facts = answer_of(client.get(f"/v1/streams/{stream}"))
+        after, labels = max(0, facts["released"] - last), facts["labels"]
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        if not json_output:
+            writer.writerow(("tick", "start", "cell", "value", "std", "low", "high"))
+        source = _live(client, stream, after) if follow else _pages(client, stream, after, facts["released"])
+        for release in source:
+            if json_output:
+                typer.echo(json.dumps(release))
+            else:
+                numbers = zip(labels, *(release[name] for name in ("values", "std", "low", "high")), strict=True)
+                writer.writerows((release["tick"], release["start"], *row) for row in numbers)
+            sys.stdout.flush()
+
+
+def _pages(client: httpx.Client, stream: str, after: int, last: int) -> Iterator[dict[str, Any]]:
+    """Releases after a tick, page by page."""
+    while after < last:
+        page = answer_of(client.get(f"/v1/streams/{stream}/releases", params={"after": after}))["releases"]
+        if not page:
+            return
+        yield from page
+        after = page[-1]["tick"]
+
+
+def _live(client: httpx.Client, stream: str, after: int) -> Iterator[dict[str, Any]]:
+    """Releases after a tick as they are made, each once; a lost connection is made again where it stopped."""
+    import httpx
+
+    pause = 0.0
+    while True:
+        system_time.sleep(pause)
+        try:
+            with client.stream("GET", f"/v1/streams/{stream}/live", params={"after": after}, timeout=60.0) as response:
+                if response.status_code not in (429, 503):
+                    if not response.is_success:
+                        answer_of(response)
+                    for line in response.iter_lines():
+                        if line.startswith("data: "):
+                            release = json.loads(line.removeprefix("data: "))
+                            if release["tick"] > after:
+                                yield release
+                                after, pause = release["tick"], 0.0
+        except httpx.TransportError:
+            pass
+        pause = min(LONGEST_PAUSE, 2 * pause or 0.5)
+
+
+# -- push -------------------------------------------------------------------------------------------------------------
+
+
+def push(
+    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    file: Annotated[
+        Path, typer.Argument(help="JSONL file of events as the service takes them, or a CSV with a header.")
+    ],
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    time: Annotated[
+        str | None, typer.Option(help="CSV: column with the time; without it events count when they arrive.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="CSV: column with the key.")] = None,
+    value: Annotated[str | None, typer.Option(help="CSV: column with the value.")] = None,
+    user: Annotated[str | None, typer.Option(help="CSV: column with the user.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--id", help="Name of this file, for retries (default: from its first lines).")
+    ] = None,
+) -> None:
+    """Send the events of a file to a running service. Run it again after a failure: nothing is counted twice.
+
+    Batches carry an idempotency key made of the stream, the file's first two lines (or --id) and the number of the
+    batch. So a file that was sent and has grown since is refused instead of counted again: send the new rows only.
+    """
+    lines = _events(file, {"time": time, "key": key, "value": value, "user": user})
+    identity = name or _identity(file)
+    sent = 0
+    with connected(url, token_file) as client:
+        for number, batch in enumerate(_batches(lines)):
+            headers = {
+                "Idempotency-Key": _digest(stream, identity, str(number)),
+                "Content-Type": "application/x-ndjson",
+            }
+            path = f"/v1/streams/{stream}/events"
+            try:
+                _post_patiently(client, path, "\n".join(batch).encode(), headers)
+            except ServiceRefused as error:
+                hint = ""
+                if error.status == 409:
+                    hint = ". A file that begins like this one was sent before: send its new rows only, or give --id"
+                where = f"lines {sent + 1} to {sent + len(batch)} of the events in {file}"
+                raise ServiceRefused(f"{where} were not accepted: {error}{hint}", error.status) from None
+            sent += len(batch)
+    typer.echo(f"sent {file} to {stream}; all of it is durable", err=True)
+
+
+def _post_patiently(client: httpx.Client, path: str, body: bytes, headers: dict[str, str], attempts: int = 8) -> None:
+    """Post, and again after the pause that a busy service asks for; the idempotency key makes that safe."""
+    for attempt in range(attempts):
+        response = client.post(path, content=body, headers=headers)
+        if response.status_code not in (425, 429, 503) or attempt == attempts - 1:
+            answer_of(response)
+            return
+        system_time.sleep(min(LONGEST_PAUSE, float(response.headers.get("Retry-After", 1))))
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """What goes wrong with the file is the user's to mend."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"there is no file {file}") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _events(file: Path, columns: dict[str, str | None]) -> Iterator[str]:
+    """The events of a file, each as a line of JSON."""
+    with _readable(file), file.open(encoding="utf-8-sig", newline="") as text:
+        start = text.read(1)
+        text.seek(0)
+        if start == "{":
+            yield from (line.strip() for line in text if line.strip())
+            return
+        table = csv.DictReader(text, strict=True)
+        wanted = {name: column for name, column in columns.items() if column is not None}
+        missing = [column for column in wanted.values() if column not in (table.fieldnames or ())]
+        if missing:
+            raise InputError(
+                f"{file} has no column {missing[0]!r}; its columns: {', '.join(map(repr, table.fieldnames or ()))}"
+            )
+        for row in table:
+            event: dict[str, Any] = {name: row[column] for name, column in wanted.items()}
+            if "value" in event:
+                event["value"] = _number(event["value"])
+            yield json.dumps(event)
+
+
+def _number(text: str) -> float | str:
+    """A number where the text is one; the service refuses what is none."""
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return text
+
+
+def _identity(file: Path) -> str:
+    """What tells this file from others, and stays when it grows: its first two lines."""
+    with _readable(file), file.open("rb") as raw:
+        return (raw.readline() + raw.readline()).decode("utf-8", "replace")
+
+
+def _digest(*parts: str) -> str:
+    import hashlib
+
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16, person=b"evercount.push").hexdigest()
+
+
+def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
+    """Lines in batches of a size that the service takes."""
+    batch: list[str] = []
+    size = 0
+    for line in lines:
+        if batch and (len(batch) == EVENTS_OF_A_BATCH or size + len(line) > BYTES_OF_A_BATCH):
+            yield batch
+            batch, size = [], 0
+        batch.append(line)
+        size += len(line.encode()) + 1
+    if batch:
+        yield batch
+
+
+# -- tokens -----------------------------------------------------------------------------------------------------------
+
+
+@tokens.command()
+def create(
+    role: Annotated[str, typer.Argument(help="read, write or admin.")],
+    label: Annotated[str, typer.Option(help="What the token is for.")] = "",
+    out: Annotated[Path | None, typer.Option(help="Write it to this new file, for its owner only.")] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Make a token. It is shown this once, on standard output, or written to --out."""
+    from evercount._safe_files import new_private, refuse_link
+
+    if out is not None:
+        refuse_link("--out", out)
+        if out.exists():
+            raise ParameterError(f"--out {out} exists: name a new file")
+    with connected(url, token_file) as client:
+        made = answer_of(client.post("/v1/tokens", json={"role": role, "label": label}))
+    if out is None:
+        typer.echo(made["token"])
+    else:
+        with new_private(out) as file:
+            file.write(f"{made['token']}\n".encode())
+    typer.echo(f"token {made['id']} with the role {made['role']}" + (f" is in {out}" if out else ""), err=True)
+
+
+@tokens.command("list")
+def list_tokens(url: Url = DEFAULT_URL, token_file: TokenFile = None, json_output: Json = False) -> None:
+    """List the tokens, without the tokens themselves."""
+    with connected(url, token_file) as client:
+        found = answer_of(client.get("/v1/tokens"))
+    if json_output:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    rows = [("id", "role", "created", "label")]
+    rows += [(str(one["id"]), one["role"], str(one["created"]), one["label"]) for one in found["tokens"]]
+    _echo_table(rows)
+
+
+@tokens.command()
+def revoke(
+    number: Annotated[int, typer.Argument(help="Id of the token, from `tokens list`.", min=1)],
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Revoke a token: it is refused from now on."""
+    with connected(url, token_file) as client:
+        answer_of(client.delete(f"/v1/tokens/{number}"))
+    typer.echo(f"token {number} is revoked", err=True)

@@ -1,0 +1,175 @@
+"""The endless bridge: pure privacy for streams without a horizon.
+
+Epoch 0 holds the ticks 1 … 16, epoch e ≥ 1 the ticks 16^e + 1 … 16^(e+1). Each epoch has a bridge of its own, whose
+highest level is one node: the total of the epoch. The noise of a tick is that of the totals of all earlier epochs plus
+that of its epoch's bridge, which ends at the noise of its own total. A total has a share of ε between a third and a
+twelfth, so few totals cost little, and the next epoch begins with little more noise than the last one ended with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount._arrays import FloatArray, IntArray
+from evercount.errors import ParameterError
+from evercount.factorizations.bridge_table import ENDLESS, Design
+from evercount.factorizations.laplace_base import LARGEST_TICKS, PureFactorization, node_variance
+from evercount.factorizations.laplace_bridge import NARROW, UNITS, Bridge
+
+GROWTH = 16
+"""An epoch ends at this many times the tick where the one before ended; also the branching inside an epoch."""
+ENDS = np.asarray([0, *(GROWTH**epoch for epoch in range(1, len(ENDLESS) + 1))])
+"""Epoch e holds the ticks ENDS[e] + 1 … ENDS[e + 1]."""
+
+
+class EpochBridge(Bridge):
+    """The bridge of one epoch; its ticks are counted from the start of the epoch."""
+
+    name = "endless-bridge"
+
+
+@lru_cache(maxsize=64)
+def epoch_bridge(epoch: int, whole: bool, ticks: int | None = None) -> EpochBridge:
+    """The bridge of an epoch, or that of its first `ticks` ticks."""
+    coefficients = ENDLESS[epoch]
+    shape = (1, *(GROWTH,) * epoch, GROWTH - (epoch > 0))
+    return EpochBridge(math.prod(shape) if ticks is None else ticks, Design(shape, coefficients), whole)
+
+
+class EndlessBridge(PureFactorization):
+    """The bridge without a horizon; the least error of the pure mechanisms that need none. It serves 2^40 ticks.
+
+    Args:
+        whole: Noise in whole numbers at every step, for noise narrower than the grid (`Bridge`).
+
+    **Guarantee.** A tick lies in the tree of one epoch, and the shares on its path, the epoch's total included, add up
+    to UNITS exactly. L·R = M in exact arithmetic. So M·x + L·z with discrete Laplace z of rate ε·share/(UNITS·Δ₁) per
+    node is ε-DP with δ = 0, for adaptive inputs. Proof: `laplace_bridge.proof.md`, "Without a horizon". Tests:
+    tests/factorizations/test_endless_bridge.py::test_left_times_right_is_the_count_in_integers,
+    tests/factorizations/test_endless_bridge.py::test_shares_of_every_leaf_add_up_exactly,
+    tests/mechanisms/test_endless_noise.py::test_attack_on_the_joint_release.
+
+    Example:
+        >>> bridge = EndlessBridge()
+        >>> round(2**0.5 * bridge.row_norms([1024])[0], 1)  # the std at ε = 1
+        15.5
+        >>> bridge.epochs([16, 17, 256, 257]).tolist()
+        [0, 1, 1, 2]
+    """
+
+    name = "endless-bridge"
+    horizon = None
+    column_norm = math.inf
+
+    def __init__(self, whole: bool = False) -> None:
+        self.whole = whole
+        self.levels = len(ENDLESS) + 1
+
+    def for_rate(self, rate: float) -> EndlessBridge:
+        """As `Bridge.for_rate`: in whole numbers where the noise of the first tick is narrower than the grid."""
+        narrow = math.sqrt(2) / rate * float(self.row_norms([1])[0]) < NARROW
+        return EndlessBridge(whole=True) if narrow else self
+
+    # -- epochs ----------------------------------------------------------------------------------------------------
+
+    def epochs(self, ticks: npt.ArrayLike) -> IntArray:
+        """The epoch that holds each tick.
+
+        Raises:
+            ParameterError: A tick lies beyond 2^40, the last tick that is served.
+        """
+        at = self._check_ticks(ticks)
+        if at.size and int(at.max()) > LARGEST_TICKS:
+            raise ParameterError(f"pure trees serve at most 2^40 ticks, got tick {int(at.max())}")
+        return np.asarray(np.searchsorted(ENDS, at, side="left") - 1)
+
+    def bridge(self, epoch: int) -> EpochBridge:
+        """The bridge of an epoch."""
+        return epoch_bridge(epoch, self.whole)
+
+    @cached_property
+    def total_parts(self) -> FloatArray:
+        """The part of ε that the total of each epoch has."""
+        return np.asarray([self.bridge(epoch).top_shares[0] for epoch in range(len(ENDLESS))]) / UNITS
+
+    @property
+    def bits(self) -> int:
+        """Binary places of the noise of the last epoch before it is rounded to the grid; 0 for whole numbers."""
+        return self.bridge(len(ENDLESS) - 1).bits
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the epochs' shares and coefficients, as `Bridge.fingerprint`."""
+        prints = (self.bridge(epoch).fingerprint for epoch in range(len(ENDLESS)))
+        return hashlib.sha256("".join(prints).encode()).hexdigest()[:16]
+
+    def public_parameters(self) -> tuple[FloatArray, ...]:
+        """See `Factorization`: the epochs, their trees, the precision of α and the numbers that fix the shares."""
+        arrays = [array for epoch in range(len(ENDLESS)) for array in self.bridge(epoch).public_parameters()]
+        return (ENDS.astype(np.float64), *arrays)
+
+    # -- the contract of a factorisation ---------------------------------------------------------------------------
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of the streaming state for one cell in the last epoch, and the noise of all totals before it."""
+        return 8 + self.bridge(len(ENDLESS) - 1).state_bytes
+
+    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
+        """Std over that of continuous Laplace noise of rate ε/Δ₁."""
+        return np.sqrt(self.laplace_errors(ticks, math.sqrt(2))[1])
+
+    def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """See `PureFactorization`: the totals of earlier epochs, and the bridge of the tick's own epoch."""
+        at, epochs = np.asarray(ticks), self.epochs(ticks)
+        totals = rate * self.total_parts
+        before = np.zeros((3, len(ENDLESS) + 1))
+        before[:2, 1:] = np.cumsum([node_variance(totals), 2 / totals**2], axis=1)
+        before[2, 1:] = np.maximum.accumulate(1 / totals)
+        exact, plain, largest = before[:, epochs]
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            own = self.bridge(int(epoch)).laplace_errors(at[here] - ENDS[epoch], rate)
+            exact[here] += own[0]
+            plain[here] += own[1]
+            largest[here] = np.maximum(largest[here], own[2])
+        return exact, plain, largest
+
+    def suspects(self, ticks: int) -> list[int]:
+        """See `PureFactorization`: the worst tick of each epoch."""
+        found = []
+        for epoch in range(int(self.epochs([ticks])[0]) + 1):
+            inside = min(ticks, int(ENDS[epoch + 1])) - int(ENDS[epoch])
+            found.append(int(ENDS[epoch]) + epoch_bridge(epoch, self.whole, inside).worst_row()[0])
+        return found
+
+    def difference_norm(self, earlier: int, later: int) -> float:
+        """See `Factorization`."""
+        earlier, later = self._check_pair(earlier, later)
+        last = int(self.epochs([later])[0])
+        first = int(self.epochs([earlier])[0]) if earlier else 0
+        inside = later - int(ENDS[last])
+        if first == last:
+            return self.bridge(last).difference_norm(earlier - int(ENDS[first]), inside)
+        rest = self.bridge(first).difference_norm(earlier - int(ENDS[first]), int(ENDS[first + 1] - ENDS[first]))
+        between = float((1 / self.total_parts[first + 1 : last] ** 2).sum())
+        return math.sqrt(rest**2 + between + float(self.bridge(last).row_norms([inside])[0]) ** 2)
+
+    def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """(L, R) of the first ticks; rows of R carry the nodes' shares of ε."""
+        size = self._check_dense(ticks)
+        rows, columns = [], []
+        for epoch in range(int(self.epochs([size])[0]) + 1):
+            start, stop = int(ENDS[epoch]), min(int(ENDS[epoch + 1]), size)
+            left, right = self.bridge(epoch).dense(stop - start)
+            tall, wide = np.zeros((size, left.shape[1])), np.zeros((len(right), size))
+            tall[start:stop], wide[:, start:stop] = left, right
+            tall[stop:, 0] = 1 / self.total_parts[epoch]  # the first node of a bridge is the total
+            columns.append(tall)
+            rows.append(wide)
+        return np.hstack(columns), np.vstack(rows)

@@ -1,0 +1,109 @@
+"""The chart of a release file: all released ticks over time, read back from the published file."""
+
+from __future__ import annotations
+
+import glob
+from datetime import UTC
+from pathlib import Path
+
+import numpy as np
+
+from evercount._safe_files import new_mode, replaced
+from evercount._validate import stated
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import zone_named
+from evercount.engine.stream import Stream
+from evercount.errors import EvercountError, StoreError
+from evercount.files.sink import output_kind
+from evercount.files.source import connect
+
+CHARTS = (".png", ".svg", ".pdf")
+MOST_CELLS_DRAWN = 8
+"""More lines could not be told apart; these are the first of the public list."""
+
+
+def draw_releases(
+    output: Path, target: Path, stream: Stream, declaration: StreamDeclaration, scratch: Path, level: float
+) -> tuple[int, int]:
+    """Draw the first cells of a release file, with a title that states the promise, over the starts of the ticks.
+
+    Args:
+        output: the published file.
+        target: the chart to write; the suffix is one of CHARTS.
+        stream: the stream of the file.
+        declaration: its declaration.
+        scratch: a private folder.
+        level: the level of the intervals in the file.
+
+    Returns:
+        How many cells are drawn, and how many there are.
+
+    Raises:
+        StoreError: the file cannot be read back.
+        EvercountError: the chart cannot be written.
+    """
+    import duckdb
+
+    from evercount.plotting import band_plot
+
+    everything = tuple(stream.query.labels)
+    labels = everything[:MOST_CELLS_DRAWN]
+    reader = {"csv": "read_csv", "jsonl": "read_json", "parquet": "read_parquet"}[output_kind(output.name)]
+    try:
+        found = (
+            connect(scratch)
+            .execute(
+                f"SELECT tick, cell::VARCHAR AS cell, value, low, high FROM {reader}(?) "
+                "WHERE list_contains(?, cell::VARCHAR) ORDER BY tick",
+                [glob.escape(str(output)), list(labels)],
+            )
+            .fetchnumpy()
+        )
+    except duckdb.Error as error:
+        raise StoreError(
+            f"{output} is published; its chart could not be drawn: {str(error).splitlines()[0]}"
+        ) from error
+    ticks = np.unique(np.asarray(found["tick"], np.int64))
+    values, low, high = (np.full((len(ticks), len(labels)), np.nan) for _ in range(3))
+    rows = np.searchsorted(ticks, np.asarray(found["tick"], np.int64))
+    columns = np.asarray([labels.index(cell) for cell in found["cell"]], np.int64)
+    for side, name in ((values, "value"), (low, "low"), (high, "high")):
+        side[rows, columns] = found[name]
+    schedule = declaration.schedule
+    starts = np.asarray([schedule.start_of(int(tick)) for tick in ticks], "datetime64[us]")
+    drawn = scratch / target.name
+    zone = None if zone_named(schedule.zone) is UTC else zone_named(schedule.zone)
+    try:
+        caption = chart_title(declaration, len(labels), len(everything), level)
+        band_plot(ticks, values, low, high, labels, caption, drawn, times=starts, zone=zone)
+        with replaced(target, new_mode(target)) as file:
+            file.write(drawn.read_bytes())
+    except (OSError, ValueError) as error:
+        raise EvercountError(f"{output} is published; its chart could not be written: {error}") from error
+    return len(labels), len(everything)
+
+
+def chart_title(declaration: StreamDeclaration, drawn: int, cells: int, level: float) -> str:
+    """What the chart shows, what it promises, and which cells are left out.
+
+    Args:
+        declaration: the stream.
+        drawn: the number of cells in the chart.
+        cells: the number of cells of the stream.
+        level: the level of the bands.
+
+    Returns:
+        Two lines.
+
+    >>> flu = StreamDeclaration.from_dict({"name": "flu", "query": "count", "tick": "1h",
+    ...     "budget": {"epsilon": 1, "delta": 1e-9}})
+    >>> print(chart_title(flu, 1, 1, 0.95))
+    flu: count, ticks of 1h; ε = 1, δ = 1e-09 per event for all ticks together
+    band: 95% interval per number
+    """
+    budget = declaration.budget
+    name = f"{declaration.name}: " if declaration.name != "release" else ""
+    promise = f"ε = {stated(budget.epsilon)}, δ = {stated(budget.delta)} per {budget.unit} for all ticks together"
+    some = f"the first {drawn} of {cells} cells; " if drawn < cells else ""
+    what = f"{name}{declaration.query.name}, ticks of {declaration.schedule.tick}; {promise}"
+    return f"{what}\n{some}band: {level:.0%} interval per number"

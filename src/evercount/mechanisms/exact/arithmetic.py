@@ -1,0 +1,195 @@
+"""Which arithmetic the noise of a factorisation has, in integers and in doubles, and its proved price in δ."""
+
+from __future__ import annotations
+
+import math
+import operator
+from functools import lru_cache
+from typing import Any, Protocol
+
+from evercount._arrays import FloatArray, ObjectArray
+from evercount.errors import ParameterError
+from evercount.factorizations import BinaryTree, Direct, Factorization, Honaker, Identity, Optimal, SquareRoot
+from evercount.factorizations.row_weighted import Weighted
+from evercount.mechanisms.exact.filter_kernel import DRAW_BITS, MOST_TICKS, SIGMAS, FilterKernel
+from evercount.mechanisms.exact.near_filter import NearFilter
+from evercount.mechanisms.exact.near_trees import NearDirect, NearHonaker, NearOptimal, NearTree
+from evercount.mechanisms.exact.tree_kernels import (
+    DirectKernel,
+    HonakerKernel,
+    IdentityKernel,
+    OptimalKernel,
+    TreeKernel,
+)
+from evercount.noise import Normals
+
+LARGEST_TICKS = MOST_TICKS
+"""Ticks that the counters of the generator serve (a tree uses up to two draws a tick)."""
+ALLOWED_PRICE = 2.0**-60
+"""The price in δ that `numeric_horizon` allows by default."""
+ENDLESS_TICKS = 2**40
+"""The number of ticks for which the precision of a stream without horizon is chosen."""
+LONG_HORIZON = 2**24
+"""For longer horizons, dumps keep all bits of the state."""
+BITS_STEP = 22
+"""Fractional bits come in multiples of this."""
+FEWEST_BITS, MOST_BITS = 6 * BITS_STEP, 10 * BITS_STEP
+
+
+class Kernel(Protocol):
+    """The arithmetic of one factorisation: `FilterKernel` has the contract."""
+
+    bits: int
+    rows: int
+
+    def window(self, block: int) -> tuple[int, int]:
+        """The draws that a block reads."""
+
+    def norm(self, ticks: int) -> float:
+        """An upper bound of ‖L_t‖ over the first ticks."""
+
+    def error(self, ticks: int) -> float:
+        """An upper bound of |Ỹ_t − (L z)_t·2^bits| over the first ticks."""
+
+    def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
+        """Y and the state after a block, in Python integers."""
+
+
+class Near(Protocol):
+    """The same noise in doubles, with a proved error: `NearFilter` has the contract."""
+
+    narrow: int
+    """Of so many first rows of the state, dumps keep the low part with 24 bits."""
+
+    def shape(self, cells: int, ticks: int) -> tuple[int, int]:
+        """(ticks of a block, blocks) of the next call of `advance`."""
+
+    def advance(
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
+    ) -> tuple[FloatArray, float, FloatArray]:
+        """(noise, bound, state after)."""
+
+    def refine(
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
+    ) -> tuple[FloatArray, float]:
+        """(noise in two doubles, a bound far below the other)."""
+
+
+def make_kernel(factorization: Factorization, bits: int) -> Kernel:
+    """The arithmetic of a factorisation with so many fractional bits (ignored where nothing is rounded)."""
+    match factorization:
+        case Weighted(weights=weights):
+            filter_ = weights.filter
+            return FilterKernel(filter_.zero_lack, filter_.pole_lack, weights.eta, weights.n, bits)
+        case SquareRoot(filter=filter_):
+            return FilterKernel(filter_.pole_lack, filter_.zero_lack, None, None, bits)
+        case Identity():
+            return IdentityKernel()
+        case Direct():
+            return DirectKernel()
+        case BinaryTree(horizon=int(horizon)):
+            return TreeKernel(horizon)
+        case Honaker(horizon=int(horizon)):
+            return HonakerKernel(horizon, bits)
+        case Optimal():
+            return OptimalKernel(factorization.dense()[0])
+    raise ParameterError(f"there is no exact arithmetic for the factorisation {factorization.name!r}")
+
+
+@lru_cache(maxsize=32)
+def kernel(factorization: Factorization) -> Kernel:
+    """The arithmetic with the bits that every stream of this factorisation has, whatever its scale and its cells.
+
+    The fewest such that either the rounding inside, summed over all ticks, is below 2^−88, or it is within a
+    factor 16 of what the 128 bits of a normal cost anyway. So `numeric_delta` grows with the scale.
+    """
+    ticks = ENDLESS_TICKS if factorization.horizon is None else factorization.horizon
+    if ticks > LARGEST_TICKS:
+        raise ParameterError(f"exact noise serves at most 2^47 ticks, the horizon is {ticks}")
+    for bits in range(FEWEST_BITS, MOST_BITS + 1, BITS_STEP):
+        made = make_kernel(factorization, bits)
+        inside = made.error(ticks) * 2.0**-made.bits
+        if ticks * inside <= 2.0**-88 or inside <= 16 * _cut(made, ticks):
+            break
+    return made
+
+
+@lru_cache(maxsize=32)
+def near(factorization: Factorization) -> Near:
+    """The arithmetic in doubles that stands beside `kernel`."""
+    made = kernel(factorization)
+    match made:
+        case DirectKernel():
+            return NearDirect(made)
+        case HonakerKernel():
+            return NearHonaker(made)
+        case TreeKernel():
+            return NearTree(made)
+        case OptimalKernel():
+            return NearOptimal(made)
+    assert isinstance(made, FilterKernel | IdentityKernel)
+    return NearFilter(made, narrow=factorization.horizon is not None and factorization.horizon <= LONG_HORIZON)
+
+
+def _cut(made: Kernel, ticks: int) -> float:
+    """What cutting the normals to 128 bits adds to the error: lemma 2 of the proof."""
+    return SIGMAS * 2.0**-DRAW_BITS * made.norm(ticks)
+
+
+def check_scale(scale: Any) -> float:
+    """The scale as a float, or a ParameterError."""
+    value = float(scale)
+    if not (math.isfinite(value) and 2.0**-60 <= value <= 2.0**46):
+        raise ParameterError(f"scale (σ over the grid) must lie between 2^-60 and 2^46, got {scale!r}")
+    return value
+
+
+def at_least_one(name: str, value: Any) -> int:
+    """A whole number of at least 1, or a ParameterError."""
+    number = operator.index(value)
+    if number < 1:
+        raise ParameterError(f"{name} must be at least 1, got {value!r}")
+    return number
+
+
+def numeric_delta(
+    factorization: Factorization, scale: float, cells: int, epsilon: float, ticks: int | None = None
+) -> float:
+    """The proved price in δ of finite arithmetic for all releases of `ticks` ticks (default: all of them).
+
+    It grows with the scale, the cells, ε and the ticks; so a price for a larger scale covers a smaller one.
+
+    **Guarantee.** If real Gaussian noise of this factorisation and scale, rounded to the grid, is (ε, δ₀)-DP, then a
+    release with `ExactStream` is (ε, δ₀ + numeric_delta)-DP against whoever cannot tell AES-256 and BLAKE2b from random
+    functions. Proof: `exact_noise.proof.md`, theorem. Assumption: the data are whole numbers of grid units. Tests:
+    `tests/mechanisms/test_exact_error.py` (measured error below the bound; a planted loss of bits is caught).
+    """
+    scale, cells = check_scale(scale), at_least_one("cells", cells)
+    if not (epsilon >= 0 and math.isfinite(epsilon)):
+        raise ParameterError(f"epsilon must be a finite number ≥ 0, got {epsilon!r}")
+    made = kernel(factorization)
+    if ticks is None:
+        ticks = factorization.horizon
+    if ticks is None:
+        ticks = numeric_horizon(factorization, scale, cells, epsilon)
+    ticks = at_least_one("ticks", ticks)
+    off = scale * (made.error(ticks) * 2.0**-made.bits + _cut(made, ticks)) * (1 + 1e-6)
+    if off > 1e-3 or epsilon > 700:
+        return 1.0
+    return min(1.0, (1 + math.exp(epsilon)) * ticks * cells * (4 * off + 2.0**-1000) * (1 + 1e-6))
+
+
+def numeric_horizon(
+    factorization: Factorization, scale: float, cells: int, epsilon: float, cap: float = ALLOWED_PRICE
+) -> int:
+    """The horizon, or the largest power of two (≤ 2^47) of ticks for which `numeric_delta` is at most `cap`."""
+    ticks = LARGEST_TICKS if factorization.horizon is None else factorization.horizon
+    while numeric_delta(factorization, scale, cells, epsilon, ticks) > cap:
+        if ticks == 1:
+            raise ParameterError(
+                f"scale {scale:.6g}, epsilon={epsilon:g} and {cells} cells are too much for 128-bit normals: even one "
+                f"tick costs more than {cap:.3g} in δ; choose a smaller epsilon or fewer cells, or use a coarser grid "
+                "where the query has one"
+            )
+        ticks = 1 << (ticks - 1).bit_length() - 1
+    return ticks

@@ -1,0 +1,208 @@
+"""The client commands against a real service over a real socket: streams, tail, push, tokens."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("fastapi")
+httpx = pytest.importorskip("httpx")
+
+from evercount.cli import app, client_commands  # noqa: E402
+from evercount.declare.declaration import StreamDeclaration  # noqa: E402
+from evercount.service.runtime import Service  # noqa: E402
+from evercount.store import Store  # noqa: E402
+from serving import ADMIN, HandClock, served  # noqa: E402
+
+BUDGET = {"epsilon": 1.0, "delta": 1e-9}
+START = 1_767_225_600.0
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[tuple[Service, str]]:
+    store = Store(str(tmp_path / "store.db"))
+    service = Service(store, clock=HandClock(START + 10), admin=ADMIN)
+    keys = {"name": "histogram", "parameters": {"keys": ["north", "süd, west"]}}
+    common = {"budget": BUDGET, "tick": "manual"}
+    service.declare(
+        [
+            StreamDeclaration.from_dict({"name": "flu", "query": keys, "public": True, **common}),
+            StreamDeclaration.from_dict({"name": "hidden", "query": "count", **common}),
+        ]
+    )
+    with served(service) as client:
+        yield service, str(client.base_url)
+
+
+def run(url: str, *arguments: str, token: str | None = ADMIN) -> Any:
+    environment = {"EVERCOUNT_URL": url, "EVERCOUNT_TOKEN": token}
+    return CliRunner().invoke(app, list(arguments), env=environment)
+
+
+def close(url: str, stream: str = "flu") -> None:
+    headers = {"Authorization": f"Bearer {ADMIN}"}
+    httpx.post(f"{url}/v1/streams/{stream}/close-tick", headers=headers).raise_for_status()
+
+
+def open_totals(service: Service, stream: str) -> list[int]:
+    """The raw sums of the open tick, which only tests look at."""
+    live = service.store.streams[stream]
+    return [int(total) for total in live.stream._state.totals]
+
+
+def test_streams(service: tuple[Service, str]) -> None:
+    _, url = service
+    done = run(url, "streams")
+    assert done.exit_code == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["name", "flu", "hidden"]
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert [one["name"] for one in json.loads(run(url, "streams", "--json").stdout)["streams"]] == ["flu", "hidden"]
+    assert "hidden" not in run(url, "streams", token=None).stdout
+
+
+def test_push_counts_every_event_once(
+    service: tuple[Service, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CSV and JSONL in small batches, sent twice; a file that has grown is refused, its new rows are taken."""
+    running, url = service
+    monkeypatch.setattr(client_commands, "EVENTS_OF_A_BATCH", 3)
+    table = tmp_path / "events.csv"
+    table.write_text("region,other\n" + "north,1\n" * 5 + '"süd, west",2\n' * 2, "utf-8")
+    lines = tmp_path / "events.jsonl"
+    lines.write_text('{"key": "north"}\n' * 4, "utf-8")
+    for _ in range(2):
+        for file in (table, lines):
+            done = run(url, "push", "flu", str(file), "--key", "region")
+            assert done.exit_code == 0, done.stderr
+            assert "7" not in done.stderr, "no count on the terminal"
+    close(url)
+    assert open_totals(running, "flu") == [9, 2]
+    with table.open("a", encoding="utf-8") as more:
+        more.write("north,1\n")
+    grown = run(url, "push", "flu", str(table), "--key", "region")
+    assert grown.exit_code == 8
+    assert "new rows only" in grown.stderr
+    close(url)
+    assert open_totals(running, "flu") == [9, 2]
+    table.write_text("region,other\nnorth,1\n", "utf-8")
+    assert run(url, "push", "flu", str(table), "--key", "region", "--id", "rest").exit_code == 0
+    close(url)
+    assert open_totals(running, "flu") == [10, 2]
+
+
+def test_push_says_what_is_wrong(service: tuple[Service, str], tmp_path: Path) -> None:
+    running, url = service
+    file = tmp_path / "events.csv"
+    file.write_text("region\nnorth\neast\n")
+    refused = run(url, "push", "flu", str(file), "--key", "region")
+    assert refused.exit_code == 8
+    assert "'east'" in refused.stderr
+    assert run(url, "push", "flu", str(file), "--key", "place").exit_code == 3
+    assert run(url, "push", "flu", str(tmp_path / "none.csv")).exit_code == 3
+    assert run(url, "push", "flu", str(file), "--key", "region", token=None).exit_code == 8
+    assert "--token-file" in run(url, "push", "flu", str(file), "--key", "region", token="wrong").stderr
+    close(url)
+    assert open_totals(running, "flu") == [0, 0]
+
+
+def test_tail(service: tuple[Service, str]) -> None:
+    """What was released before, then new releases, without a gap and without a repetition."""
+    _, url = service
+    for _ in range(4):
+        close(url)
+    done = run(url, "tail", "flu", "--no-follow", "-n", "3", token=None)
+    assert done.exit_code == 0, done.stderr
+    rows = [line.split(",")[0] for line in done.stdout.splitlines()]
+    assert rows == ["tick", "2", "2", "3", "3", "4", "4"]
+    assert run(url, "tail", "hidden", "--no-follow", token=None).exit_code == 8
+    command = [sys.executable, "-m", "evercount", "tail", "flu", "--json", "-n", "2", "--url", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ticks = [json.loads(process.stdout.readline())["tick"] for _ in range(2)]
+        for _ in range(2):
+            close(url)
+            ticks.append(json.loads(process.stdout.readline())["tick"])
+        process.terminate()
+    assert ticks == [3, 4, 5, 6]
+
+
+def test_tail_connects_again() -> None:
+    """A service that breaks off in the middle of a release: the next connection goes on after the last whole one."""
+    asked: list[str] = []
+
+    def serve(listener: socket.socket) -> None:
+        for part in ('data: {"tick": 1}\n\ndata: {"ti', 'data: {"tick": 1}\n\ndata: {"tick": 2}\n\n'):
+            connection, _ = listener.accept()
+            with connection:
+                asked.append(connection.recv(4096).decode().splitlines()[0])
+                head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 1000\r\n\r\n"
+                connection.sendall((head + part).encode())
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
+            live = client_commands._live(client, "s", 0)
+            assert [next(live)["tick"], next(live)["tick"]] == [1, 2]
+            live.close()
+        thread.join(10)
+    assert [line.split()[1] for line in asked] == ["/v1/streams/s/live?after=0", "/v1/streams/s/live?after=1"]
+
+
+def test_tokens(service: tuple[Service, str], tmp_path: Path) -> None:
+    _, url = service
+    made = run(url, "tokens", "create", "write", "--label", "sender")
+    assert made.exit_code == 0, made.stderr
+    token = made.stdout.strip()
+    file = tmp_path / "reader.token"
+    assert run(url, "tokens", "create", "read", "--out", str(file)).exit_code == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert run(url, "tokens", "create", "read", "--out", str(file)).exit_code == 2
+    assert run(url, "tail", "hidden", "--no-follow", "--token-file", str(file), token=None).exit_code == 0
+    listed = run(url, "tokens", "list")
+    assert token not in listed.stdout
+    assert [line.split()[1] for line in listed.stdout.splitlines()] == ["role", "write", "read"]
+    number = listed.stdout.splitlines()[2].split()[0]
+    assert run(url, "tokens", "revoke", number).exit_code == 0
+    assert run(url, "tail", "hidden", "--no-follow", "--token-file", str(file), token=None).exit_code == 8
+    assert run(url, "tokens", "list", token=token).exit_code == 8
+    assert run(url, "tokens", "create", "king").exit_code == 8
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        done = run(url, "streams")
+    assert done.exit_code == 8
+    assert "evercount serve" in done.stderr
+    assert run("ftp://example.org", "streams").exit_code == 2
+    (tmp_path / "empty").touch()
+    assert run(url, "streams", "--token-file", str(tmp_path / "empty")).exit_code == 2
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    """One line, before a store is made."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = CliRunner().invoke(app, ["serve", "--port", str(port), "--db", str(tmp_path / "new.db")])
+    assert done.exit_code == 2
+    assert f"127.0.0.1:{port} cannot be listened on: another program" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_completion_is_offered() -> None:
+    command = [sys.executable, "-m", "evercount", "--show-completion", "bash"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "_EVERCOUNT_COMPLETE" in shown.stdout

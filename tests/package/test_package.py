@@ -1,0 +1,115 @@
+"""The package: what is in the wheel, what its metadata say, and what a part that is not installed answers."""
+
+from __future__ import annotations
+
+import email
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import evercount
+
+ROOT = Path(__file__).parents[2]
+BLOCKED = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+from evercount.cli import main
+sys.argv = ["evercount", *{arguments!r}]
+main()
+"""
+
+
+def build(kind: str, folder: Path) -> Path:
+    """A fresh build in a copy of the tree, as `pip` would do it, without looking for build tools elsewhere."""
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
+    copy = folder / "tree"
+    for name in filter(None, (entry.decode() for entry in tracked)):
+        if name.startswith(("src/", "LICENSE", "README.md", "pyproject.toml")) and (ROOT / name).exists():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes((ROOT / name).read_bytes())
+    program = f"import setuptools.build_meta as b; print(b.build_{kind}({str(folder)!r}))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=copy, capture_output=True, text=True, check=True)
+    return folder / done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return build("wheel", tmp_path_factory.mktemp("wheel"))
+
+
+def test_wheel_has_everything_that_the_program_reads(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    for name in ("py.typed", "cli/__init__.py", "service/static/index.html", "privacy/gaussian.proof.md"):
+        assert f"evercount/{name}" in names
+    tracked = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")}
+    assert tracked <= set(names)
+    assert not [name for name in names if name.startswith("tests") or "fixtures" in name]
+
+
+def test_metadata_are_complete(wheel):
+    archive = zipfile.ZipFile(wheel)
+    path = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    found = email.message_from_string(archive.read(path).decode())
+    assert found["Name"] == "evercount"
+    assert found["Version"] == evercount.__version__
+    assert found["Author"] == "The evercount authors"
+    assert found["License-Expression"] == "Apache-2.0"
+    assert found["Requires-Python"] == ">=3.11"
+    assert found["Summary"]
+    assert {"plot", "files", "service", "postgres", "spark", "examples"} <= set(found.get_all("Provides-Extra"))
+    assert "make run" in found.get_payload()
+
+
+def test_sdist_builds_and_holds_the_licence(tmp_path):
+    with tarfile.open(build("sdist", tmp_path)) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "pyproject.toml", "src/evercount/__init__.py"} <= names
+
+
+def test_version_is_written_once():
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "src/evercount/__init__.py")]
+    assert sum(len(re.findall(r'version__?_? = "\d', text)) for text in texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("blocked", "arguments", "extra"),
+    [
+        ("duckdb", ["release", "events.csv", "--out", "o.csv", "--time", "t", "--every", "1h", "--start", "2026-01-01",
+                    "--epsilon", "1", "--delta", "1e-6"], "files"),
+        ("sqlalchemy", ["serve", "--db", "a.db"], "service"),
+        ("fastapi", ["serve", "--db", "a.db"], "service"),
+        ("sqlalchemy", ["store", "verify", "--db", "a.db"], "service"),
+        ("matplotlib", ["plan", "--epsilon", "1", "--delta", "1e-6", "--horizon", "8", "--plot", "a.png"], "plot"),
+    ],
+)  # fmt: skip
+def test_a_missing_part_names_its_install_command(blocked, arguments, extra, tmp_path):
+    (tmp_path / "events.csv").write_text("t\n2026-01-01T00:00Z\n")
+    program = BLOCKED.format(blocked={blocked}, arguments=arguments)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert f"pip install 'evercount[{extra}]'" in done.stderr, done.stderr[-2000:]
+    assert done.returncode == 7
+    assert "Traceback" not in done.stderr
+
+
+def test_a_program_of_a_user_type_checks(tmp_path):
+    """What the README shows passes mypy --strict from outside; a wrong line in it does not."""
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert block is not None
+    for text, errors in ((block[1], 0), (f"{block[1]}\nwrong: str = release.std\n", 1)):
+        (tmp_path / "program.py").write_text(text)
+        mypy = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(tmp_path)]
+        done = subprocess.run([*mypy, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert len([line for line in done.stdout.splitlines() if "program.py" in line]) == errors, done.stdout
