@@ -387,7 +387,7 @@ def equal_laplace(rate: float) -> float:
     """The chance that two independent discrete Laplace numbers of this rate are equal: Σ_k P(k)².
 
     >>> round(equal_laplace(1.0), 4)
-    0.2803
+    0.2804
     """
     q = math.exp(-rate)
     return ((1 - q) / (1 + q)) ** 2 * (1 + q * q) / (1 - q * q)
