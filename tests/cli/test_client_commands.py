@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import stat
 import subprocess
@@ -203,6 +204,14 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 
 
 def test_completion_is_offered() -> None:
-    command = [sys.executable, "-m", "evercount", "--show-completion", "bash"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "_EVERCOUNT_COMPLETE" in shown.stdout
+    """What a shell asks when somebody types `evercount re` and presses the tab key."""
+
+    def asked(**environment: str) -> str:
+        command = [sys.executable, "-m", "evercount"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+        return done.stdout
+
+    assert "_EVERCOUNT_COMPLETE=complete_bash" in asked(_EVERCOUNT_COMPLETE="source_bash")
+    words = {"COMP_WORDS": "evercount re", "COMP_CWORD": "1"}
+    assert asked(_EVERCOUNT_COMPLETE="complete_bash", **words).split() == ["release", "reproduce"]
+    assert "--install-completion" in CliRunner().invoke(app, ["--help"]).stdout

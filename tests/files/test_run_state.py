@@ -158,6 +158,45 @@ def test_killed_at_every_step(tmp_path: Path, run: Runner) -> None:
     assert {(False, False), (False, True), (True, True)} <= outcomes
 
 
+def test_killed_with_keys_that_nobody_listed(tmp_path: Path, run: Runner) -> None:
+    """After a kill the next run gives the very rows of a run that was never killed, new keys included."""
+    more = "--query discovered-keys --key region --minimum 5"
+
+    def write_keys(path: Path) -> None:
+        rows = [
+            f"2026-01-01T{hour:02d}:{minute:02d}:00,{region}"
+            for hour in range(6)
+            for minute in range(50)
+            for region in ("north", "north", "south" if hour > 2 else f"village {minute}")
+        ]
+        path.write_text("\n".join(["ts,region", *rows]) + "\n")
+
+    first = tmp_path / "first"
+    first.mkdir()
+    write_keys(first / "events.csv")
+    assert run(first, 3, 0, more).returncode == 0
+    start, state = (first / "out.csv").read_bytes(), (first / "out.csv.state").read_bytes()
+    assert run(first, 6, 0, more).returncode == 0
+    whole = (first / "out.csv").read_text()
+    assert "north" in start.decode()
+    assert "south" in whole
+    assert "village" not in whole
+    killed = 0
+    for step in (5, 8):  # `test_killed_at_every_step` tries them all
+        folder = tmp_path / f"step{step}"
+        folder.mkdir()
+        write_keys(folder / "events.csv")
+        (folder / "out.csv").write_bytes(start)
+        (folder / "out.csv.state").write_bytes(state)
+        died = run(folder, 6, step, more)
+        assert (folder / "out.csv").read_text() in (start.decode(), whole)
+        killed += died.returncode == -signal.SIGKILL
+        if died.returncode:
+            assert run(folder, 6, 0, more).returncode == 0
+        assert (folder / "out.csv").read_text() == whole
+    assert killed >= 2
+
+
 def test_killed_in_the_first_run(tmp_path: Path, run: Runner) -> None:
     for step in range(1, 40):
         folder = tmp_path / f"step{step}"

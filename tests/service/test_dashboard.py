@@ -229,6 +229,26 @@ def test_a_live_update_arrives(service: Running, visit: Callable[..., Any]) -> N
     assert newest[2:] == [rounded(made[key][0]) for key in ("values", "std", "low", "high")]
 
 
+def test_a_key_that_becomes_public_appears_on_the_page(service: Running, visit: Callable[..., Any]) -> None:
+    query, budget = "discovered-keys", {"epsilon": 8.0, "delta": 0.01}
+    service.call("streams", {"name": "cities", "query": query, "budget": budget, "public": True, "horizon": 64})
+    service.close("cities", ["Oslo"] * 90)
+    service.close("cities", ["Oslo"])
+    page = visit("#/stream/cities/Oslo")
+    wait_state(page, "live")
+    assert page.evaluate("evercount.page.history.labels") == ["total", "other", "Oslo"]
+    made = service.close("cities", ["Bergen"] * 90)
+    page.wait_for_function("() => window.evercount?.page.history?.labels.length === 4")
+    wait_tick(page, 3)
+    assert float(shown(page, "#focus-value")) == made["values"][2], "the page still shows the cell that it showed"
+    rows = page.locator("#table-rows tr")
+    assert rows.count() == 4
+    assert rows.nth(3).locator("th, td").all_inner_texts()[0] == "Bergen"
+    page.goto(f"{service.address}/#/stream/cities/Bergen")
+    page.wait_for_function("() => window.evercount?.page.cell === 3")
+    assert float(shown(page, "#focus-value")) == made["values"][3]
+
+
 def test_the_band_is_what_was_released_and_is_drawn(service: Running, visit: Callable[..., Any]) -> None:
     page = visit("#/stream/flu/Corse")
     wait_state(page, "live")

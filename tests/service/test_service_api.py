@@ -94,13 +94,34 @@ def test_a_stream_from_declaration_to_release(client: httpx.Client, service: Ser
     assert client.post("/v1/streams/flu/close-tick", params={"tick": 1}).json() == release
     problem(client.post("/v1/streams/flu/close-tick", params={"tick": 9}), 422, "InputError")
     page = client.get("/v1/streams/flu/releases").json()
-    assert page["labels"] == ["north", "south"]
-    assert page["releases"] == [release]
+    shown = {"stream": "flu", "labels": ["north", "south"], "first_cell": 0, "cells": 2}
+    assert page == {**shown, "releases": [release]}
     assert client.get("/v1/streams/flu/releases", params={"after": 1}).json()["releases"] == []
     assert client.get("/v1/streams/flu").json()["released"] == 1
     listed = client.get("/v1/streams").json()
     assert [stream["name"] for stream in listed["streams"]] == ["flu"]
     assert listed["ledger"]["totals"][0]["epsilon"] == 1.0
+
+
+def test_discovered_keys_are_listed_with_their_ticks(client: httpx.Client, service: Service) -> None:
+    declare(client, query="discovered-keys", budget={"epsilon": 8.0, "delta": 0.01})
+    for key in ("oslo", "bergen"):
+        assert client.post("/v1/streams/flu/events", json=[key] * 90 + [f"only {key}"]).status_code == 200
+        assert client.post("/v1/streams/flu/close-tick").status_code == 200
+    labels = ["total", "other", "oslo", "bergen"]
+    assert client.get("/v1/streams/flu").json()["labels"] == labels
+    page = client.get("/v1/streams/flu/releases").json()
+    assert page["labels"] == labels
+    assert [len(release["values"]) for release in page["releases"]] == [3, 4]
+    cells = client.get("/v1/streams/flu/cells").json()["cells"]
+    assert [(cell["cell"], cell["label"], cell["since"]) for cell in cells] == [
+        (0, "total", None),
+        (1, "other", None),
+        (2, "oslo", 1),
+        (3, "bergen", 2),
+    ]
+    refused = client.post("/v1/streams/flu/events", json=["fine", "\u202e"])
+    assert "event 1" in problem(refused, 422)
 
 
 def test_an_idempotency_key_counts_once(client: httpx.Client, service: Service) -> None:

@@ -37,6 +37,12 @@ DECLARATION = {
     "horizon": 8192,
 }
 CLOCKED = {**DECLARATION, "name": "clocked", "tick": "40ms", "horizon": None, "late": "next"}
+UNLISTED = {
+    **DECLARATION,
+    "name": "unlisted",
+    "query": {"name": "discovered-keys", "parameters": {"minimum": 2}},
+    "budget": {"epsilon": 8.0, "delta": 0.05},
+}
 PATIENCE = 60
 """Seconds after which a server that does not come up is a failure."""
 
@@ -323,6 +329,49 @@ def clock_under_fire(forge: Forge, place: str, head: Path | None, kills: int, se
 
 def test_the_clock_survives_kills(tmp_path: Path, forge: Forge) -> None:
     clock_under_fire(forge, str(tmp_path / "fire.db"), None, kills=3, seed=14)
+
+
+def keys_under_fire(forge: Forge, place: str, head: Path | None, kills: int, seed: int) -> None:
+    """Keys that nobody listed become public while servers die: as in one life, and every retry reads the same back."""
+    generator = random.Random(seed)
+    supervisor = Supervisor(forge, place, head, kills, seed)
+    supervisor.streams = [UNLISTED]
+    supervisor.start()
+    ticks: list[list[str]] = []
+    answers: list[dict[str, Any]] = []
+    try:
+        with httpx.Client(timeout=30) as client:
+            while supervisor.killed < kills or len(ticks) < 12:
+                tick, events = len(ticks) + 1, [f"only in {len(ticks)}"]
+                for batch in range(generator.randint(1, 3)):
+                    some = generator.choices([*KEYS, f"from {tick // 4}"], k=generator.randint(1, 40))
+                    assert send(supervisor, client, f"{tick} {batch}", some, "unlisted") == tick
+                    events += some
+                send(supervisor, client, f"{tick} rare", events[:1], "unlisted")
+                ticks.append(events)
+                answers.append(insist(supervisor, client, f"/v1/streams/unlisted/close-tick?tick={tick}"))
+    finally:
+        supervisor.stop()
+    store = Store(place, head=head)
+    try:
+        assert store.verify(store.head) == []
+        assert list(store.all_releases("unlisted")) == answers
+        plain = StreamDeclaration.from_dict(UNLISTED).build(secret=Secret.from_hex(SECRET), replay=True)
+        assert [release["values"] for release in answers] == [plain.step(tick).values.tolist() for tick in ticks]
+        assert store.labels("unlisted") == list(plain.labels) == list(store.find("unlisted").labels)
+        assert set(KEYS) < set(plain.labels)
+    finally:
+        store.close()
+
+
+def test_discovered_keys_survive_kills(tmp_path: Path, forge: Forge) -> None:
+    keys_under_fire(forge, str(tmp_path / "fire.db"), None, kills=3, seed=15)
+
+
+@pytest.mark.soak
+def test_discovered_keys_survive_many_kills(tmp_path: Path, forge: Forge, postgres: Postgres) -> None:
+    keys_under_fire(forge, str(tmp_path / "fire.db"), None, kills=100, seed=26)
+    keys_under_fire(forge, postgres.fresh(), tmp_path / "pg.head", kills=50, seed=27)
 
 
 @pytest.mark.soak

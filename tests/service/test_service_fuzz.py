@@ -122,7 +122,21 @@ bodies = st.one_of(
     st.tuples(events.map(dumped), st.integers(0, 60)).map(lambda pair: pair[0][: pair[1]]),
 )
 streams = st.sampled_from([table["name"] for table in STREAMS]) | st.sampled_from(["none", "..", "%00", "a%2Fb", "é"])
-ends = st.sampled_from(["", "/events", "/events", "/events", "/releases", "/plan", "/close-tick", "/live/", "/x"])
+ends = st.sampled_from(
+    [
+        "",
+        "/events",
+        "/events",
+        "/events",
+        "/releases",
+        "/plan",
+        "/close-tick",
+        "/live/",
+        "/labels",
+        "/releases.csv",
+        "/x",
+    ]
+)
 paths = st.one_of(
     st.builds("/v1/streams/{}{}".format, streams, ends),
     st.sampled_from(
@@ -172,11 +186,18 @@ asked = st.tuples(
     st.just({"Authorization": f"Bearer {ADMIN}"}),
     st.just(b""),
 )
-wild = st.tuples(
-    st.sampled_from(["POST"] * 5 + ["GET"] * 3 + ["DELETE", "PUT", "HEAD"]), paths, queries, headers, bodies
+wild = st.tuples(st.sampled_from(["POST"] * 5 + ["GET"] * 3 + ["PUT", "HEAD"]), paths, queries, headers, bodies)
+ended = st.tuples(  # not the streams that the other requests go to
+    st.just("DELETE"),
+    st.sampled_from(["/v1/tokens/0", "/v1/tokens/x", "/v1/streams/none", "/v1/streams/new", "/v1/streams/%00"]),
+    st.dictionaries(
+        st.sampled_from(["successor", "reason"]), texts.map(repr) | st.sampled_from(["newer", "n1"]), max_size=2
+    ),
+    headers,
+    st.just(b""),
 )
 
-requests = st.one_of(posted, posted, posted, declared, declared, asked, wild)
+requests = st.one_of(posted, posted, posted, declared, declared, asked, wild, ended)
 
 
 def check(answer: httpx.Response, store: Store) -> None:

@@ -32,8 +32,11 @@ def test_any_change_changes_the_hash() -> None:
         link(start, 1, numbers.reshape(2, 4)),
         link(start, 1, np.nextafter(numbers, 9)),
         link(base, 1, numbers),
+        link(start, 1, numbers, ["a", "b"]),
+        link(start, 1, numbers, ["b", "a"]),
+        link(start, 1, numbers, ["ab"]),
     }
-    assert len(others | {base}) == 9
+    assert len(others | {base}) == 12
     assert link(start, 1, numbers.copy()) == base
 
 

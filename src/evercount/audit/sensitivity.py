@@ -117,10 +117,12 @@ def audit_sensitivity(
     """
     if adjacency not in get_args(Adjacency):
         raise UnknownName("adjacency", adjacency, get_args(Adjacency))
+    universe = known_universe(query) if universe is None else universe
+    query = query.with_known_keys(universe.events)
     length = ticks if steps is None else steps
     if ticks < 1 or length < 1 or budget < 1:
         raise ParameterError(f"ticks, steps and budget must be at least 1, got {ticks}, {length}, {budget}")
-    world = known_universe(query) if universe is None else universe
+    world = universe
     if not world.merge and length != ticks:
         raise ParameterError(f"in this universe every step is a tick: steps must be {ticks}, got {length}")
     named = _named(factorizations, ticks)

@@ -12,6 +12,7 @@ from evercount.errors import ParameterError, TooLarge
 from evercount.queries.base import Query
 from evercount.queries.counts import Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
+from evercount.queries.discovered_keys import DiscoveredKeys
 from evercount.queries.distinct_users import DistinctUsers
 from evercount.queries.graphs import GraphQuery
 from evercount.queries.histogram import Histogram
@@ -115,6 +116,12 @@ def _of_users(query: DistinctUsers) -> Universe:
 def _of_quantiles(query: Quantiles) -> Universe:
     """A value of each bin."""
     return Universe(_bounded(tuple(query.edges.tolist())))
+
+
+@universe.register
+def _of_discovered(query: DiscoveredKeys) -> Universe:
+    """Keys that nobody listed: two of them, one in two normal forms."""
+    return Universe(("a", "\u00e4", "a\u0308"))
 
 
 @universe.register

@@ -214,6 +214,51 @@ def sensitivity(
 
 
 @audit.command()
+def discovery(
+    parameter: Parameters = None,
+    epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="δ of the promise, so large that the runs can see it.")] = 0.2,
+    adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
+    max_events: Annotated[int | None, typer.Option(help="Protect users with at most this many events.")] = None,
+    ticks: Annotated[int, typer.Option(help="Ticks of the streams.", min=1, max=64)] = 6,
+    runs: Annotated[int, typer.Option(help="Runs on either side.")] = 400,
+    secret: Annotated[str | None, typer.Option(help="Root of the runs' secrets in hex; default: fresh.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Attack discovered keys: is it told by anything published whether one person's key was there? Exit 1 if so.
+
+    Example: evercount audit discovery -p minimum=20 --runs 1000
+    """
+    import json as writer
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from evercount.audit.discovery_attack import attack_discovery, library_program, neighbours
+    from evercount.cli.options import parse_parameters
+    from evercount.noise import Secret
+    from evercount.privacy import Budget
+    from evercount.queries import DiscoveredKeys, build_query
+
+    unit: dict[str, Any] = {} if max_events is None else {"unit": "user", "max_events": max_events}
+    budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency), **unit)
+    query = cast(DiscoveredKeys, build_query("discovered-keys", parse_parameters(parameter or [])))
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("runs", total=2 * runs)
+        report = attack_discovery(
+            library_program(query, budget, ticks),
+            budget,
+            neighbours(ticks, budget.max_events, query.minimum),
+            runs,
+            None if secret is None else Secret.from_hex(secret),
+            progress=lambda done: progress.update(task, completed=done),
+        )
+    typer.echo(writer.dumps(report.to_dict()) if json_output else report.summary())
+    if not report.holds:
+        raise typer.Exit(1)
+
+
+@audit.command()
 def vectors(
     folder: Annotated[Path, typer.Argument(help="Folder of the JSON files, such as docs/vectors.")],
     write: Annotated[bool, typer.Option("--write", help="Write the files instead of checking them.")] = False,

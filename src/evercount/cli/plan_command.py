@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from evercount.planning.compare import Plan, Row
     from evercount.planning.compare_sparse import SparseComparison
+    from evercount.planning.discovery_plan import DiscoveryPlan
     from evercount.privacy import Adjacency, Budget, Calibration
 
 WIDTH = 80
@@ -46,6 +47,10 @@ def plan(
         list[str] | None, typer.Option("--mechanism", "-m", help="Only these factorisations, repeatable.")
     ] = None,
     ticks: Annotated[int | None, typer.Option(help="Without a horizon: compare over so many ticks.")] = None,
+    count: Annotated[
+        list[int] | None,
+        typer.Option("--count", help="discovered-keys: chance that a key with this count is visible, repeatable."),
+    ] = None,
     beta: Annotated[float, typer.Option(help="Failure probability of the simultaneous bound.")] = 0.05,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     wide: Annotated[bool, typer.Option("--wide", help="Show all columns; they need about 170 characters.")] = False,
@@ -66,6 +71,7 @@ def plan(
     from evercount.factorizations.base import LARGEST_HORIZON
     from evercount.factorizations.laplace_choice import PURE
     from evercount.planning.compare import plan as make_plan
+    from evercount.planning.discovery_plan import plan_discovery
     from evercount.planning.resources import measure_resources
     from evercount.privacy import Budget
     from evercount.queries import build_query
@@ -121,10 +127,16 @@ def plan(
             {row.name: row.band() for row in rows if row.jumps},
         )
     costs = measure_resources(asked, budget, length)
+    discovery = plan_discovery(budget, length, asked, count or ())
+    if count and discovery is None:
+        raise ParameterError(f"--count is for queries whose keys nobody listed, and {query!r} has a list or no keys")
     if json_output:
-        typer.echo(json.dumps(_finite({**found.to_dict(), "resources": costs.to_dict()}), indent=1))
+        more = {} if discovery is None else {"discovery": discovery.to_dict()}
+        typer.echo(json.dumps(_finite({**found.to_dict(), "resources": costs.to_dict(), **more}), indent=1))
         return
     _print_table(found, beta, wide)
+    if discovery is not None:
+        _print_discovery(discovery)
     _say(str(costs))
     _say(found.guarantee)
 
@@ -209,6 +221,31 @@ COLUMNS = (
     Column("state, bytes/cell", lambda row: str(row.state_bytes), always=False),
     Column("numeric δ", lambda row: f"{row.numeric_delta:.1e}", always=False),
 )
+
+
+def _print_discovery(found: DiscoveryPlan) -> None:
+    from rich.table import Table
+
+    from evercount.planning.discovery_plan import CHANCES
+
+    console = _console()
+    table = Table(title=f"when a key becomes public ({found.factorization})", title_justify="left")
+    names = ["at tick", "threshold", *(f"{chance * 100:g} % see" for chance in CHANCES)]
+    for name in (*names, *(f"count {count}" for count in found.counts)):
+        table.add_column(name, justify="right", overflow="fold")
+    for one in found.ticks:
+        numbers = (one.tick, one.threshold, *one.needed)
+        table.add_row(*(f"{number:,}" for number in numbers), *(f"{chance:.3g}" for chance in one.visible))
+    console.print(table)
+    _say(
+        "The columns '% see' have the count that a key needs to be public with this chance at that tick; the columns "
+        "'count' have the chance of a key with this count."
+    )
+    _say(
+        f"A key is listed because of one unit alone with probability at most {found.delta_2:.3g} over all ticks; "
+        f"{found.delta_1:.3g} of delta is left for the counts. Keys with fewer than {found.minimum} events are never "
+        "listed."
+    )
 
 
 # -- sparse-count ----------------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ DECLARING = (
     "rollup",
     "keys",
     "unknown",
+    "minimum",
     "value",
     "lo",
     "hi",
@@ -119,7 +120,8 @@ def release(
     query: Annotated[
         str | None,
         typer.Option(
-            help="count, histogram (--key), rollup (--rollup), sum or quantiles (--value).", rich_help_panel=QUERY
+            help="count, histogram (--key), discovered-keys (--key), rollup (--rollup), sum or quantiles (--value).",
+            rich_help_panel=QUERY,
         ),
     ] = None,
     key: Annotated[
@@ -141,6 +143,10 @@ def release(
     unknown: Annotated[
         str | None,
         typer.Option(help="Keys not in the list: refuse (default), or count as 'other'.", rich_help_panel=QUERY),
+    ] = None,
+    minimum: Annotated[
+        int | None,
+        typer.Option(help="discovered-keys: true count below which a key is never listed.", rich_help_panel=QUERY),
     ] = None,
     value: Annotated[str | None, typer.Option(help="Column with the value to sum.", rich_help_panel=QUERY)] = None,
     lo: Annotated[float | None, typer.Option(help="Smallest legal value.", rich_help_panel=QUERY)] = None,
@@ -378,11 +384,16 @@ def _query(flags: Flags) -> tuple[str, dict[str, Any]]:
     valued = "quantiles" if flags["bins"] is not None else "sum"
     name = flags["query"] or keyed or (valued if flags["value"] else "count")
     check_is_query(name)
+    if name == "discovered-keys":
+        return _unlisted(flags)
+    if flags["minimum"] is not None:
+        raise ParameterError("--minimum goes with --query discovered-keys")
     if flags["key"] is not None and flags["rollup"] is not None:
         raise ParameterError("--key is one column of keys and --rollup several levels: give only one of them")
     if (keyed is None) != (flags["keys"] is None):
         raise ParameterError(
-            "--key COLUMN (or --rollup COLUMNS) and --keys FILE go together: the list of keys is public and declared"
+            "--key COLUMN (or --rollup COLUMNS) and --keys FILE go together: the list of keys is public and declared. "
+            "Without a list, use --query discovered-keys"
         )
     if flags["unknown"] is not None and keyed is None:
         raise ParameterError("--unknown goes with --key and --keys")
@@ -410,6 +421,20 @@ def _query(flags: Flags) -> tuple[str, dict[str, Any]]:
         paths = list(csv.reader(read_keys(flags["keys"]), skipinitialspace=True))
         return name, {"paths": paths, "unknown": flags["unknown"] or "refuse"}
     return name, ranged
+
+
+def _unlisted(flags: Flags) -> tuple[str, dict[str, Any]]:
+    """`discovered-keys` and its parameters; what goes with listed keys and values is refused."""
+    given = [
+        f"--{name}"
+        for name in ("keys", "unknown", "value", "lo", "hi", "grid", "bins", "rollup")
+        if flags[name] is not None
+    ]
+    if flags["key"] is None or given:
+        raise ParameterError(
+            f"--query discovered-keys needs --key{' and goes without ' if given else ''}{', '.join(given)}"
+        )
+    return "discovered-keys", {} if flags["minimum"] is None else {"minimum": flags["minimum"]}
 
 
 def _levels(text: str | None) -> tuple[str, ...]:

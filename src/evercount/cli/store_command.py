@@ -192,7 +192,7 @@ def export_releases(
         raise UnknownName("format", form, ("csv", "jsonl"))
     reading = Reading.open(db)
     try:
-        labels = reading.declaration(stream).query.labels
+        labels = reading.labels(stream)
         columns = ("tick", "start", "cell", "value", "std", "low", "high")
         if output:
             refuse_link("--output", output)
@@ -202,7 +202,8 @@ def export_releases(
             if form == "csv":
                 writer.writerow(columns)
             for release in reading.all_releases(stream):
-                numbers = zip(labels, release["values"], release["std"], release["low"], release["high"], strict=True)
+                named = labels[: len(release["values"])]  # keys may have become public later
+                numbers = zip(named, release["values"], release["std"], release["low"], release["high"], strict=True)
                 for row in numbers:
                     full = (release["tick"], release["start"], *row)
                     if form == "csv":

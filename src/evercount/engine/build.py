@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -94,18 +95,21 @@ def make_noise(
     }
     if budget.pure:
         return build_pure_for(query, budget, engine, name, declaration=declaration, **rest)
-    return build_noise(
+    own = query.own_delta(budget)
+    made = build_noise(
         name,
         engine,
-        cells=query.cells,
+        cells=query.cells if query.first_names is None else query.touched_cells(budget),
+        names=query.first_names,
         grid=query.grid,
         squared_sensitivity=query.protected_sensitivity(budget, sensitivity_on(engine, query, budget.adjacency)),
-        budget=budget,
+        budget=budget.reserve(own) if own else budget,
         horizon=horizon,
         restart=query.restart,
         declaration=declaration,
         **rest,
     )
+    return replace(made, numeric_delta=made.numeric_delta + own) if own else made
 
 
 def check_postprocess(names: Iterable[str]) -> tuple[str, ...]:

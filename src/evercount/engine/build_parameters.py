@@ -48,4 +48,5 @@ def build_parameters(
     asked = query if part is None else CellRange(query, part)
     built = make_noise(noise, query, engine, budget, horizon, names, part=part, **source)
     errors = ErrorModel(asked, engine, built.sigma, built.stream.rounded, query.outputs)
-    return StreamParameters(asked, budget, horizon, engine, built, names, replay, errors)
+    thresholds = query.thresholds(budget, horizon, lambda ticks: built.sigma / query.grid * engine.row_norms(ticks))
+    return StreamParameters(asked, budget, horizon, engine, built, names, replay, errors, thresholds)

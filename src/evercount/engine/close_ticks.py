@@ -45,8 +45,14 @@ def close_ticks(
         raise InputError(f"the totals begin at tick {totals.first_tick}, and the stream's next is {stream.tick + 1}")
     capped = stream.budget.unit == "user"
     if isinstance(totals, TickEvents):
-        releases = stream.run(totals.ticks, capped=capped)
-        yield ReleaseTable.of(releases, starts(totals.first_tick, len(totals.ticks)), level)
+        first, last = totals.first_tick, totals.first_tick + len(totals)
+        while first < last or not len(totals):
+            part = totals.ticks[first - totals.first_tick :][: max(1, numbers // len(stream.labels))]
+            releases = stream.run(part, capped=capped)
+            yield ReleaseTable.of(releases, starts(first, len(part)), level)
+            if not part:
+                return
+            first += len(part)
         return
     for first, rows in totals.blocks(numbers):
         releases = stream.run_totals(rows, capped=capped)

@@ -62,8 +62,10 @@ class Releases(TableExports, Generic[V_co]):
         guarantee: str,
         postprocessed: tuple[str, ...] = (),
         sums: FloatArray | None = None,
+        growth: tuple[Sequence[str], IntArray] | None = None,
     ) -> None:
         self.first_tick = first_tick
+        self._growth = growth  # labels of the last tick, and how many of them each tick publishes
         self._values = values
         self._errors = errors
         self._sums = sums
@@ -96,8 +98,12 @@ class Releases(TableExports, Generic[V_co]):
 
     @property
     def labels(self) -> Sequence[str]:
-        """One label per output."""
-        return self._errors.query.labels
+        """One label per output; where keys are discovered, of the last tick."""
+        return self._errors.query.labels if self._growth is None else self._growth[0]
+
+    def width(self, index: int) -> int:
+        """How many numbers one of the ticks publishes; the rest of its row is NaN."""
+        return self._values.shape[1] if self._growth is None else int(self._growth[1][index])
 
     @property
     def query(self) -> Query:
@@ -165,7 +171,10 @@ class Releases(TableExports, Generic[V_co]):
     def rank_errors(self, index: int) -> RankErrors:
         """The errors of one tick's numbers, as the selection of the largest needs them."""
         if self._sums is not None:
-            raise ParameterError("an average per event is one number: there is nothing to select from")
+            raise ParameterError(
+                "there is nothing to select from: an average per event is one number, and discovered keys are selected "
+                "already"
+            )
         spread, slack = (error[index : index + 1] for error in self._errors_all[1:])
         slack = slack + self._rounding
         outputs = self._values.shape[1]
@@ -259,7 +268,7 @@ class Releases(TableExports, Generic[V_co]):
             raise ParameterError(f"between needs two whole ticks, got {earlier!r} and {later!r}")
         if not (earlier == 0 == self.first_tick - 1 or self.first_tick <= earlier) or not earlier <= later <= last:
             raise ParameterError(f"between needs {self.first_tick} ≤ earlier ≤ later ≤ {last}, got {earlier}, {later}")
-        first = self.query.before_first()
+        first = self.query.before_first() if self._growth is None else np.zeros(self._values.shape[1])
         low, high = (self._values[tick - self.first_tick] if tick else first for tick in (earlier, later))
         value, weight = self.query.between(earlier, later, low, high)
         std = (self._errors.between(earlier, later) if later > earlier else 0.0) * weight
@@ -296,7 +305,7 @@ class Releases(TableExports, Generic[V_co]):
         """
         outputs = len(self.labels)
         low, high = self.limits(level)
-        return {
+        columns = {
             "tick": np.repeat(self.ticks, outputs),
             "cell": np.tile(np.asarray(self.labels, dtype=object), len(self)),
             "value": self._values.ravel(),
@@ -305,6 +314,10 @@ class Releases(TableExports, Generic[V_co]):
             "high": high.ravel(),
             **{name: np.full(self._values.size, text, dtype=object) for name, text in self._marks().items()},
         }
+        if self._growth is None:
+            return columns
+        public = ~np.isnan(columns["value"])  # a key has no row before it is public
+        return {name: column[public] for name, column in columns.items()}
 
     def _marks(self) -> dict[str, str]:
         """What a reader of the numbers must know: noise that is not for publication, and post-processing."""

@@ -28,7 +28,8 @@ class ReleaseTable:
         starts: the instant (microseconds since 1970) at which each tick begins; None for ticks closed by hand.
         cells: one label per published number.
         numbers: value, std, low and high, shape (ticks, 4, cells). Finite, and no negative zero: files and databases
-            give back the same bits.
+            give back the same bits. Where keys are discovered, NaN in the last cells of ticks at which these were not
+            public yet: no row of a file or a database stands for them.
     """
 
     first_tick: int
@@ -59,13 +60,14 @@ class ReleaseTable:
         return ReleaseTable(self.first_tick + skipped, self.starts[skipped:], self.cells[:cells], numbers)
 
     def columns(self) -> dict[str, list[Any]]:
-        """The columns of COLUMNS, one row per tick and cell."""
-        width = len(self.cells)
+        """The columns of COLUMNS, one row per tick and published cell."""
+        public = ~np.isnan(self.numbers[:, 0])
+        widths = np.count_nonzero(public, axis=1).tolist()
         return {
-            "tick": [tick for tick in self.ticks for _ in range(width)],
-            "start": [start for start in self.starts for _ in range(width)],
-            "cell": list(self.cells) * len(self),
-            **{name: self.numbers[:, index].ravel().tolist() for index, name in enumerate(NUMBERS)},
+            "tick": [tick for tick, width in zip(self.ticks, widths, strict=True) for _ in range(width)],
+            "start": [start for start, width in zip(self.starts, widths, strict=True) for _ in range(width)],
+            "cell": [cell for width in widths for cell in self.cells[:width]],
+            **{name: self.numbers[:, index][public].tolist() for index, name in enumerate(NUMBERS)},
         }
 
     def described(self, show: Callable[[int], str], hashes: Mapping[int, bytes]) -> list[dict[str, Any]]:
@@ -81,5 +83,6 @@ class ReleaseTable:
         ]
 
     def each_tick(self) -> Iterator[tuple[int, int | None, FloatArray]]:
-        """(tick, start, numbers of shape (4, cells)) of each tick."""
-        return zip(self.ticks, self.starts, self.numbers, strict=True)
+        """(tick, start, numbers of shape (4, published cells)) of each tick."""
+        for tick, start, numbers in zip(self.ticks, self.starts, self.numbers, strict=True):
+            yield tick, start, numbers[:, ~np.isnan(numbers[0])]

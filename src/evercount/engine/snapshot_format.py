@@ -41,8 +41,16 @@ def pack(tree: Mapping[str, Any]) -> bytes:
     text = json.dumps(_without_blocks(tree, blocks, [0])).encode()
     # most of a snapshot is the noise's state, random bits: looking for repetitions in it takes time and finds none
     squeeze = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY)
-    body = squeeze.compress(b"".join([len(text).to_bytes(8, "big"), text, *blocks])) + squeeze.flush()
-    return MAGIC + VERSION.to_bytes(2, "big") + hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest() + body
+    # block by block, each let go when it is squeezed: with very many cells a second copy of all of them would count
+    parts = [squeeze.compress(len(text).to_bytes(8, "big") + text)]
+    blocks.reverse()
+    while blocks:
+        parts.append(squeeze.compress(blocks.pop()))
+    parts.append(squeeze.flush())
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:
+        digest.update(part)
+    return b"".join([MAGIC, VERSION.to_bytes(2, "big"), digest.digest(), *parts])
 
 
 def unpack(blob: bytes) -> dict[str, Any]:

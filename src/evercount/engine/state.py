@@ -5,7 +5,7 @@ increments ──add──► running sums ──+ noise──► noisy sums ─
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from evercount.mechanisms import Noise
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
+from evercount.queries.discovery_threshold import Thresholds
 from evercount.queries.user_cap import UserState
 
 NUMBERS_AT_A_TIME = 1 << 18
@@ -48,6 +49,8 @@ class StreamParameters:
     postprocess: tuple[str, ...]
     replay: bool
     errors: ErrorModel
+    thresholds: Thresholds | None = None
+    """When a key becomes public, where nobody listed the keys."""
 
     def check_limit(self, tick: int, ticks: int) -> None:
         """Refuse `ticks` more ticks after `tick`: beyond the horizon, or beyond what exact noise can do without one."""
@@ -69,15 +72,22 @@ class StreamParameters:
         kind = self.noise.stream.name
         sentence = guarantee_sentence(self.budget, counting, self.replay, kind)
         rows.values.flags.writeable = False  # what is published stays as it is
-        return Releases(first_tick, rows.values, self.errors, kind, sentence, self.postprocess, rows.sums)
+        growth = None if rows.labels is None or rows.widths is None else (rows.labels, rows.widths)
+        return Releases(first_tick, rows.values, self.errors, kind, sentence, self.postprocess, rows.sums, growth)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Published numbers, shape (ticks, outputs), and the noisy sums behind them where their errors need these."""
+    """Published numbers, shape (ticks, outputs), and the noisy sums behind them where their errors need these.
+
+    Where cells join while the stream runs, `labels` are those of the last tick, `widths` how many each tick publishes,
+    and numbers beyond that are NaN.
+    """
 
     values: FloatArray
     sums: FloatArray | None
+    labels: Sequence[str] | None = None
+    widths: IntArray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +183,7 @@ def _advance_block(parameters: StreamParameters, state: StreamState, increments:
     window = np.concatenate([state.memory, noisy]) if query.memory else noisy
     published = query.decode_run(state.tick + 1, window)
     kept = noisy if query.keeps_sums else None
-    published, highest = _postprocessed(parameters.postprocess, published, state.highest)
+    published, highest = postprocessed(parameters.postprocess, published, state.highest)
     after = replace(
         state,
         tick=state.tick + len(increments),
@@ -226,7 +236,7 @@ def _add_up(
     return sums, totals
 
 
-def _postprocessed(
+def postprocessed(
     names: tuple[str, ...], published: FloatArray, highest: FloatArray | None
 ) -> tuple[FloatArray, FloatArray | None]:
     """The declared post-processing, in the order nonnegative, integer, monotone, and the largest numbers so far."""

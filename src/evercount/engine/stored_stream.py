@@ -103,7 +103,9 @@ def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
     sums = None if last.get("sums") is None else np.asarray(last["sums"], dtype=np.float64)
     if last.get("scale") is not None:  # written before releases kept their sums
         sums = query.sums_behind(values, np.asarray(last["scale"], dtype=np.float64))
-    release = parameters.releases(tick, Rows(values, sums), counting)[0]
+    labels = query.labels_now(state.encoder)
+    rows = Rows(values, sums, labels, np.asarray([len(labels)])) if parameters.thresholds else Rows(values, sums)
+    release = parameters.releases(tick, rows, counting)[0]
     return parameters, StreamState(
         tick,
         totals,

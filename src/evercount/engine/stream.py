@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from evercount.engine.build_parameters import build_parameters
+from evercount.engine.discover import advance_keys
 from evercount.engine.release import Release, Releases
 from evercount.engine.retry import Seen, check_tick, read_again
 from evercount.engine.snapshot_format import pack, unpack
@@ -95,6 +96,7 @@ class Stream(StreamFacts[V_co]):
     def _open(self, parameters: StreamParameters, state: StreamState, *, restored: bool) -> None:
         self._parameters = parameters
         self._state = state
+        self._advance = advance if parameters.thresholds is None else advance_keys
         self._torn = False  # whether an interruption left an encoder that works in place between two ticks
         self._own(None if parameters.replay else parameters.owned_key, restored=restored)
 
@@ -176,7 +178,7 @@ class Stream(StreamFacts[V_co]):
     def _release(self, encoded: EncodedTicks, counting: Counting, seen: Seen | None = None) -> Releases[V_co]:
         """Add noise and commit. With `seen`, a retry can read the tick back."""
         first = self.tick + 1
-        rows, after = advance(self._parameters, self._state, encoded.increments, encoder=encoded.encoder)
+        rows, after = self._advance(self._parameters, self._state, encoded.increments, encoder=encoded.encoder)
         releases = self._parameters.releases(first, rows, counting)
         last = None if seen is None else (seen, releases[0])
         self._state = replace(after, counting=counting, last_users=encoded.users, last=last)  # the commit
@@ -191,7 +193,10 @@ class Stream(StreamFacts[V_co]):
     def prepare(self) -> None:
         """Draw the noise of the next ticks now, so that the next `step` is fast; it changes no number."""
         self._check_owner()
-        self._parameters.noise.stream.prepare()
+        noise = self._parameters.noise.stream
+        if noise.tick == self.tick:  # else a step failed after its noise was drawn, and will ask for it again
+            noise.expect(self.query.expected_names(self._state.encoder))
+        noise.prepare()
 
     def run(
         self, ticks: Iterable[Any], users: Iterable[Iterable[str]] | None = None, *, capped: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Generic
 
 import numpy as np
@@ -15,6 +16,7 @@ from evercount.factorizations import Factorization
 from evercount.noise import NoiseOwner
 from evercount.privacy import Budget
 from evercount.queries.base import Query, V_co
+from evercount.queries.discovery_threshold import Thresholds
 
 
 class StreamFacts(NoiseOwner, Generic[V_co]):
@@ -59,13 +61,23 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         return self._state.tick
 
     @property
+    def labels(self) -> Sequence[str]:
+        """One label per number that a tick publishes now; where keys are discovered, the public ones follow."""
+        return self.query.labels_now(self._state.encoder)
+
+    @property
+    def thresholds(self) -> Thresholds | None:
+        """When a key becomes public, where nobody listed the keys."""
+        return self._parameters.thresholds
+
+    @property
     def sigma(self) -> float:
         """Std of the normals z, in the query's units."""
         return self._parameters.noise.sigma
 
     @property
     def numeric_delta(self) -> float:
-        """The part of δ that pays for finite arithmetic."""
+        """The part of δ that pays for finite arithmetic, and for what the query decides beside its noise."""
         return self._parameters.noise.numeric_delta
 
     @property

@@ -49,12 +49,16 @@ class Release(Generic[V_co]):
     @property
     def values(self) -> FloatArray:
         """The published numbers, one per output."""
-        return np.asarray(self._run.rows[self._index], dtype=np.float64)
+        return np.asarray(self._run.rows[self._index, : self._width], dtype=np.float64)
+
+    @property
+    def _width(self) -> int:
+        return self._run.width(self._index)
 
     @property
     def labels(self) -> Sequence[str]:
         """One label per output."""
-        return self._run.labels
+        return self._run.labels[: self._width]
 
     @property
     def value(self) -> V_co:
@@ -69,7 +73,7 @@ class Release(Generic[V_co]):
     @property
     def std_all(self) -> FloatArray:
         """The exact std of each output (before post-processing)."""
-        return np.asarray(self._run.std_all[self._index], dtype=np.float64)
+        return np.asarray(self._run.std_all[self._index, : self._width], dtype=np.float64)
 
     @property
     def guarantee(self) -> str:
@@ -104,13 +108,13 @@ class Release(Generic[V_co]):
         Raises:
             ParameterError: the level is not between 0 and 1.
         """
-        low, high = (side[0] for side in self._run.limits(level, self._index))
+        low, high = (side[0, : self._width] for side in self._run.limits(level, self._index))
         ends = (float(low[0]), float(high[0])) if self.query.single else (low, high)
         return cast(tuple[V_co, V_co], ends)
 
     def half_widths(self, level: float = 0.95) -> FloatArray:
         """How far each output's interval reaches on either side; the larger side where they differ."""
-        return np.asarray(self._run.half_widths(level, self._index)[0])
+        return np.asarray(self._run.half_widths(level, self._index)[0, : self._width])
 
     def top(self, k: int | None = None, level: float = 0.95) -> list[TopKey]:
         """The k largest published numbers with their labels; k defaults to that of a `TopK`, else to 1.

@@ -54,6 +54,9 @@ class TickTotals:
         tick, cell = np.nonzero(array)
         return cls(first_tick, len(array), array.shape[1], tick + first_tick, cell, array[tick, cell])
 
+    def __len__(self) -> int:
+        return self.ticks
+
     def rows(self, first: int, stop: int) -> IntArray:
         """The sums of ticks first … stop−1 as an array of shape (ticks, cells)."""
         part = slice(np.searchsorted(self.tick, first), np.searchsorted(self.tick, stop))
@@ -71,7 +74,10 @@ class TickTotals:
 
 @dataclass(frozen=True)
 class TickEvents:
-    """The events themselves of consecutive ticks, for queries whose encoder has a memory. Secret."""
+    """What the query reads as a tick, for queries whose encoder has a memory: the events, in order. Secret."""
 
     first_tick: int
-    ticks: list[list[Any]]
+    ticks: list[Any]
+
+    def __len__(self) -> int:
+        return len(self.ticks)

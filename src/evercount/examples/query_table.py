@@ -88,6 +88,7 @@ def examples() -> list[Example]:
         Example("WindowOf(Histogram(50), 10)", queries.WindowOf(queries.Histogram(50), 10), keys),
         Example("Histogram(50)", queries.Histogram(50), keys),
         Example("TopK(50, k=5)", queries.TopK(50, k=5), keys, 4),
+        Example("DiscoveredKeys()", queries.DiscoveredKeys(), [[f"key {key}" for key in tick] for tick in keys], 0),
         *_people(),
         Example('Substrings("abcd", 3)', queries.Substrings("abcd", 3), letters, 4 + 16),
         Example(
@@ -148,7 +149,7 @@ def show(example: Example) -> Shown:
     for start in range(0, ticks, period):
         part = slice(query.memory + start, query.memory + min(start + period, ticks))
         sums[part] = np.cumsum(rows[start : start + period], axis=0) * query.grid
-    true = query.decode_run(1, sums)[-1]
+    true = query.decode_run(1, sums)[-1]  # where keys are discovered, the total
     at = int(np.argmax(true)) if example.output is None else example.output
     return Shown(
         example.code,

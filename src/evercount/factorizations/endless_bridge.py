@@ -2,8 +2,8 @@
 
 Epoch 0 holds the ticks 1 … 16, epoch e ≥ 1 the ticks 16^e + 1 … 16^(e+1). Each epoch has a bridge of its own, whose
 highest level is one node: the total of the epoch. The noise of a tick is that of the totals of all earlier epochs plus
-that of its epoch's bridge, which ends at the noise of its own total. A total has a share of ε between a third and a
-twelfth, so few totals cost little, and the next epoch begins with little more noise than the last one ended with.
+that of its epoch's bridge, which ends at the noise of its own total. A total has a share of ε between 0.30 and
+0.04, so few totals cost little, and the next epoch begins with little more noise than the last one ended with.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class EndlessBridge(PureFactorization):
 
     Example:
         >>> bridge = EndlessBridge()
-        >>> round(2**0.5 * bridge.row_norms([1024])[0], 1)  # the std at ε = 1
-        15.5
+        >>> (2**0.5 * bridge.row_norms([16, 1024])).round(1).tolist()  # stds at ε = 1
+        [4.7, 16.7]
         >>> bridge.epochs([16, 17, 256, 257]).tolist()
         [0, 1, 1, 2]
     """

@@ -98,7 +98,7 @@ def _rejects_of(
     source: Source, declaration: StreamDeclaration, scratch: Path, late: LateRows | None, name: str
 ) -> Iterator[Reject]:
     with connect(scratch) as connection:
-        prepare(connection, declaration)
+        prepare(connection, declaration, (source,))
         known, is_late = 0, LATE
         if late is not None:
             known, is_late = _read_before(connection, source, declaration, late)

@@ -24,7 +24,7 @@ from evercount.declare.schedule import (
     SECOND,
     WALL_PATTERN,
 )
-from evercount.engine.tick_totals import TickTotals
+from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import InputError, ParameterError
 from evercount.files.source import LINE, Source, arrow, connect
 
@@ -41,6 +41,7 @@ REASONS = {
     7: "a value outside its range",
     8: "no user",
     9: "not a JSON object",
+    10: "not a legal key: 1 to 200 characters, none of them invisible, no blanks at its ends",
 }
 NAIVE_TYPES = ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATE")
 AWARE_TYPES = ("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ", "TIMESTAMPTZ_NS")
@@ -51,13 +52,15 @@ ROWS_OF_USERS_AT_A_TIME = 1 << 18
 """So many events are put in the order of their users at a time."""
 USER_GROUPS = 256
 """Events are kept in so many groups, each with all events of its users."""
+LONGEST_UNLISTED = 4 * 200
+"""Bytes of a key that nobody listed; longer ones are not legal, and are not even looked at."""
 
 
 @dataclass(frozen=True, eq=False)
 class CountedRows:
     """What the rows of one run add up to. Secret."""
 
-    totals: TickTotals
+    totals: TickTotals | TickEvents
     bad: int = 0
     """The number of rows that are no events."""
     users: Mapping[str, int] = field(default_factory=dict)
@@ -131,19 +134,30 @@ def count(
     for source in files:
         source.require(*columns_of(declaration).used)
     with connect(scratch) as connection:
-        prepare(connection, declaration)
         try:
+            names = prepare(connection, declaration, files)
             if columns_of(declaration).user is None:
                 groups, bad = _groups(connection, files, declaration, first, stop, late)
                 known: Mapping[str, int] = {}
             else:
                 groups, bad, known = _capped(connection, files, declaration, first, stop, late, users or {})
         except _database_error() as error:
-            names = ", ".join(source.name for source in files[:3]) + (", …" if len(files) > 3 else "")
-            raise InputError(f"{names} cannot be read: {_first_line(error)}") from error
+            which = ", ".join(source.name for source in files[:3]) + (", …" if len(files) > 3 else "")
+            raise InputError(f"{which} cannot be read: {_first_line(error)}") from error
     query = declaration.query
+    if query.unlisted_keys:
+        return CountedRows(_by_name(first, stop, groups, names), bad, known)
     totals = TickTotals(first, stop - first, query.cells, *query.totals_of_rows(*groups))
     return CountedRows(totals, bad, known)
+
+
+def _by_name(first: int, stop: int, groups: Groups, names: Sequence[str]) -> TickEvents:
+    """Groups of rows as mappings from key to number of events, one for each tick."""
+    ticks: list[dict[str, int]] = [{} for _ in range(stop - first)]
+    for tick, cell, events in zip(*(column.tolist() for column in groups[:3]), strict=True):
+        there = ticks[tick - first]
+        there[names[cell]] = there.get(names[cell], 0) + events
+    return TickEvents(first, ticks)
 
 
 SUMS = "count(*) AS events, coalesce(sum(units), 0)::BIGINT AS total"
@@ -254,17 +268,32 @@ def _first_of_each_user(events: Any, users: Mapping[str, int], most: int) -> Any
 # -- from a row to an event, in SQL -----------------------------------------------------------------------------------
 
 
-def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration) -> None:
-    """Make the public keys a type of this connection: casting a text to it is the look-up of its cell.
+def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration, files: tuple[Source, ...]) -> list[str]:
+    """Make the keys a type of this connection: casting a text to it is the look-up of its cell.
 
     Args:
         connection: the connection.
-        declaration: the stream with its keys.
+        declaration: the stream with its keys. Where nobody listed them, they are the legal ones of the files.
+        files: the rows.
+
+    Returns:
+        The key of each cell.
     """
-    if _keyed(declaration):
-        keys, _ = declaration.query.row_keys
-        connection.execute("CREATE TEMP TABLE cell_name AS SELECT unnest(?) AS name", [list(keys)])
-        connection.execute("CREATE TYPE cell_key AS ENUM (SELECT name FROM cell_name ORDER BY rowid)")
+    if not _keyed(declaration):
+        return []
+    names = written = list(declaration.query.row_keys[0])
+    if declaration.query.unlisted_keys:
+        columns = columns_of(declaration)
+        each = (f"SELECT k::VARCHAR AS k FROM ({row_fields(source, columns, False)})" for source in files)
+        found = connection.execute(
+            f"SELECT DISTINCT k FROM ({' UNION ALL '.join(each)}) WHERE strlen(k) BETWEEN 1 AND {LONGEST_UNLISTED}"
+        ).fetchall()
+        checked = declaration.query.check_keys([key for (key,) in found])
+        pairs = [(key, name) for (key,), name in zip(found, checked, strict=True) if name is not None]
+        written, names = [key for key, _ in pairs], [name for _, name in pairs]
+    connection.execute("CREATE TEMP TABLE cell_name AS SELECT unnest(?::VARCHAR[]) AS name", [written])
+    connection.execute("CREATE TYPE cell_key AS ENUM (SELECT name FROM cell_name ORDER BY rowid)")
+    return names
 
 
 def _keyed(declaration: StreamDeclaration) -> bool:
@@ -448,7 +477,7 @@ def _reason(declaration: StreamDeclaration) -> str:
         f"WHEN us < {declaration.schedule.begin} THEN 4",
     ]
     if _keyed(declaration) and not declaration.query.row_keys[1]:
-        rules.append("WHEN cell IS NULL THEN 5")
+        rules.append(f"WHEN cell IS NULL THEN {10 if declaration.query.unlisted_keys else 5}")
     if _valued(declaration):
         number = "TRY_CAST(v AS DOUBLE)"
         lo, hi, _ = declaration.query.row_values

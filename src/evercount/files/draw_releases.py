@@ -46,7 +46,7 @@ def draw_releases(
 
     from evercount.plotting import band_plot
 
-    everything = tuple(stream.query.labels)
+    everything = tuple(stream.labels)
     labels = everything[:MOST_CELLS_DRAWN]
     reader = {"csv": "read_csv", "jsonl": "read_json", "parquet": "read_parquet"}[output_kind(output.name)]
     try:

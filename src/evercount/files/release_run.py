@@ -20,7 +20,7 @@ from evercount.declare.view_names import check_views
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
-from evercount.engine.tick_totals import TickTotals
+from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import BadRows, HorizonReached, ParameterError, StoreError
 from evercount.files.bad_rows import MOST_SHOWN, LateRows, Reject, find_rejects, write_rejects
 from evercount.files.count_rows import CountedRows, columns_of, count
@@ -272,12 +272,12 @@ def _settled(job: Job, state: State | None) -> Job:
 
 
 def _closed(
-    stream: Stream, declaration: StreamDeclaration, totals: TickTotals, level: float, tell: Progress
+    stream: Stream, declaration: StreamDeclaration, totals: TickTotals | TickEvents, level: float, tell: Progress
 ) -> Iterator[ReleaseTable]:
     """The released tables, with progress."""
     for table in close_ticks(stream, totals, declaration.schedule.starts_of, level=level):
         yield table
-        tell("releasing", table.ticks.stop - totals.first_tick, totals.ticks)
+        tell("releasing", table.ticks.stop - totals.first_tick, len(totals))
 
 
 def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:

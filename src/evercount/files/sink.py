@@ -75,8 +75,9 @@ def write_releases(
 def _shown(tables: Iterable[ReleaseTable], schedule: Schedule) -> Iterator[dict[str, list[Any]]]:
     """The columns of each table, with the starts of ticks as texts of the declared zone."""
     for table in tables:
-        texts = ["" if start is None else schedule.show(start) for start in table.starts]
-        yield {**table.columns(), "start": [text for text in texts for _ in table.cells]}
+        texts = {start: "" if start is None else schedule.show(start) for start in table.starts}
+        columns = table.columns()
+        yield {**columns, "start": [texts[start] for start in columns["start"]]}
 
 
 def _lines(

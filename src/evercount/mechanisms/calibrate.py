@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from evercount.mechanisms.declared_key import DERIVATION, declaration_fingerprin
 from evercount.mechanisms.exact.arithmetic import numeric_delta, numeric_horizon
 from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.mechanisms.float_noise import FloatStream
+from evercount.mechanisms.named_noise import NamedNoise
 from evercount.mechanisms.noise_stream import NoiseStream
 from evercount.mechanisms.periodic_noise import PeriodicStream
 from evercount.noise import FloatNoise, Secret
@@ -61,13 +62,16 @@ def build_noise(
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,
     declaration: Mapping[str, Any] | None = None,
+    names: Sequence[str] | None = None,
     part: range | None = None,
 ) -> Noise:
     """Noise that makes the whole stream (ε, δ)-DP.
 
     With `declaration` the key is derived from the secret and the declaration (`declared_key`); without, the secret is
-    the key. Noise that was dumped goes on with its own key, and with its own σ where that is at least what is needed.
-    With `part` it is the noise of these cells only, the same as all `cells` have there.
+    the key. With `names` a cell's noise belongs to its name, and further names may join (`NamedNoise`); `cells` is then
+    how many cells one protected unit can touch. Noise that was dumped goes on with its own key, and with its own σ
+    where that is at least what is needed. With `part` it is the noise of these cells only, the same as all `cells` have
+    there.
 
     Guarantee. σ = multiplier(ε, δ − numeric_delta)·√S·c with c ≥ ‖R‖_{1→2} and S = `squared_sensitivity`, both for
     the same neighbours. Then ‖R(X−X′)‖_F ≤ c√S (`factorizations/sensitivity.proof.md`), and R·X + z with z ~ N(0,
@@ -81,6 +85,10 @@ def build_noise(
     if part is not None and (name != "exact" or restart is not None):
         raise ParameterError("a part of the cells has exact noise only, and no periods")
     if name == "insecure-float":
+        if names is not None:
+            raise ParameterError(
+                "float noise that belongs to names is not private, even as a simulation: use exact noise"
+            )
         if secret is not None:
             raise ParameterError("insecure-float noise takes a seed, not a secret")
         sigma = _continued(budget.noise_multiplier() * reach, dumped)
@@ -110,12 +118,20 @@ def build_noise(
             fingerprint = declaration_fingerprint(declaration, factorization, sigma)
             key = declared_key(key, fingerprint)
     first, number = (0, cells) if part is None else (part.start, len(part))
-    if restart is None:
+    stream: NoiseStream
+    if names is not None:
+        if state is None:
+            assert limit is not None  # exact noise always has one
+            stream = NamedNoise(factorization, scale, key, names, limit, reserved)
+        else:
+            stream = NamedNoise.load(factorization, scale, state)
+            limit = stream.limit if limit is None else min(limit, stream.limit)
+    elif restart is None:
         if state is not None:
             loaded = ExactStream.load(factorization, scale, number, state)
             if loaded.first_cell != first:
                 raise SnapshotError("the noise state belongs to other cells")
-            stream: NoiseStream = loaded
+            stream = loaded
             limit = loaded.limit if limit is None else min(limit, loaded.limit)
         else:
             stream = ExactStream(factorization, scale, number, key, first, numeric_delta=reserved, limit=limit)

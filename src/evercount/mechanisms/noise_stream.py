@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
@@ -69,6 +70,9 @@ class NoiseStream(ABC):
 
     def prepare(self) -> None:  # noqa: B027 - doing nothing is right for most
         """Make noise ahead of its tick where that helps; it changes no number."""
+
+    def expect(self, names: Iterable[str]) -> None:  # noqa: B027 - doing nothing is right for numbered cells
+        """Make noise of names ready that will soon be needed, where cells have names; it changes no number."""
 
     @abstractmethod
     def dump(self) -> dict[str, Any]:

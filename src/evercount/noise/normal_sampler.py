@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import ClassVar, NoReturn, SupportsIndex
@@ -28,6 +28,7 @@ from evercount.noise.prf import (
     DRAWS,
     SEQUENCE,
     Expansion,
+    NamedPrf,
     Prf,
     counter,
     counters,
@@ -92,8 +93,11 @@ class ExactNoise:
 
     Two streams must never share a secret: the same noise on different data would reveal the difference.
 
+    With `names`, cell i stands for the name in place i, and its numbers are a function of (secret, draw, name).
+
     Args:
         secret: the key of the noise.
+        names: one for each cell; None for numbered cells.
 
     Raises:
         ParameterError: it is not a `Secret`.
@@ -105,10 +109,10 @@ class ExactNoise:
     name = "exact"
     _margin: ClassVar[float] = DECISION_MARGIN  # tests make it larger: every decision then goes the exact way
 
-    def __init__(self, secret: Secret) -> None:
+    def __init__(self, secret: Secret, names: Sequence[str] | None = None) -> None:
         if not isinstance(secret, Secret):
             raise ParameterError(f"exact noise needs a Secret, not a {type(secret).__name__}: Secret.generate()")
-        self._prf = Prf(secret)
+        self._prf = Prf(secret) if names is None else NamedPrf(secret, names)
 
     def normals(self, start: int, stop: int, cells: int, first_cell: int = 0) -> Normals:
         """Draws ``start … stop−1`` of `cells` cells from `first_cell` on, shape ``(stop − start, cells)``."""

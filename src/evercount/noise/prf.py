@@ -14,6 +14,9 @@ as in CTR mode. Words are read little-endian, so every machine reads the same nu
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -25,6 +28,11 @@ EXACT_NOISE_LABEL = "evercount/noise/exact/1"
 """The label under which the AES key is derived; a new layout of bits needs a new label."""
 SEQUENCE = "evercount/noise/sequence/1"
 """The label of the key of a `NormalSequence`: none of its blocks is also a block of other noise."""
+
+NAMED = "evercount/noise/named/1"
+"""The label of the AES key of noise that belongs to names instead of numbered cells."""
+NAMES = "evercount/noise/names/1"
+"""The label of the key with which names are hashed."""
 
 DRAWS = 2**48
 """Draws are numbered below this."""
@@ -98,6 +106,47 @@ class Prf:
         stream = np.empty(blocks.nbytes + BLOCK_BYTES, dtype=np.uint8)
         self._cipher.encryptor().update_into(blocks.reshape(-1).view(np.uint8).data, stream.data)
         return stream[: blocks.nbytes].view(np.dtype("<u8")).reshape(-1, 4)
+
+
+class NamedPrf(Prf):
+    """The key stream of cells that have names: a function of (secret, name, draw, attempt), whatever the cell's number.
+
+    A counter's cell is a place in `names`. The block that is encrypted is the counter of cell 0, xored with a 128-bit
+    keyed hash of the name.
+
+    **Guarantee.** If AES-256 is a pseudorandom permutation and keyed BLAKE2b a pseudorandom function, then the blocks
+    of distinct (name, draw, attempt, index) are independent uniform bits to anyone who does not know the secret, up to
+    twice `switching_bound`: blocks of one name have distinct counters, and blocks of two names meet with probability
+    2^−128 each. They tell nothing of the order, the number or the places of names. Tests:
+    tests/noise/test_named_prf.py::test_noise_of_a_name_is_the_same_in_every_company and
+    tests/noise/test_named_prf.py::test_names_have_independent_noise.
+    """
+
+    def __init__(self, secret: Secret, names: Sequence[str]) -> None:
+        super().__init__(secret, NAMED)
+        key = bytes.fromhex(secret.derive(NAMES).hex())
+        hashes = (
+            hashlib.blake2b(name.encode(), digest_size=BLOCK_BYTES, key=key, person=b"evercount.name").digest()
+            for name in names
+        )
+        self._masks = np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2)
+
+    def encrypt(self, blocks: bytes) -> bytes:
+        """See `Prf`."""
+        return super().encrypt(self._named(np.frombuffer(blocks, np.uint64)).tobytes())
+
+    def words(self, blocks: UIntArray) -> UIntArray:
+        """See `Prf`."""
+        return super().words(self._named(blocks).reshape(-1, 4))
+
+    def _named(self, blocks: UIntArray) -> UIntArray:
+        """The blocks with the hash of the name in the place of the cell's number."""
+        named = blocks.reshape(-1, 2).copy()
+        fields = named.view(np.dtype(">u4"))
+        cells = fields[:, 2].astype(np.intp)
+        fields[:, 2] = 0
+        named ^= self._masks[cells]
+        return named
 
 
 class Expansion:

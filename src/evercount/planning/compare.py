@@ -232,7 +232,7 @@ def plan(
     horizon = check_horizon(horizon, unbounded=True)
     if not 0 < beta < 1:
         raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
-    if query.keeps_sums:
+    if query.keeps_sums and not query.unlisted_keys:
         raise ParameterError(
             f"{query!r} publishes a ratio, whose error depends on how many events come, and that is not known before; "
             "plan an average per tick, or a sum and a count"

@@ -11,6 +11,7 @@ from evercount.errors import ParameterError, UnknownName
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.counts import Average, Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
+from evercount.queries.discovered_keys import DiscoveredKeys
 from evercount.queries.distinct_users import DistinctUsers
 from evercount.queries.episodes import Episodes
 from evercount.queries.graphs.degrees import DegreeHistogram, DegreeSequence, HighDegree, MinDegree
@@ -36,6 +37,7 @@ QUERIES: dict[str, type[Query]] = {
         WindowOf,
         Histogram,
         TopK,
+        DiscoveredKeys,
         Rollup,
         Marginals,
         Quantiles,
@@ -155,6 +157,7 @@ __all__ = [
     "Cuts",
     "DegreeHistogram",
     "DegreeSequence",
+    "DiscoveredKeys",
     "DistinctUsers",
     "Edges",
     "Episodes",

@@ -15,7 +15,7 @@ the noisy running sums into what is published.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
@@ -33,6 +33,8 @@ from evercount.queries.top_keys import RankErrors, TopKey, top_keys
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as _TypeVar
+
+    from evercount.queries.discovery_threshold import Thresholds
 
     V_co = _TypeVar("V_co", covariant=True, default=Any)
 else:
@@ -180,6 +182,53 @@ class Query(RowContract, ABC, Generic[V_co]):
             raise ParameterError(
                 f"{self.name!r} protects users with any number of events: leave max_events={budget.max_events} out"
             )
+
+    # -- cells that have names and join while the stream runs ------------------------------------------------------
+
+    first_names: ClassVar[tuple[str, ...] | None] = None
+    """The names of the cells, where noise belongs to names and more of them may join; None for numbered cells."""
+
+    refuses_by_memory: ClassVar[bool] = True
+    """Whether an event that `check_events` takes may be refused because of earlier ones, where there is a memory."""
+
+    unlisted_keys: ClassVar[bool] = False
+    """Whether nobody lists the keys of events beforehand; rows of a table then have keys that `check_keys` takes."""
+
+    def touched_cells(self, budget: Budget) -> int:
+        """How many cells one protected unit can change at most: what finite arithmetic is priced for."""
+        return self.cells
+
+    def own_delta(self, budget: Budget) -> float:
+        """The part of δ that the query's own decisions cost beside the noise."""
+        return 0.0
+
+    def thresholds(
+        self, budget: Budget, horizon: int | None, std: Callable[[IntArray], FloatArray]
+    ) -> Thresholds | None:
+        """When a key becomes public, for queries whose keys nobody listed; None for all others.
+
+        Args:
+            budget: of the stream.
+            horizon: the number of ticks, or None.
+            std: from ticks to the std of a cell's noise before rounding, in grid units.
+        """
+        return None
+
+    def labels_now(self, state: Any) -> Sequence[str]:
+        """One label per number that a tick publishes now, given the encoder's state; public."""
+        return self.labels
+
+    def expected_names(self, state: Any) -> Iterable[str]:
+        """Names that may join soon, so that their noise can be made ready."""
+        return ()
+
+    def check_keys(self, keys: Sequence[Any]) -> list[str | None]:
+        """For rows of a table whose keys nobody listed: each key as it is counted; None where it is not legal."""
+        raise ParameterError(f"{self.name!r} has a list of keys")
+
+    def with_known_keys(self, events: Iterable[Any]) -> Query:
+        """A query whose increments are those that S speaks of, over the keys of these events; for audits."""
+        return self
 
     # -- from events to increments -----------------------------------------------------------------------------
 

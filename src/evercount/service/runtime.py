@@ -162,14 +162,14 @@ class Service:
     def _metrics_of(self, live: LiveStream, now: float) -> StreamMetrics:
         end, closed = live.next_end(), live.closed
         latest: tuple[tuple[str, float, float], ...] = ()
-        if live.declaration.public and closed and live.declaration.query.outputs <= MOST_GAUGES:
+        if live.declaration.public and closed and len(live.labels) <= MOST_GAUGES:
             (last,) = self.store.read_releases(live.id, live.declaration, closed - 1, 1)
-            latest = tuple(zip(live.declaration.query.labels, last["values"], last["std"], strict=True))
+            latest = tuple(zip(live.labels, last["values"], last["std"], strict=True))
         lag = 0.0 if end is None else max(0.0, now - end)
         return StreamMetrics(live.name, closed, lag, live.due(now), latest)
 
     def facts(self, live: LiveStream | EndedStream) -> dict[str, Any]:
-        """The public facts of a stream. Nothing of them depends on the events."""
+        """The public facts of a stream. Nothing of them depends on the events, but for keys that were released."""
         declaration, closed = live.declaration, live.closed
         horizon = declaration.horizon
         schedule = declaration.schedule
@@ -177,8 +177,8 @@ class Service:
             "name": live.name,
             "description": declaration.description,
             "query": {"name": declaration.query.name, **short_parameters(declaration.query.parameters())},
-            "cells": declaration.query.outputs,
-            "labels": list(declaration.query.labels[:CELLS_PER_PAGE]),
+            "cells": len(live.labels),
+            "labels": list(live.labels[:CELLS_PER_PAGE]),
             "budget": declaration.budget.to_dict(),
             "tick": schedule.tick,
             "start": format_utc(schedule.begin),
@@ -218,7 +218,7 @@ class Service:
     ) -> list[dict[str, Any]]:
         """Releases after a tick: at most `limit`, `cells` of each, and not more numbers than one answer may hold."""
         self.check_readable(live)
-        outputs = live.declaration.query.outputs
+        outputs = len(live.labels)
         asked = range(first_cell, min(first_cell + cells, outputs))
         limit = max(1, min(limit, self.limits.page, self.limits.numbers // max(1, len(asked))))
         part = None if len(asked) == outputs else asked
@@ -230,6 +230,14 @@ class Service:
         if isinstance(live, EndedStream) and not live.readable:
             raise Problem(410, "StreamEnded", "the history in this database is not the one that was published")
 
+    def cells(self, live: LiveStream | EndedStream) -> list[dict[str, Any]]:
+        """The cells of a stream in order; `since` is the tick at which a key became public, null for declared ones."""
+        keys = self.store.public_keys(live.id, live.declaration)
+        declared: list[tuple[str, int | None]] = [(label, None) for label in live.declaration.query.labels]
+        return [
+            {"cell": cell, "label": label, "since": since} for cell, (label, since) in enumerate([*declared, *keys])
+        ]
+
     def plan(self, live: LiveStream | EndedStream, points: int) -> dict[str, Any]:
         """The stream's own error over its ticks."""
         # the errors of an ended stream are those of its declaration; there is no noise left to ask
@@ -237,7 +245,10 @@ class Service:
         last = live.declaration.horizon or UNBOUNDED_PLAN
         ticks = np.unique(np.rint(np.geomspace(1, last, points)).astype(np.int64))
         std = stream.std(ticks)
+        known = stream.thresholds
+        public = {} if known is None else {"thresholds": {t: known.at(t) for t in ticks.tolist() if known.discovers(t)}}
         return {
+            **public,
             "stream": live.name,
             "ticks": ticks.tolist(),
             "std": np.asarray(std).max(axis=1).tolist(),

@@ -52,7 +52,7 @@ def check_declaration(declaration: StreamDeclaration) -> None:
     """Refuse what this door cannot serve.
 
     Raises:
-        ParameterError: no columns, ticks closed by hand, or a cap per user.
+        ParameterError: no columns, ticks closed by hand, a cap per user, or keys that nobody listed.
     """
     columns_of(declaration)
     if declaration.schedule.manual:
@@ -61,6 +61,11 @@ def check_declaration(declaration: StreamDeclaration) -> None:
         raise ParameterError(
             "a budget of unit 'user' keeps the first events of each user, and rows of Spark come in no order that all "
             "doors share: protect events (unit 'event'), or use `evercount release`"
+        )
+    if declaration.query.unlisted_keys:
+        raise ParameterError(
+            f"{declaration.query.name!r} needs the keys of all events, and Spark hands over totals of listed ones: use "
+            "`evercount release` or the service"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +25,7 @@ class EndedStream:
         noise: the kind of noise of its releases.
         readable: whether its history may be shown.
         successor: the stream that goes on in its place, if there is one.
+        labels: one label per number that its last tick published.
     """
 
     id: int
@@ -35,6 +37,7 @@ class EndedStream:
     noise: str
     readable: bool = True
     successor: str | None = None
+    labels: Sequence[str] = ()
 
     @property
     def name(self) -> str:

@@ -100,5 +100,13 @@ def quarantine(live: LiveStream, why: Quarantine) -> EndedStream:
     guarantee, noise = live.stream.guarantee, live.stream.noise
     live.stream.close()
     return EndedStream(
-        live.id, live.declaration, live.closed, "quarantined", why.reason, guarantee, noise, why.readable
+        live.id,
+        live.declaration,
+        live.closed,
+        "quarantined",
+        why.reason,
+        guarantee,
+        noise,
+        why.readable,
+        labels=live.labels,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +72,8 @@ class LiveStream:
     """How many groups of open events are stored for the open tick."""
     ahead: Future[Any] | None = None
     """Noise of the next ticks that is being drawn already."""
+    labels: Sequence[str] = ()
+    """One label per number that a tick publishes, as of the last tick that is committed."""
     counted: bool = False
     """Whether the store may hold totals of open ticks that were counted elsewhere."""
     stopped: str | None = None
@@ -162,6 +165,8 @@ class LiveStream:
         `pending` are events of the same transaction that were taken already. Accepted events are remembered by
         `encoder`; a caller that cannot commit them forgets it (`encoder = None`).
         """
+        if not self.declaration.query.refuses_by_memory:
+            return
         if self.encoder is None:
             self.encoder = OpenEncoder(self.declaration.query, self.stream._state.encoder, [*self.events, *pending])
         try:

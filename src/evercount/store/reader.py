@@ -72,6 +72,24 @@ class Reading:
         with self.database.reading() as connection:
             return declared(_stream_row(connection, name))
 
+    def labels(self, name: str) -> list[str]:
+        """One label per number that the last tick of a stream published."""
+        with self.database.reading() as connection:
+            row = _stream_row(connection, name)
+            return list(self.labels_of(connection, row["id"], declared(row)))
+
+    @staticmethod
+    def labels_of(connection: Connection, stream: int, declaration: StreamDeclaration) -> Sequence[str]:
+        """The same in one view of the database."""
+        if not declaration.query.unlisted_keys:
+            return declaration.query.labels
+        return [*declaration.query.labels, *(label for label, _ in _public_keys(connection, stream, declaration))]
+
+    def public_keys(self, stream: int, declaration: StreamDeclaration) -> list[tuple[str, int]]:
+        """(key, tick since which it is public) of a stream whose keys nobody listed, in the order of their cells."""
+        with self.database.reading() as connection:
+            return _public_keys(connection, stream, declaration)
+
     def read_releases(
         self,
         stream: int,
@@ -104,7 +122,8 @@ class Reading:
         Each table is a read of its own: a slow reader holds no view of the database open. Releases never change, so
         the tables fit together.
         """
-        size = max(1, NUMBERS_PER_TABLE // declaration.query.outputs)
+        keys = len(self.public_keys(stream, declaration))
+        size = max(1, NUMBERS_PER_TABLE // (declaration.query.outputs + keys))
         for after in range(0, until, size):
             with self.database.reading() as connection:
                 tables = _tables(connection, stream, declaration, after, min(after + size, until))
@@ -135,7 +154,8 @@ class Reading:
     def _all_releases(
         self, connection: Connection, row: Any, declaration: StreamDeclaration
     ) -> Iterator[dict[str, Any]]:
-        size = max(1, NUMBERS_PER_TABLE // declaration.query.outputs)
+        keys = len(_public_keys(connection, row["id"], declaration))
+        size = max(1, NUMBERS_PER_TABLE // (declaration.query.outputs + keys))
         after = 0
         while page := self._page(connection, row["id"], declaration, after, after + size):
             yield from page
@@ -261,12 +281,14 @@ class Reading:
         name, previous = row["name"], genesis(row["declaration"], row["start"])
         if previous != bytes(row["genesis"]):
             yield f"{name}: the declaration was changed after it was stored"
-        tick = 0
+        tick, keys, width = 0, _public_keys(connection, row["id"], declaration), declaration.query.outputs
         for release in self._all_releases(connection, row, declaration):
             tick += 1
             numbers = np.asarray([release[part] for part in ("values", "std", "low", "high")])
-            previous = link(previous, release["tick"], numbers)
-            if release["tick"] != tick or numbers.shape[1] != declaration.query.outputs:
+            fresh = [label for label, since in keys if since == tick]
+            width += len(fresh)
+            previous = link(previous, release["tick"], numbers, fresh)
+            if release["tick"] != tick or numbers.shape[1] != width:
                 yield f"{name}: the releases around tick {tick} are not complete"
                 return
             if previous.hex() != release["hash"]:
@@ -318,7 +340,7 @@ def _tables(
 ) -> list[ReleaseTable]:
     """The stored numbers of ticks after+1 … last: one table, or one for each tick where some rows are missing."""
     table = schema.releases
-    labels: Sequence[str] = declaration.query.labels
+    labels = Reading.labels_of(connection, stream, declaration)
     columns = (table.c.tick, table.c.value, table.c.std, table.c.low, table.c.high)
     where = (table.c.stream == stream) & (table.c.tick > after) & (table.c.tick <= last)
     if cells is not None:
@@ -349,6 +371,15 @@ def _stream_row(connection: Connection, name: str) -> Any:
     if row is None:
         raise StoreError(f"the store has no stream {name!r}")
     return row
+
+
+def _public_keys(connection: Connection, stream: int, declaration: StreamDeclaration) -> list[tuple[str, int]]:
+    """(key, tick since which it is public), in the order of their cells; none where keys are listed."""
+    if not declaration.query.unlisted_keys:
+        return []
+    table = schema.public_keys
+    query = select(table.c.label, table.c.since).where(table.c.stream == stream).order_by(table.c.cell)
+    return [(row.label, row.since) for row in connection.execute(query)]
 
 
 def declared(row: Any) -> StreamDeclaration:

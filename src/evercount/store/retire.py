@@ -146,7 +146,9 @@ def _retire(store: Store, known: LiveStream | EndedStream, reason: str) -> Ended
         )
         for table in SECRET_TABLES:
             connection.execute(delete(table).where(table.c.stream == known.id))
-    ended = EndedStream(known.id, known.declaration, known.closed, "retired", reason, guarantee, noise, readable)
+    ended = EndedStream(
+        known.id, known.declaration, known.closed, "retired", reason, guarantee, noise, readable, labels=known.labels
+    )
     live = store.streams.pop(known.name, None)
     if live is not None:
         live.stream.close()

@@ -166,6 +166,17 @@ retired = Table(
 spending is then in `facts`, as the head file knew it."""
 
 
+public_keys = Table(
+    "public_keys",
+    later,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("cell", Integer, primary_key=True, autoincrement=False),
+    Column("label", Text, nullable=False),
+    Column("since", BigInteger, nullable=False),
+)
+"""The keys that became public in streams whose keys nobody listed, with the tick at which they did."""
+
+
 def first_tables(connection: Connection) -> None:
     """Every table of version 1."""
     names = set(inspect(connection).get_table_names())
@@ -194,11 +205,17 @@ def table_of_retired_streams(connection: Connection) -> None:
     retired.create(connection, checkfirst=True)
 
 
+def table_of_public_keys(connection: Connection) -> None:
+    """Version 5: no stream of an earlier version has discovered keys, so it begins empty."""
+    public_keys.create(connection, checkfirst=True)
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     first_tables,
     table_of_noise_identities,
     counted_tables,
     table_of_retired_streams,
+    table_of_public_keys,
 )
 """In order and for ever: a migration that was published is never changed, a new one is added at the end."""
 

@@ -124,6 +124,7 @@ class Store(Reading):
             facts["noise"],
             facts["readable"] and not doubtful,
             retired["successor"],
+            self.labels_of(connection, row["id"], declared(row)),
         )
 
     def _note_identities(self) -> None:
@@ -229,7 +230,7 @@ class Store(Reading):
                 .values(name=declaration.name, declaration=text, start=start, created=time.time(), genesis=head)
                 .returning(schema.streams.c.id)
             ).scalar_one()
-            live = LiveStream(number, declaration, secret, stream, blob, head, totals)
+            live = LiveStream(number, declaration, secret, stream, blob, head, totals, labels=stream.labels)
             hidden = self.sealer.seal(secret.hex().encode(), "secret", number)
             connection.execute(insert(schema.secrets).values(stream=number, sealed=hidden))
             connection.execute(insert(schema.noise_identities).values(stream=number, identity=identity))
@@ -316,6 +317,7 @@ class Store(Reading):
             blob,
             head,
             unpack_totals(totals, stream.query.cells),
+            labels=stream.labels,
         )
         table = schema.open_events
         where = (table.c.stream == number) & (table.c.tick == live.open_tick)
@@ -377,21 +379,27 @@ class Store(Reading):
         if live.finished:
             assert live.declaration.horizon is not None
             raise HorizonReached(live.declaration.horizon)
-        count = min(count, max(1, NUMBERS_PER_COMMIT // live.stream.query.outputs))
+        count = min(count, max(1, NUMBERS_PER_COMMIT // len(live.labels)))
         first, head = live.open_tick, live.head
         if live.ahead is not None:
             wait([live.ahead])  # what went wrong there goes wrong again below
         try:
             (table,) = close_ticks(live.stream, self._open_ticks(live, count), live.declaration.schedule.starts_of)
             links: list[tuple[int, int, bytes, float]] = []
+            keys: list[tuple[int, int, str, int]] = []
             for tick, _, numbers in table.each_tick():
-                head = link(head, tick, numbers)
+                known = len(live.labels) + len(keys)
+                fresh = table.cells[known : numbers.shape[1]]
+                keys += [(live.id, known + number, label, tick) for number, label in enumerate(fresh)]
+                head = link(head, tick, numbers, fresh)
                 links.append((live.id, tick, head, closed_at))
             blob = live.stream.snapshot()
             zeros = np.zeros(live.stream.query.cells, np.int64)
             with self.database.transaction() as connection:
                 insert_rows(connection, schema.releases, release_rows(live.id, table))
                 insert_rows(connection, schema.ticks, links)
+                if keys:
+                    insert_rows(connection, schema.public_keys, keys)
                 self._consume(connection, live, first + count - 1, blob, zeros, closed_at)
         except BaseException as error:
             live.stream, live.encoder = Stream.restore(live.blob), None
@@ -399,7 +407,7 @@ class Store(Reading):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
         live.blob, live.head, live.totals, live.events, live.groups = blob, head, zeros, [], 0
-        live.encoder, live.closed = None, live.stream.tick
+        live.encoder, live.closed, live.labels = None, live.stream.tick, live.stream.labels
         self.write_head()
         self._draw_ahead(live)
         hashes = {tick: digest for _, tick, digest, _ in links}

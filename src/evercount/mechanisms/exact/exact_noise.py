@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -78,7 +79,8 @@ def _times(scale: float, number: FloatArray) -> tuple[FloatArray, FloatArray]:
 class ExactStream(NoiseStream):
     """Noise that is private on a real computer: row t is scale·(L z)_t rounded to the nearest integer, halves upwards.
 
-    `limit` is the last tick that may be taken; by default the horizon or, without one, `numeric_horizon` at ε = 1.
+    `limit` is the last tick that may be taken; by default the horizon or, without one, `numeric_horizon` at ε = 1. With
+    `names`, one for each cell, a cell's noise is a function of its name instead of its number.
 
     **Guarantee.** Row t of cell c is a function of (secret, factorisation, scale, t, first_cell + c) alone. With real
     normals z* that the secret's bits stand for, all rows equal the rounding of scale·(L z*) but with probability
@@ -105,6 +107,7 @@ class ExactStream(NoiseStream):
         first_cell: int = 0,
         numeric_delta: float = 0.0,
         limit: int | None = None,
+        names: Sequence[str] | None = None,
     ) -> None:
         self.factorization = factorization
         self.scale = check_scale(scale)
@@ -123,7 +126,8 @@ class ExactStream(NoiseStream):
             raise ParameterError(f"limit {limit} is beyond the horizon or 2^47 ticks")
         self.tick = 0
         self._secret = secret
-        self._noise = ExactNoise(secret)
+        self.names = names
+        self._noise = ExactNoise(secret) if names is None else ExactNoise(secret, names)
         numerator, denominator = self.scale.as_integer_ratio()
         self._numerator, self._point = numerator, self.kernel.bits + denominator.bit_length() - 1
         self._own_error = 2 * self.kernel.error(self.limit) * 2.0**-self.kernel.bits  # of the integers, twice: lemma 11
@@ -269,7 +273,14 @@ class ExactStream(NoiseStream):
         return self._kept[1]
 
     @classmethod
-    def load(cls, factorization: Factorization, scale: float, cells: int, dumped: dict[str, Any]) -> ExactStream:
+    def load(
+        cls,
+        factorization: Factorization,
+        scale: float,
+        cells: int,
+        dumped: dict[str, Any],
+        names: Sequence[str] | None = None,
+    ) -> ExactStream:
         """The stream that `dump` described, or a SnapshotError where anything public differs."""
         try:
             if dumped["format"] not in (_FORMAT_ROWS, _FORMAT, _OLD_FORMAT) or dumped["noise"] != cls.name:
@@ -282,6 +293,7 @@ class ExactStream(NoiseStream):
                 dumped["first_cell"],
                 dumped["numeric_delta"],
                 dumped["limit"],
+                names,
             )
             tick, packed, old = operator.index(dumped["tick"]), dumped["state"], dumped["format"] == _OLD_FORMAT
             start = tick // BLOCK_TICKS * BLOCK_TICKS if old else operator.index(dumped["start"])

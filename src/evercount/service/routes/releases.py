@@ -51,6 +51,12 @@ def add_releases(app: FastAPI, service: Service) -> None:
         file = await service.read(write_export, service.store, live, kind)
         return ExportResponse(file, live.name, kind)
 
+    @app.get("/v1/streams/{name}/cells", tags=["releases"])
+    async def get_cells(request: Request, name: Name) -> Response:
+        """What a tick publishes now, cell by cell; for discovered keys also the tick since which each is public."""
+        live = visible(service, request, name)
+        return Json({"stream": live.name, "cells": await service.read(service.cells, live)})
+
     @app.get("/v1/streams/{name}/live", tags=["releases"], response_class=StreamingResponse)
     async def get_live(
         request: Request,

@@ -52,9 +52,10 @@ export class History {
       timed,
       data: [
         rows.map((row) => (timed ? row.time : row.tick)),
-        rows.map((row) => row.high[cell]),
-        rows.map((row) => row.low[cell]),
-        rows.map((row) => row.values[cell]),
+        // null: a key that was not public yet
+        rows.map((row) => row.high[cell] ?? null),
+        rows.map((row) => row.low[cell] ?? null),
+        rows.map((row) => row.values[cell] ?? null),
       ],
     };
   }

@@ -161,6 +161,10 @@ export class StreamPage {
   }
 
   take(release) {
+    if (release.values.length > this.history.labels.length) {
+      this.check(); // keys became public: open the stream again with their labels
+      return;
+    }
     const outcome = this.history.add(release);
     if (outcome === "gap") this.fill();
     if (outcome === "added") this.schedule();

@@ -1,0 +1,113 @@
+"""advance_keys: `advance` for queries whose keys nobody listed. Counts of keys meet their noise here and nowhere else.
+
+keys of a tick ──add──► exact counts ──+ noise by name──► noisy counts ──≥ threshold──► public, and published
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from evercount._arrays import FloatArray, IntArray
+from evercount.engine.state import Rows, StreamParameters, StreamState, postprocessed
+from evercount.mechanisms.named_noise import NamedNoise
+from evercount.queries.key_counts import KeyCounts
+
+TICKS_AT_A_TIME = 32
+"""Ticks whose noise is drawn together; a block that fails can be tried again."""
+
+Published = tuple[FloatArray, FloatArray]
+"""The numbers of a tick, and how clearly each key is above its threshold."""
+
+
+def advance_keys(
+    parameters: StreamParameters, state: StreamState, increments: IntArray, *, encoder: KeyCounts
+) -> tuple[Rows, StreamState]:
+    """Release the next ticks: as `state.advance`, with `encoder.pending` for what each tick adds to each key.
+
+    **Guarantee.** What is published is a function of the noisy counts of all possible keys, of the public thresholds
+    and of whether a key has reached the minimum; nothing else of the data enters, not even the order in which keys
+    came. Proof: `queries/discovered_keys.proof.md`. Tests: tests/engine/test_discover.py::test_against_a_plain_oracle
+    and tests/engine/test_discover.py::test_only_public_facts_order_the_keys.
+    """
+    assert len(increments) == len(encoder.pending)
+    table, ticks = encoder.opened(), encoder.pending
+    published: list[Published] = []
+    totals = state.totals
+    for start in range(0, len(ticks), TICKS_AT_A_TIME):
+        part = slice(start, start + TICKS_AT_A_TIME)
+        rows, table = _block(parameters, state.tick + start, totals, increments[part, 0], ticks[part], table)
+        published += rows
+        totals = totals + increments[part].sum(axis=0)
+    labels = parameters.query.labels_now(table)
+    widths = np.asarray([len(values) for values, _ in published], np.int64)
+    values, sums = (_padded([row[side] for row in published], len(labels)) for side in (0, 1))
+    values, _ = postprocessed(parameters.postprocess, values, None)
+    after = replace(
+        state,
+        tick=state.tick + len(ticks),
+        totals=totals,
+        encoder=table,
+        last_sums=sums[-1:] if len(sums) else None,
+    )
+    return Rows(values, sums, labels, widths), after
+
+
+def _block(
+    parameters: StreamParameters,
+    before: int,
+    totals: IntArray,
+    numbers: IntArray,
+    ticks: tuple[Any, ...],
+    table: KeyCounts,
+) -> tuple[list[Published], KeyCounts]:
+    """Some ticks after tick `before`: what they publish, and the counts after them."""
+    noise, thresholds = parameters.noise.stream, parameters.thresholds
+    assert isinstance(noise, NamedNoise)
+    assert thresholds is not None
+    drawn = noise.rows(before + 1, len(ticks))
+    columns = _columns(noise, table, np.empty(0, np.int64))
+    total, published = int(totals[0]), []
+    for number, more in enumerate(ticks):
+        tick = before + 1 + number
+        table = table.add(more, thresholds.minimum)
+        if noise.join(table.keys[len(columns) :], before):
+            drawn = noise.rows(before + 1, len(ticks))
+        columns = _columns(noise, table, columns)
+        noisy = table.counts + drawn[number, columns].astype(np.int64)
+        if thresholds.discovers(tick):
+            table = _discover(parameters, table, noisy, tick)
+        total += int(numbers[number])
+        whole = total + int(drawn[number, noise.place[""]])
+        keys = noisy[table.listed]
+        values = np.concatenate([np.asarray([whole, whole - int(keys.sum())], np.float64), keys.astype(np.float64)])
+        published.append((values, np.concatenate([np.zeros(2), table.evidence])))
+    return published, table
+
+
+def _discover(parameters: StreamParameters, table: KeyCounts, noisy: IntArray, tick: int) -> KeyCounts:
+    """List the keys that pass the threshold of a discovery tick; note how clearly each public key is above it."""
+    assert parameters.thresholds is not None
+    threshold = parameters.thresholds.at(tick)
+    passed = noisy >= threshold
+    passed[table.listed] = False
+    if passed.any():
+        table = table.list_keys(np.flatnonzero(passed), tick)
+    std = float(parameters.errors.std([tick])[0, 0])
+    return replace(table, evidence=(noisy[table.listed] - threshold - 1) / std)
+
+
+def _columns(noise: NamedNoise, table: KeyCounts, known: IntArray) -> IntArray:
+    """The columns of noise of the counted keys; those of the first ones are known."""
+    fresh = [noise.place[key] for key in table.keys[len(known) :] if key in noise.place]
+    return np.concatenate([known, np.asarray(fresh, np.int64)])
+
+
+def _padded(rows: list[FloatArray], width: int) -> FloatArray:
+    """One row for each tick; NaN where a key was not public yet."""
+    out = np.full((len(rows), width), np.nan)
+    for number, row in enumerate(rows):
+        out[number, : len(row)] = row
+    return out

@@ -1,0 +1,104 @@
+"""plan for keys that nobody listed: which count a key needs to become public, and how likely a count is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from evercount.engine.build import choose_engine, make_noise
+from evercount.noise import Secret
+from evercount.privacy import Budget
+from evercount.queries.base import Query
+
+CHANCES = (0.5, 0.95, 0.999)
+"""Chances for which the needed count is stated."""
+REFERENCE_TICKS = 2**20
+"""Ticks that are looked at where there is no horizon."""
+
+
+@dataclass(frozen=True)
+class DiscoveryTick:
+    """One discovery tick: its threshold, the counts that are seen with `CHANCES`, and the chances of given counts.
+
+    A key that passed at an earlier tick stays public, so chances are at least these.
+    """
+
+    tick: int
+    threshold: int
+    std: float
+    needed: tuple[int, ...]
+    visible: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class DiscoveryPlan:
+    """What discovery will list, computed from public parameters only."""
+
+    factorization: str
+    delta_1: float
+    delta_2: float
+    minimum: int
+    counts: tuple[int, ...]
+    ticks: tuple[DiscoveryTick, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-serialisable."""
+        return asdict(self)
+
+
+def plan_discovery(
+    budget: Budget,
+    horizon: int | None,
+    query: Query,
+    counts: Sequence[int] = (),
+    factorization: str | None = None,
+    points: int = 6,
+) -> DiscoveryPlan | None:
+    """The thresholds of a stream before it starts; None for queries whose keys are listed.
+
+    Args:
+        budget: of the stream.
+        horizon: the number of ticks, or None.
+        query: what is counted.
+        counts: true counts for which the chance of being seen is asked.
+        factorization: how noise is correlated; None for the default.
+        points: about how many discovery ticks are looked at.
+
+    Returns:
+        The plan, or None.
+
+    >>> from evercount import Budget, DiscoveredKeys
+    >>> made = plan_discovery(Budget(1.0, 1e-6), 365, DiscoveredKeys(), [50, 200])
+    >>> made.ticks[-1].tick, made.ticks[-1].threshold > 50, made.ticks[-1].visible[0] < 0.01
+    (365, True, True)
+    """
+    if not query.unlisted_keys:
+        return None
+    query, engine = choose_engine(query, budget, horizon, factorization)
+    nothing = Secret.from_hex("00" * 32)  # a plan draws nothing from it
+    noise = make_noise("exact", query, engine, budget, horizon, secret=nothing)
+    thresholds = query.thresholds(budget, horizon, lambda ticks: noise.sigma / query.grid * engine.row_norms(ticks))
+    assert thresholds is not None
+    last = (horizon or REFERENCE_TICKS) // thresholds.every
+    numbers = np.unique(np.rint(np.geomspace(1, last, points)).astype(np.int64)) * thresholds.every
+    ticks = tuple(
+        DiscoveryTick(
+            tick,
+            thresholds.at(tick),
+            float(thresholds.std(np.asarray([tick]))[0]),
+            tuple(thresholds.needed(chance, tick) for chance in CHANCES),
+            tuple(thresholds.visible(count, tick) for count in counts),
+        )
+        for tick in numbers.tolist()
+    )
+    return DiscoveryPlan(
+        engine.name,
+        budget.delta - query.own_delta(budget),
+        thresholds.delta,
+        thresholds.minimum,
+        tuple(counts),
+        ticks,
+    )

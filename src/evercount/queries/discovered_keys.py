@@ -1,0 +1,330 @@
+"""DiscoveredKeys: how many events named each key, for keys that nobody listed beforehand."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_count, check_name, check_probability
+from evercount.errors import EventRefused, InputError
+from evercount.privacy import Budget
+from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
+from evercount.queries.cell_errors import CellErrors
+from evercount.queries.discovery_threshold import Thresholds
+from evercount.queries.histogram import ADJACENCIES, OTHER
+from evercount.queries.key_counts import KeyCounts
+from evercount.text_rules import escaped, fault
+
+TOTAL = "total"
+RESERVED = (TOTAL, OTHER)
+"""Labels of the first two cells. Events may name them as keys: they count in the total and are never listed."""
+LONGEST_KEY = 200
+"""Characters of a key."""
+CLEAR = 2.0
+"""A key is clearly above its threshold when its noisy count is so many stds, and the half of an interval, above it."""
+
+
+class DiscoveredKeys(Query[FloatArray]):
+    """Running counts of keys that nobody listed. A key becomes public when its noisy count passes a public threshold.
+
+    A tick is a sequence of keys, one for each event, or a mapping from key to number of events. Published are `total`
+    (all events), `other` (the total less the counts of public keys) and one count for each public key, in the order
+    in which they became public. A key that is public stays so, and is published from that tick on.
+
+    Keys are compared in Unicode's composed form (NFC), have 1 to 200 characters and obey `text_rules`. An event whose
+    key does not is refused.
+
+    Args:
+        every: discovery ticks are the multiples of this: at no other tick does a key become public.
+        minimum: the true count below which a key is never tested. A larger one raises every threshold by as much and
+            saves time and memory: only keys that have reached it need noise.
+        share: the part of the budget's δ that pays for discovery.
+
+    Guarantee. All releases together are (ε, δ)-DP: with S = 2 for the counts of all possible keys and the total, for
+    which the noise has (1 − share)·δ, and with share·δ = (1 + e^ε)·δ₂ for the chance δ₂ that a key is listed because of
+    one unit alone. Proof: `discovered_keys.proof.md`. Assumption: one event names one key. Tests:
+    tests/queries/test_discovered_law.py::test_exact_law_of_one_tick_keeps_epsilon_and_delta and
+    tests/queries/test_discovered_law.py::test_a_key_of_one_person_is_listed_with_at_most_delta_2.
+
+    >>> from evercount import Budget, DiscoveredKeys, Stream
+    >>> stream = Stream(DiscoveredKeys(), Budget(epsilon=1.0, delta=1e-6), horizon=10)
+    >>> release = stream.step(["oslo"] * 1000 + ["one person's village"])
+    >>> list(release.labels)
+    ['total', 'other', 'oslo']
+    """
+
+    name: ClassVar[str] = "discovered-keys"
+    event_columns: ClassVar[tuple[str, ...] | None] = ("key",)
+    refuses_by_memory: ClassVar[bool] = False
+    unlisted_keys: ClassVar[bool] = True
+    first_names: ClassVar[tuple[str, ...] | None] = ("",)
+    """The total's noise has the empty name, which no key has."""
+
+    def __init__(self, every: int = 1, minimum: int = 1, share: float = 0.5) -> None:
+        self.every = check_count("every", every)
+        self.minimum = check_count("minimum", minimum)
+        self.share = check_probability("share", share)
+
+    # -- what is counted ---------------------------------------------------------------------------------------
+
+    @property
+    def cells(self) -> int:
+        """The total. The cells of keys join while the stream runs (`KeyCounts`)."""
+        return 1
+
+    @property
+    def outputs(self) -> int:
+        """Those that every tick publishes."""
+        return len(RESERVED)
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """Those that every tick publishes; public keys follow (`labels_now`)."""
+        return RESERVED
+
+    def labels_now(self, state: KeyCounts) -> Sequence[str]:
+        """See `Query`."""
+        return (*RESERVED, *state.public)
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"every": self.every, "minimum": self.minimum, "share": self.share}
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        """S = 2 over the total and the counts of all possible keys: `discovered_keys.proof.md`, Lemma 1."""
+        check_name("adjacency", adjacency, ADJACENCIES)
+        return 2.0
+
+    def touched_cells(self, budget: Budget) -> int:
+        """See `Query`: the keys of a unit's events, in both streams where events are replaced, and the total."""
+        return 1 + budget.max_events * (2 if budget.adjacency == "replace" else 1)
+
+    def own_delta(self, budget: Budget) -> float:
+        """See `Query`: the δ that pays for discovery."""
+        return self.share * budget.delta
+
+    def thresholds(
+        self, budget: Budget, horizon: int | None, std: Callable[[IntArray], FloatArray]
+    ) -> Thresholds | None:
+        """See `Query`: δ₂ = share·δ/(1 + e^ε)."""
+        delta = self.own_delta(budget) / (1 + float(np.exp(min(budget.epsilon, 700.0))))
+        return Thresholds(self.minimum, self.every, horizon, budget.max_events, delta, std)
+
+    def with_known_keys(self, events: Iterable[Any]) -> Query:
+        """See `Query`."""
+        return KnownKeys(self, sorted({normal_key(0, event) for event in events}))
+
+    # -- from events to increments -----------------------------------------------------------------------------
+
+    def initial_state(self) -> KeyCounts:
+        """No key has come."""
+        return KeyCounts()
+
+    def encode(self, state: KeyCounts, events: Any) -> tuple[IntArray, KeyCounts]:
+        """The number of events, and the state with what they add to each key pending."""
+        more = count_keys(events)
+        number = sum(more.values())
+        if number > LARGEST_TOTAL:
+            raise InputError("a tick has more than 2^53 events, which cannot come from real ones")
+        keys = {key: events for key, events in more.items() if key not in RESERVED}
+        return np.asarray([number], np.int64), replace(state, pending=(*state.pending, keys))
+
+    def check_events(self, events: Iterable[Any]) -> None:
+        """Whether every event is a legal key."""
+        for number, key in enumerate(events):
+            normal_key(number, key)
+
+    @property
+    def running_sums(self) -> bool:
+        """No views: a key has no past before it is public, and `other` loses every key that becomes public."""
+        return False
+
+    @property
+    def row_keys(self) -> tuple[Sequence[str], bool]:
+        """See `Query`: none are listed."""
+        return (), False
+
+    def check_keys(self, keys: Sequence[Any]) -> list[str | None]:
+        """See `Query`."""
+        checked = (_checked(key) if isinstance(key, str) else ("", "") for key in keys)
+        return [normal if wrong is None else None for normal, wrong in checked]
+
+    def expected_names(self, state: KeyCounts) -> Iterable[str]:
+        """See `Query`: keys that have three quarters of the minimum."""
+        return state.nearly(self.minimum - self.minimum // 4)
+
+    def dump_state(self, state: KeyCounts) -> Any:
+        """See `KeyCounts.dump`."""
+        return state.dump()
+
+    def load_state(self, data: Any) -> KeyCounts:
+        """See `KeyCounts.load`."""
+        return KeyCounts.load(data)
+
+    # -- errors ------------------------------------------------------------------------------------------------
+
+    @property
+    def keeps_sums(self) -> bool:
+        """A release keeps how clearly each key is above its threshold, which follows from what is published."""
+        return True
+
+    def output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
+        """`other` adds up the noise of the total and of all public keys."""
+        scale = np.where(np.isnan(values), np.nan, 1.0)
+        scale[:, 1] = np.sqrt(np.count_nonzero(~np.isnan(values), axis=1) - 1)
+        return scale
+
+    def interval(
+        self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Intervals that hold given which keys are public: `discovered_keys.proof.md`, "Intervals".
+
+        `sums` says how many stds each key was above its threshold at the last discovery tick.
+
+        **Guarantee.** Given that a key is public, its count lies inside with probability at least `level`; so does the
+        total, and so does what `other` stands for, given the set of public keys. Test:
+        tests/queries/test_discovered_intervals.py::test_intervals_hold_given_discovery.
+        """
+        miss = 1 - level
+        half = errors.half(level)
+        low, high = values - half, values + half
+        for number, row in enumerate(values):
+            keys = int(np.count_nonzero(~np.isnan(row))) - len(RESERVED)
+            here = CellErrors(errors.spread[number : number + 1], errors.slack[number : number + 1], errors.pure)
+            part = slice(len(RESERVED), len(RESERVED) + keys)
+            low[number, part] = self._least(row[part], sums[number, part], here, miss / 2)
+            clear = sums[number, part] >= CLEAR + CLEAR
+            noise = sum_of_clear(keys, miss / 4) * here.spread + np.count_nonzero(clear) * here.slack
+            certain = self.minimum * np.count_nonzero(~clear)  # public keys that are not clear have at least so many
+            all_keys = row[part][clear].sum() - float(noise[0, 0]) + certain
+            side = here.factor(level) * np.sqrt(keys + 1.0) * here.spread + (keys + 1) * here.slack
+            low[number, 1] = max(0.0, row[1] - float(side[0, 0]))
+            high[number, 1] = max(0.0, row[0] + float(here.half(1 - miss / 2)[0, 0]) - all_keys)
+        return low, high
+
+    def _least(self, noisy: FloatArray, evidence: FloatArray, errors: CellErrors, miss: float) -> FloatArray:
+        """Counts that the true ones of public keys undercut with probability at most `miss` each."""
+        level = 1 - 2 * miss * _chance_below_clear()
+        low = noisy - float(errors.half(level)[0, 0])
+        clear = evidence >= CLEAR + errors.factor(level)
+        return np.where(clear, np.maximum(low, self.minimum), float(self.minimum))
+
+    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The changes of the total and of keys that were public at both ticks; NaN for all others."""
+        change = high - low
+        change[1] = np.nan  # a key that became public between left it
+        return change, np.where(np.isnan(change), np.nan, 1.0)
+
+
+class KnownKeys(Query[FloatArray]):
+    """The cells that S of a `DiscoveredKeys` speaks of, over a few keys: for the audit of its sensitivity."""
+
+    name: ClassVar[str] = "discovered-keys"
+
+    def __init__(self, of: DiscoveredKeys, keys: Sequence[str]) -> None:
+        self._of, self._keys = of, tuple(keys)
+
+    @property
+    def cells(self) -> int:
+        """The total and one for each key."""
+        return 1 + len(self._keys)
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        """That of the query that is audited."""
+        return self._of.squared_sensitivity(adjacency)
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        """What a tick adds to the total and to each key."""
+        more = count_keys(events)
+        return np.asarray([sum(more.values()), *(more.get(key, 0) for key in self._keys)], np.int64), state
+
+    def parameters(self) -> dict[str, Any]:
+        """Those of the query that is audited."""
+        return self._of.parameters()
+
+    def __repr__(self) -> str:
+        return f"{self._of!r} over {len(self._keys)} keys"
+
+
+def count_keys(events: Any) -> dict[str, int]:
+    """How many events name each key, in composed form; InputError where an event is not legal."""
+    if isinstance(events, str | bytes) or not isinstance(events, Iterable):
+        raise InputError(f"a tick is a sequence of keys, not {type(events).__name__}; for one event write [key]")
+    if isinstance(events, Mapping):
+        numbers = list(events.items())
+    else:
+        listed = events.tolist() if isinstance(events, np.ndarray) else list(events)
+        try:
+            numbers = list(Counter(listed).items())
+        except TypeError:
+            for number, key in enumerate(listed):
+                normal_key(number, key)
+            raise
+        if any(_refused(key) for key, _ in numbers):
+            for number, key in enumerate(listed):
+                normal_key(number, key)
+    more: dict[str, int] = {}
+    for place, (key, number) in enumerate(numbers):
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number <= LARGEST_TOTAL:
+            raise EventRefused(place, f"must have a whole number of events from 0 to 2^53, not {number!r:.80}")
+        if number:
+            normal = normal_key(place, key)
+            more[normal] = more.get(normal, 0) + int(number)
+    return more
+
+
+def normal_key(number: int, key: Any) -> str:
+    """The key of event `number` in composed form, or EventRefused."""
+    if not isinstance(key, str):
+        raise EventRefused(number, f"is no key: a key is a text, not {type(key).__name__}")
+    normal, wrong = _checked(key)
+    if wrong is not None:
+        raise EventRefused(number, f"has a key that {wrong}")
+    return normal
+
+
+def _refused(key: Any) -> bool:
+    return not isinstance(key, str) or _checked(key)[1] is not None
+
+
+def _checked(key: str) -> tuple[str, str | None]:
+    """(the key in composed form, what is wrong with it)."""
+    if key.isascii() and len(key) <= LONGEST_KEY and key.isprintable() and key and key[0] != " " != key[-1]:
+        return key, None
+    if len(key) > LONGEST_KEY:
+        return key, f"is longer than {LONGEST_KEY} characters: shorten it ({escaped(key[:20], quote=True)}…)"
+    try:
+        normal = unicodedata.normalize("NFC", key)
+    except UnicodeError:
+        normal = key
+    return normal, fault(normal)
+
+
+@lru_cache(maxsize=4096)
+def sum_of_clear(keys: int, miss: float) -> float:
+    """What the noise of all clear keys together exceeds with probability at most `miss`, in stds of one cell.
+
+    **Guarantee.** Given which `keys` keys are public, whatever their counts are. Proof: `discovered_keys.proof.md`,
+    Lemma 6. Test: tests/queries/test_discovered_intervals.py::test_the_noise_of_clear_keys_stays_below_its_bound.
+    """
+    from scipy.special import ndtr
+
+    if not keys:
+        return 0.0
+    rate = np.linspace(0.01, 3.0, 300)
+    growth = np.log(0.5 + np.exp(rate**2 / 2) * ndtr(rate)) - np.log(_chance_below_clear())
+    return float(np.min((keys * growth - np.log(miss)) / rate))
+
+
+@lru_cache(maxsize=1)
+def _chance_below_clear() -> float:
+    from scipy.special import ndtr
+
+    return float(ndtr(CLEAR))

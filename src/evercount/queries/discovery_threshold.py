@@ -1,0 +1,111 @@
+"""Which noisy count makes a key public, at which ticks: computed from public numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from evercount._arrays import FloatArray, IntArray
+from evercount.errors import ParameterError
+
+MARGIN = 1e-9
+"""Relative head-room over the rounding of norms and tails."""
+
+
+@dataclass(frozen=True, eq=False)
+class Thresholds:
+    """The threshold of every discovery tick.
+
+    Args:
+        minimum: the true count from which a key is compared with the threshold at all.
+        every: discovery ticks are the multiples of this.
+        horizon: the number of ticks, or None.
+        most: how many events one protected unit can have.
+        delta: δ₂, the probability with which all discovery ticks together may list a key because of one unit alone.
+        std: from ticks to the std of a cell's noise before it is rounded, in events.
+
+    **Guarantee.** However the `most` events of a unit are spread over keys, the probability that at some discovery tick
+    a key reaches its threshold whose count without the unit is below `minimum` is at most `delta`. Proof:
+    `discovered_keys.proof.md`, Lemma 2. Assumption: noise is normal of this std, rounded to the nearest whole number.
+    Tests: tests/queries/test_discovery_threshold.py::test_thresholds_keep_their_delta_for_every_split and
+    tests/queries/test_discovered_law.py::test_a_key_of_one_person_is_listed_with_at_most_delta_2.
+    """
+
+    minimum: int
+    every: int
+    horizon: int | None
+    most: int
+    delta: float
+    std: Callable[[IntArray], FloatArray]
+    _known: dict[int, int] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.horizon is not None and self.horizon < self.every:
+            raise ParameterError(
+                f"every={self.every} is more than the horizon of {self.horizon} ticks: no tick would list new keys"
+            )
+
+    def discovers(self, tick: int) -> bool:
+        """Whether keys can become public at this tick."""
+        return tick % self.every == 0
+
+    def share(self, tick: int) -> float:
+        """The part of δ₂ that a discovery tick has: equal parts of a horizon, else δ₂/(j(j+1)) for the j-th."""
+        if self.horizon is not None:
+            return self.delta / (self.horizon // self.every)
+        number = tick // self.every
+        return self.delta / (number * (number + 1.0))
+
+    def at(self, tick: int) -> int:
+        """The least noisy count that makes a key public at a discovery tick."""
+        if tick not in self._known:
+            self._known[tick] = self._least(tick)
+        return self._known[tick]
+
+    def _least(self, tick: int) -> int:
+        from scipy.special import ndtri_exp
+
+        log_delta = float(np.log(self.share(tick)))
+        std = self._std(tick) * (1 + MARGIN)
+        certain = self.minimum - 1 + self.most
+        low = certain  # a key of the unit alone would be listed about every second time
+        high = certain + 2 + int(np.ceil(-std * float(ndtri_exp(log_delta - np.log(self.most) - 1))))
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._log_chance(middle, std) <= log_delta - MARGIN else (middle, high)
+        return high
+
+    def _log_chance(self, threshold: int, std: float) -> float:
+        """log of most · max_i P(minimum − 1 + i + noise ≥ threshold)/i, i from 1 to `most`: Lemma 2."""
+        events = np.arange(1, self.most + 1)
+        return float(np.max(_log_reach(self.minimum - 1 + events, threshold, std) + np.log(self.most / events)))
+
+    def _std(self, tick: int) -> float:
+        return float(self.std(np.asarray([tick]))[0])
+
+    def visible(self, count: int, tick: int) -> float:
+        """The chance that a key with this true count passes the threshold at the last discovery tick up to `tick`.
+
+        A key that passed earlier is public already, so the chance that it is public is at least this.
+        """
+        last = tick // self.every * self.every
+        if last < 1 or count < self.minimum:
+            return 0.0
+        return float(np.exp(_log_reach(np.asarray([count]), self.at(last), self._std(last))[0]))
+
+    def needed(self, chance: float, tick: int) -> int:
+        """The least count that is visible with this chance at a tick, and at least `minimum`."""
+        from scipy.special import ndtri
+
+        last = max(tick // self.every, 1) * self.every
+        count = self.at(last) - 0.5 + self._std(last) * float(ndtri(chance))
+        return max(self.minimum, int(np.ceil(count)))
+
+
+def _log_reach(counts: IntArray, threshold: int, std: float) -> FloatArray:
+    """log P(count + noise ≥ threshold) for normal noise that is rounded to the nearest whole number, halves upwards."""
+    from scipy.special import log_ndtr
+
+    return np.asarray(log_ndtr((counts - threshold + 0.5) / std))
