@@ -81,7 +81,7 @@ def _construction() -> list[Row]:
         for cached in (
             episode_sensitivity._group_bound,
             episode_sensitivity._with_one_changed_letter,
-            episode_sensitivity._apart,
+            episode_sensitivity._own_bound,
         ):
             cached.cache_clear()
         Episodes(4, 6)

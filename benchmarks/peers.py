@@ -86,7 +86,7 @@ def evercount_peers() -> Iterator[Peer]:
         "evercount balanced, insecure-float", "Gaussian", "yes", "no", "no", *_stream("insecure-float", "balanced")
     )
     pure = Budget(1.0, 0.0)
-    yield Peer("evercount pure tree (δ = 0)", "Laplace", "yes", "no", "yes", *_stream("exact", None, False, pure))
+    yield Peer("evercount bridge (δ = 0)", "Laplace", "yes", "no", "yes", *_stream("exact", None, False, pure))
 
 
 # -- numpy -----------------------------------------------------------------------------------------------------------
@@ -407,6 +407,7 @@ def main() -> None:
         print(f"missing {line}")
     if given.write is not None:
         (given.write / "benchmarks.md").write_text(page(rows, missing), encoding="utf-8")
+        (given.write / "figures").mkdir(parents=True, exist_ok=True)
         charts(rows, given.write / "figures")
 
 

@@ -54,7 +54,7 @@ def page(rows: list[Row], missing: list[str]) -> str:
     lines += [
         "",
         "OpenDP's tree is least squares over all nodes once all data is there: it is no stream, and it may look at",
-        "later ticks. `–`: not computed, the least-squares problem is dense. The pure tree promises δ = 0, which is",
+        "later ticks. `–`: not computed, the least-squares problem is dense. The bridge promises δ = 0, which is",
         "more than the others do.",
         "",
         "![error](figures/peers-error.png)",

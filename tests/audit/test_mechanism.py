@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from evercount import Budget, Count, Histogram, Secret, Sum
-from evercount.audit.attack import attack, clopper_pearson, lowest_bits
+from evercount.audit.attack import _repeats, attack, clopper_pearson, lowest_bits
 from evercount.audit.laplace_law import exact_epsilon, first_law, law_distance
 from evercount.audit.library_door import LibraryProgram
 from evercount.audit.mechanism_grid import QUERIES, TICKS, all_cases, chart, hardest_pairs, run_case
@@ -19,6 +19,7 @@ from evercount.audit.program import Claim, Published
 from evercount.cli import app
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS
+from evercount.noise.laplace_sampler import ExactLaplace
 from evercount.queries import QUERIES as KNOWN
 from evercount.queries.base import Query
 
@@ -175,3 +176,14 @@ def test_command() -> None:
     done = runner.invoke(app, ["audit", "replay", "--program", "planted:TwoVersionsOfATick", "--ticks", "4"])
     assert done.exit_code == 1, done.output
     assert "THE PROMISE IS BROKEN" in done.stdout
+
+
+def test_narrow_laplace_noise_repeats_itself_and_is_no_alarm() -> None:
+    """Rate 1 over four ticks: 0.2803⁴ of all pairs of runs are equal; a planted seed of 8 bits still is an alarm."""
+    draws = ExactLaplace(Secret.from_hex("51" * 32), 1.0).draw(np.arange(400), 4).astype(np.float64)
+    claim = Claim(Budget(1.0, 0.0), np.tril(np.ones((4, 4))), cost=1.0)
+    repeated, expected = _repeats(np.cumsum(draws, axis=1), claim, (1, 2, 3, 4), 1)
+    assert expected == pytest.approx(400**2 / 2 * 0.2803**4, rel=1e-2)
+    assert 0.3 * expected < repeated < 3 + 3 * expected
+    seeded = np.cumsum(draws[np.random.default_rng(1).integers(0, 16, 400)], axis=1)
+    assert _repeats(seeded, claim, (1, 2, 3, 4), 1)[0] > 3 + 8 * expected

@@ -19,17 +19,21 @@ from evercount import (
     HighDegree,
     Histogram,
     Matching,
+    PrefixQuery,
     Secret,
     Substrings,
     Sum,
     TopK,
     Triangles,
     Window,
+    register_encoder,
 )
 from evercount.audit import Claim, Published, replay, search
+from evercount.audit.doors import run_replay
 from evercount.audit.library_door import LibraryProgram
 from evercount.audit.neighbour_pairs import CHANGED, as_user, neighbours, worst_pairs
 from evercount.audit.replay import check_repeats, compare
+from evercount.audit.universes import Universe
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS
 from evercount.queries.base import Query
@@ -212,3 +216,20 @@ def test_claims_that_make_no_sense_are_refused() -> None:
         Published((1,), ("a",), np.zeros((2, 1)))
     with pytest.raises(ParameterError, match="horizon"):
         LibraryProgram(Count(), Budget(1.0, 1e-6), T).claim(T + 1)
+
+
+def _count_even(events: Any) -> list[int]:
+    return [sum(event % 2 == 0 for event in events)]
+
+
+@pytest.mark.parametrize(("declared", "holds"), [(1.0, True), (0.25, False)])
+def test_an_encoder_of_ones_own_is_replayed(declared: float, holds: bool) -> None:
+    """`PrefixQuery` with its legal events: the right sensitivity is spent exactly, a planted smaller one is caught."""
+    register_encoder("even numbers of a replay", _count_even)
+    query = PrefixQuery("even numbers of a replay", 1, {"add-remove": declared})
+    program = LibraryProgram(query, Budget(1.0, 1e-6), 4, restore_at=(2,), events=Universe((0, 1, 2)))
+    report = run_replay(program, 4, Secret.from_hex("31" * 32), 10)
+    assert report.holds == holds
+    assert report.worst is not None
+    if holds:
+        assert report.worst.spent > 0.99 * program.claim(4).limit

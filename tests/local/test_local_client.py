@@ -10,7 +10,17 @@ from scipy import stats
 
 import evercount.local.local_client as client_module
 from evercount.errors import AlreadyReleased, InputError, ParameterError
-from evercount.local import Absolute, ConvexLoss, Hinge, LocalClient, LocalPlan, Quantile, simulate
+from evercount.local import (
+    Absolute,
+    ConvexLoss,
+    HierarchyClient,
+    HierarchyPlan,
+    Hinge,
+    LocalClient,
+    LocalPlan,
+    Quantile,
+    simulate,
+)
 from evercount.local.collection_plan import UNIT
 from evercount.local.local_client import entries_of, floors, means
 from evercount.local.messages import HEAD, unpack
@@ -65,6 +75,7 @@ def test_message_is_the_rounding_of_the_exact_sum(form: str, buckets: int) -> No
         z = [noise.exact(number) for number in range(plan.entries)]
         j = max(1, int(np.ceil(value * plan.w)))
         assert got.tolist() == rounded(plan, j, z)
+        client.close()  # the next one has the same secret
         floor = np.asarray([[plan.scale * v >> 128 for v in z]])
         assert got.tolist() == entries_of(plan, np.asarray([j]), floor)[0].tolist()
 
@@ -77,7 +88,7 @@ def test_rounding_in_integers_gives_the_same_entries(form: str, monkeypatch: pyt
         noise = NormalSequence(SECRET.derive(str(number)), plan.entries)
         usual = entries_list(plan, 7, noise)
         with monkeypatch.context() as patch:
-            patch.setattr(client_module, "MARGIN", 1.0)
+            patch.setattr(client_module, "ROUNDING_MARGIN", 1.0)
             counted = Written([noise.exact(i) for i in range(plan.entries)])
             assert entries_list(plan, 7, counted) == usual
             assert counted.asked == plan.entries
@@ -157,6 +168,7 @@ def test_one_message_only() -> None:
     other = LocalClient(0.5, 1e-6, 1000)
     assert other.message(0.25) != first
     assert len(first) == HEAD + 2 * client.plan.w
+    client.close()
     prepared = LocalClient(0.5, 1e-6, 1000, SECRET)
     prepared.prepare()
     assert prepared.message(0.25) == first
@@ -320,3 +332,19 @@ def test_a_second_value_is_compared_safely(first: Any, second: Any, equal: bool)
     else:
         with pytest.raises(AlreadyReleased):
             client.message(second)
+
+
+def test_a_second_live_client_of_one_secret_and_plan_is_refused() -> None:
+    """The same noise on two values would reveal their difference; other plans and losses have other noise."""
+    first = LocalClient(0.5, 1e-6, 1000, SECRET)
+    with pytest.raises(ParameterError, match="live in this process"):
+        LocalClient(0.5, 1e-6, 1000, SECRET)
+    others = [LocalClient(0.5, 1e-6, 2000, SECRET), LocalClient(0.5, 1e-6, 1000, SECRET, loss=Quantile(0.5))]
+    assert len({client.message(0.5) for client in (first, *others)}) == 3
+    plan = HierarchyPlan(1.0)
+    bits = HierarchyClient(plan, SECRET)
+    with pytest.raises(ParameterError, match="live in this process"):
+        HierarchyClient(plan, SECRET)
+    bits.close()
+    assert HierarchyClient(plan, SECRET).message(0.5)
+    assert len({LocalClient(0.5, 1e-6, 1000).message(0.5) for _ in range(3)}) == 3  # fresh secrets never clash

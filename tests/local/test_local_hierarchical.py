@@ -60,9 +60,12 @@ def test_clients_draw_from_their_secret_and_answer_once() -> None:
     plan = HierarchyPlan(1.0, 16)
     secret = Secret.from_hex("01" * 32)
     client = HierarchyClient(plan, secret)
-    assert client.message(0.3) == client.message(0.3) == HierarchyClient(plan, secret).message(0.3)
+    message = client.message(0.3)
+    assert client.message(0.3) == message
     with pytest.raises(AlreadyReleased):
         client.message(0.4)
+    client.close()
+    assert HierarchyClient(plan, secret).message(0.3) == message
     found = Counter(
         MESSAGE.unpack(HierarchyClient(plan, Secret.from_hex(f"{i:064x}")).message(0.0)) for i in range(4_000)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from math import perm
 from typing import Any
 
@@ -12,15 +12,18 @@ import numpy as np
 import pytest
 
 from evercount.audit.neighbours import all_neighbours, change_norm, random_neighbours, worst_pair
-from evercount.errors import InputError, TooLarge
+from evercount.errors import InputError, ParameterError, TooLarge
 from evercount.queries.episode_sensitivity import (
     LONGEST_EXACT,
-    _apart,
+    _by_types,
     _group,
     _group_bound,
+    _one_length,
+    apart,
     episode_sensitivity,
     largest_change,
 )
+from evercount.queries.episode_tables import APART
 from evercount.queries.episodes import Episodes
 
 
@@ -107,7 +110,7 @@ REPLACED = {
 
 def apart_term(letters: int, length: int, replace: bool) -> int:
     """Σ over all episodes of one length of the largest change of each by itself."""
-    once, removed, replaced = _apart(length)
+    once, removed, replaced = apart(length)
     if replace:
         return sum(perm(letters - 2, f) * (2 * once[f] + replaced[f]) for f in range(length))
     return sum(perm(letters - 1, f) * (once[f] + removed[f]) for f in range(length))
@@ -186,18 +189,86 @@ def test_automaton_matches_single_episodes(episode: tuple[int, ...]) -> None:
     assert best == {(x, y): largest_change([episode], x, y) for x, y in best}
 
 
-def test_closed_form_is_above_the_automaton_and_is_used_for_long_episodes() -> None:
-    def closed(letters: int, k: int, changed: int) -> int:
-        # Σ over all words of 2m², m = number of letters among the changed ones
-        return sum(2 * sum(letter < changed for letter in word) ** 2 for word in product(range(letters), repeat=k))
+def type_bound(word: tuple[int, ...], x: int, y: int | None) -> int:
+    """Lemma 7 for one episode, by trying every subsequence of its letters and every level of each."""
+    levels = [(0, 1) if letter == x else (0, -1) if letter == y else (0,) for letter in reversed(word)]
+    walks = {(0, 0, 0)}  # level, rises, falls
+    for choices in levels:
+        walks |= {(to, up + (to > at), down + (to < at)) for at, up, down in walks for to in choices}
+    return max(up**2 + down**2 for _, up, down in walks)
 
+
+@pytest.mark.parametrize("length", range(2, 6))
+def test_no_episode_beats_its_bound_by_types(length: int) -> None:
+    """Every episode of up to 5 letters over x, y and two others: the exact automaton never exceeds lemma 7."""
+    reached = 0
+    for word in product(range(4), repeat=length):
+        for x, y in ((0, None), (0, 1)):
+            if x in word or y in word:
+                exact, bound = largest_change([word], x, y), type_bound(word, x, y)
+                assert exact <= bound
+                reached += exact == bound
+    assert reached > 4  # it is attained by some
+
+
+def test_the_sum_by_types_is_the_sum_over_episodes() -> None:
     for letters in (2, 3):
-        for k in (2, 3, 4, 5):
-            assert apart_term(letters, k, replace=False) <= closed(letters, k, 1)
-            assert apart_term(letters, k, replace=True) <= closed(letters, k, 2)
-    for changed, replace in ((1, False), (2, True)):
-        longer = episode_sensitivity(2, 7, replace) - episode_sensitivity(2, 6, replace)
-        assert longer == closed(2, 7, changed)
+        for changed, y in ((1, None), (2, 1)):
+            total = sum(type_bound(word, 0, y) for word in product(range(letters), repeat=6))
+            assert _by_types(letters, 6, changed) == total
+
+
+def test_long_episodes_have_no_cliff() -> None:
+    """From one length to the next S grows by a factor of at most 6 for two letters (it was 18 from 6 to 7)."""
+    for replace in (False, True):
+        found = [episode_sensitivity(2, longest, replace) for longest in range(2, 13)]
+        assert all(later <= 6 * earlier for earlier, later in pairwise(found))
+    assert episode_sensitivity(2, 7, replace=True) == 2051  # 13,267 by 2m²
+    assert episode_sensitivity(2, 7, replace=False) == 1088  # 3,971
+
+
+@pytest.mark.parametrize(
+    "length", [5, pytest.param(6, marks=pytest.mark.soak), pytest.param(7, marks=pytest.mark.soak)]
+)
+def test_stored_tables_are_computed_again(length: int) -> None:
+    assert apart(length) == APART[length]
+    assert max(APART) == LONGEST_EXACT
+
+
+WEIGHTS = ((1, 2, 5), (5, 2, 1))
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_weighted_sensitivity_by_enumeration(weights: tuple[int, ...]) -> None:
+    """All streams of 7 letters over two, 5 over three, all neighbours: Σ w²(P²+N²) is near the claim, never above."""
+    for letters, longest, ticks in ((2, 3, 7), (3, 2, 5)):
+        query = Episodes(letters, longest, weights[:longest])
+        for adjacency in ("replace", "add-remove"):
+            found = worst_pair(query, all_neighbours(range(letters), ticks, adjacency)).value
+            claim = query.squared_sensitivity(adjacency)
+            assert 0.7 * claim <= found <= claim
+
+
+def test_weights_change_the_noise_and_not_the_counts() -> None:
+    plain, weighted = Episodes("ab", 3), Episodes("ab", 3, (1, 2, 5))
+    text = "abbabaabab"
+    rows = plain.encode_run(plain.initial_state(), text)[0]
+    scaled = weighted.encode_run(weighted.initial_state(), text)[0]
+    sums = np.cumsum(scaled, axis=0).astype(float)
+    assert weighted.decode_run(1, sums).tolist() == np.cumsum(rows, axis=0).tolist()
+    assert np.unique(weighted.output_norms()).tolist() == [1 / 5, 1 / 2, 1.0]
+    assert "weights" not in plain.parameters()
+    assert Episodes(**json.loads(json.dumps(weighted.parameters()))) == weighted
+    for wrong in ((1, 2), (1, 2, 0), (1, 2, 1.5), (1, 2, True), 3, (1, 1, 2**17)):
+        with pytest.raises(ParameterError, match="weights"):
+            Episodes("ab", 3, wrong)  # type: ignore[arg-type]
+
+
+def test_one_length_alone_is_never_more_than_all_together() -> None:
+    for letters in (2, 3, 4):
+        for length in range(2, 5):
+            for changed in (1, 2):
+                assert _one_length(letters, length, changed) <= episode_sensitivity(letters, length, changed == 2)
 
 
 def test_the_papers_value_is_not_beaten_where_checked() -> None:

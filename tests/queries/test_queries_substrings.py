@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 
+from evercount import Budget, Stream, WindowOf
 from evercount.audit.neighbours import ABSENT, all_neighbours, change_norm, worst_pair
 from evercount.errors import InputError, ParameterError, TooLarge
 from evercount.queries.substrings import Substrings
@@ -116,6 +117,36 @@ def test_sensitivity_by_enumeration(letters: int, ticks: int, longest: int) -> N
         assert joined == sum(k * k - k + 1 for k in range(1, longest + 1))
         replace = worst_pair(query, all_neighbours(universe, ticks, "replace")).value
         assert replace == query.squared_sensitivity("replace") == sum(k * k + k for k in range(1, longest + 1))
+
+
+@pytest.mark.parametrize("weights", [(1, 2, 5), (5, 2, 1)])
+def test_weighted_sensitivity_by_enumeration(weights: tuple[int, ...]) -> None:
+    """All streams of 6 letters over two, all neighbours: Σ w²(P²+N²) reaches the claim and never exceeds it."""
+    query = Substrings(2, 3, weights)
+    for adjacency in ("replace", "add-remove"):
+        found = worst_pair(query, all_neighbours(range(2), 6, adjacency, noop=None)).value
+        assert found == query.squared_sensitivity(adjacency)
+    assert query.l1_sensitivity("replace") == sum(w * 2 * j for j, w in enumerate(weights, 1))
+
+
+def test_weights_change_the_noise_and_not_the_counts() -> None:
+    plain, weighted = Substrings("ab", 3), Substrings("ab", 3, (1, 1, 8))
+    text = ["abba", "", "b", "aab"]
+    state, rows = weighted.initial_state(), []
+    for tick in text:
+        row, state = weighted.encode(state, tick)
+        rows.append(row)
+    assert np.array_equal(rows, weighted.encode_run(weighted.initial_state(), text)[0])
+    true = np.cumsum(plain.encode_run(plain.initial_state(), text)[0], axis=0)
+    assert weighted.decode_run(1, np.cumsum(rows, axis=0).astype(float)).tolist() == true.tolist()
+    assert type(weighted)(**weighted.parameters()) == weighted
+    stream, old = (Stream(query, Budget(1.0, 1e-6), 4) for query in (weighted, plain))
+    release, before = stream.run(text), old.run(text)
+    assert release[-1].std_all[-1] < 0.81 * before[-1].std_all[-1]  # √(1 + 4 + 9·64)/8 against √14
+    _, std = release.between(1, 4)
+    assert std[-1] == pytest.approx(std[0] / 8, rel=0.05)
+    with pytest.raises(ParameterError, match="running sums"):
+        WindowOf(weighted, 3)
 
 
 def test_holes_and_crowded_ticks_stay_below_the_sensitivity() -> None:

@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import Callable
+from math import comb
 from typing import Any
 
 import networkx as nx
@@ -399,9 +400,63 @@ def test_the_promise_per_edge_is_checked_before_anything_changes() -> None:
             query.encode(state, tick)
         assert json.dumps(query.dump_state(state)) == before
     assert query.encode(state, [(0, 1, -1), (0, 3, 1), (2, 3, 1)])[0].tolist() == [0]
-    for wrong in ({"stream": "delete", "initial_edges": [(0, 1)]}, {"max_degree": 2, "enforce_degree": True}):
-        with pytest.raises(ParameterError, match="max_per_edge"):
-            Triangles(4, max_per_edge=1, **wrong)  # type: ignore[arg-type]
+    for wrong in (
+        {"stream": "delete", "initial_edges": [(0, 1)]},
+        {"stream": "ignore-absent", "initial_edges": [(0, 1)]},
+        {"max_degree": 2, "enforce_degree": True},
+    ):
+        for build in (Triangles, lambda n, **more: KStars(n, k=2, **more)):
+            with pytest.raises(ParameterError, match="max_per_edge"):
+                build(4, max_per_edge=1, **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_stars_with_a_promise_per_edge(adjacency: Adjacency, most: int) -> None:
+    """All streams of up to 5 updates on 4 vertices: no neighbours that keep the promise beat the smaller claim."""
+    query = KStars(4, k=2, max_per_edge=most)
+    assert query.squared_sensitivity(adjacency) == most**2 * (1 if adjacency == "add-remove" else 2)
+    report = audit_sensitivity(query, np.eye(3), adjacency, 3, steps=4, budget=50_000)
+    assert report.exhaustive
+    assert report.holds, report.summary()
+    edges = list(itertools.combinations(range(4), 2))
+    assert neighbours_apart(query, edges, 5, adjacency) == query.squared_value_sensitivity(adjacency) == most**2
+    loose = KStars(4, k=2, max_degree=3)
+    assert neighbours_apart(loose, edges, 5, adjacency) == 16, "without the promise the claim would be wrong"
+
+
+def test_the_promise_of_stars_holds_for_every_edge_and_refuses_nothing_else() -> None:
+    """Random streams, k = 2 and 3: refused exactly where some edge of the whole graph lies in more than K stars."""
+    rng = np.random.default_rng(3)
+    refused = 0
+    for k, most in ((2, 4), (3, 5)):
+        query = KStars(9, "mixed", k=k, max_per_edge=most)
+        state, graph = query.initial_state(), set()
+        for _ in range(400):
+            u, v = sorted(rng.choice(9, 2, replace=False).tolist())
+            sign = -1 if (u, v) in graph and rng.random() < 0.7 else 1
+            after = graph - {(u, v)} if sign < 0 else graph | {(u, v)}
+            degree = np.bincount(np.asarray(sorted(after), np.int64).reshape(-1, 2).ravel(), minlength=9)
+            stars = [comb(int(degree[a]) - 1, k - 1) + comb(int(degree[b]) - 1, k - 1) for a, b in after]
+            if max(stars, default=0) > most:
+                with pytest.raises(InputError, match="stars"):
+                    query.encode(state, [(u, v, sign)])
+                refused += 1
+                continue
+            before = sum(comb(d, k) for d in np.bincount([x for e in graph for x in e], minlength=9).tolist())
+            row, state = query.encode(state, [(u, v, sign)])
+            assert row.tolist() == [sum(comb(d, k) for d in degree.tolist()) - before]
+            graph = after
+    assert refused > 50
+
+
+def test_stars_with_a_cap_bound_the_degree_too() -> None:
+    """C(d − 1, k − 1) ≤ K: a vertex of degree 11 has edges in 10 2-stars."""
+    assert KStars(2**20, k=2, max_per_edge=10).degree_bound == 11
+    assert KStars(2**20, k=3, max_per_edge=10).degree_bound == 6
+    assert "max_per_edge" not in KStars(9, k=2, max_degree=3).parameters()
+    query = KStars(9, k=2, max_per_edge=3)
+    assert type(query)(**query.parameters()) == query
 
 
 def test_users_under_replace_where_nothing_is_promised() -> None:
@@ -410,3 +465,14 @@ def test_users_under_replace_where_nothing_is_promised() -> None:
     assert sigma == pytest.approx(budget.noise_multiplier() * 2 * 3 * 4, rel=1e-8)
     with pytest.raises(ParameterError, match="mixed"):
         Stream(DegreeHistogram(6, "mixed", max_degree=3), budget, 16)
+
+
+def test_rounding_of_a_degree_histogram_is_bounded_in_the_l1_norm() -> None:
+    """Noise narrower than the grid: two cells may be rounded by half a unit each, in opposite directions.
+
+    The slack of an interval is then half a unit times the ℓ1 norm of the output's row; its ℓ2 norm, √2, would not hold.
+    """
+    query = DegreeHistogram(6, max_degree=3)
+    rows = query.decode_run(1, np.eye(3)) - query.decode_run(1, np.zeros((1, 3)))
+    assert query.rounding_norms().tolist() == np.abs(rows).sum(axis=0).tolist() == [1, 2, 2, 1]
+    assert query.output_norms().tolist() == pytest.approx(np.linalg.norm(rows, axis=0).tolist())

@@ -363,8 +363,9 @@ def _normal_model(values: list[FloatArray], confidence: float) -> tuple[float, f
 def _repeats(side: FloatArray, claim: Claim, ticks: tuple[int, ...], labels: int) -> tuple[int, float]:
     """(pairs of runs that publish the same numbers, about how many a correct program has).
 
-    Two independent draws of lattice vectors with covariance C in lattice units fall together with probability about
-    1/√det(4πC). The lattice is read off the numbers: the least distance of two of them.
+    Two independent draws of lattice vectors with covariance C in lattice units are equal with probability about
+    1/√det(4πC). The lattice is read off the numbers: the least distance of two of them. Laplace noise that is narrow
+    against the lattice repeats itself more often, at most as often as one number of its narrowest node does.
     """
     counts = np.unique(side, axis=0, return_counts=True)[1]
     repeated = int((counts * (counts - 1) // 2).sum())
@@ -375,4 +376,18 @@ def _repeats(side: FloatArray, claim: Claim, ticks: tuple[int, ...], labels: int
     sign, logarithm = np.linalg.slogdet(4 * math.pi * (scale / lattice) ** 2 * rows @ rows.T)
     if sign <= 0:
         return repeated, float(repeated)  # no density to compare with: one number determines another
-    return repeated, len(side) ** 2 / 2 * math.exp(min(0.0, -labels * logarithm / 2))
+    chance = math.exp(min(0.0, -labels * logarithm / 2))
+    if claim.cost is not None:
+        rate = claim.cost * lattice / float(np.abs(rows[rows != 0]).min())
+        chance = max(chance, equal_laplace(rate) ** (len(ticks) * labels))
+    return repeated, len(side) ** 2 / 2 * chance
+
+
+def equal_laplace(rate: float) -> float:
+    """The chance that two independent discrete Laplace numbers of this rate are equal: Σ_k P(k)².
+
+    >>> round(equal_laplace(1.0), 4)
+    0.2804
+    """
+    q = math.exp(-rate)
+    return ((1 - q) / (1 + q)) ** 2 * (1 + q * q) / (1 - q * q)

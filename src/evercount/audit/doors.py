@@ -21,8 +21,6 @@ from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
 
-DOORS = ("library", "files", "service")
-
 
 class Audited(Program, Protocol):
     """A program together with the legal events of its data, from which neighbours are made."""
@@ -30,22 +28,67 @@ class Audited(Program, Protocol):
     universe: Universe
 
 
-def open_door(
-    door: str, query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
-) -> Audited:
-    """The door of that name as a program under audit; the service and the files are imported only when asked for."""
-    check_name("door", door, DOORS)
-    if door == "library":
-        return LibraryProgram(query, budget, horizon, factorization, restore_at=restarts)
-    if door == "files":
-        from evercount.audit.files_door import FilesProgram
+class DoorOpener(Protocol):
+    """Builds the program behind one door."""
 
-        return FilesProgram(query, budget, horizon, factorization, runs_at=restarts)
+    def __call__(
+        self,
+        query: Query,
+        budget: Budget,
+        horizon: int | None,
+        factorization: str | None,
+        restarts: tuple[int, ...],
+    ) -> Audited:
+        """See `open_door`."""
+
+
+def _library(
+    query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
+) -> Audited:
+    return LibraryProgram(query, budget, horizon, factorization, restore_at=restarts)
+
+
+def _files(
+    query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
+) -> Audited:
+    from evercount.audit.files_door import FilesProgram
+
+    return FilesProgram(query, budget, horizon, factorization, runs_at=restarts)
+
+
+def _service(
+    query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
+) -> Audited:
     if factorization is not None:
         raise ParameterError("the service chooses the factorisation itself: leave it out")
     from evercount.audit.service_door import ServiceProgram
 
     return ServiceProgram(query, budget, horizon, restart_at=restarts)
+
+
+DOORS: dict[str, DoorOpener] = {"library": _library, "files": _files, "service": _service}
+"""Doors by name. Another door is one more entry; its imports stay inside its function."""
+
+
+def open_door(
+    door: str, query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
+) -> Audited:
+    """The door of that name as a program under audit.
+
+    Args:
+        door: A name in `DOORS`.
+        query: What is asked.
+        budget: The promise.
+        horizon: Ticks of the stream, or None.
+        factorization: By name; None for the default.
+        restarts: Ticks after which the program is stopped and continued from what it has stored.
+
+    Raises:
+        UnknownName: If there is no such door.
+        ParameterError: If the door does not serve this query.
+    """
+    check_name("door", door, tuple(DOORS))
+    return DOORS[door](query, budget, horizon, factorization, restarts)
 
 
 def find_program(path: str) -> Audited:

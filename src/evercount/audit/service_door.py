@@ -23,8 +23,6 @@ from evercount.errors import InputError, MissingExtra, ParameterError
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
-from evercount.queries.counts import Count
-from evercount.queries.histogram import Histogram
 from evercount.service.access import Limits
 from evercount.service.http_app import create_app
 from evercount.service.runtime import Service
@@ -138,15 +136,10 @@ class ServiceProgram:
         await self._ask(app, "POST", f"/v1/streams/{NAME}/close-tick?tick={tick}", token=True)
 
     def _payload(self, event: Any) -> Any:
-        """An event as the JSON that a client would send."""
-        if type(self.query) is Count:
-            return event
+        """An event as the JSON that a client would send; where a tick is read as a sum, the event itself."""
         listed = self.universe.tick([event])
-        if not isinstance(listed, list):
-            raise ParameterError(f"the service door cannot write events of {self.query!r}")
-        if isinstance(self.query, Histogram) and isinstance(listed[0], tuple):
-            return list(listed[0])
-        return listed[0]
+        one = listed[0] if isinstance(listed, list) else event
+        return list(one) if isinstance(one, tuple) else one
 
     async def _read(self, app: FastAPI) -> Published:
         """What a reader without a token sees."""

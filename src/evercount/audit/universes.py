@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 from itertools import combinations, product
 from typing import Any
 
@@ -11,12 +12,15 @@ from evercount.errors import ParameterError, TooLarge
 from evercount.queries.base import Query
 from evercount.queries.counts import Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
+from evercount.queries.discovered_keys import DiscoveredKeys
 from evercount.queries.distinct_users import ActiveUsers, DistinctUsers
 from evercount.queries.graphs import GraphQuery
+from evercount.queries.histogram import Histogram
 from evercount.queries.marginals import Marginals
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.window import WindowOf
+from evercount.queries.word_cells import WordQuery
 
 LARGEST_UNIVERSE = 100_000
 
@@ -47,49 +51,102 @@ class Universe:
         return others + away if self.replace_by_absent else others
 
 
+@singledispatch
 def universe(query: Query) -> Universe:
-    """The universe of a known kind of query: small enough to enumerate, rich enough to reach its S."""
-    if isinstance(query, GraphQuery):
-        return _graph_universe(query)
-    if isinstance(query, Cuts):
-        ends = (-1.0, 1.0) if query.weights == "signed" else (1.0,)
-        events = tuple((u, v, w) for u, v in combinations(range(query.vertices), 2) for w in ends)
-        return Universe(_bounded(events), replace_by_absent=True)
-    if isinstance(query, WindowOf):
-        return universe(query.of)
-    if isinstance(query, Count):  # an event that counts, and one that does not
-        return Universe((0, 1), tick=sum)
-    parameters = query.parameters()
-    if isinstance(query, Rollup):
-        stranger = ("another path",) * query.depth
-        unknown = [stranger] if parameters["unknown"] == "other" else []
-        return Universe(_bounded((*map(tuple, parameters["paths"]), *unknown)))
-    if isinstance(query, Marginals):
-        return Universe(_bounded(tuple(product(*parameters["columns"]))))
-    if isinstance(query, DistinctUsers):
-        people, keys = ("ann", "bob"), parameters["keys"]
-        events = _bounded(people if keys is None else tuple(product(people, keys)))
-        # users of one tick are counted together, so the increments of a tick are no sums over its events
-        return Universe(events, merge=not isinstance(query, ActiveUsers))
-    if isinstance(query, Quantiles):  # a value of each bin
-        return Universe(_bounded(tuple(query.edges.tolist())))
-    if isinstance(query, Sum):
-        middle = round((query.lo + query.hi) / 2 / query.grid) * query.grid
-        return Universe((query.lo, middle, query.hi), replace_by_absent=parameters.get("per") == "event")
-    if "alphabet" in parameters and "max_length" in parameters:
-        alphabet = parameters["alphabet"]
-        letters = tuple(range(alphabet)) if isinstance(alphabet, int) else tuple(alphabet)
-        return Universe(_bounded((*letters, None)), absent=((None,), ()))
-    if query.first_names is not None:  # keys that nobody listed: two of them, one in two normal forms
-        return Universe(("a", "\u00e4", "a\u0308"))
-    if "keys" in parameters and "max_keys_per_event" in parameters:
-        return Universe(_bounded(_subsets(parameters)), tick=_signed if parameters.get("removals") else list)
+    """The universe of events of a query: small enough to enumerate, rich enough to reach its S.
+
+    A registry by type: `universe.register(MyQuery)(function)` adds a query of one's own.
+
+    Args:
+        query: The query under audit.
+
+    Returns:
+        Its legal events.
+
+    Raises:
+        ParameterError: For a kind of query that is not registered (users' own encoders): pass `universe=` instead.
+        TooLarge: If there are too many possible events.
+
+    >>> from evercount.queries import Histogram
+    >>> universe(Histogram(["a", "b"])).events
+    ((), ('a',), ('b',))
+    """
     raise ParameterError(
         f"no universe of events is known for {query!r}: pass universe=Universe(events=(…)) with the legal events"
     )
 
 
-def _graph_universe(query: GraphQuery) -> Universe:
+@universe.register
+def _of_count(query: Count) -> Universe:
+    """An event that counts, and one that does not."""
+    return Universe((0, 1), tick=sum)
+
+
+@universe.register
+def _of_sum(query: Sum) -> Universe:
+    middle = round((query.lo + query.hi) / 2 / query.grid) * query.grid
+    return Universe((query.lo, middle, query.hi), replace_by_absent=query.parameters().get("per") == "event")
+
+
+@universe.register
+def _of_histogram(query: Histogram) -> Universe:
+    parameters = query.parameters()
+    return Universe(_bounded(_subsets(parameters)), tick=_signed if parameters.get("removals") else list)
+
+
+@universe.register
+def _of_rollup(query: Rollup) -> Universe:
+    parameters = query.parameters()
+    unknown = [("another path",) * query.depth] if parameters["unknown"] == "other" else []
+    return Universe(_bounded((*map(tuple, parameters["paths"]), *unknown)))
+
+
+@universe.register
+def _of_marginals(query: Marginals) -> Universe:
+    return Universe(_bounded(tuple(product(*query.parameters()["columns"]))))
+
+
+@universe.register
+def _of_users(query: DistinctUsers) -> Universe:
+    people, keys = ("ann", "bob"), query.parameters()["keys"]
+    events = _bounded(people if keys is None else tuple(product(people, keys)))
+    # users of one tick are counted together, so the increments of a tick are no sums over its events
+    return Universe(events, merge=not isinstance(query, ActiveUsers))
+
+
+@universe.register
+def _of_quantiles(query: Quantiles) -> Universe:
+    """A value of each bin."""
+    return Universe(_bounded(tuple(query.edges.tolist())))
+
+
+@universe.register
+def _of_discovered(query: DiscoveredKeys) -> Universe:
+    """Keys that nobody listed: two of them, one in two normal forms."""
+    return Universe(("a", "\u00e4", "a\u0308"))
+
+
+@universe.register
+def _of_window(query: WindowOf) -> Universe:
+    return universe(query.of)
+
+
+@universe.register
+def _of_words(query: WordQuery) -> Universe:
+    alphabet = query.parameters()["alphabet"]
+    letters = tuple(range(alphabet)) if isinstance(alphabet, int) else tuple(alphabet)
+    return Universe(_bounded((*letters, None)), absent=((None,), ()))
+
+
+@universe.register
+def _of_cuts(query: Cuts) -> Universe:
+    ends = (-1.0, 1.0) if query.weights == "signed" else (1.0,)
+    events = tuple((u, v, w) for u, v in combinations(range(query.vertices), 2) for w in ends)
+    return Universe(_bounded(events), replace_by_absent=True)
+
+
+@universe.register
+def _of_graph(query: GraphQuery) -> Universe:
     if query.deletes:
         events: tuple[Any, ...] = tuple(tuple(edge[:2]) for edge in query.initial_edges)
     else:

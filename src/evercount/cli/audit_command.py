@@ -120,7 +120,7 @@ def mechanism(
     from evercount._validate import check_name
     from evercount.audit.attack import AttackReport, attack_all
     from evercount.audit.library_door import LibraryProgram
-    from evercount.audit.mechanism_grid import QUERIES, all_cases, chart, hardest_pairs, run_case
+    from evercount.audit.mechanism_grid import QUERIES, all_cases, chart, hardest_pairs, run_case, summarise
     from evercount.cli.options import parse_horizon, parse_parameters
     from evercount.errors import ParameterError
     from evercount.noise import Secret
@@ -142,9 +142,10 @@ def mechanism(
                 check_name("query", query, tuple(known.name for known in QUERIES))
             cases = list(all_cases([known for known in QUERIES if query in (None, known.name)]))
             task = progress.add_task("attacks", total=len(cases))
+            each = 1 - (1 - confidence) / len(cases)  # all attacks share the chance of a false alarm
             for case in cases:
                 progress.update(task, description=case.label)
-                tell(run_case(case, runs, key))
+                tell(run_case(case, runs, key, each))
                 progress.advance(task)
         else:
             budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency))
@@ -158,6 +159,8 @@ def mechanism(
             tell(attack_all(program, pairs, runs, key, confidence, step, bits))
     if plot is not None:
         chart(reports, plot)
+    if everything:
+        typer.echo(summarise(reports), err=json_output)
     if not all(report.holds for report in reports):
         raise typer.Exit(1)
 

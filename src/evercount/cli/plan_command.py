@@ -315,8 +315,9 @@ def _facts(found: SparseComparison) -> list[str]:
     segments = "any number of segments" if found.segments is None else f"at most {found.segments} segments"
     gap = found.threshold - found.spread
     lines = [
-        f"Split of epsilon={found.epsilon:g}: {found.threshold_epsilon:g} thresholds, {found.tick_epsilon:g} ticks, "
-        f"{found.counter_epsilon:g} counter" + (f" (with delta={found.delta:g})." if found.delta else "."),
+        f"Split of epsilon={found.epsilon:g}: {max(found.threshold_epsilon, found.tick_epsilon):g} partition "
+        f"(thresholds {found.threshold_epsilon:g}, ticks {found.tick_epsilon:g}), {found.counter_epsilon:g} counter"
+        + (f" (with delta={found.delta:g})." if found.delta else "."),
         f"Segments: threshold {found.threshold}, each closes with {gap} to {found.threshold + found.spread} events; "
         f"{segments}.",
     ]

@@ -127,8 +127,8 @@ class Release(Generic[V_co]):
     def supported(self, threshold: float | None = None, level: float = 0.95) -> list[TopKey]:
         """All labels whose published number passes a public threshold: the support filter for words and large keys.
 
-        Most words of a large alphabet never occur, and their noise would drown the others. The default threshold is the
-        interval's half-width over all outputs: then with probability at least `level` every label that is listed has
+        Most words of a large alphabet never occur, and their noise would drown the others. The default threshold of a
+        label is half the width of its interval: then with probability at least `level` every label that is listed has
         truly occurred.
 
         Args:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,6 +21,7 @@ FEW = 5
 """Coarser ticks of the same data, where noise on values is chosen."""
 VERTICES = 400
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True)
@@ -89,11 +91,18 @@ def examples() -> list[Example]:
         Example("DiscoveredKeys()", queries.DiscoveredKeys(), [[f"key {key}" for key in tick] for tick in keys], 0),
         *_people(),
         Example('Substrings("abcd", 3)', queries.Substrings("abcd", 3), letters, 4 + 16),
+        Example(
+            'Substrings("abcd", 3, weights=(1, 1, 8))',
+            queries.Substrings("abcd", 3, weights=(1, 1, 8)),
+            letters,
+            4 + 16,
+        ),
         Example('Episodes("abcd", 2)', queries.Episodes("abcd", 2), letters, 4),
         Example("Cuts(60)", queries.Cuts(60), cut_events),
         Example("Edges(400)", queries.Edges(VERTICES), edges),
         Example("Triangles(400, max_per_edge=3)", queries.Triangles(VERTICES, max_per_edge=3), _few_triangles(rng)),
         Example("KStars(400, k=2, max_degree=20)", queries.KStars(VERTICES, k=2, max_degree=20), edges),
+        Example("KStars(400, k=2, max_per_edge=24)", queries.KStars(VERTICES, k=2, max_per_edge=24), edges),
         Example("DegreeHistogram(400, max_degree=20)", queries.DegreeHistogram(VERTICES, max_degree=20), few),
         Example('DegreeSequence(400, "mixed")', queries.DegreeSequence(VERTICES, "mixed"), _signed(few), 0),
         Example("HighDegree(400, tau=4)", queries.HighDegree(VERTICES, tau=4), edges),
@@ -185,7 +194,7 @@ def before_and_after() -> str:
             f"| degree histogram, {ticks} ticks: ℓ1 error / vertices, raw against consistent | {raw:.2f} | {tidy:.2f} |"
         )
     letters = by_code['Substrings("abcd", 3)'].ticks
-    query = queries.Substrings("abcdefghijklmnopqrstuvwxyz", 3)
+    query = queries.Substrings(ALPHABET, 3)
     truth = query.encode_run([], letters)[0].sum(axis=0)
     release = Stream(query, BUDGET, TICKS, secret=Secret.from_hex("2026" * 16)).run(letters)[-1]
     listed = {key.key: key.value for key in release.supported()}
@@ -195,7 +204,31 @@ def before_and_after() -> str:
         f"| 100,000 letters, 26 letters known, words up to 3: ℓ1 error, all words against supported ones "
         f"| {raw:,.0f} | {tidy:,.0f} |"
     )
+    text = _zipf_text()
+    equal, heavy = (_listed_trigrams(text, weights) for weights in (None, (1, 1, 8)))
+    rows.append(
+        f"| 100,000 Zipf letters: listed of {len(equal[1])} trigrams that come 100 times, equal weights against "
+        "(1, 1, 8) "
+        f"| {len(equal[0] & equal[1])} | {len(heavy[0] & heavy[1])} |"
+    )
     return "\n".join(rows)
+
+
+def _zipf_text() -> list[str]:
+    """100,000 letters, the k-th of the alphabet with a chance proportional to 1/k."""
+    chance = 1 / np.arange(1, 27)
+    letters = np.random.default_rng(2026).choice(list(ALPHABET), 100_000, p=chance / chance.sum())
+    return ["".join(part) for part in letters.reshape(TICKS, -1)]
+
+
+def _listed_trigrams(text: list[str], weights: tuple[int, ...] | None) -> tuple[set[str], set[str]]:
+    """(trigrams that the support filter lists, trigrams that truly come at least 100 times)."""
+    query = queries.Substrings(ALPHABET, 3, weights)
+    release = Stream(query, BUDGET, TICKS, secret=Secret.from_hex("2026" * 16)).run(text)[-1]
+    whole = "".join(text)
+    often = Counter(whole[i : i + 3] for i in range(len(whole) - 2))
+    listed = {key.key for key in release.supported() if len(key.key) == 3}
+    return listed, {word for word, number in often.items() if number >= 100}
 
 
 def _edges(rng: np.random.Generator, vertices: int, most: int) -> list[tuple[int, int]]:

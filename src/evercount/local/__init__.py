@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from evercount.local.collection import Collection
 from evercount.local.collection_plan import LocalPlan
 from evercount.local.estimate import LocalEstimate
 from evercount.local.genprot import GenProtClient, GenProtPlan, GenProtServer
-from evercount.local.hierarchical import HierarchyClient, HierarchyEstimate, HierarchyPlan, HierarchyServer
+from evercount.local.hierarchical import (
+    HierarchyClient,
+    HierarchyEstimate,
+    HierarchyPlan,
+    HierarchyServer,
+    simulate_hierarchy,
+)
 from evercount.local.local_client import LocalClient, simulate
 from evercount.local.local_server import LocalServer
-from evercount.local.losses import Absolute, ConvexLoss, Hinge, Loss, Quantile
+from evercount.local.losses import Absolute, ConvexLoss, Hinge, Logistic, Loss, Quantile
 
 __all__ = [
     "Absolute",
+    "Collection",
     "ConvexLoss",
     "GenProtClient",
     "GenProtPlan",
@@ -25,7 +33,9 @@ __all__ = [
     "LocalEstimate",
     "LocalPlan",
     "LocalServer",
+    "Logistic",
     "Loss",
     "Quantile",
     "simulate",
+    "simulate_hierarchy",
 ]

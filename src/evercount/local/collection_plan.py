@@ -31,7 +31,8 @@ LARGEST_ENTRY = 32767
 """An entry of a message is a signed 16-bit number."""
 MISS = 40 * math.log(2)
 """An honest message falls outside the server's ball with probability below 2^−40."""
-MARGIN = 1e-12
+HEADROOM = 1e-12
+"""Relative: square roots and products of doubles are rounded up by this much, on the private side."""
 VERSION = 1
 MAGIC = b"eL"
 
@@ -136,7 +137,7 @@ class LocalPlan:
         """max over pairs ‖R(e_i − e_j)‖ in units, rounded up."""
         squared = squared_distance(self.w)
         root = math.sqrt(squared)
-        return root * (1 + MARGIN)
+        return root * (1 + HEADROOM)
 
     def _budget(self) -> Budget:
         """What one counter may spend: the paper's form halves both parameters (basic composition)."""
@@ -159,7 +160,7 @@ class LocalPlan:
         """N: the std of the noise in units of 1/UNIT, a whole number."""
         kept = self._budget().reserve(self.numeric_delta / self.counters)
         multiplier = kept.noise_multiplier()
-        return math.ceil(multiplier * self.sensitivity * (1 + MARGIN))
+        return math.ceil(multiplier * self.sensitivity * (1 + HEADROOM))
 
     @property
     def sigma(self) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,21 +16,8 @@ from evercount.bounds.counting_error import sampling_error
 from evercount.bounds.table1 import local_learning_paper
 from evercount.errors import ParameterError
 from evercount.local.collection_plan import LocalPlan
+from evercount.local.risk_function import RiskFunction, read_points
 from evercount.privacy import Budget
-
-
-def _points(theta: Any) -> FloatArray:
-    """θ, one or many, as floats in [0, 1]; texts and booleans are refused."""
-    try:
-        points = np.asarray(theta)
-    except ValueError:  # lists of unequal lengths
-        points = np.asarray("")
-    if points.dtype.kind not in "iuf":
-        raise ParameterError(f"theta must be a number in [0, 1] or an array of them, got {theta!r}")
-    points = points.astype(np.float64)
-    if not ((points >= 0) & (points <= 1)).all():
-        raise ParameterError(f"theta must lie in [0, 1], got {theta!r}")
-    return points
 
 
 def make_estimate(plan: LocalPlan, sums: npt.NDArray[np.int64], accepted: int) -> LocalEstimate:
@@ -60,7 +46,7 @@ def gain(plan: LocalPlan) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
-class LocalEstimate:
+class LocalEstimate(RiskFunction):
     """The estimate of a collection of `accepted` messages.
 
     `x` is x̂ at the ends 0, 1/w, …, 1 of the buckets: the share of values up to there minus the share beyond, so
@@ -117,38 +103,14 @@ class LocalEstimate:
     # -- the risk ------------------------------------------------------------------------------------------------
 
     @property
-    def _knots(self) -> FloatArray:
-        """0, the middles of the buckets, 1: between two of them one end of a bucket is the nearest."""
-        w = self.plan.w
-        return np.concatenate([[0.0], (np.arange(w) + 0.5) / w, [1.0]])
+    def slopes(self) -> FloatArray:
+        """See `RiskFunction`."""
+        return self.monotone
 
-    def f(self, theta: Any, raw: bool = False) -> Any:
-        """The paper's f(x̂, θ) = ∫₀^θ x̂[nearest end]: estimated risk at θ minus that at 0.
-
-        `raw` uses x̂ as it is; by default its monotone form, which makes f convex.
-        """
-        points = _points(theta)
-        slopes = self.x if raw else self.monotone
-        knots, values = self._piecewise(slopes)
-        result = np.interp(points, knots, values)
-        return float(result) if points.ndim == 0 else result
-
-    def _piecewise(self, slopes: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Knots (0, middles of buckets, 1) and f there; f is linear in between."""
-        knots = self._knots
-        return knots, np.concatenate([[0.0], np.cumsum(np.diff(knots) * slopes)])
-
-    def risk(self, theta: Any) -> Any:
-        """f plus the estimated risk at 0, E|0 − d|: for the absolute loss the risk itself; else up to a constant."""
-        _, values = self._piecewise(self.monotone)
-        return self.f(theta) + (1 - float(values[-1])) / 2
-
-    @cached_property
-    def minimiser(self) -> float:
-        """θ with the least estimated risk; the middle where f is flat."""
-        knots, values = self._piecewise(self.monotone)
-        least = np.flatnonzero(values <= values.min() + 1e-15)
-        return float((knots[least[0]] + knots[least[-1]]) / 2)
+    @property
+    def raw_slopes(self) -> FloatArray:
+        """See `RiskFunction`."""
+        return self.x
 
     def quantile(self, tau: float) -> float:
         """The estimated τ-quantile of the collected points: where F̂ = (1 + x̂)/2 passes τ, linear inside a bucket."""
@@ -172,10 +134,10 @@ class LocalEstimate:
 
     def f_std(self, theta: float) -> float:
         """Std of f(theta, raw=True) at one θ in [0, 1]: f is linear in x̂."""
-        point = _points(theta)
+        point = read_points(theta)
         if point.ndim != 0:
             raise ParameterError(f"theta must be one number, got an array of shape {point.shape}")
-        lengths = np.diff(np.minimum(self._knots, point))
+        lengths = np.diff(np.minimum(self.knots, point))
         return float(self._noise * np.linalg.norm(lengths @ self.rows))
 
     def f_interval(self, theta: float, level: float = 0.95) -> tuple[float, float]:
@@ -196,7 +158,7 @@ class LocalEstimate:
         beta = check_number("beta", beta)
         share = beta / 2 if population else beta
         band = self.band(share)
-        noise = float(np.diff(self._knots) @ band) if raw else float(band.max())
+        noise = float(np.diff(self.knots) @ band) if raw else float(band.max())
         extra = 2 * sampling_error(self.accepted, beta / 2) if population else 0.0
         return noise + 1 / self.plan.w + extra
 

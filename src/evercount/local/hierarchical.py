@@ -15,6 +15,7 @@ from decimal import ROUND_FLOOR, Decimal, localcontext
 from functools import cached_property, lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from evercount._arrays import FloatArray
 from evercount._validate import check_count, check_number, check_positive
@@ -22,6 +23,7 @@ from evercount.bounds import simultaneous_quantile
 from evercount.errors import InputError, MessageRejected, ParameterError
 from evercount.local.local_client import OneMessage
 from evercount.local.losses import Loss
+from evercount.local.risk_function import RiskFunction
 from evercount.noise import Secret
 from evercount.noise.prf import Prf, counter
 
@@ -179,9 +181,46 @@ class HierarchyServer:
         return HierarchyEstimate(self.plan, self.accepted, cdf, self.plan.correction * np.sqrt(weights**2 @ spread))
 
 
+def simulate_hierarchy(plan: HierarchyPlan, points: npt.ArrayLike, secret: Secret) -> HierarchyServer:
+    """A server with the messages of many clients, for studies: one secret serves all of them, one block of AES each.
+
+    Args:
+        plan: The public plan.
+        points: Values in [0, 1].
+        secret: The key of all clients; real clients each have their own.
+
+    Returns:
+        The server after all messages; ask it for its `estimate`.
+
+    Raises:
+        InputError: If a point lies outside [0, 1].
+
+    >>> simulate_hierarchy(HierarchyPlan(1.0, 16), [0.25] * 500, Secret.generate()).accepted
+    500
+    """
+    values = np.atleast_1d(np.asarray(points, np.float64))
+    if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():
+        raise InputError("points must be a sequence of numbers in [0, 1]")
+    blocks = Prf(secret.derive("hierarchical counter")).encrypt(
+        b"".join(counter(number, 0, 0, 0) for number in range(len(values)))
+    )
+    drawn = np.frombuffer(blocks, np.dtype([("chance", "<u8"), ("row", "<u4"), ("level", "<u4")]))
+    bucket = np.clip(np.ceil(values * plan.buckets), 1, plan.buckets).astype(np.int64) - 1
+    level = 1 + drawn["level"].astype(np.int64) % plan.levels
+    server = HierarchyServer(plan)
+    for at in range(1, plan.levels + 1):
+        mine = level == at
+        row = drawn["row"][mine].astype(np.int64) % plan.nodes(at)
+        node = bucket[mine] // plan.nodes(plan.levels - at)
+        bit = (np.bitwise_count(row & node) & 1) ^ (drawn["chance"][mine] >= np.uint64(plan.threshold))
+        server._sums[at - 1] += np.bincount(row, 1.0 - 2 * bit, plan.nodes(at)).astype(np.int64)
+        server._counts[at - 1] += int(mine.sum())
+    return server
+
+
 @dataclass(frozen=True, eq=False)
-class HierarchyEstimate:
-    """F̂ at the ends 1/w, …, 1 of the buckets.
+class HierarchyEstimate(RiskFunction):
+    """F̂ at the ends 1/w, …, 1 of the buckets, and the risk function that follows from it.
 
     **Guarantee.** `cdf` is unbiased and each entry has at most the std `std`, whatever the data. Proof:
     `hierarchical.proof.md`. Test: tests/local/test_local_hierarchical.py::test_estimates_are_unbiased_and_std_holds.
@@ -198,6 +237,24 @@ class HierarchyEstimate:
         from scipy.optimize import isotonic_regression
 
         return np.asarray(np.clip(isotonic_regression(self.cdf).x, 0.0, 1.0))
+
+    @property
+    def slopes(self) -> FloatArray:
+        """See `RiskFunction`."""
+        return np.concatenate([[-1.0], 2 * self.monotone - 1])
+
+    @property
+    def raw_slopes(self) -> FloatArray:
+        """See `RiskFunction`."""
+        return np.concatenate([[-1.0], 2 * self.cdf - 1])
+
+    def bound(self, beta: float = 1 / 3) -> float:
+        """With probability about 1 − β, |f(θ) − (risk at θ − risk at 0)| is at most this for all θ together.
+
+        Twice the widest half width of the band, and 1/w for the buckets: `local.proof.md`, theorem 2, with the normal
+        law of `band`.
+        """
+        return 2 * float(self.band(beta).max()) + 1 / self.plan.buckets
 
     def band(self, beta: float = 0.05) -> FloatArray:
         """Half widths of F̂ at all ends together, by the normal law of sums of very many bits."""

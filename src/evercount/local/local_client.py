@@ -21,7 +21,7 @@ from evercount.noise.prf import Prf, counter
 
 DERIVATION = 2
 """How the key of a client is derived from its secret."""
-MARGIN = 2.0**-32
+ROUNDING_MARGIN = 2.0**-32
 """Doubles round an entry only where it is farther from a boundary; they are then right: `local.proof.md`, lemma 5."""
 
 _MASK = np.uint64(2**32 - 1)
@@ -90,8 +90,18 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
 
     A second call with another value is refused, and so are copies, also by a fork: the same randomness on two values
     would reveal their difference. The key is derived from the secret and `declared`, a text of the public plan: one
-    secret gives clients of different plans independent randomness. Two clients of one secret and one plan are not told
-    apart: give each person a secret.
+    secret gives clients of different plans independent randomness. While a client lives, a second one of the same
+    secret, plan and kind of loss is refused in this process; other processes are not seen, so give each person a
+    secret of their own and keep the message, not the client. Test:
+    tests/local/test_local_client.py::test_a_second_live_client_of_one_secret_and_plan_is_refused.
+
+    Args:
+        secret: The client's own secret; None for a fresh one.
+        loss: What the server will minimise; the absolute loss by default.
+        declared: The public plan as a text.
+
+    Raises:
+        ParameterError: If the secret or the loss is none, or if the place is taken.
     """
 
     owner_noun: ClassVar[str] = "client"
@@ -104,7 +114,7 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
             raise ParameterError(f"secret must be a Secret or None, got {type(secret).__name__}")
         root = Secret.generate() if secret is None else secret
         self._secret = root.derive(f"evercount/local/{DERIVATION}/{type(self.loss).__name__}/{declared}")
-        self._own()
+        self._own(None if secret is None else self._secret)
         self._sent: tuple[Any, Message] | None = None
         self._lock = threading.Lock()
 
@@ -179,7 +189,7 @@ def entries(plan: LocalPlan, bucket: int, noise: NormalSequence) -> bytes:
     """The entries of one message as bytes: ⌊(R·e_bucket + N·z)/2^m + ½⌋, or zeros outside the server's ball.
 
     **Guarantee.** Equal to the floor in integer arithmetic for every z: doubles round, and integers where a boundary
-    is nearer than MARGIN. Proof: `local.proof.md`, lemma 5. Tests: tests/local/test_local_client.py
+    is nearer than ROUNDING_MARGIN. Proof: `local.proof.md`, lemma 5. Tests: tests/local/test_local_client.py
     (test_message_is_the_rounding_of_the_exact_sum, test_entries_that_are_too_close_are_rounded_in_integers).
     """
     mean = plan.mean(bucket)
@@ -188,8 +198,8 @@ def entries(plan: LocalPlan, bucket: int, noise: NormalSequence) -> bytes:
     made = np.rint(off)
     off -= made
     np.abs(off, out=off)
-    if off[off.argmax()] >= 0.5 - MARGIN:
-        for place in np.flatnonzero(off >= 0.5 - MARGIN).tolist():
+    if off[off.argmax()] >= 0.5 - ROUNDING_MARGIN:
+        for place in np.flatnonzero(off >= 0.5 - ROUNDING_MARGIN).tolist():
             units = (int(math.ldexp(mean[place], plan.shift)) << 128) + plan.scale * noise.exact(place)
             made[place] = (units >> 127 + plan.shift) + 1 >> 1  # ⌊t + ½⌋ = ⌊(⌊2t⌋ + 1)/2⌋
     for part in plan.parts:

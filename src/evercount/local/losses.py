@@ -8,6 +8,7 @@ and is drawn before the private message, so it cannot harm privacy.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +34,17 @@ def check_point(value: Any) -> float:
     if not 0 <= value <= 1:  # before it becomes a float, which not every int fits
         raise InputError("the value lies outside [0, 1]: scale it before it is sent")
     return float(value)
+
+
+def labelled_point(data: Any) -> tuple[float, int]:
+    """A pair (x, y), x in [0, 1] and y = ±1, or an InputError that does not show it."""
+    try:
+        x, y = data
+    except (TypeError, ValueError):
+        raise InputError("a data point of this loss is a pair (x, y)") from None
+    if not is_number(y) or y not in (-1, 1):
+        raise InputError("the label y must be -1 or 1")
+    return check_point(x), int(y)
 
 
 class Loss(ABC):
@@ -128,33 +140,69 @@ class Hinge(Loss):
         if not 0 <= self.margin <= 1:
             raise ParameterError(f"margin must lie in [0, 1], got {self.margin!r}")
 
-    def _pair(self, data: Any) -> tuple[float, int]:
-        try:
-            x, y = data
-        except (TypeError, ValueError):
-            raise InputError("a data point of Hinge is a pair (x, y)") from None
-        if not is_number(y) or y not in (-1, 1):
-            raise InputError("the label y must be -1 or 1")
-        return check_point(x), int(y)
-
     def value(self, theta: float, data: Any) -> float:
         """ℓ(θ, d)."""
-        x, y = self._pair(data)
+        x, y = labelled_point(data)
         return max(0.0, self.margin - y * (theta - x))
 
     def derivative(self, theta: float, data: Any) -> float:
         """See `Loss`."""
-        x, y = self._pair(data)
+        x, y = labelled_point(data)
         if y == 1:
             return 0.0 if theta >= x + self.margin else -1.0
         return 1.0 if theta >= x - self.margin else 0.0
 
     def sample(self, data: Any, u: float) -> float:
         """The kink with probability 1/2, else the end of [0, 1] towards which the loss is flat."""
-        x, y = self._pair(data)
+        x, y = labelled_point(data)
         if y == 1:
             return min(x + self.margin, 1.0) if u < 0.5 else 1.0
         return 0.0 if u < 0.5 else max(x - self.margin, 0.0)
+
+
+@dataclass(frozen=True)
+class Logistic(Loss):
+    """Threshold classification with a smooth loss: data (x, y) with y = ±1, ℓ = s·ln(1 + exp(−y·(θ − x)/s)).
+
+    y = 1 means that the threshold θ should lie above x.
+
+    Args:
+        scale: s, at most 10; the smaller, the nearer to `Hinge(0)`.
+
+    Raises:
+        ParameterError: If the scale is out of range.
+
+    >>> loss = Logistic(0.25)
+    >>> loss.derivative(0.5, (0.5, 1)), loss.sample((0.5, 1), 0.25), loss.sample((0.5, -1), 0.25)
+    (-0.5, 0.5, 0.0)
+    """
+
+    scale: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", check_number("scale", self.scale))
+        if not 0 < self.scale <= 10:
+            raise ParameterError(f"scale must lie between 0 and 10, got {self.scale!r}")
+
+    def value(self, theta: float, data: Any) -> float:
+        """ℓ(θ, d)."""
+        x, y = labelled_point(data)
+        return self.scale * float(np.logaddexp(0.0, -y * (theta - x) / self.scale))
+
+    def derivative(self, theta: float, data: Any) -> float:
+        """See `Loss`."""
+        x, y = labelled_point(data)
+        return float(-y * np.exp(-np.logaddexp(0.0, y * (theta - x) / self.scale)))
+
+    def sample(self, data: Any, u: float) -> float:
+        """The end of [0, 1] towards which y points with probability 1/2, else a logistic number around x, clipped."""
+        x, y = labelled_point(data)
+        odds = (2 * u, 1 - 2 * u) if y == 1 else (2 * u - 1, 2 - 2 * u)
+        if odds[0] <= 0:
+            return 0.0
+        if odds[1] <= 0:
+            return 1.0
+        return float(min(max(x + self.scale * math.log(odds[0] / odds[1]), 0.0), 1.0))
 
 
 @dataclass(frozen=True)

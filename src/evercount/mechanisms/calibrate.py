@@ -96,7 +96,8 @@ def build_noise(
     if seed is not None:
         raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
     # The price of finite arithmetic grows with σ, and σ with that price: bound it for a σ that is surely larger.
-    most = 2 * budget.noise_multiplier() * reach / grid
+    # A dumped stream keeps its own σ, which may be larger still where its sensitivity has been proved smaller since.
+    most = max(2 * budget.noise_multiplier() * reach, float(dumped["sigma"]) if dumped is not None else 0.0) / grid
     cap = min(NUMERIC_DELTA, budget.delta / 16)
     reserved, limit = _numeric_price(factorization, most, cells, budget.epsilon, horizon, restart, cap)
     if reserved > budget.delta / 2:

@@ -93,8 +93,7 @@ class Query(RowContract, ABC, Generic[V_co]):
     @property
     def publishes_whole_numbers(self) -> bool:
         """Whether whole noise, in grid units, gives whole published numbers: whole sums, published as they are."""
-        plain = type(self).decode_run is Query.decode_run and type(self).decode is Query.decode
-        return plain and self.grid % 1 == 0
+        return self.publishes_sums and self.grid % 1 == 0
 
     @abstractmethod
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
@@ -365,6 +364,11 @@ class Query(RowContract, ABC, Generic[V_co]):
         if type(self).decode is Query.decode:
             return rows
         return np.stack([self.decode(first_tick + i, row) for i, row in enumerate(rows)])
+
+    @property
+    def publishes_sums(self) -> bool:
+        """Whether the published numbers are the noisy running sums themselves."""
+        return type(self).decode_run is Query.decode_run and type(self).decode is Query.decode
 
     def output_norms(self) -> FloatArray | float:
         """‖row‖₂ of the linear map `decode` for each output: std of an output = this × std of a cell."""

@@ -4,71 +4,154 @@ Whether a letter ends a minimal occurrence depends only on one bit per episode a
 (the word without the last letter) a later start?". So a stream is a walk through bit patterns, two neighbouring
 streams are a walk through pairs of them, and the largest change of a group of episodes is found by visiting all
 reachable pairs. The episodes whose letters besides the changed ones form the same set are one group where that is
-small enough, else they are treated apart. Groups alike up to a renaming are counted, so the alphabet may be large.
+small enough, else they are treated apart. Groups alike up to a renaming are counted, so the alphabet may be large. What
+the search needs more than a second for is stored in `episode_tables.py`; longer episodes take lemma 7.
 See `episodes.proof.md`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import product
 from math import comb, factorial
+
+from evercount.queries.episode_tables import APART
 
 Word = tuple[int, ...]
 
 LONGEST_JOINT = 3
 """Longest episodes whose Σ(P+N) the automaton finds; longer ones take Lemma 3."""
-LONGEST_EXACT = 6
-"""Longest episodes that the automaton handles (in a few seconds); longer ones take the closed form of Lemma 3."""
+LONGEST_EXACT = max(APART)
+"""Longest episodes that the automaton handles, by stored results; longer ones take Lemma 7."""
 
 
-def episode_sensitivity(letters: int, longest: int, replace: bool) -> int:
+def episode_sensitivity(letters: int, longest: int, replace: bool, weights: Sequence[int] | None = None) -> int:
     """An upper bound of Σ_cells (P²+N²) for all episodes of length ≤ `longest` over `letters` letters.
 
+    Args:
+        letters: the size U of the alphabet.
+        longest: the largest length ℓ.
+        replace: whether a letter becomes another one or none; else it only goes.
+        weights: what one occurrence of an episode of each length 1 … ℓ counts; 1 by default.
+
     Guarantee. Theorem 6 of `episodes.proof.md`. Tests:
-    tests/queries/test_queries_episodes.py::test_sensitivity_by_enumeration, ::test_known_maxima_are_met and
-    ::test_automaton_matches_single_episodes.
+    tests/queries/test_queries_episodes.py::test_sensitivity_by_enumeration, ::test_known_maxima_are_met,
+    ::test_automaton_matches_single_episodes and ::test_weighted_sensitivity_by_enumeration.
+
+    >>> episode_sensitivity(2, 3, replace=False), episode_sensitivity(2, 3, replace=False, weights=(1, 1, 2))
+    (11, 32)
     """
-    bounds = []
-    # a replaced letter may also become no letter, and with one letter in the alphabet it can become nothing else
-    for changed in (1, 2) if replace and letters > 1 else (1,):
-        exact = min(longest, LONGEST_EXACT)
-        total = sum(
-            comb(letters - changed, free) * _group_bound(exact, free, changed)
-            for free in range(min(exact - 1, letters - changed) + 1)
-        )
-        total += sum(_closed_form(letters, length, changed) for length in range(LONGEST_EXACT + 1, longest + 1))
-        bounds.append(total)
-    return max(bounds)
+    return max(_squared(letters, longest, changed, weights) for changed in _changed(letters, replace))
+
+
+def _changed(letters: int, replace: bool) -> tuple[int, ...]:
+    """Numbers of changed letters: a replaced letter may also become none, and with one letter nothing else."""
+    return (1, 2) if replace and letters > 1 else (1,)
+
+
+def _squared(letters: int, longest: int, changed: int, weights: Sequence[int] | None) -> int:
+    exact = min(longest, LONGEST_EXACT)
+    total = sum(
+        comb(letters - changed, free) * _group_bound(exact, free, changed)
+        for free in range(min(exact - 1, letters - changed) + 1)
+    )
+    total += sum(_by_types(letters, length, changed) for length in range(LONGEST_EXACT + 1, longest + 1))
+    if weights is None:
+        return total
+    by_length = sum(weight**2 * _one_length(letters, k, changed) for k, weight in enumerate(weights, 1))
+    return min(total * max(weights) ** 2, by_length)
+
+
+def _one_length(letters: int, length: int, changed: int) -> int:
+    """Bound of Σ(P²+N²) over the episodes of exactly this length."""
+    if length > LONGEST_EXACT:
+        return _by_types(letters, length, changed)
+    return sum(
+        comb(letters - changed, free) * _own_bound(length, free, changed)
+        for free in range(min(length - 1, letters - changed) + 1)
+    )
 
 
 @cache
-def episode_absolute(letters: int, longest: int, replace: bool) -> int:
+def episode_absolute(letters: int, longest: int, replace: bool, weights: tuple[int, ...] | None = None) -> int:
     """An upper bound of Σ_cells (P+N) for all episodes of length ≤ `longest` over `letters` letters.
 
     Guarantee. `episodes.proof.md`, "Pure privacy". Test:
     tests/queries/test_l1_sensitivity.py::test_words_by_enumeration.
     """
-    bounds: list[int] = []
+    return max(_absolute(letters, longest, changed, weights) for changed in _changed(letters, replace))
+
+
+def _absolute(letters: int, longest: int, changed: int, weights: tuple[int, ...] | None) -> int:
     exact = min(longest, LONGEST_JOINT)
-    for changed in (1, 2) if replace and letters > 1 else (1,):
-        total: int = changed  # single letters
-        for free in range(min(exact - 1, letters - changed) + 1):
-            words = [word for length in range(2, exact + 1) for word in _group(length, free, changed)]
-            if words:
-                joint = largest_change(words, 0, 1 if changed == 2 else None, absolute=True)
-                total += comb(letters - changed, free) * joint
-        total += sum(2 * changed * k * letters ** (k - 1) for k in range(exact + 1, longest + 1))
-        bounds.append(total)
-    return max(bounds)
+    parts: list[int] = [
+        changed,
+        *(_joint_absolute(letters, (k,), changed) for k in range(2, exact + 1)),
+        *(2 * changed * k * letters ** (k - 1) for k in range(exact + 1, longest + 1)),
+    ]
+    joint: int = changed + _joint_absolute(letters, tuple(range(2, exact + 1)), changed) + sum(parts[exact:])
+    if weights is None:
+        return joint
+    by_length = sum(weight * part for weight, part in zip(weights, parts, strict=True))
+    return min(joint * max(weights), by_length)
 
 
-def _closed_form(letters: int, length: int, changed: int) -> int:
-    """Lemma 3: P, N ≤ m, the number of letters of e among the changed ones; 2m² summed over all e of that length."""
-    words: int = letters ** (length - 2)
-    return 2 * words * (changed * length * letters + changed * changed * length * (length - 1))
+@cache
+def _joint_absolute(letters: int, lengths: tuple[int, ...], changed: int) -> int:
+    """Bound of Σ(P+N) over the episodes of these lengths, group by group."""
+    total = 0
+    for free in range(min(max(lengths, default=1) - 1, letters - changed) + 1):
+        words = [word for length in lengths for word in _group(length, free, changed)]
+        if words:
+            joint = largest_change(words, 0, 1 if changed == 2 else None, absolute=True)
+            total += comb(letters - changed, free) * joint
+    return total
+
+
+# -- long episodes: Lemma 7 --------------------------------------------------------------------------------------
+
+Pairs = tuple[tuple[int, int], ...]
+Levels = tuple[Pairs, Pairs, Pairs]
+"""For the levels −1, 0 and 1: the largest (rises, falls) of walks that end there."""
+START: Levels = ((), ((0, 0),), ())
+
+
+@cache
+def _by_types(letters: int, length: int, changed: int) -> int:
+    """Lemma 7, summed over all episodes of one length: letters x have level 1 or 0, y −1 or 0, all others 0."""
+    states = {(START, 0): 1}
+    for _ in range(length):
+        following: dict[tuple[Levels, int], int] = {}
+        for (levels, others), number in states.items():
+            for kind in (0, 1) if changed == 1 else (0, 1, -1):
+                key = (_visit(levels, kind), others + (kind == 0))
+                following[key] = following.get(key, 0) + number
+        states = following
+    return sum(
+        number * (letters - changed) ** others * max(up**2 + down**2 for pairs in levels for up, down in pairs)
+        for (levels, others), number in states.items()
+    )
+
+
+@cache
+def _visit(levels: Levels, kind: int) -> Levels:
+    """All walks may skip the next letter of the episode, or visit it at one of its levels."""
+    after = list(levels)
+    for target in {kind, 0}:
+        pairs = set(levels[target + 1])
+        for level in {-1, 0, 1} - {target}:
+            pairs |= {(up + (target > level), down + (target < level)) for up, down in levels[level + 1]}
+        largest: list[tuple[int, int]] = []
+        for pair in sorted(pairs, reverse=True):
+            if not largest or pair[1] > largest[-1][1]:
+                largest.append(pair)
+        after[target + 1] = tuple(largest)
+    return after[0], after[1], after[2]
+
+
+# -- groups of episodes -------------------------------------------------------------------------------------------
 
 
 @cache
@@ -85,13 +168,19 @@ def _group_bound(longest: int, free: int, changed: int) -> int:
         lengths = range(2, longest + 1)
         words = [word for length in lengths for word in _group(length, free, changed)]
         return _group_bound(1, free, changed) + largest_change(words, 0, 1 if changed == 2 else None)
-    once, removed, replaced = _apart(longest)
-    if longest <= 4:
-        single = changed * _with_one_changed_letter(longest, free)
-    else:
-        single = changed * factorial(free) * once[free]
-    several = factorial(free) * (removed[free] if changed == 1 else replaced[free])
-    return _group_bound(longest - 1, free, changed) + single + several
+    return _group_bound(longest - 1, free, changed) + _own_bound(longest, free, changed)
+
+
+@cache
+def _own_bound(length: int, free: int, changed: int) -> int:
+    """As `_group_bound`, for the episodes of exactly this length."""
+    if length == 1:
+        return changed if free == 0 else 0
+    if length <= 3 or (length == 4 and changed + free <= 2):
+        return largest_change(list(_group(length, free, changed)), 0, 1 if changed == 2 else None)
+    once, removed, replaced = APART.get(length) or apart(length)
+    joint = _with_one_changed_letter(length, free) if length == 4 else factorial(free) * once[free]
+    return changed * joint + factorial(free) * (removed[free] if changed == 1 else replaced[free])
 
 
 @cache
@@ -108,7 +197,7 @@ def _group(length: int, free: int, changed: int) -> Iterator[Word]:
 
 
 @cache
-def _apart(length: int) -> tuple[list[int], list[int], list[int]]:
+def apart(length: int) -> tuple[tuple[int, ...], ...]:
     """Sums over episodes, each by itself, of the largest P²+N²; entry f: f other letters, in a fixed order of arrival.
 
     Three lists: episodes with one x (x removed); with several x (x removed); with several of x and y (x to y).
@@ -125,7 +214,7 @@ def _apart(length: int) -> tuple[list[int], list[int], list[int]]:
                 replaced[letters - 1] += 2 * largest  # the letter of the episode is x, or it is y
             for y in range(x):
                 replaced[letters - 2] += 2 * largest_change([word], x, y)
-    return once, removed, replaced
+    return tuple(once), tuple(removed), tuple(replaced)
 
 
 def _patterns(length: int) -> Iterator[Word]:

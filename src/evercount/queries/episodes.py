@@ -26,13 +26,16 @@ class Episodes(WordQuery):
 
     Guarantee. S is a sum over groups of episodes of the largest change of each group, found by an automaton when the
     query is built. It equals the true maximum in all cases that were enumerated (ℓ ≤ 3; U = 2, ℓ = 4); longer
-    episodes are grouped less, and above 6 letters a closed form is used, which is looser. Under add-remove a removed
-    letter is absent: whether its place stays or not makes no difference. Under replace it becomes another letter or
-    None. Proof: `episodes.proof.md`. Tests: tests/queries/test_queries_episodes.py::test_sensitivity_by_enumeration.
+    episodes are grouped less, and the longest take a bound by types of letters, which is looser. Under add-remove a
+    removed letter is absent: whether its place stays or not makes no difference. Under replace it becomes another
+    letter or None. Proof: `episodes.proof.md`. Tests:
+    tests/queries/test_queries_episodes.py::test_sensitivity_by_enumeration and
+    tests/queries/test_queries_episodes.py::test_weighted_sensitivity_by_enumeration.
 
     Args:
         alphabet: the letters, single characters, or their number.
         max_length: the longest episode, in letters.
+        weights: what one occurrence of a word of each length adds to its cell; see `WordQuery`. None for 1.
 
     Raises:
         ParameterError: the alphabet or the length is not legal.
@@ -45,10 +48,11 @@ class Episodes(WordQuery):
 
     name: ClassVar[str] = "episodes"
 
-    def __init__(self, alphabet: Sequence[str] | int, max_length: int) -> None:
-        super().__init__(alphabet, max_length)
+    def __init__(self, alphabet: Sequence[str] | int, max_length: int, weights: Sequence[int] | None = None) -> None:
+        super().__init__(alphabet, max_length, weights)
+        size, longest = self._words.size, self._words.longest
         self._sensitivity = {
-            adjacency: float(episode_sensitivity(self._words.size, self._words.longest, adjacency == "replace"))
+            adjacency: float(episode_sensitivity(size, longest, adjacency == "replace", self.weights))
             for adjacency in ADJACENCIES
         }
 
@@ -64,7 +68,8 @@ class Episodes(WordQuery):
         tests/queries/test_l1_sensitivity.py::test_words_by_enumeration.
         """
         check_name("adjacency", adjacency, ADJACENCIES)
-        return float(episode_absolute(self._words.size, self._words.longest, adjacency == "replace"))
+        size, longest = self._words.size, self._words.longest
+        return float(episode_absolute(size, longest, adjacency == "replace", self.weights))
 
     # -- from events to increments -----------------------------------------------------------------------------
 
@@ -93,4 +98,4 @@ class Episodes(WordQuery):
                 starts[ending] = prefixes
             starts[letter] = letters
             increments[letter] += 1
-        return increments, {"letters": letters, "starts": starts}
+        return self._weighted(increments), {"letters": letters, "starts": starts}

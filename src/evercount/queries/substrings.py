@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,14 +22,17 @@ class Substrings(WordQuery):
     run over several ticks. It counts at the tick of its last letter. An empty tick adds nothing and separates
     nothing. None is a position without a letter: it matches nothing, and no substring runs over it.
 
-    Guarantee. S = ℓ(ℓ+1)(2ℓ+1)/6 (add-remove), ℓ(ℓ+1)(ℓ+2)/3 (replace). Under add-remove a removed letter may
-    leave a None in its place, or vanish so that its neighbours join; S covers both (the first attains it). Under
+    Guarantee. S = ℓ(ℓ+1)(2ℓ+1)/6 (add-remove), ℓ(ℓ+1)(ℓ+2)/3 (replace); with `weights` w it is Σ_j w_j²·j² and
+    Σ_j w_j²·(j² + j), in the units of the cells. Under add-remove a removed letter may leave a None in its place, or
+    vanish so that its neighbours join; S covers both (the first attains it). Under
     replace a letter becomes another letter or None. Proof: `substrings.proof.md`. Tests:
-    tests/queries/test_queries_substrings.py::test_sensitivity_by_enumeration.
+    tests/queries/test_queries_substrings.py::test_sensitivity_by_enumeration and
+    tests/queries/test_queries_substrings.py::test_weighted_sensitivity_by_enumeration.
 
     Args:
         alphabet: the letters, single characters, or their number.
         max_length: the longest word, in letters.
+        weights: what one occurrence of a word of each length adds to its cell; see `WordQuery`. None for 1.
 
     Raises:
         ParameterError: the alphabet or the length is not legal.
@@ -38,6 +41,10 @@ class Substrings(WordQuery):
     >>> query = Substrings("ab", 2)
     >>> dict(zip(query.labels, query.encode(query.initial_state(), "aba")[0].tolist()))
     {'a': 2, 'b': 1, 'aa': 0, 'ab': 1, 'ba': 1, 'bb': 0}
+    >>> trigrams = Substrings("ab", 3, weights=(1, 1, 8))
+    >>> noise = trigrams.squared_sensitivity("add-remove") ** 0.5 * trigrams.output_norms()
+    >>> round(float(noise[-1]), 2), round(Substrings("ab", 3).squared_sensitivity("add-remove") ** 0.5, 2)
+    (3.01, 3.74)
     """
 
     name: ClassVar[str] = "substrings"
@@ -45,10 +52,12 @@ class Substrings(WordQuery):
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S of `substrings.proof.md`; attained as soon as the stream is 2ℓ−1 letters long (replace: U ≥ 2)."""
         check_name("adjacency", adjacency, ADJACENCIES)
-        longest = self._words.longest
-        if adjacency == "add-remove":
-            return float(longest * (longest + 1) * (2 * longest + 1) // 6)
-        return float(longest * (longest + 1) * (longest + 2) // 3)
+        replaced = adjacency == "replace"
+        return float(sum(weight**2 * (j * j + replaced * j) for j, weight in self._by_length()))
+
+    def _by_length(self) -> Iterator[tuple[int, int]]:
+        """(length, weight of its words)."""
+        return enumerate(self.weights or (1,) * self._words.longest, 1)
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         """See `Query`: of each length j, j windows are lost, and j − 1 (add-remove) or j (replace) others gained.
@@ -57,8 +66,8 @@ class Substrings(WordQuery):
         tests/queries/test_l1_sensitivity.py::test_words_by_enumeration.
         """
         check_name("adjacency", adjacency, ADJACENCIES)
-        longest = self._words.longest
-        return float(longest**2 if adjacency == "add-remove" else longest * (longest + 1))
+        replaced = adjacency == "replace"
+        return float(sum(weight * (2 * j - 1 + replaced) for j, weight in self._by_length()))
 
     def exact_sensitivity(self, gram: Callable[[int, int], float], horizon: int) -> float:
         """Largest ‖R(X−X′)‖² over replace-neighbours when every tick is exactly one letter, U ≥ 2.
@@ -75,9 +84,9 @@ class Substrings(WordQuery):
 
     def _exact_at(self, gram: Callable[[int, int], float], horizon: int, changed: int) -> float:
         total = 0.0
-        for length in range(1, self._words.longest + 1):
+        for length, weight in self._by_length():
             ends = range(max(changed, length), min(changed + length - 1, horizon) + 1)
-            total += sum(gram(a, b) for a in ends for b in ends) + sum(gram(a, a) for a in ends)
+            total += weight**2 * (sum(gram(a, b) for a in ends for b in ends) + sum(gram(a, a) for a in ends))
         return total
 
     # -- from events to increments -----------------------------------------------------------------------------
@@ -102,7 +111,7 @@ class Substrings(WordQuery):
         else:
             cells, _ = self._cells_of(state, new)
             increments += np.bincount(cells, minlength=self.cells)
-        return increments, self._next(state, new)
+        return self._weighted(increments), self._next(state, new)
 
     def encode_run(self, state: Any, ticks: Iterable[Any]) -> tuple[IntArray, Any]:
         """Increments of many ticks at once; the same numbers as `encode` tick by tick."""
@@ -119,7 +128,7 @@ class Substrings(WordQuery):
         tick = np.repeat(np.arange(len(sizes)), sizes)
         cells, letter = self._cells_of(state, letters)
         np.add.at(rows, (tick[letter], cells), 1)
-        return rows, self._next(state, letters)
+        return self._weighted(rows), self._next(state, letters)
 
     def _next(self, state: list[int], new: list[int]) -> list[int]:
         keep = self._words.longest - 1

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evercount._arrays import FloatArray
+from evercount._arrays import FloatArray, IntArray
 from evercount.queries.cell_errors import CellErrors
 
 
@@ -54,11 +54,17 @@ def top_keys(labels: list[str], values: FloatArray, errors: RankErrors, k: int, 
     tests/queries/test_queries_top.py::test_confident_keys_belong_to_the_top.
     """
     order = np.argsort(-values, kind="stable")
+    return _describe(labels, values, errors, order[:k], order[k:], level)
+
+
+def _describe(
+    labels: list[str], values: FloatArray, errors: RankErrors, chosen: IntArray, rest: IntArray, level: float
+) -> list[TopKey]:
+    """The chosen cells with their intervals, and the confidence that each is larger than the rest."""
     half = errors.cells.half(level, errors.count)[0]
     spread, slack = errors.cells.spread[0], errors.cells.slack[0]
-    rest = order[k:]
     keys = []
-    for cell in order[:k].tolist():
+    for cell in chosen.tolist():
         confidence = 1.0
         if len(rest):
             if errors.independent:
@@ -75,16 +81,17 @@ def top_keys(labels: list[str], values: FloatArray, errors: RankErrors, k: int, 
 def supported_keys(
     labels: list[str], values: FloatArray, errors: RankErrors, threshold: float | None, level: float
 ) -> list[TopKey]:
-    """All keys whose value passes the threshold, largest first; by default that of the widest interval.
+    """All keys whose value passes the threshold, largest first; by default half the width of each key's own interval.
 
     **Guarantee.** With probability ≥ level every listed key has a true number above threshold − half, half being half
     the width of its interval; by default above 0, so it has truly occurred. Keys that are not listed count as 0.
     Proof: `histogram.proof.md`, "Selected keys": the intervals hold at once. Test:
     tests/queries/test_queries_top.py::test_supported_keys_have_occurred.
     """
-    least = float(errors.cells.half(level, errors.count).max()) if threshold is None else threshold
-    passed = int(np.sum(values > least))
-    return top_keys(labels, values, errors, passed, level)
+    least = errors.cells.half(level, errors.count)[0] if threshold is None else threshold
+    order = np.argsort(-values, kind="stable")
+    passed = (values > least)[order]
+    return _describe(labels, values, errors, order[passed], order[~passed], level)
 
 
 def range_tail(numbers: int, apart: float) -> float:

@@ -210,8 +210,7 @@ class WindowOf(WindowQuery):
             from evercount.queries import build_query
 
             of = build_query(of["name"], of["parameters"])
-        linear = isinstance(of, Query) and type(of).decode_run is Query.decode_run and type(of).decode is Query.decode
-        if not isinstance(of, Query) or not linear or of.memory:
+        if not isinstance(of, Query) or not of.publishes_sums or of.memory:
             raise ParameterError(
                 f"a window needs a query that publishes its running sums as they are, not {of!r}: a number that is no "
                 "sum over ticks (an average, a statistic of a graph) has no part that belongs to the last ticks"

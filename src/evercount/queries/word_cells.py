@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from evercount._arrays import FloatArray
+from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import Query
@@ -123,8 +123,31 @@ def _checked_alphabet(alphabet: Any) -> tuple[str, ...]:
     return letters
 
 
+LARGEST_WEIGHT = 2**16
+
+
+def _checked_weights(weights: Any, longest: int) -> tuple[int, ...]:
+    """One whole number from 1 to LARGEST_WEIGHT for each length."""
+    try:
+        found = tuple(weights)
+    except TypeError:
+        found = ()
+    whole = all(type(weight) is int and 1 <= weight <= LARGEST_WEIGHT for weight in found)
+    if len(found) != longest or not whole:
+        raise ParameterError(
+            f"weights must be {longest} whole numbers from 1 to {LARGEST_WEIGHT}, one for each length, got "
+            f"{weights!r:.80}"
+        )
+    return found
+
+
 class WordQuery(Query[FloatArray]):
-    """A query with one cell for every word of at most `max_length` letters."""
+    """A query with one cell for every word of at most `max_length` letters.
+
+    `weights`, one whole number for each length 1 … ℓ, says how the noise is shared among the lengths: an occurrence of
+    a word of length j adds weights[j−1] to its cell, and what is published is divided by that again. So counts of
+    length j have the std of a cell over weights[j−1]. A large last weight is right where only long words matter.
+    """
 
     splits: ClassVar[bool] = True
 
@@ -133,8 +156,53 @@ class WordQuery(Query[FloatArray]):
         """See `Query`: an array, whatever its length."""
         return False
 
-    def __init__(self, alphabet: Sequence[str] | int, max_length: int) -> None:
+    def __init__(self, alphabet: Sequence[str] | int, max_length: int, weights: Sequence[int] | None = None) -> None:
         self._words = Words(alphabet, max_length)
+        self.weights = None if weights is None else _checked_weights(weights, self._words.longest)
+
+    @cached_property
+    def _scale(self) -> IntArray:
+        """What one occurrence of the word of each cell adds to it."""
+        sizes = np.diff(self._words.offsets)
+        return np.repeat(np.asarray(self.weights or (1,) * self._words.longest, np.int64), sizes)
+
+    def _weighted(self, increments: IntArray) -> IntArray:
+        """Occurrences in the units of the cells, in place; shape (…, cells)."""
+        if self.weights is not None:
+            increments *= self._scale
+        return increments
+
+    @property
+    def publishes_sums(self) -> bool:
+        """See `Query`: without weights."""
+        return self.weights is None
+
+    @property
+    def publishes_cells(self) -> bool:
+        """See `Query`: without weights."""
+        return self.weights is None
+
+    @property
+    def running_sums(self) -> bool:
+        """See `Query`: counts are running sums over the weight of their length."""
+        return True
+
+    def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
+        """See `Query`: cells are independent."""
+        chosen = np.asarray(outputs)
+        return np.asarray((chosen[:, np.newaxis] == chosen) / self._scale[chosen] ** 2, dtype=np.float64)
+
+    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+        """Numbers of occurrences."""
+        return noisy if self.weights is None else noisy / self._scale
+
+    def decode(self, tick: int, noisy: FloatArray) -> FloatArray:
+        """One row of `decode_run`."""
+        return self.decode_run(tick, noisy)
+
+    def output_norms(self) -> FloatArray | float:
+        """One over the weight of each word."""
+        return 1.0 if self.weights is None else 1 / self._scale
 
     @property
     def cells(self) -> int:
@@ -161,4 +229,5 @@ class WordQuery(Query[FloatArray]):
 
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {"alphabet": self._words.alphabet, "max_length": self._words.longest}
+        own = {"alphabet": self._words.alphabet, "max_length": self._words.longest}
+        return own if self.weights is None else own | {"weights": list(self.weights)}

@@ -30,7 +30,7 @@ from evercount.privacy import Budget
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 """Parts of ε for the partition that are tried; the counter has the rest."""
 LEANS = (0.3, 0.4, 0.5)
-"""Parts of the partition's ε for the threshold that are tried; the ticks have the rest."""
+"""Parts of the partition's ε for the threshold, for counters of the first form; the ticks had the rest."""
 REFERENCE_TICKS = 2**20
 """Ticks at which ways of counting without a horizon are compared."""
 METHODS = ("partition", "plain", "constant")
@@ -101,7 +101,7 @@ def endless_radius(epsilon: float, delta: float, ticks: int, beta: float) -> flo
 class SparsePlan:
     """The way of counting, the budget split and the proved error of a sparse counter.
 
-    epsilon = `threshold_epsilon` + `tick_epsilon` + `counter_epsilon`. By `method` "partition" a segment is closed when
+    epsilon = `partition_epsilon` + `counter_epsilon`. By `method` "partition" a segment is closed when
     its count plus noise passes `threshold_at` plus noise. `spread_at` is A of the proof: no noise of the partition
     exceeds it, with chance 1 − 2β/3. With `segments` (None: unknown) the counter serves that many; they suffice for at
     most `max_ones` ones. With a horizon `threshold` and `spread` hold for all ticks, without one they are those of tick
@@ -122,6 +122,17 @@ class SparsePlan:
     method: str = "partition"
     counter: str = "bridge"
 
+    @property
+    def partition_epsilon(self) -> float:
+        """What the partition costs.
+
+        **Guarantee.** max(threshold_epsilon, tick_epsilon): `sparse_count.proof.md`, theorem 1. Counters of the first
+        form reserved the sum, had more noise for it and keep it. Test:
+        tests/sparse/test_sparse_count.py::test_partition_costs_the_larger_rate_by_exact_enumeration.
+        """
+        rates = (self.threshold_epsilon, self.tick_epsilon)
+        return sum(rates) if self.counter == FIRST else max(rates)
+
     def sentence(self) -> str:
         """The guarantee in one sentence."""
         if self.method == "constant":
@@ -132,10 +143,7 @@ class SparsePlan:
         )
         if self.method == "plain":
             return promise + "."
-        return (
-            f"{promise}: {self.threshold_epsilon:g} + {self.tick_epsilon:g} for the partition, "
-            f"{self.counter_epsilon:g} for the counter."
-        )
+        return f"{promise}: {self.partition_epsilon:g} for the partition, {self.counter_epsilon:g} for the counter."
 
     # -- the partition ---------------------------------------------------------------------------------------------
 
@@ -172,7 +180,7 @@ class SparsePlan:
         if self.delta == 0 or self.method == "plain":
             return (Budget(self.epsilon, self.delta),)
         # Both parts were cut to 20 bits of epsilon, so that their sum is exact.
-        return Budget(self.threshold_epsilon + self.tick_epsilon, 0.0), Budget(self.counter_epsilon, self.delta)
+        return Budget(self.partition_epsilon, 0.0), Budget(self.counter_epsilon, self.delta)
 
     # -- errors ----------------------------------------------------------------------------------------------------
 
@@ -330,14 +338,14 @@ def _plan_partition(epsilon: float, T: int | None, delta: float, s: int | None, 
             spread = _endless_spread(*parts, segments, 1, beta)
         else:
             spread = fixed_spread(*parts, T if segments is None else segments + 1, T, beta)
-        rest, threshold = epsilon_rest(epsilon, *parts), spread + (spread if gap is None else gap)
+        rest, threshold = epsilon_rest(epsilon, max(parts)), spread + (spread if gap is None else gap)
         counter = _counter(segments, delta)
         return SparsePlan(epsilon, delta, T, s, beta, *parts, rest, threshold, spread, segments, "partition", counter)
 
     if s is None:
-        return plan((epsilon_part(epsilon, 0.25), epsilon_part(epsilon, 0.25)), None, None)
+        return plan((epsilon_part(epsilon, 0.5), epsilon_part(epsilon, 0.5)), None, None)
     best: tuple[float, SparsePlan] | None = None
-    for gap, parts in candidate_splits(epsilon, s):
+    for gap, parts in equal_splits(epsilon, s):
         tried = plan(parts, max(1, s // gap), gap)
         offset = tried.offset(REFERENCE_TICKS if T is None else T)
         if best is not None and offset >= best[0]:
@@ -358,9 +366,21 @@ def _planned_bound(epsilon: float, delta: float, segments: int, beta: float) -> 
     return _unit_radius(_up_to_power(segments), beta, False) / epsilon + 0.5
 
 
+def _gaps(ones: int) -> list[int]:
+    """Numbers of events of a closed segment that are tried."""
+    return sorted({max(1, round(g)) for g in np.geomspace(1, ones + 1, 16)})
+
+
+def equal_splits(epsilon: float, ones: int) -> Iterator[tuple[int, tuple[float, float]]]:
+    """(gap, (ε of thresholds, ε of ticks)) of all splits that are tried: equal rates cost as much as the larger one."""
+    for gap in _gaps(ones):
+        for share in SHARES:
+            yield gap, (epsilon_part(epsilon, share), epsilon_part(epsilon, share))
+
+
 def candidate_splits(epsilon: float, ones: int) -> Iterator[tuple[int, tuple[float, float]]]:
-    """(gap, (ε of thresholds, ε of ticks)) of all splits that are tried."""
-    for gap in sorted({max(1, round(g)) for g in np.geomspace(1, ones + 1, 16)}):
+    """As `equal_splits`, for counters of the first form, which reserved the sum of both rates."""
+    for gap in _gaps(ones):
         for share in SHARES:
             for lean in LEANS:
                 yield gap, (epsilon_part(epsilon, share * lean), epsilon_part(epsilon, share * (1 - lean)))

@@ -73,9 +73,9 @@ class SparseCount(NoiseOwner):
         ('constant', 0.5)
 
     **Guarantee.** All releases together are (epsilon, delta)-DP (delta = 0: pure) for one event more or less, at any
-    tick: the partition costs threshold_epsilon + tick_epsilon, the counter counter_epsilon and delta. Proof:
-    `sparse_count.proof.md`, theorem 1. Tests:
-    tests/sparse/test_sparse_count.py::test_partition_ratio_by_exact_enumeration,
+    tick: the partition costs the larger of threshold_epsilon and tick_epsilon, the counter counter_epsilon and delta.
+    Proof: `sparse_count.proof.md`, theorem 1. Tests:
+    tests/sparse/test_sparse_count.py::test_partition_costs_the_larger_rate_by_exact_enumeration,
     tests/sparse/test_sparse_count.py::test_privacy_of_thresholds_that_grow_by_exact_enumeration.
     """
 

@@ -153,6 +153,10 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         norms[0] = norms[-1] = 1.0
         return norms
 
+    def rounding_norms(self) -> FloatArray:
+        """2 for a difference of two sums, each of which may be rounded by half a unit; 1 at both ends."""
+        return np.asarray(np.round(self.output_norms() ** 2))
+
     def consistent(self, values: FloatArray) -> FloatArray:
         """See `Query`: numbers of vertices that are nonnegative and add up to all vertices.
 

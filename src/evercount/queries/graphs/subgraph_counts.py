@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any, ClassVar, cast
 
 from evercount._validate import check_whole
 from evercount.errors import InputError, ParameterError
+from evercount.queries.base import LARGEST_TOTAL
 from evercount.queries.graphs.change_bounds import ChangeBound, ValueChangeBound
 from evercount.queries.graphs.edge_rules import StreamKind, TickUpdates, Update
 from evercount.queries.graphs.graph_query import GraphQuery
@@ -56,7 +58,88 @@ class Edges(GraphQuery[float]):
         return comb(self.vertices, 2)
 
 
-class _TriangleTracker(Tracker):
+class _CappedTracker(Tracker):
+    """A tracker of subgraphs that also knows in how many of them an edge lies."""
+
+    @abstractmethod
+    def most_near(self, u: int, v: int) -> int:
+        """The most subgraphs that u-v, or an edge whose number u-v can have raised, lies in."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _SubgraphCount(GraphQuery[float]):
+    """A count of small subgraphs, with an optional promise that no edge ever lies in more than `max_per_edge` of them.
+
+    A tick after which, or within which, the promise is broken is refused.
+    """
+
+    subgraphs: ClassVar[str]
+    """What is counted, for messages."""
+
+    max_per_edge: int | None = field(default=None, kw_only=True)
+
+    @property
+    def needs_degree(self) -> bool:  # type: ignore[override]
+        """Unless subgraphs per edge are promised."""
+        return self.max_per_edge is None
+
+    @property
+    @abstractmethod
+    def most_by_degree(self) -> int:
+        """The most subgraphs that one edge can lie in where no degree exceeds D."""
+
+    @property
+    def most_per_edge(self) -> int:
+        """K: the most subgraphs that one edge can lie in."""
+        most = self.most_by_degree
+        return most if self.max_per_edge is None else min(most, self.max_per_edge)
+
+    def check(self) -> None:
+        """The promise must be one about edges that come."""
+        if self.max_per_edge is not None:
+            check_whole("max_per_edge", self.max_per_edge, 1, LARGEST_TOTAL)
+            if self.deletes or self.enforce_degree:
+                raise ParameterError(
+                    "max_per_edge is a promise about edges that come: leave it out where edges only go, and where "
+                    "degrees are enforced"
+                )
+
+    def read_updates(self, state: GraphState, events: Any) -> TickUpdates:
+        """As `GraphQuery`; refuses a tick that brings an edge into more than K subgraphs."""
+        read = super().read_updates(state, events)
+        if self.max_per_edge is not None:
+            self._check_promise(cast(_CappedTracker, state.tracker), read.updates, self.max_per_edge)
+        return read
+
+    def _check_promise(self, tracker: _CappedTracker, updates: list[Update], limit: int) -> None:
+        """Try the updates on the tracker, look, and take them back."""
+        undo: list[Update] = []
+        broken = None
+        for u, v, sign in updates:
+            inserted = self.stream != "mixed" or sign > 0
+            (tracker.insert(u, v, 1, [0]) if inserted else tracker.remove(u, v, [0]))
+            undo.append((u, v, 1 if inserted else -1))
+            if inserted and tracker.most_near(u, v) > limit:
+                broken = (u, v)
+                break
+        for u, v, sign in reversed(undo):
+            (tracker.remove(u, v, [0]) if sign > 0 else tracker.insert(u, v, 1, [0]))
+        if broken is not None:
+            raise InputError(
+                f"the edge {broken} would bring an edge into more than max_per_edge={limit} {self.subgraphs}; "
+                "promise a larger number"
+            )
+
+    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
+        """Rises by at most K, and falls again unless edges only come."""
+        return [_rising_bound(stream, self.most_per_edge if stream == self.stream else self.most_by_degree)]
+
+    def value_change_bound(self) -> ValueChangeBound:
+        """One edge lies in at most K subgraphs."""
+        return ValueChangeBound.rising(self.most_per_edge)
+
+
+class _TriangleTracker(_CappedTracker):
     """Adjacency sets: an edge closes as many triangles as its ends have neighbours in common.
 
     With `counted` it also knows in how many triangles each edge lies.
@@ -93,9 +176,15 @@ class _TriangleTracker(Tracker):
             for end in (u, v):
                 per_edge[(end, w) if end < w else (w, end)] += by
 
+    def most_near(self, u: int, v: int) -> int:
+        per_edge = cast(dict[Edge, int], self.per_edge)
+        closed = self.neighbours[u] & self.neighbours[v]
+        sides = [per_edge[(end, w) if end < w else (w, end)] for w in closed for end in (u, v)]
+        return max([per_edge[u, v], *sides])
+
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Triangles(GraphQuery[float]):
+class Triangles(_SubgraphCount):
     """Number of triangles.
 
     `max_per_edge` = K promises that no edge ever lies in more than K triangles: then K takes the place of D − 1, and no
@@ -111,23 +200,11 @@ class Triangles(GraphQuery[float]):
     """
 
     name: ClassVar[str] = "triangles"
-
-    max_per_edge: int | None = field(default=None, kw_only=True)
-
-    @property
-    def needs_degree(self) -> bool:  # type: ignore[override]
-        """Unless triangles per edge are promised."""
-        return self.max_per_edge is None
+    subgraphs: ClassVar[str] = "triangles"
 
     def check(self) -> None:
         """A triangle needs three vertices, and degree 2."""
-        if self.max_per_edge is not None:
-            check_whole("max_per_edge", self.max_per_edge, 1, self.vertices)
-            if self.stream == "delete" or self.enforce_degree:
-                raise ParameterError(
-                    "max_per_edge is a promise about edges that come: leave it out where edges only go, and where "
-                    "degrees are enforced"
-                )
+        super().check()
         if self.vertices < 3 or self.degree_bound < 2:
             raise ParameterError(
                 "no triangle can exist: it needs 3 vertices of degree 2, got "
@@ -139,118 +216,116 @@ class Triangles(GraphQuery[float]):
         return _TriangleTracker(counted=self.max_per_edge is not None)
 
     @property
-    def most_per_edge(self) -> int:
-        """K: the most triangles that one edge can lie in."""
-        return min(self.degree_bound - 1, self.max_per_edge or self.vertices)
-
-    def read_updates(self, state: GraphState, events: Any) -> TickUpdates:
-        """As `GraphQuery`; refuses a tick after which, or within which, an edge lies in more than K triangles."""
-        read = super().read_updates(state, events)
-        if self.max_per_edge is not None:
-            self._check_promise(cast(_TriangleTracker, state.tracker), read.updates)
-        return read
-
-    def _check_promise(self, tracker: _TriangleTracker, updates: list[Update]) -> None:
-        """Try the updates on the tracker, look, and take them back."""
-        undo: list[Update] = []
-        broken = None
-        for u, v, sign in updates:
-            inserted = self.stream != "mixed" or sign > 0
-            (tracker.insert(u, v, 1, [0]) if inserted else tracker.remove(u, v, [0]))
-            undo.append((u, v, 1 if inserted else -1))
-            if inserted:
-                closed = tracker.neighbours[u] & tracker.neighbours[v]
-                touched = [(u, v), *((min(end, w), max(end, w)) for w in closed for end in (u, v))]
-                if max((tracker.per_edge or {})[edge] for edge in touched) > cast(int, self.max_per_edge):
-                    broken = (u, v)
-                    break
-        for u, v, sign in reversed(undo):
-            (tracker.remove(u, v, [0]) if sign > 0 else tracker.insert(u, v, 1, [0]))
-        if broken is not None:
-            raise InputError(
-                f"the edge {broken} would bring an edge into more than max_per_edge={self.max_per_edge} triangles; "
-                "promise a larger number"
-            )
-
-    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
-        """Rises by at most K, and falls again unless edges only come."""
-        return [_rising_bound(stream, self.most_per_edge if stream == self.stream else self.degree_bound - 1)]
-
-    def value_change_bound(self) -> ValueChangeBound:
-        """One edge lies in at most K triangles."""
-        return ValueChangeBound.rising(self.most_per_edge)
+    def most_by_degree(self) -> int:
+        """The ends of an edge have at most D − 1 neighbours in common."""
+        return self.degree_bound - 1
 
     def largest_value(self) -> int:
         """Every vertex in C(D, 2) triangles, each counted at three vertices."""
         return self.vertices * comb(self.degree_bound, 2) // 3
 
 
-class _StarTracker(Tracker):
-    """Degrees: a vertex of degree d is the centre of C(d, k) stars."""
+class _StarTracker(_CappedTracker):
+    """Degrees: a vertex of degree d is the centre of C(d, k) stars. With `counted` it also knows the neighbours."""
 
-    __slots__ = ("degree", "gain")
+    __slots__ = ("degree", "gain", "neighbours")
 
-    def __init__(self, gain: tuple[int, ...]) -> None:
+    def __init__(self, gain: tuple[int, ...], counted: bool = False) -> None:
         self.degree: defaultdict[int, int] = defaultdict(int)
         self.gain = gain
+        self.neighbours: defaultdict[int, set[int]] | None = defaultdict(set) if counted else None
 
     def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
         for vertex in (u, v):
             row[0] += self.gain[self.degree[vertex]]
             self.degree[vertex] += 1
+        if self.neighbours is not None:
+            self.neighbours[u].add(v)
+            self.neighbours[v].add(u)
 
     def remove(self, u: int, v: int, row: list[int]) -> None:
         for vertex in (u, v):
             self.degree[vertex] -= 1
             row[0] -= self.gain[self.degree[vertex]]
+        if self.neighbours is not None:
+            self.neighbours[u].remove(v)
+            self.neighbours[v].remove(u)
+
+    def most_near(self, u: int, v: int) -> int:
+        # a further edge at u raises the number of every edge at u, most where the other end has the largest degree
+        around = cast(defaultdict[int, set[int]], self.neighbours)
+        ends = ((self.degree[end], max(self.degree[w] for w in around[end])) for end in (u, v))
+        return max(self.gain[one - 1] + self.gain[other - 1] for one, other in ends)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class KStars(GraphQuery[float]):
+class KStars(_SubgraphCount):
     """Number of k-stars, Σ over vertices of C(degree, k), k ≥ 2.
 
-    Guarantee: see GraphQuery; one edge lies in at most K = 2·C(D−1, k−1) stars.
+    `max_per_edge` = K promises that no edge ever lies in more than K stars, C(d_u − 1, k − 1) + C(d_v − 1, k − 1) for
+    the degrees of its ends: then K takes the place of 2·C(D−1, k−1), and no degree needs to be promised. It is the
+    smaller promise where vertices of high degree are not neighbours. An update that breaks it is refused. Guarantee:
+    see GraphQuery; one edge lies in at most min(2·C(D−1, k−1), K) stars.
 
     Args:
         vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
         k: the number of edges of a star, at least 2.
+        max_per_edge: the promise K; None for none.
 
-    >>> KStars(50, k=2, max_degree=5).squared_sensitivity("add-remove")
-    64.0
+    >>> KStars(1000, k=2, max_degree=20).squared_sensitivity("add-remove")
+    1444.0
+    >>> KStars(1000, k=2, max_per_edge=22).squared_sensitivity("add-remove")
+    484.0
     """
 
     name: ClassVar[str] = "k-stars"
-    needs_degree: ClassVar[bool] = True
+    subgraphs: ClassVar[str] = "stars"
 
     k: int = field(kw_only=True)
 
     def check(self) -> None:
         """A star of k edges needs degree k."""
         check_whole("k", self.k, 2, self.vertices - 1)
+        super().check()
         if self.degree_bound < self.k:
             raise ParameterError(
                 f"no {self.k}-star can exist: the largest degree is {self.degree_bound}, it must be at least k"
             )
 
+    @cached_property
+    def degree_bound(self) -> int:
+        """As `GraphQuery`; and an edge at a vertex of degree d lies in at least C(d − 1, k − 1) stars."""
+        bound = super().degree_bound
+        if self.max_per_edge is None:
+            return bound
+        degree = min(self.k, bound)
+        while degree < bound and comb(degree, self.k - 1) <= self.max_per_edge:
+            degree += 1
+        return degree
+
     def new_tracker(self) -> Tracker:
         """Degrees, and how many stars one more edge adds."""
-        return _StarTracker(self._gain)
+        return _StarTracker(self._gain, counted=self.max_per_edge is not None)
 
     @cached_property
     def _gain(self) -> tuple[int, ...]:
         return tuple(comb(degree, self.k - 1) for degree in range(self.degree_bound + 1))
 
-    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
-        """Rises by at most K, and falls again unless edges only come."""
-        return [_rising_bound(stream, 2 * comb(self.degree_bound - 1, self.k - 1))]
-
-    def value_change_bound(self) -> ValueChangeBound:
-        """One edge lies in at most K stars."""
-        return ValueChangeBound.rising(2 * comb(self.degree_bound - 1, self.k - 1))
+    @property
+    def most_by_degree(self) -> int:
+        """Each end of an edge has at most D − 1 other edges, of which a star takes k − 1."""
+        return 2 * comb(self.degree_bound - 1, self.k - 1)
 
     def largest_value(self) -> int:
         """Every vertex of degree D."""
         return self.vertices * comb(self.degree_bound, self.k)
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments; without a cap the same as those of queries that began before there was one."""
+        values = super().parameters()
+        if self.max_per_edge is None:
+            del values["max_per_edge"]
+        return values
 
 
 def _rising_bound(stream: StreamKind, most: int) -> ChangeBound:

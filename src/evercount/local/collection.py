@@ -1,0 +1,87 @@
+"""Collection: one form of the local model for all clients and the server of a survey; hierarchical unless named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from evercount._validate import check_name
+from evercount.errors import ParameterError
+from evercount.local.collection_plan import LocalPlan, shared_plan
+from evercount.local.hierarchical import HierarchyClient, HierarchyPlan, HierarchyServer
+from evercount.local.local_client import LocalClient
+from evercount.local.local_server import LocalServer
+from evercount.local.losses import Loss
+from evercount.noise import Secret
+
+CollectionForm: TypeAlias = Literal["hierarchical", "one-counter", "two-counter"]
+AnyClient: TypeAlias = HierarchyClient | LocalClient
+AnyServer: TypeAlias = HierarchyServer | LocalServer
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What clients and the server of one collection agree on, and the makers of both. All of it is public.
+
+    The default form, "hierarchical", is pure ε-LDP, has messages of six bytes and the least error
+    (`evercount reproduce local-learning`). "two-counter" is the paper's, "one-counter" its better half; both have
+    Gaussian noise and need delta and n.
+
+    Args:
+        epsilon: Privacy of one client.
+        form: Which protocol.
+        delta: For the Gaussian forms; the default form has none.
+        n: Number of clients that is planned for, for the Gaussian forms.
+        buckets: Buckets of [0, 1]; by default 64, or ⌈ε√n⌉ for the Gaussian forms.
+
+    Raises:
+        ParameterError: If the form needs what is missing, or does not take what is given.
+
+    **Guarantee.** Messages are ε-LDP (hierarchical) or (ε, δ)-LDP. Proofs: `hierarchical.proof.md`, `local.proof.md`.
+    Test: tests/local/test_local_collection.py::test_the_default_is_hierarchical_and_other_forms_are_named.
+
+    >>> collection = Collection(1.0)
+    >>> server = collection.server()
+    >>> server.add_many(collection.client().message(value / 500) for value in range(500))
+    500
+    >>> 0 < server.estimate().median < 1
+    True
+    """
+
+    epsilon: float
+    form: CollectionForm = "hierarchical"
+    delta: float | None = None
+    n: int | None = None
+    buckets: int | None = None
+
+    def __post_init__(self) -> None:
+        check_name("form of a collection", self.form, get_args(CollectionForm))
+        hierarchical = self.form == "hierarchical"
+        if hierarchical and self.delta:
+            raise ParameterError(f"the hierarchical form has no delta: leave it out, got {self.delta!r}")
+        if not hierarchical and (self.delta is None or self.n is None):
+            raise ParameterError(f"the form {self.form!r} needs delta and n")
+        _ = self.plan  # refuses what is out of range
+
+    @property
+    def plan(self) -> HierarchyPlan | LocalPlan:
+        """The public parameters of the chosen form."""
+        if self.form == "hierarchical":
+            return HierarchyPlan(self.epsilon, 64 if self.buckets is None else self.buckets)
+        assert self.delta is not None
+        assert self.n is not None
+        return shared_plan(self.epsilon, self.delta, self.n, self.form, self.buckets)
+
+    def client(self, secret: Secret | None = None, *, loss: Loss | None = None) -> AnyClient:
+        """A client, for one message; it makes its own secret unless one is given."""
+        plan = self.plan
+        if isinstance(plan, HierarchyPlan):
+            return HierarchyClient(plan, secret, loss=loss)
+        return LocalClient(plan.epsilon, plan.delta, plan.n, secret, plan.form, buckets=plan.w, loss=loss)
+
+    def server(self) -> AnyServer:
+        """A server that adds up messages of this collection."""
+        plan = self.plan
+        if isinstance(plan, HierarchyPlan):
+            return HierarchyServer(plan)
+        return LocalServer(plan.epsilon, plan.delta, plan.n, plan.form, buckets=plan.w)
