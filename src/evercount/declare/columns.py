@@ -17,6 +17,8 @@ class Columns:
         key: the key, for queries that count per key.
         value: the number, for queries that add values up.
         user: whose event it is, where the budget protects users.
+        order: a whole number that puts events of one user and one time in order, such as a sequence number. Doors that
+            read rows in no order (Spark) need it.
 
     >>> Columns("when", key="region").used
     ('when', 'region')
@@ -26,17 +28,22 @@ class Columns:
     key: str | None = None
     value: str | None = None
     user: str | None = None
+    order: str | None = None
 
     def __post_init__(self) -> None:
-        named = {"time": self.time, "key": self.key, "value": self.value, "user": self.user}
-        for what, name in named.items():
+        for what, name in self._named().items():
             if (name is None and what == "time") or (name is not None and not (isinstance(name, str) and name)):
                 raise ParameterError(f"the column of the {what} must be a name, got {name!r:.80}")
+        if self.order is not None and self.user is None:
+            raise ParameterError("a column of the order goes with a column of the user: it orders each user's events")
+
+    def _named(self) -> dict[str, str | None]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def used(self) -> tuple[str, ...]:
         """The columns that a table must have."""
-        return tuple(name for name in (self.time, self.key, self.value, self.user) if name is not None)
+        return tuple(name for name in self._named().values() if name is not None)
 
     @classmethod
     def from_dict(cls, data: Any) -> Columns:
@@ -53,5 +60,4 @@ class Columns:
 
     def to_dict(self) -> dict[str, str]:
         """The columns that are named."""
-        named = {"time": self.time, "key": self.key, "value": self.value, "user": self.user}
-        return {name: column for name, column in named.items() if column is not None}
+        return {name: column for name, column in self._named().items() if column is not None}

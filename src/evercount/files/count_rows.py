@@ -34,6 +34,7 @@ REASONS = {
     7: "a value outside its range",
     8: "no user",
     9: "not a JSON object",
+    10: "no whole number to order by, of at most 18 digits",
 }
 NAIVE = r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.]\d{1,9})?)?)?"
 AWARE = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.]\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?| UTC)"
@@ -41,6 +42,8 @@ NUMBER = r"[0-9]{9,11}([.][0-9]{1,9})?"
 NAIVE_TYPES = ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATE")
 AWARE_TYPES = ("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ", "TIMESTAMPTZ_NS")
 NUMBER_TYPES = ("INTEGER", "UINTEGER", "BIGINT", "UBIGINT", "HUGEINT", "FLOAT", "DOUBLE")
+WHOLE_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+ORDER = r"[+-]?[0-9]{1,18}"
 FARTHEST = 2**61
 
 
@@ -83,9 +86,9 @@ def count(
     **Guarantee.** One event adds to one cell of one tick: 1 for counts and histograms, a value in [lo, hi] rounded to
     the grid for sums; this is the promise that `Query.encode_totals` asks for. Where it is added depends on the event
     and on public facts only (its own time, key and value; with `late`, the run in which its row was first there). With
-    a user column, the events of a user beyond the first `max_events` by (time, row) are left out, which looks at
-    that user's events only: `queries/user_cap.proof.md`, Lemma 1. Tests: tests/files/test_count_rows.py, against plain
-    Python.
+    a user column, the events of a user beyond the first `max_events` by (time, row), or by (time, order) where an order
+    is declared, are left out, which looks at that user's events only: `queries/user_cap.proof.md`, Lemma 1. Tests:
+    tests/files/test_count_rows.py, against plain Python.
     """
     source.require(*columns_of(declaration).used)
     with connect(scratch) as connection:
@@ -142,15 +145,21 @@ def _capped(
     late: Source | None,
     users: Mapping[str, int],
 ) -> tuple[Groups, int, dict[str, int]]:
-    """As `_groups`, for the first events of each user only. Events are kept in a table, which may spill to disk."""
+    """As `_groups`, for the first events of each user only. Events are kept in a table, which may spill to disk.
+
+    Rows are told apart by their number, so that no two have one turn. With a declared order two events of a user may
+    have one time and one order: they have one turn, the last of theirs (`user_cap.proof.md`, Lemma 1).
+    """
+    ordered = columns_of(declaration).order is not None
+    n, turn = ("o AS n", "count(*)") if ordered else ("n", "row_number()")
     connection.execute(
-        "CREATE TEMP TABLE event AS SELECT place, cell, units, who, us, n "
+        f"CREATE TEMP TABLE event AS SELECT place, cell, units, who, us, {n} "
         f"FROM ({placed(source, declaration, first, stop, number=True)}) WHERE place IS NOT NULL"
     )
     bad = _scalar(connection, "SELECT count(*) FROM event WHERE place < 0") + unreadable(connection, source)
     if late is not None and first < stop:  # the times of late rows lie before all others: (us, n) orders both
         connection.execute(
-            f"INSERT INTO event SELECT {first}, cell, units, who, us, n "
+            f"INSERT INTO event SELECT {first}, cell, units, who, us, {n} "
             f"FROM ({placed(late, declaration, 1, first, number=True)}) WHERE place > 0"
         )
     connection.execute("CREATE TEMP TABLE past (who VARCHAR, seen BIGINT)")
@@ -165,7 +174,7 @@ def _capped(
     )
     connection.execute(
         "CREATE TEMP TABLE last_event AS SELECT who, max_by(us, turn) AS us, max_by(n, turn) AS n "
-        "FROM (SELECT who, us, n, row_number() OVER (PARTITION BY who ORDER BY us, n) AS turn, seen "
+        f"FROM (SELECT who, us, n, {turn} OVER (PARTITION BY who ORDER BY us, n) AS turn, seen "
         "FROM event JOIN person USING (who) "
         f"WHERE place > 0 AND events + seen > {most} AND seen < {most}) WHERE turn + seen <= {most} GROUP BY who"
     )
@@ -203,11 +212,12 @@ def placed(
 ) -> str:
     """SQL: one row per row of the file with `place`: its tick if in first … stop−1, NULL if another, −reason if bad.
 
-    Columns: place, cell, units, who, us, with `number` also n (the row's number), and those of `extra`.
+    Columns: place, cell, units, who, us, with `number` also n (the row's number) and o (the declared order), and those
+    of `extra`.
     """
     schedule = declaration.schedule
     low, high = schedule.start_of(first), schedule.start_of(stop)
-    wanted = "".join(f"{name}, " for name in (["n"] if number else []) + ([extra] if extra else []))
+    wanted = "".join(f"{name}, " for name in (["n", "o"] if number else []) + ([extra] if extra else []))
     return (
         f"SELECT {wanted}cell, units, who, us, CASE WHEN reason > 0 THEN -reason "
         f"WHEN us < {low} OR us >= {high} THEN NULL ELSE {schedule.sql_tick('us')} END AS place FROM ("
@@ -218,12 +228,14 @@ def placed(
 
 
 def _fields(source: Source, columns: Columns, number: bool) -> str:
-    """SQL: the columns t, k, v and who, all rows in the order of the file."""
-    names = {"t": columns.time, "k": columns.key, "v": columns.value, "who": columns.user}
+    """SQL: the columns t, k, v, who and o, all rows in the order of the file."""
+    names = {"t": columns.time, "k": columns.key, "v": columns.value, "who": columns.user, "o": columns.order}
     if source.kind != "jsonl":
         parts = [f"{source.column(name)} AS {short}" if name else f"NULL AS {short}" for short, name in names.items()]
         if columns.user and source.kind == "parquet":
             parts[3] = f"{source.column(columns.user)}::VARCHAR AS who"
+        if columns.order:
+            parts[4] = _order(source, columns.order, source.column(columns.order))
         chosen = ["row_number() OVER () AS n"] * number + ["*"] * (source.kind == "csv") + parts
         return f"SELECT {', '.join(chosen)} FROM {source.scan()}"
     used = {short: name for short, name in names.items() if name}
@@ -232,12 +244,24 @@ def _fields(source: Source, columns: Columns, number: bool) -> str:
     if columns.value:  # a text that looks like a number is not one, and neither is true
         kind = f"json_type({LINE}, {_pointer(columns.value)})"
         parts[2] = f"CASE WHEN {kind} IN ('UBIGINT', 'BIGINT', 'DOUBLE') THEN {parts[2][:-5]} END AS v"
+    if columns.order:
+        parts[4] = _order(source, columns.order, parts[4][:-5])
     count_rows = "row_number() OVER () AS n, " if number else ""
     return (
         f"SELECT *, {', '.join(parts)} FROM (SELECT *, CASE WHEN json_valid({LINE}) THEN "
         f"json_extract_string({LINE}, [{paths}]) END AS f FROM (SELECT {count_rows}{LINE} FROM {source.scan()}) "
         f"WHERE trim({LINE}, ' \t\r') <> '')"
     )
+
+
+def _order(source: Source, name: str, column: str) -> str:
+    """SQL: the declared order as a whole number, NULL where there is none."""
+    kind = "VARCHAR" if source.kind == "jsonl" else source.type_of(name)
+    if kind in WHOLE_TYPES:
+        return f"{column}::BIGINT AS o"
+    if kind != "VARCHAR":
+        raise InputError(f"the column {name!r} of {source.name} is of type {kind}; an order is a whole number")
+    return f"CASE WHEN regexp_full_match({column}, '{ORDER}') THEN TRY_CAST({column} AS BIGINT) END AS o"
 
 
 def _pointer(name: str) -> str:
@@ -327,6 +351,8 @@ def _reason(source: Source, declaration: StreamDeclaration) -> str:
         rules.append(f"WHEN {number} < {low} OR {number} > {high} OR units IS NULL THEN 7")
     if columns_of(declaration).user is not None:
         rules.append("WHEN who IS NULL THEN 8")
+    if columns_of(declaration).order is not None:
+        rules.append("WHEN o IS NULL THEN 10")
     return f"CASE {' '.join(rules)} ELSE 0 END"
 
 

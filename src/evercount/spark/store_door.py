@@ -7,7 +7,6 @@ from typing import Any
 
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND
-from evercount.engine.tick_totals import TickTotals
 from evercount.errors import ParameterError
 from evercount.store import Store, key_from_environment
 from evercount.store.accept_totals import CountedBatch, last_batches
@@ -54,9 +53,9 @@ class StoreDoor:
         with self.store.database.reading() as connection:
             return last_batches(connection, self._live.id)
 
-    def accept(self, query: str, batch: int, totals: TickTotals, fresh: bool = False) -> bool:
-        """Commit the totals of a batch; False if it was committed before. See `store.accept_totals`."""
-        return self.store.accept_totals(self._live.name, CountedBatch(query, batch, totals, fresh))
+    def accept(self, batch: CountedBatch) -> bool:
+        """Commit what a batch holds; False if it was committed before. See `store.accept_totals`."""
+        return self.store.accept_totals(self._live.name, batch)
 
     def due(self, now: int) -> int:
         """How many ticks have ended by an instant and are not released."""

@@ -26,6 +26,7 @@ from evercount.spark.failures import first_line
 from evercount.spark.progress import Progress
 from evercount.spark.store_door import StoreDoor
 from evercount.store import Store
+from evercount.store.accept_totals import CountedBatch
 
 MOST_AHEAD, LONGEST_AHEAD = 100_000, 5 * 366 * UNITS["d"]
 """Ticks and microseconds ahead of the open tick that a row may lie in: every such tick has totals in the store."""
@@ -170,7 +171,7 @@ class _Round:
         counted = count_events(batch, door.declaration, self._last_tick(), door.declaration.horizon)
         if not self.skip_bad:
             refuse_bad(counted.bad)
-        if door.accept(self.query, number, counted.totals, self.new_checkpoint):
+        if door.accept(CountedBatch(self.query, number, counted.totals, self.new_checkpoint, counted.users)):
             self.batches += 1
             for reason, rows in counted.bad.items():
                 self.bad[reason] = self.bad.get(reason, 0) + rows

@@ -173,6 +173,38 @@ counted_totals = Table(
 )
 
 
+counted_events = Table(
+    "counted_events",
+    later,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("tick", BigInteger, primary_key=True, autoincrement=False),
+    Column("query", String(64), primary_key=True),
+    Column("batch", BigInteger, primary_key=True, autoincrement=False),
+    Column("sealed", LargeBinary, nullable=False),
+)
+"""Events of users, whose cap is applied when their tick closes."""
+
+cut_streams = Table(
+    "cut_streams",
+    later,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("closing", BigInteger, nullable=False),
+)
+"""Streams whose cells are cut into shards, and the last tick that is closed or being closed."""
+
+shards = Table(
+    "shards",
+    later,
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("first", Integer, nullable=False),
+    Column("stop", Integer, nullable=False),
+    Column("tick", BigInteger, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+)
+"""The state of the stream of each range of cells."""
+
+
 def first_tables(connection: Connection) -> None:
     """Every table of version 1."""
     names = set(inspect(connection).get_table_names())
@@ -192,8 +224,7 @@ def table_of_noise_identities(connection: Connection) -> None:
 
 def counted_tables(connection: Connection) -> None:
     """Version 3. What was counted elsewhere, for ticks that are still open (`accept_totals.py`)."""
-    counted_batches.create(connection)
-    counted_totals.create(connection)
+    later.create_all(connection)
 
 
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (

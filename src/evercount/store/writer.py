@@ -31,7 +31,7 @@ from evercount.errors import (
 )
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
-from evercount.store.accept_totals import CountedBatch, forget_counted, has_totals, stored_totals, take_batch
+from evercount.store.accept_totals import CountedBatch, CountedTicks, has_totals, take_batch
 from evercount.store.commit_batches import Group
 from evercount.store.database import Database
 from evercount.store.open_stream import Accepted, Batch, LiveStream
@@ -307,7 +307,9 @@ class Store(Reading):
         if live.ahead is not None:
             wait([live.ahead])  # what went wrong there goes wrong again below
         try:
-            (table,) = close_ticks(live.stream, self._open_ticks(live, count), live.declaration.schedule.starts_of)
+            counted = self._counted(live, count)
+            totals = self._open_ticks(live, count, counted)
+            (table,) = close_ticks(live.stream, totals, live.declaration.schedule.starts_of)
             links: list[dict[str, Any]] = []
             for tick, _, numbers in table.each_tick():
                 head = link(head, tick, numbers)
@@ -324,7 +326,7 @@ class Store(Reading):
                     ],
                 )
                 connection.execute(insert(schema.ticks), links)
-                self._consume(connection, live, first + count - 1, blob, zeros, closed_at)
+                self._consume(connection, live, first + count - 1, blob, zeros, counted)
         except BaseException as error:
             live.stream, live.encoder = Stream.restore(live.blob), None
             if isinstance(error, EvercountError) and not isinstance(error, StoreError):
@@ -336,17 +338,21 @@ class Store(Reading):
         self._draw_ahead(live)
         return table.described(format_utc, {one["tick"]: one["hash"] for one in links})
 
-    def _open_ticks(self, live: LiveStream, count: int) -> TickTotals | TickEvents:
+    def _counted(self, live: LiveStream, count: int) -> CountedTicks | None:
+        """What was counted elsewhere for the next ticks."""
+        if not live.counted:
+            return None
+        with self.database.reading() as connection:
+            return CountedTicks.read(connection, live, self.sealer, range(live.open_tick, live.open_tick + count))
+
+    def _open_ticks(self, live: LiveStream, count: int, counted: CountedTicks | None) -> TickTotals | TickEvents:
         """The next ticks: the first with what was accepted, all with what was counted elsewhere."""
         if live.declaration.remembers:
             return TickEvents(live.open_tick, [live.events, *([] for _ in range(count - 1))])
         rows = np.zeros((count, live.stream.query.cells), np.int64)
         rows[0] = live.closing_totals()
-        if live.counted:
-            with self.database.reading() as connection:
-                counted = stored_totals(connection, live, self.sealer, range(live.open_tick, live.open_tick + count))
-            for tick, totals in counted.items():
-                rows[tick - live.open_tick] = live.closing_totals(totals, first=tick == live.open_tick)
+        for tick, totals in () if counted is None else counted.totals.items():
+            rows[tick - live.open_tick] = live.closing_totals(totals, first=tick == live.open_tick)
         return TickTotals.dense(live.open_tick, rows)
 
     def _draw_ahead(self, live: LiveStream) -> None:
@@ -355,7 +361,7 @@ class Store(Reading):
         live.ahead = None if prepare is None or live.finished else self._helper.submit(prepare)
 
     def _consume(
-        self, connection: Connection, live: LiveStream, tick: int, blob: bytes, zeros: Any, now: float
+        self, connection: Connection, live: LiveStream, tick: int, blob: bytes, zeros: Any, counted: CountedTicks | None
     ) -> None:
         connection.execute(
             update(schema.states)
@@ -367,8 +373,8 @@ class Store(Reading):
             .where(schema.accumulators.c.stream == live.id)
             .values(tick=tick + 1, sealed=live.pack_totals(self.sealer, zeros, tick + 1))
         )
-        if live.counted:
-            forget_counted(connection, live, tick)
+        if counted is not None:
+            counted.write(connection, live, tick)
         if live.declaration.remembers:
             table = schema.open_events
             connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))
