@@ -91,6 +91,7 @@ class Reading:
         table, chain = schema.releases, schema.ticks
         where = (chain.c.stream == stream) & (chain.c.tick > after) & (chain.c.tick <= last)
         hashes = {row.tick: bytes(row.hash) for row in connection.execute(select(chain).where(where))}
+        last = max(hashes, default=after)  # shards commit rows of a tick before the tick is released
         where = (table.c.stream == stream) & (table.c.tick > after) & (table.c.tick <= last)
         columns = (table.c.tick, table.c.value, table.c.std, table.c.low, table.c.high)
         rows: dict[int, list[tuple[float, ...]]] = {}
@@ -169,7 +170,7 @@ class Reading:
                 last = connection.execute(query.order_by(table.c.tick.desc()).limit(1)).first()
                 tick, digest = (last.tick, bytes(last.hash)) if last else (0, bytes(row["genesis"]))
                 heads[row["name"]] = (tick, digest.hex())
-            return _identity(connection), heads
+            return store_identity(connection), heads
 
     def check_head(self, head: HeadFile) -> None:
         """Refuse a database that is older than its head."""
@@ -201,7 +202,7 @@ class Reading:
             digest = connection.execute(select(table.c.hash).where(where)).scalar()
             if digest is not None:
                 known[row["name"]][tick] = bytes(digest).hex()
-        head.check(found, _identity(connection), known, released)
+        head.check(found, store_identity(connection), known, released)
         return None
 
     def verify(self, head: HeadFile | None = None) -> list[str]:
@@ -306,7 +307,7 @@ def declared(row: Any) -> StreamDeclaration:
     return declaration.started(instant_of(row["start"]))
 
 
-def _identity(connection: Connection) -> str:
+def store_identity(connection: Connection) -> str:
     """The random name that the store got when it was made."""
     found = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "identity")).scalar()
     if found is None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, format_utc, instant_of
+from evercount.engine.cell_range import can_be_cut
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import NUMBERS
+from evercount.engine.release_table import NUMBERS, ReleaseTable
 from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickEvents, TickTotals
@@ -32,13 +34,25 @@ from evercount.errors import (
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
 from evercount.store.accept_totals import CountedBatch, CountedTicks, has_totals, take_batch
+from evercount.store.close_shards import (
+    CutStream,
+    Run,
+    ShardWork,
+    all_closed,
+    close_here,
+    new_shards,
+    read_cut,
+    refuse_other_cut,
+    released_numbers,
+    shareable_place,
+)
 from evercount.store.commit_batches import Group
 from evercount.store.database import Database
 from evercount.store.open_stream import Accepted, Batch, LiveStream
 from evercount.store.reader import PROBE, Reading, declared
 from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import HeadFile, default_path
-from evercount.store.saturation import unpack_totals
+from evercount.store.saturation import pack_totals, unpack_totals
 from evercount.store.sealing import Sealer
 
 REMEMBER_SECONDS = 30 * 86400.0
@@ -49,6 +63,9 @@ MOST_MISSED = 100_000
 """Ticks that a newly declared stream may have missed already."""
 NUMBERS_PER_COMMIT = 50_000
 """Numbers that one transaction releases when missed ticks are closed together."""
+
+NUMBERS_FROZEN = 5_000_000
+"""Totals that are frozen together for the shards of a stream."""
 
 
 class Store(Reading):
@@ -137,8 +154,13 @@ class Store(Reading):
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
-    def declare(self, declaration: StreamDeclaration, now: float, secret: Secret | None = None) -> LiveStream:
+    def declare(
+        self, declaration: StreamDeclaration, now: float, secret: Secret | None = None, *, shards: int | None = None
+    ) -> LiveStream:
         """The stream of this declaration: a new one, or the existing one if it was declared in the same way.
+
+        With `shards` its cells are cut into so many ranges that close their ticks apart (`close_shards.py`); the number
+        stays, and may be left out later.
 
         **Guarantee.** No two streams that are declared in one store have the same secret, query, budget and horizon:
         they would have the same noise, and the difference of their releases would be that of their data. Test:
@@ -147,14 +169,19 @@ class Store(Reading):
         known = self.streams.get(declaration.name)
         if known is not None:
             if known.declaration.same_as(declaration):
+                if shards is not None:
+                    self._cut(known, shards)
                 return known
             raise Conflict(
                 f"stream {declaration.name!r} is declared in another way, and a declared stream is immutable: its "
                 "noise is calibrated to its declaration. Declare a new stream under another name (its budget adds to "
                 "this one)"
             )
-        if max(declaration.query.cells, declaration.query.outputs) > MOST_CELLS:
-            raise TooLarge(f"a stream of a store has at most {MOST_CELLS:,} cells; this query has more")
+        if max(declaration.query.cells, declaration.query.outputs) > MOST_CELLS * (shards or 1):
+            raise TooLarge(
+                f"a stream of a store has at most {MOST_CELLS:,} cells, or {MOST_CELLS:,} in each of its shards; this "
+                "query has more"
+            )
         if secret is not None:  # before the stream is built: a live twin in this process would be refused first
             self._refuse_twin(declaration.build(secret=secret, replay=True), secret)
         secret = secret or Secret.generate()
@@ -201,8 +228,21 @@ class Store(Reading):
             )
         self.streams[declaration.name] = live
         self._write_head()
+        if shards is not None:
+            self._cut(live, shards)
         self._draw_ahead(live)
         return live
+
+    def _cut(self, live: LiveStream, shards: int) -> None:
+        """Cut the cells of a stream into shards, before its first tick; it may be cut in the same way already."""
+        refuse_other_cut(live.name, live.cut, shards, live.closed)
+        if live.cut is not None:
+            return
+        if self.noise != "exact" or not can_be_cut(live.declaration.query):
+            raise ParameterError(f"the cells of {live.declaration.query.name!r} cannot be cut into shards")
+        with self.database.transaction() as connection:
+            new_shards(connection, live.id, live.declaration, live.secret, self.sealer, shards)
+        live.cut = CutStream(shards, 0, 0)
 
     def _refuse_twin(self, stream: Stream, secret: Secret) -> None:
         """Refuse a stream that would have the noise of another one of this store. This store has one writer: us."""
@@ -250,7 +290,12 @@ class Store(Reading):
             .limit(1)
         ).first()
         tick, head = (last.tick, bytes(last.hash)) if last else (0, bytes(row["genesis"]))
-        if not stream.tick == state["tick"] == tick == sums["tick"] - 1:
+        cut = read_cut(connection, number, tick)
+        if not (
+            stream.tick == state["tick"] == tick == sums["tick"] - 1
+            if cut is None
+            else (stream.tick, state["tick"], sums["tick"] - 1) == (0, tick, cut.closing)
+        ):
             raise StoreError(
                 "a stream is not in one piece: its state, sums and releases disagree", f"stream {row['name']!r}"
             )
@@ -262,6 +307,7 @@ class Store(Reading):
             blob,
             head,
             unpack_totals(totals, stream.query.cells),
+            cut=cut,
         )
         table = schema.open_events
         where = (table.c.stream == number) & (table.c.tick == live.open_tick)
@@ -302,6 +348,8 @@ class Store(Reading):
         if live.finished:
             assert live.declaration.horizon is not None
             raise HorizonReached(live.declaration.horizon)
+        if live.cut is not None:
+            return self.close_shards(live, count, closed_at)
         count = min(count, max(1, NUMBERS_PER_COMMIT // live.stream.query.outputs))
         first, head = live.open_tick, live.head
         if live.ahead is not None:
@@ -338,6 +386,57 @@ class Store(Reading):
         self._draw_ahead(live)
         return table.described(format_utc, {one["tick"]: one["hash"] for one in links})
 
+    def close_shards(
+        self, live: LiveStream, count: int, closed_at: float, run: Run | None = None
+    ) -> list[dict[str, Any]]:
+        """Release the next `count` ticks of a stream that is cut into shards; `run` closes the shards.
+
+        What an earlier call has begun is brought to its end first: its ticks keep their totals.
+        """
+        cut = live.cut
+        assert cut is not None
+        if cut.closing == cut.tick:
+            self._freeze(live, cut, count)
+        work = ShardWork(shareable_place(self.database), live.id, cut.shards)
+        (run or partial(close_here, self._key))(work)
+        ticks, head = range(cut.tick + 1, cut.closing + 1), live.head
+        described: list[dict[str, Any]] = []
+        with self.database.transaction() as connection:
+            all_closed(connection, live.id, cut.closing)
+            for tick in ticks:
+                numbers = released_numbers(connection, live.id, tick, range(live.declaration.query.outputs))
+                head = link(head, tick, numbers)
+                row = {"stream": live.id, "tick": tick, "hash": head, "closed": closed_at}
+                connection.execute(insert(schema.ticks).values(row))
+                starts = live.declaration.schedule.starts_of(tick, 1)
+                table = ReleaseTable(tick, starts, live.declaration.query.labels, numbers[np.newaxis])
+                described += table.described(format_utc, {tick: head})
+            self._write_state(connection, live, cut.closing, live.blob)
+            CountedTicks().write(connection, live, cut.closing)
+        live.head, cut.tick = head, cut.closing
+        self._write_head()
+        return described
+
+    def _freeze(self, live: LiveStream, cut: CutStream, count: int) -> None:
+        """The totals of the next ticks are final from here on, whoever closes them, and however often."""
+        if live.declaration.horizon is not None:
+            count = min(count, live.declaration.horizon - cut.tick)
+        count = min(count, max(1, NUMBERS_FROZEN // live.stream.query.cells))
+        last = cut.tick + count
+        counted = self._counted(live, count)
+        totals = self._open_ticks(live, count, counted)
+        assert isinstance(totals, TickTotals)
+        zeros = np.zeros(live.stream.query.cells, np.int64)
+        with self.database.transaction() as connection:
+            (counted or CountedTicks()).write(connection, live, last)
+            for tick in np.unique(totals.tick).tolist():
+                sealed = self.sealer.seal(pack_totals(totals.rows(tick, tick + 1)[0]), "counted", live.id, tick)
+                connection.execute(insert(schema.counted_totals).values(stream=live.id, tick=tick, sealed=sealed))
+            self._write_accumulator(connection, live, last + 1, zeros)
+            table = schema.cut_streams
+            connection.execute(update(table).where(table.c.stream == live.id).values(closing=last))
+        live.totals, cut.closing = zeros, last
+
     def _counted(self, live: LiveStream, count: int) -> CountedTicks | None:
         """What was counted elsewhere for the next ticks."""
         if not live.counted:
@@ -358,24 +457,26 @@ class Store(Reading):
     def _draw_ahead(self, live: LiveStream) -> None:
         """Draw the next block of noise beside the writer, so that no tick waits for it; the numbers are the same."""
         prepare = getattr(live.stream, "prepare", None)
-        live.ahead = None if prepare is None or live.finished else self._helper.submit(prepare)
+        live.ahead = None if prepare is None or live.finished or live.cut is not None else self._helper.submit(prepare)
 
     def _consume(
         self, connection: Connection, live: LiveStream, tick: int, blob: bytes, zeros: Any, counted: CountedTicks | None
     ) -> None:
-        connection.execute(
-            update(schema.states)
-            .where(schema.states.c.stream == live.id)
-            .values(tick=tick, sealed=self.sealer.seal(blob, "state", live.id, tick))
-        )
-        connection.execute(
-            update(schema.accumulators)
-            .where(schema.accumulators.c.stream == live.id)
-            .values(tick=tick + 1, sealed=live.pack_totals(self.sealer, zeros, tick + 1))
-        )
+        self._write_state(connection, live, tick, blob)
+        self._write_accumulator(connection, live, tick + 1, zeros)
         if counted is not None:
             counted.write(connection, live, tick)
         if live.declaration.remembers:
             table = schema.open_events
             connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))
         connection.execute(delete(schema.batches).where(schema.batches.c.accepted < time.time() - REMEMBER_SECONDS))
+
+    def _write_state(self, connection: Connection, live: LiveStream, tick: int, blob: bytes) -> None:
+        table = schema.states
+        sealed = self.sealer.seal(blob, "state", live.id, tick)
+        connection.execute(update(table).where(table.c.stream == live.id).values(tick=tick, sealed=sealed))
+
+    def _write_accumulator(self, connection: Connection, live: LiveStream, tick: int, totals: Any) -> None:
+        table = schema.accumulators
+        sealed = live.pack_totals(self.sealer, totals, tick)
+        connection.execute(update(table).where(table.c.stream == live.id).values(tick=tick, sealed=sealed))
