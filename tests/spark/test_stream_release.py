@@ -208,16 +208,48 @@ def test_bad_rows_stop_the_stream_until_they_may_be_skipped(spark: Any, feed: Fe
     store.close()
 
 
-def test_postgresql_is_a_store_for_spark_too(spark: Any, feed: Feed, tmp_path: Path) -> None:
-    postgres = Postgres()
-    try:
-        store = new_store(postgres.fresh(), head=tmp_path / "head")
-        feed.write(1, 2, 3)
-        release_stream(feed.stream(spark), DECLARATION, store, str(tmp_path / "checkpoint"), clock=lambda: end_of(3))
-        assert released(store) == expected(feed.totals[:3])
-        store.close()
-    finally:
-        postgres.close()
+@pytest.mark.parametrize("shards", [1, 3])
+def test_executors_close_shards(spark: Any, feed: Feed, tmp_path: Path, shards: int) -> None:
+    """Two rounds, the second with the number of shards that the store knows; another number is refused."""
+    store, checkpoint = Store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
+    store.declare(DECLARATION, end_of(0) / 1e6, SECRET, shards=shards)
+    feed.write(1, 2, 3)
+    for last, given in ((2, shards), (4, None)):
+        release_stream(
+            feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda at=last: end_of(at), shards=given
+        )
+    assert released(store) == expected(feed.totals[:4])
+    assert store.verify(store.head) == []
+    with pytest.raises(Conflict, match=f"is kept in {shards} shards"):
+        release_stream(feed.stream(spark), DECLARATION, store, checkpoint, shards=2)
+    store.close()
+
+
+def test_executors_without_the_key_close_nothing(spark: Any, feed: Feed, tmp_path: Path) -> None:
+    """The key that the driver was given does not travel: the executors have none in their environment."""
+    store = Store(tmp_path / "store.db", bytes(range(32)))
+    store.declare(DECLARATION, end_of(0) / 1e6, SECRET, shards=2)
+    feed.write(1)
+    with pytest.raises(StoreError, match="a shard could not be closed: the store is encrypted: give its key by"):
+        release_stream(feed.stream(spark), DECLARATION, store, str(tmp_path / "c"), clock=lambda: end_of(1))
+    assert released(store) == []
+    store.close()
+
+
+def test_a_password_does_not_travel_to_executors(spark: Any, feed: Feed, tmp_path: Path, postgres: Postgres) -> None:
+    from sqlalchemy import make_url
+
+    place = make_url(postgres.fresh()).set(password="hush").render_as_string(hide_password=False)
+    store = Store(place, head=tmp_path / "head")
+    store.declare(DECLARATION, end_of(0) / 1e6, SECRET, shards=2)
+    with pytest.raises(ParameterError, match="must not travel with a job"):
+        release_stream(feed.stream(spark), DECLARATION, store, str(tmp_path / "c"))
+    store.close()
+    store = Store(make_url(place)._replace(password=None).render_as_string(), head=tmp_path / "head")
+    feed.write(1, 2, 3)
+    release_stream(feed.stream(spark), DECLARATION, store, str(tmp_path / "c"), clock=lambda: end_of(3))
+    assert released(store) == expected(feed.totals[:3])
+    store.close()
 
 
 def test_what_is_refused(spark: Any, feed: Feed, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from evercount.noise import Secret
 from evercount.store import Batch, Reading, Store, close_shards, schema
 from evercount.store.accept_totals import CountedBatch
 from evercount.store.close_shards import ShardWork, close_here, close_shard
+from evercount.store.database import Database, parse_url
 from serving import Postgres
 
 SECRET = Secret.from_hex("6e" * 32)
@@ -221,6 +222,12 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TooLarge, match="in each of its shards"):
         store.declare(StreamDeclaration.from_dict(many), START)
     store.close()
+
+
+def test_the_place_of_a_store_is_told_without_its_password() -> None:
+    database = object.__new__(Database)
+    database.url, database.sqlite = parse_url("postgresql://me:hush@host:5/name"), False
+    assert close_shards.shareable_place(database) == "postgresql+psycopg://me@host:5/name"
 
 
 def test_shards_on_postgresql(

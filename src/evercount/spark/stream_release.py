@@ -61,6 +61,7 @@ def release_stream(
     *,
     clock: Clock = wall_clock,
     wait: int = 0,
+    shards: int | None = None,
     skip_bad: bool = False,
     new_checkpoint: bool = False,
     progress: Progress | None = None,
@@ -74,6 +75,8 @@ def release_stream(
         checkpoint: the folder in which Spark keeps what it has read. One checkpoint serves one stream.
         clock: the instant now.
         wait: how many microseconds after its end a tick is closed, for sources that deliver late.
+        shards: into how many ranges the cells of a new stream are cut; executors then close them, each by itself. The
+            numbers are the same for any. None: the driver closes the ticks, or what the store knows of the stream.
         skip_bad: whether rows that are no events are left out instead of refused.
         new_checkpoint: whether a checkpoint may be new although the store was fed from another one before. Say so
             only if the source holds no event that was counted already.
@@ -100,7 +103,7 @@ def release_stream(
     if isinstance(wait, bool) or not isinstance(wait, int) or wait < 0:
         raise ParameterError(f"wait must be a number of microseconds of at least 0, got {wait!r}")
     now = clock()
-    with StoreDoor(store, declaration, now) as door:
+    with StoreDoor(store, declaration, now, shards, events.sparkSession) as door:
         round_ = _Round(door, checkpoint, skip_bad, new_checkpoint, progress)
         if not door.finished:
             round_.check_checkpoint(events.sparkSession)

@@ -231,4 +231,4 @@ def _name(number: int) -> bytes:
 
 def shareable_place(database: Database) -> str:
     """Where the store is, without a password."""
-    return str(database.file or database.url.set(password=None).render_as_string())
+    return str(database.file or database.url._replace(password=None).render_as_string())
