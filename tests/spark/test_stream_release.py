@@ -23,6 +23,7 @@ pytest.importorskip("pyspark")
 
 from evercount.spark import release_stream  # noqa: E402
 from evercount.spark.progress import Progress  # noqa: E402
+from evercount.spark.stream_release import _Round  # noqa: E402
 
 SECRET = Secret.from_hex("8e" * 32)
 KEYS = ["north", "south", "west"]
@@ -117,6 +118,28 @@ def test_rounds_and_restarts_in_any_order_are_one_stream(spark: Any, feed: Feed,
     feed.write(1, count=False)
     store = new_store(place)
     assert release_stream(feed.stream(spark), DECLARATION, store, checkpoint).ticks == range(13, 13)
+    store.close()
+
+
+def test_a_batch_that_comes_again_is_counted_once(
+    spark: Any, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round ends after the store's commit and before Spark's: the next round gets the same batch."""
+    store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
+    feed.write(1, 2)
+    real = _Round._count
+
+    def count(self: Any, batch: Any, number: int) -> None:
+        real(self, batch, number)
+        raise StoreError("the driver is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Round, "_count", count)
+        with pytest.raises(StoreError, match="is gone"):
+            release_stream(feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(2))
+    outcome = release_stream(feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(2))
+    assert (outcome.batches, outcome.ticks) == (0, range(1, 3))
+    assert released(store) == expected(feed.totals[:2])
     store.close()
 
 
