@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: run example test lint format bench peers soak system lock clean
+.PHONY: run example test lint format bench peers soak docs reference system lock clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -42,6 +42,13 @@ peers:  ## docs/benchmarks.md: beside other programs, in an environment of their
 	.peers/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers-requirements.txt
 	.peers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps tensorflow-privacy==0.9.0
 	PYTHONPATH=src .peers/bin/python benchmarks/peers.py --write docs
+
+docs: $(STAMP)  ## the site, in out/site; a warning or a broken link fails
+	$(BIN)/python tools/reference.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+reference: $(STAMP)  ## docs/reference/*.md from the commands, the routes and the errors
+	$(BIN)/python tools/reference.py
 
 system:  ## a browser and PostgreSQL, for the tests that use the real ones (Debian, as root)
 	command -v chromium >/dev/null && ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || \

@@ -63,6 +63,13 @@ def check_count(what: str, value: object, least: int = 1) -> int:
     return int(value)
 
 
+def check_whole(what: str, value: object, least: int, largest: int) -> int:
+    """`value` as an int in least..largest; booleans and fractions are refused."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= largest:
+        raise ParameterError(f"{what} must be a whole number in {least}..{largest}, got {value!r}")
+    return value
+
+
 def check_probability(what: str, value: object) -> float:
     """`value` as a float strictly between 0 and 1."""
     number = check_positive(what, value)

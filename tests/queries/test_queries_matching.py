@@ -17,7 +17,7 @@ from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_kn
 from evercount.factorizations.row_weighted import Weighted, Weights, bounded_columns, rows_fall
 from evercount.factorizations.square_root_filter import design
 from evercount.queries.base import Adjacency
-from evercount.queries.graphs.graph_query import StreamKind
+from evercount.queries.graphs.edge_rules import StreamKind
 
 NAMES = tuple(FACTORIZATIONS)
 SQUARE = [(0, 1), (1, 2), (2, 3), (0, 3)]

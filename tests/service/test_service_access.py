@@ -10,10 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from evercount.errors import ParameterError
+from evercount.errors import ParameterError, Problem
 from evercount.service.access import Access, Buckets, Limits
 from evercount.service.admin_token import AdminToken, choose_admin_token
-from evercount.service.http_errors import Problem
 from evercount.service.runtime import Service
 from evercount.store import Store
 from evercount.store.tokens import add_token, read_tokens, token_digest

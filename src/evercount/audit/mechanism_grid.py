@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from evercount import queries
 from evercount.audit.attack import AttackReport, attack_all
 from evercount.audit.doors import Audited
 from evercount.audit.library_door import LibraryProgram
@@ -21,56 +22,34 @@ from evercount.mechanisms import NOISES
 from evercount.noise import Secret
 from evercount.plotting import new_axes, save
 from evercount.privacy import Budget
-from evercount.queries import (
-    Average,
-    Components,
-    Count,
-    Cuts,
-    DegreeHistogram,
-    DegreeSequence,
-    Edges,
-    Episodes,
-    HighDegree,
-    Histogram,
-    KStars,
-    Matching,
-    MinCut,
-    MinDegree,
-    Query,
-    SpanningForest,
-    Substrings,
-    Sum,
-    TopK,
-    Triangles,
-    Window,
-)
-from evercount.queries.base import Adjacency
+from evercount.queries.base import Adjacency, Query
+from evercount.queries.window import Window
 
 TICKS = 4
 GAUSSIAN = Budget(3.0, 0.01)
 PURE_BUDGET = Budget(1.0, 0.0)
 
 QUERIES: tuple[Query, ...] = (
-    Count(),
-    Sum(-2, 1, 0.25),
-    Average(),
+    queries.Count(),
+    queries.Sum(-2, 1, 0.25),
+    queries.Average(),
     Window(2),
-    Histogram(2),
-    TopK(2),
-    Substrings("ab", 2),
-    Episodes("ab", 2),
-    Cuts(3),
-    Edges(3),
-    Triangles(3, max_degree=2),
-    KStars(3, k=2, max_degree=2),
-    DegreeHistogram(3, max_degree=2),
-    HighDegree(3, tau=1),
-    SpanningForest(3, max_weight=2),
-    Components(3),
-    Matching(3),
-    MinDegree(3),
-    MinCut(3),
-    DegreeSequence(3),
+    queries.Histogram(2),
+    queries.TopK(2),
+    queries.Substrings("ab", 2),
+    queries.Episodes("ab", 2),
+    queries.Cuts(3),
+    queries.Edges(3),
+    queries.Triangles(3, max_degree=2),
+    queries.KStars(3, k=2, max_degree=2),
+    queries.DegreeHistogram(3, max_degree=2),
+    queries.HighDegree(3, tau=1),
+    queries.SpanningForest(3, max_weight=2),
+    queries.Components(3),
+    queries.Matching(3),
+    queries.MinDegree(3),
+    queries.MinCut(3),
+    queries.DegreeSequence(3),
 )
 """One small case of every query by name, but for windows of other queries and users' own prefix queries."""
 

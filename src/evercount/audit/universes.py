@@ -11,7 +11,11 @@ from evercount.errors import ParameterError, TooLarge
 from evercount.queries.base import Query
 from evercount.queries.counts import Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
+from evercount.queries.distinct_users import DistinctUsers
 from evercount.queries.graphs import GraphQuery
+from evercount.queries.marginals import Marginals
+from evercount.queries.quantiles import Quantiles
+from evercount.queries.rollup import Rollup
 from evercount.queries.window import WindowOf
 
 LARGEST_UNIVERSE = 100_000
@@ -56,6 +60,17 @@ def universe(query: Query) -> Universe:
     if isinstance(query, Count):  # an event that counts, and one that does not
         return Universe((0, 1), tick=sum)
     parameters = query.parameters()
+    if isinstance(query, Rollup):
+        stranger = ("another path",) * query.depth
+        unknown = [stranger] if parameters["unknown"] == "other" else []
+        return Universe(_bounded((*map(tuple, parameters["paths"]), *unknown)))
+    if isinstance(query, Marginals):
+        return Universe(_bounded(tuple(product(*parameters["columns"]))))
+    if isinstance(query, DistinctUsers):
+        people, keys = ("ann", "bob"), parameters["keys"]
+        return Universe(_bounded(people if keys is None else tuple(product(people, keys))))
+    if isinstance(query, Quantiles):  # a value of each bin
+        return Universe(_bounded(tuple(query.edges.tolist())))
     if isinstance(query, Sum):
         middle = round((query.lo + query.hi) / 2 / query.grid) * query.grid
         return Universe((query.lo, middle, query.hi), replace_by_absent=parameters.get("per") == "event")

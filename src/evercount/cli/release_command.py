@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,11 +70,22 @@ def release(
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows out.", rich_help_panel=INPUT)] = False,
     rejects: Annotated[str | None, typer.Option(help="Write all bad rows to this file.", rich_help_panel=INPUT)] = None,
     query: Annotated[
-        str | None, typer.Option(help="count, histogram (with --key) or sum (with --value).", rich_help_panel=QUERY)
+        str | None,
+        typer.Option(
+            help="count, histogram (--key), rollup (--rollup), sum or quantiles (--value).", rich_help_panel=QUERY
+        ),
     ] = None,
     key: Annotated[str | None, typer.Option(help="Column with the key.", rich_help_panel=QUERY)] = None,
+    rollup: Annotated[
+        str | None,
+        typer.Option(help="Columns of a rollup from the top, as in state,county.", rich_help_panel=QUERY),
+    ] = None,
     keys: Annotated[
-        Path | None, typer.Option(help="File with the public list of keys, one per line.", rich_help_panel=QUERY)
+        Path | None,
+        typer.Option(
+            help="File with the public list of keys, one per line (of a rollup: CSV lines such as Tyrol,Innsbruck).",
+            rich_help_panel=QUERY,
+        ),
     ] = None,
     unknown: Annotated[
         str | None,
@@ -83,6 +96,9 @@ def release(
     hi: Annotated[float | None, typer.Option(help="Largest legal value.", rich_help_panel=QUERY)] = None,
     grid: Annotated[
         float | None, typer.Option(help="Values are rounded to multiples of this (default: 1).", rich_help_panel=QUERY)
+    ] = None,
+    bins: Annotated[
+        int | None, typer.Option(help="Quantiles of --value in so many bins (a power of two).", rich_help_panel=QUERY)
     ] = None,
     user: Annotated[
         str | None, typer.Option(help="Column with the user: protect users, not events.", rich_help_panel=PRIVACY)
@@ -114,6 +130,13 @@ def release(
     plot: Annotated[
         str | None, typer.Option(help="Chart of all releases: .png, .svg or .pdf.", rich_help_panel=OUTPUT)
     ] = None,
+    view: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Write this view beside the output, repeatable: per-tick, last-24, per-day, per-week, quantile-0.5.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No summary, no progress.", rich_help_panel=OUTPUT)] = False,
 ) -> None:
     """Publish running statistics of an events file under one (ε, δ) for all releases, past and future.
@@ -132,12 +155,14 @@ def release(
         "late": late,
         "query": query,
         "key": key,
+        "rollup": rollup,
         "keys": keys,
         "unknown": unknown,
         "value": value,
         "lo": lo,
         "hi": hi,
         "grid": grid,
+        "bins": bins,
         "user": user,
         "max-events": max_events,
         "adjacency": adjacency,
@@ -145,6 +170,8 @@ def release(
         "factorization": factorization,
     }
     declaration = declared(flags) if streams is None else chosen(streams, stream, flags)
+    if streams is None and view:
+        declaration = replace(declaration, views=tuple(dict.fromkeys(view)))
     if show_declaration:
         typer.echo(declaration.to_toml(), nl=False)
         return
@@ -163,6 +190,7 @@ def release(
         state=state,
         rejects=rejects,
         plot=plot,
+        views=tuple(view or ()),
         skip_bad=skip_bad,
         new_noise_stream=new_noise_stream,
         delimiter=delimiter,
@@ -228,12 +256,12 @@ def declared(flags: Flags) -> StreamDeclaration:
 
     return StreamDeclaration(
         name="release",
-        query=build_query(name, parameters, stored=True),  # a run that starts a stream checks its keys
+        query=build_query(name, parameters, stored=name != "rollup"),  # a run that starts a stream checks its keys
         budget=Budget(flags["epsilon"], flags["delta"], adjacency=flags["adjacency"] or "add-remove", **unit),
         schedule=Schedule.of(flags["every"], flags["start"], flags["tz"] or "UTC"),
         horizon=None if flags["horizon"] is None else parse_horizon(flags["horizon"]),
         factorization=flags["factorization"],
-        columns=Columns(flags["time"], flags["key"], flags["value"], flags["user"]),
+        columns=Columns(flags["time"], flags["key"], flags["value"], flags["user"], _levels(flags["rollup"])),
         late=flags["late"] or "drop",
     )
 
@@ -242,22 +270,44 @@ def _query(flags: Flags) -> tuple[str, dict[str, Any]]:
     """The name and the parameters of the query."""
     from evercount.queries import check_is_query
 
-    name = flags["query"] or ("histogram" if flags["key"] else "sum" if flags["value"] else "count")
+    keyed = "rollup" if flags["rollup"] else "histogram" if flags["key"] else None
+    valued = "quantiles" if flags["bins"] is not None else "sum"
+    name = flags["query"] or keyed or (valued if flags["value"] else "count")
     check_is_query(name)
-    if (flags["key"] is None) != (flags["keys"] is None):
-        raise ParameterError("--key COLUMN and --keys FILE go together: the list of keys is public and declared")
-    if flags["unknown"] is not None and flags["key"] is None:
+    if flags["key"] is not None and flags["rollup"] is not None:
+        raise ParameterError("--key is one column of keys and --rollup several levels: give only one of them")
+    if (keyed is None) != (flags["keys"] is None):
+        raise ParameterError(
+            "--key COLUMN (or --rollup COLUMNS) and --keys FILE go together: the list of keys is public and declared"
+        )
+    if flags["unknown"] is not None and keyed is None:
         raise ParameterError("--unknown goes with --key and --keys")
-    ranged = {bound: flags[bound] for bound in ("lo", "hi", "grid") if flags[bound] is not None}
+    if (name == "rollup") != (flags["rollup"] is not None):
+        raise ParameterError("--query rollup goes with --rollup and --keys, and they go with no other query")
+    ranged = {bound: flags[bound] for bound in ("lo", "hi", "grid", "bins") if flags[bound] is not None}
     if (flags["value"] is not None) != ({"lo", "hi"} <= ranged.keys()) or (flags["value"] is None and ranged):
         raise ParameterError("--value COLUMN, --lo and --hi go together: the range of a value is public and declared")
     if (name == "histogram") != (flags["key"] is not None):
         raise ParameterError("--query histogram goes with --key and --keys, and they go with no other query")
-    if (name == "sum") != (flags["value"] is not None):
-        raise ParameterError("--query sum goes with --value, --lo and --hi, and they go with no other query")
+    if (name in ("sum", "quantiles")) != (flags["value"] is not None):
+        raise ParameterError(
+            "--query sum (or quantiles) goes with --value, --lo and --hi, and they go with no other query"
+        )
+    if name != "quantiles" and flags["bins"] is not None:
+        raise ParameterError("--bins goes with --query quantiles")
+    if name == "quantiles" and flags["grid"] is not None:
+        raise ParameterError("--grid goes with --query sum; quantiles have --bins")
     if name == "histogram":
         return name, {"keys": list(read_keys(flags["keys"])), "unknown": flags["unknown"] or "refuse"}
+    if name == "rollup":
+        paths = list(csv.reader(read_keys(flags["keys"]), skipinitialspace=True))
+        return name, {"paths": paths, "unknown": flags["unknown"] or "refuse"}
     return name, ranged
+
+
+def _levels(text: str | None) -> tuple[str, ...]:
+    """The columns of --rollup."""
+    return () if text is None else tuple(column.strip() for column in text.split(","))
 
 
 def read_keys(path: Path) -> tuple[str, ...]:
@@ -297,6 +347,7 @@ def summary(outcome: Outcome) -> str:
     else:
         lines.append(f"The next tick ends at {outcome.next_end}.")
     lines += [f"Kept: {path}" for path in outcome.archived]
+    lines += [f"View: {path}" for path in outcome.views]
     lines.append(outcome.guarantee)
     if outcome.composed is not None:
         lines.append(outcome.composed)

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from evercount.declare.columns import Columns
 from evercount.declare.schedule import MANUAL, Schedule, format_utc, parse_time, zone_named
+from evercount.declare.view_names import check_views
 from evercount.engine.best import settle_best
 from evercount.engine.build import check_postprocess
 from evercount.engine.stream import Stream
@@ -44,6 +45,7 @@ FIELDS = (
     "late",
     "public",
     "postprocess",
+    "views",
 )
 
 
@@ -64,6 +66,8 @@ class StreamDeclaration:
         late: what happens to an event whose tick is closed: "drop" it, or count it in the "next" open tick.
         public: whether releases can be read without a token.
         postprocess: "nonnegative", "integer", "monotone".
+        views: what is shown beside the running totals, at no further cost: "per-tick", "last-24", "per-day",
+            "per-week", "quantile-0.5". They may change at any time: they declare no other stream.
 
     Raises:
         ParameterError: a field is outside its domain, or two fields do not fit together.
@@ -88,6 +92,7 @@ class StreamDeclaration:
     other_query: Query | None = field(compare=False, default=None)
     """The query with the library's own defaults, where `Query.quiet_parameters` changed something: streams that were
     declared in the same words before those defaults existed are recognised by it."""
+    views: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not STREAM_NAME.fullmatch(self.name):
@@ -109,6 +114,11 @@ class StreamDeclaration:
             raise ParameterError(
                 f"horizon must be a whole number of ticks from 1 to 2^40, or null for none, got {self.horizon!r:.80}"
             )
+        if self.query.names_users:
+            raise ParameterError(
+                f"{self.query.name!r} is offered in Python only: other doors cannot yet check that an event's user is "
+                "the user whose events are protected. Use evercount.Stream"
+            )
         if self.late not in get_args(Late):
             raise UnknownName("late rule", self.late, get_args(Late))
         if not isinstance(self.public, bool):
@@ -122,16 +132,22 @@ class StreamDeclaration:
         object.__setattr__(self, "factorization", name)
         if self.columns is not None:
             self._check_columns(self.columns)
+        check_views(self.views, self.query, self.schedule, self.postprocess)
 
     def _check_columns(self, columns: Columns) -> None:
         wanted = self.query.event_columns
         if wanted is None:
             raise ParameterError(f"{self.query.name!r} takes events with a memory of earlier ones, not rows of a table")
-        for name, column in (("key", columns.key), ("value", columns.value)):
+        for name, column in (("key", columns.key), ("value", columns.value), ("levels", columns.levels or None)):
             if name in wanted and column is None:
                 raise ParameterError(f"the query {self.query.name!r} needs the column of the {name}")
             if name not in wanted and column is not None:
                 raise ParameterError(f"the query {self.query.name!r} has no {name}: omit its column")
+        if len(columns.levels) != self.query.event_levels:
+            raise ParameterError(
+                f"events of {self.query.name!r} have {self.query.event_levels} names, and levels has "
+                f"{len(columns.levels)} columns"
+            )
         if (columns.user is not None) != (self.budget.unit == "user"):
             raise ParameterError("a column of the user goes with a budget of unit 'user', and with no other")
 
@@ -180,6 +196,7 @@ class StreamDeclaration:
             public=table.get("public", False),
             postprocess=_postprocess(table.get("postprocess") or ()),
             other_query=_built_or_none(table["query"]),
+            views=_views(table.get("views") or ()),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -199,6 +216,7 @@ class StreamDeclaration:
             "late": self.late,
             "public": self.public,
             "postprocess": list(self.postprocess),
+            **({"views": list(self.views)} if self.views else {}),  # as texts of earlier versions, where there are none
         }
 
     def to_toml(self) -> str:
@@ -214,21 +232,24 @@ class StreamDeclaration:
     def differences(self, other: StreamDeclaration) -> list[str]:
         """What makes `other` another stream, in words; empty where it declares this stream again.
 
-        A start may be left open by either. Names, descriptions and who may read do not matter here.
+        A start may be left open by either. Names, descriptions, views and who may read do not matter here.
         """
         mine, theirs = self.to_dict(), other.to_dict()
         if self.query == other.other_query:
             theirs["query"] = mine["query"]
         found = []
         for name in FIELDS:
-            if name in ("name", "description", "public", "start", "tick", "zone") or mine[name] == theirs[name]:
+            if (
+                name in ("name", "description", "public", "views", "start", "tick", "zone")
+                or mine[name] == theirs[name]
+            ):
                 continue
             if name == "query" and mine[name]["name"] == theirs[name]["name"]:
                 before, after = mine[name]["parameters"], theirs[name]["parameters"]
                 changed = [key for key in before if before[key] != after.get(key)]
                 found += [
-                    "keys holds other keys, or the same in another order"
-                    if key == "keys"
+                    f"{key} holds other {key}, or the same in another order"
+                    if key in ("keys", "paths")
                     else f"{key} was {before[key]!r} and is now {after.get(key)!r}"
                     for key in changed
                 ]
@@ -284,6 +305,7 @@ class StreamDeclaration:
             theirs["query"] = mine["query"]
         if theirs["start"] is None:
             theirs["start"] = mine["start"]
+        mine.pop("views", None), theirs.pop("views", None)
         return mine == theirs
 
     @property
@@ -348,6 +370,12 @@ def _postprocess(data: Any) -> tuple[str, ...]:
     if not isinstance(data, list | tuple) or not all(isinstance(item, str) for item in data):
         raise ParameterError("postprocess must be a list of names")
     return check_postprocess(data)
+
+
+def _views(data: Any) -> tuple[str, ...]:
+    if not isinstance(data, list | tuple):
+        raise ParameterError('views must be a list of names such as ["per-day", "last-24"]')
+    return tuple(data)
 
 
 def _build(name: str, parameters: Mapping[str, Any]) -> Query:

@@ -29,7 +29,7 @@ def choose_engine(query: Query, budget: Budget, horizon: int | None, name: str |
     query, engine = query.choose_engine(horizon, name, budget.pure)
     adjacency = budget.adjacency
     if isinstance(engine, Bridge):
-        l1 = query.l1_sensitivity(adjacency) * budget.max_events
+        l1 = query.protected_l1(budget)
         return query, engine.for_rate(unit_rate(budget.epsilon, l1, query.grid, UNITS) * UNITS)
     if budget.pure or name is not None or horizon is None or query.squared_value_sensitivity(adjacency) is None:
         return query, engine
@@ -98,7 +98,7 @@ def make_noise(
         engine,
         cells=query.cells,
         grid=query.grid,
-        squared_sensitivity=budget.scale_sensitivity(sensitivity_on(engine, query, budget.adjacency)),
+        squared_sensitivity=query.protected_sensitivity(budget, sensitivity_on(engine, query, budget.adjacency)),
         budget=budget,
         horizon=horizon,
         restart=query.restart,

@@ -126,23 +126,59 @@ class ErrorModel:
         if at.size and (at.min() < 1 or (horizon is not None and at.max() > horizon)):
             raise ParameterError(f"ticks must lie in 1..{horizon or '…'}, got {int(at.min())}..{int(at.max())}")
         weights = [np.where(t > 0, np.abs(w), 0.0) for t, w in self.query.combination(at)]
-        grid = self.query.grid
         if self.pure:
             variance, plain, _ = self._laplace(at)
-            if self.rounded:
-                variance = variance + grid**2 / 12 * sum(w**2 for w in weights)
-            std, noise, slack = np.sqrt(variance), np.sqrt(plain), grid / 2 * np.sum(weights, axis=0)
+            parts = self._discrete(variance, plain, weights)
         else:
-            std = noise = self.sigma * self.norms(at)
-            slack = np.zeros(len(at))
-        if self.rounded and not self.pure:
-            std = np.sqrt(noise**2 + grid**2 / 12 * sum(w**2 for w in weights))
-            narrow = noise < grid
-            slack = np.where(narrow, grid / 2 * sum(weights), 0.0)
-            noise = np.where(narrow, noise, std)
-        norms = np.atleast_1d(self.query.output_norms())
-        std, spread, slack = (np.asarray(np.multiply.outer(x, norms)) for x in (std, noise, slack))
+            parts = self._with_rounding(self.sigma * self.norms(at), weights)
+        norms, most = np.atleast_1d(self.query.output_norms()), np.atleast_1d(self.query.rounding_norms())
+        std, spread, slack = (
+            np.asarray(np.multiply.outer(x, y)) for x, y in zip(parts, (norms, norms, most), strict=True)
+        )
         return std, spread, slack
+
+    def _with_rounding(self, noise: FloatArray, weights: list[FloatArray]) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(std, spread, slack) of Σ weight × running sum of one cell, from the std of its normal noise."""
+        grid = self.query.grid
+        if not self.rounded:
+            return noise, noise, np.zeros(len(noise))
+        std = np.sqrt(noise**2 + grid**2 / 12 * sum(w**2 for w in weights))
+        narrow = noise < grid
+        return std, np.where(narrow, noise, std), np.where(narrow, grid / 2 * sum(weights), 0.0)
+
+    def _discrete(
+        self, variance: FloatArray, plain: FloatArray, weights: list[FloatArray]
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The same for discrete Laplace noise, from its exact variance and that of continuous noise."""
+        grid = self.query.grid
+        if self.rounded:
+            variance = variance + grid**2 / 12 * sum(w**2 for w in weights)
+        return np.sqrt(variance), np.sqrt(plain), grid / 2 * np.sum(weights, axis=0)
+
+    def difference_errors(self, earlier: IntArray, later: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(std, spread, slack) of the difference of one cell's running sums at pairs of ticks (0: before the first)."""
+        if not self.query.running_sums:
+            raise ParameterError(f"{self.query.name!r} publishes no running sums to take differences of")
+        pairs = np.stack([earlier, later], axis=1)
+        distinct, where = np.unique(pairs, axis=0, return_inverse=True)
+        norms = np.asarray([self.factorization.difference_norm(int(a), int(b)) for a, b in distinct])
+        noise = self.sigma * (norms[where.reshape(-1)] if len(norms) else np.zeros(len(pairs)))
+        weights = [np.ones(len(pairs)), np.where(earlier > 0, 1.0, 0.0)]
+        if self.pure:
+            return self._discrete(noise**2, noise**2 * self._continuous, weights)
+        return self._with_rounding(noise, weights)
+
+    @property
+    def _continuous(self) -> float:
+        """Variance of continuous Laplace noise over that of the discrete noise of a digit tree; 1 for other trees."""
+        if not isinstance(self.factorization, DigitTree):
+            return 1.0
+        return float((continuous_std(self.sigma / self.query.grid) * self.query.grid / self.sigma) ** 2)
+
+    @property
+    def difference_tails(self) -> int | None:
+        """As `equal_numbers`, for differences: they have no common bound, so they count as one Laplace number."""
+        return 1 if self.pure else None
 
     def _laplace(self, ticks: IntArray) -> tuple[FloatArray, FloatArray, IntArray]:
         """(exact variance, that of continuous noise, equal Laplace numbers with tails as heavy) of one cell."""
@@ -151,10 +187,7 @@ class ErrorModel:
         terms = self.query.combination(ticks)
         if len(terms) > 1:  # numbers of a difference have no common bound here: as heavy as a single one
             variance = (self.sigma * self.norms(ticks)) ** 2
-            plain = variance
-            if isinstance(tree, DigitTree):
-                plain = variance * (continuous_std(self.sigma / self.query.grid) * self.query.grid / self.sigma) ** 2
-            return variance, plain, np.ones(len(ticks), np.int64)
+            return variance, variance * self._continuous, np.ones(len(ticks), np.int64)
         at, factor = terms[0]
         exact, plain, largest = tree.laplace_errors(at, self.full_rate)
         scale = (factor * self.query.grid) ** 2

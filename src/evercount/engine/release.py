@@ -5,12 +5,9 @@ Everything here is computed from published numbers and public parameters.
 
 from __future__ import annotations
 
-import csv
-import importlib
-import json
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +16,13 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_number
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import laplace_factor
+from evercount.engine import views
 from evercount.engine.error_model import ErrorModel, coarse, interval_factor
-from evercount.errors import MissingExtra, ParameterError
+from evercount.engine.simulated_bound import simulated_factor
+from evercount.engine.table_exports import TableExports
+from evercount.engine.views import View
+from evercount.engine.write_table import TextTarget, write_csv, write_jsonl, write_parquet
+from evercount.errors import ParameterError
 from evercount.factorizations import tick_grid
 from evercount.queries.base import Query, V_co
 from evercount.queries.cell_errors import CellErrors
@@ -158,7 +160,7 @@ class Release(Generic[V_co]):
         return f"tick {self.tick}: {shown}{' …' if len(self.values) > 8 else ''}"
 
 
-class Releases(Generic[V_co]):
+class Releases(TableExports, Generic[V_co]):
     """What a run of ticks publishes. Behaves as a sequence of `Release`."""
 
     def __init__(
@@ -196,6 +198,11 @@ class Releases(Generic[V_co]):
         return f"Releases(ticks {self.first_tick}..{last}, {len(self.labels)} outputs, noise={self.noise!r})"
 
     # -- numbers ------------------------------------------------------------------------------------------------
+
+    @property
+    def error_model(self) -> ErrorModel:
+        """The public facts from which all errors follow."""
+        return self._errors
 
     @property
     def labels(self) -> Sequence[str]:
@@ -314,43 +321,40 @@ class Releases(Generic[V_co]):
     def bound(self, beta: float = 0.05, method: str = "union") -> FloatArray:
         """Half-widths that hold for all ticks and outputs of this run at once with probability 1 − beta.
 
-        "union": exact tails (normal, or of sums of Laplace numbers) and a union bound. "simulate": quantile of the
-        largest normalised error over 4000 simulated runs (its upper 99.9 % confidence limit), never larger than the
-        union bound; the noise is correlated, so it is smaller. For one output of up to 2^17 ticks from the first one.
+        "union" takes exact tails (normal, or of sums of Laplace numbers) and a union bound. "simulate" takes the
+        quantile of the largest normalised error over 4000 simulated runs (its upper 99.9 % confidence limit). The noise
+        is correlated, so it is smaller; it is never larger than the union bound.
+
+        Args:
+            beta: the probability that some number is outside.
+            method: "union", or "simulate" for one running sum of up to 2^17 ticks from the first one.
+
+        Returns:
+            The half-widths, of the shape of `values`.
+
+        Raises:
+            ParameterError: beta or the method is not legal, or the method does not fit this run.
         """
         if not isinstance(beta, int | float) or not 0 < beta < 1:
             raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
+        if method not in ("union", "simulate"):
+            raise ParameterError(f"method must be 'union' or 'simulate', got {method!r}")
         if self._sums is not None:
             raise ParameterError("a ratio has no error that is known before: no bound for all ticks is offered")
         last = self.first_tick + len(self) - 1
-        numbers = last * self._values.shape[1] if self._looks_back else self._values.size
-        quantile: Any = float(simultaneous_quantile(max(numbers, 1), beta))
+        numbers = max(last * self._values.shape[1] if self._looks_back else self._values.size, 1)
+        factors = np.full((len(self), 1), float(simultaneous_quantile(numbers, beta)))
         if self._errors.pure:
-            each = [laplace_factor(beta / max(numbers, 1), weight or 1) for weight in self._equal_numbers(self.ticks)]
-            quantile = np.asarray(each).reshape(-1, 1)
-        if method == "simulate" and not self._errors.pure:
-            quantile = min(quantile, self._simulated_quantile(beta))
-        elif method not in ("union", "simulate"):
-            raise ParameterError(f"method must be 'union' or 'simulate', got {method!r}")
-        return self._squeeze(quantile * self._errors_all[1] + self._errors_all[2])
-
-    def _simulated_quantile(self, beta: float, runs: int = 4000) -> float:
-        from evercount.noise import FloatNoise
-
-        plain = self._errors.query.restart is None and self._errors.query.memory == 0 and not self.postprocessed
-        if not plain or self._values.shape[1] != 1 or self.first_tick != 1 or len(self) > 2**17 or not len(self):
-            raise ParameterError("method='simulate' is for runs of one output from tick 1 on, up to 2^17 ticks")
-        f = self._errors.factorization
-        norms = f.row_norms(self.ticks)[:, np.newaxis]
-        source, at, largest = FloatNoise(seed=0x5EED), 0, []
-        for _ in range(0, runs, 100):
-            draws = f.draws(0, len(self))
-            noise, _ = f.block(f.initial(100), source.normals(at, at + draws, 100), len(self))
-            at += draws
-            largest.append(np.max(np.abs(noise) / norms, axis=0))
-        ordered = np.sort(np.concatenate(largest))
-        rank = int(np.ceil(runs * (1 - beta) + 3.1 * np.sqrt(runs * beta * (1 - beta))))
-        return float(ordered[rank]) if rank < runs else float("inf")
+            weights = self._equal_numbers(self.ticks)
+            factors = np.asarray([laplace_factor(beta / numbers, weight or 1) for weight in weights]).reshape(-1, 1)
+        _, spread, slack = self._errors_all
+        if method == "simulate":
+            if self.first_tick != 1 or self.postprocessed:
+                raise ParameterError("method='simulate' is for runs from tick 1 on without post-processing")
+            top = factors.max(initial=0.0)
+            shape = factors / top
+            factors = min(top, simulated_factor(self._errors, len(self), spread, slack, shape, beta)) * shape
+        return self._squeeze(factors * spread + slack)
 
     def between(self, earlier: int, later: int) -> tuple[V_co, V_co]:
         """(value, std): what came in ticks earlier+1 … later, with its own exact error.
@@ -369,6 +373,24 @@ class Releases(Generic[V_co]):
         std = (self._errors.between(earlier, later) if later > earlier else 0.0) * weight
         both = (float(value[0]), float(std[0])) if self.query.single else (value, std)
         return cast(tuple[V_co, V_co], both)
+
+    # -- views, at no further cost (engine/views.py) ------------------------------------------------------------
+
+    def running(self) -> View:
+        """The running totals as a view: to compare cells, or to read quantiles."""
+        return views.running(self)
+
+    def per_tick(self) -> View:
+        """The events of each tick, with the exact error of each number."""
+        return views.per_tick(self)
+
+    def last(self, ticks: int) -> View:
+        """The events of the last `ticks` ticks, at every tick that has as many before it."""
+        return views.last_ticks(self, ticks)
+
+    def spans(self, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
+        """The events of ticks after+1 … until, for any spans: days, weeks, one number for all."""
+        return views.spans(self, name, after, until)
 
     def _squeeze(self, array: FloatArray) -> FloatArray:
         return array[:, 0] if self.query.single else array
@@ -397,37 +419,18 @@ class Releases(Generic[V_co]):
         marks = {} if self.noise == "exact" else {"noise": self.noise}
         return {**marks, "postprocessed": " ".join(self.postprocessed)} if self.postprocessed else marks
 
-    def to_csv(self, target: str | Path | IO[str], level: float = 0.95) -> None:
+    def to_csv(self, target: TextTarget, level: float = 0.95) -> None:
         """Write `table` as CSV to a path or an open text file."""
-        columns = self.table(level)
-        if isinstance(target, str | Path):
-            with Path(target).open("w", newline="", encoding="utf-8") as file:
-                self.to_csv(file, level)
-            return
-        writer = csv.writer(target)
-        writer.writerow(columns)
-        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+        write_csv(self.table(level), target)
 
-    def to_jsonl(self, target: str | Path | IO[str], level: float = 0.95) -> None:
+    def to_jsonl(self, target: TextTarget, level: float = 0.95) -> None:
         """Write `table` as one JSON object per line."""
-        if isinstance(target, str | Path):
-            with Path(target).open("w", encoding="utf-8") as file:
-                self.to_jsonl(file, level)
-            return
-        columns = self.table(level)
-        for row in zip(*(column.tolist() for column in columns.values()), strict=True):
-            target.write(json.dumps(dict(zip(columns, row, strict=True))) + "\n")
+        write_jsonl(self.table(level), target)
 
     def to_parquet(self, target: str | Path, level: float = 0.95) -> None:
         """Write `table` as Parquet, with the guarantee in the file's metadata."""
-        try:
-            pa = importlib.import_module("pyarrow")
-            pq = importlib.import_module("pyarrow.parquet")
-        except ImportError as error:
-            raise MissingExtra("Parquet", "files") from error
-        table = pa.table({name: column.tolist() for name, column in self.table(level).items()})
-        table = table.replace_schema_metadata({"evercount.guarantee": self.guarantee, "evercount.noise": self.noise})
-        pq.write_table(table, str(target))
+        metadata = {"evercount.guarantee": self.guarantee, "evercount.noise": self.noise}
+        write_parquet(self.table(level), target, metadata)
 
     def to_numpy(self, target: str | Path) -> None:
         """Write ticks, values and std as a NumPy archive (.npz)."""
@@ -442,6 +445,10 @@ class Releases(Generic[V_co]):
         return band_plot(
             self.ticks, self._values[:, :outputs], low, high, self.labels[:outputs], self.caption(level), target
         )
+
+    def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
+        half = self.half_widths(level)
+        return "Running totals", self.labels, self._values, self._values - half, self._values + half
 
     def caption(self, level: float = 0.95) -> str:
         """What a chart of these numbers must say."""

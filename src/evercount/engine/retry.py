@@ -1,4 +1,4 @@
-"""Fingerprints of a tick's events: they tell a retry from an attempt to change the past."""
+"""Retries of the last tick: fingerprints of events tell them from attempts to change the past."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+from evercount.errors import AlreadyReleased, InputError
+
+R = TypeVar("R")
+"""What a step releases."""
 
 SCALARS = frozenset({int, float, str, bool, type(None)})
 
@@ -32,6 +37,35 @@ class Seen:
     def digest(self) -> str:
         """The fingerprint."""
         return fingerprint(self._kept)
+
+
+def check_tick(tick: object) -> None:
+    """Refuse what is not the 1-based number of a tick."""
+    if isinstance(tick, bool) or not isinstance(tick, int | np.integer) or tick < 1:
+        raise InputError(f"tick must be a whole number of at least 1, got {tick!r}")
+
+
+def read_again(last_tick: int, last: tuple[Seen, R] | None, tick: int, seen: Seen) -> R:
+    """What the last step released, where it is asked again for the same tick with the same events.
+
+    Args:
+        last_tick: the number of released ticks.
+        last: what the last step was given and what it released; None where the last ticks came as a run.
+        tick: the tick that is asked for. It is not the next one.
+        seen: the events that are given for it.
+
+    Raises:
+        InputError: the tick is later than the next one.
+        AlreadyReleased: it is an earlier tick, or its events are others.
+    """
+    if tick == last_tick and last is not None and last[0].digest == seen.digest:
+        return last[1]
+    if tick > last_tick:
+        raise InputError(f"tick {tick} is out of turn: the next tick is {last_tick + 1}")
+    raise AlreadyReleased(
+        f"tick {tick} is already released and cannot be released again with other events: the difference of two "
+        "releases with the same noise would reveal them. Late events belong to the next tick."
+    )
 
 
 def _plain(events: Any) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Release, Releases
 from evercount.engine.retry import Seen
 from evercount.engine.user_counting import Counting, guarantee_sentence
+from evercount.errors import HorizonReached, PrecisionReached
 from evercount.factorizations import Factorization
 from evercount.mechanisms import Noise
 from evercount.noise import Secret
@@ -40,6 +41,12 @@ class StreamParameters:
     postprocess: tuple[str, ...]
     replay: bool
     errors: ErrorModel
+
+    def check_limit(self, tick: int, ticks: int) -> None:
+        """Refuse `ticks` more ticks after `tick`: beyond the horizon, or beyond what exact noise can do without one."""
+        limit = self.noise.limit
+        if limit is not None and tick + ticks > limit:
+            raise HorizonReached(limit) if self.horizon is not None else PrecisionReached(limit)
 
     @property
     def owned_key(self) -> Secret | None:
@@ -107,6 +114,17 @@ class StreamState:
             return self
         self.users.update(self.last_users)
         return replace(self, last_users={})
+
+
+class EncodedTicks(NamedTuple):
+    """What the next ticks add to a stream."""
+
+    increments: IntArray
+    """What each tick adds to each cell, in grid units, shape (ticks, cells)."""
+    encoder: Any
+    """The encoder's state after these ticks."""
+    users: Mapping[str, int]
+    """The number of events so far of each user whose number changes."""
 
 
 def advance(

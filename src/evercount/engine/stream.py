@@ -5,39 +5,29 @@ events ──encode──► increments ──advance──► published numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
 from evercount.engine.build_parameters import build_parameters
 from evercount.engine.release import Release, Releases
-from evercount.engine.retry import Seen
+from evercount.engine.retry import Seen, check_tick, read_again
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.engine.spend import spend_for
-from evercount.engine.state import StreamParameters, StreamState, advance
+from evercount.engine.state import EncodedTicks, StreamParameters, StreamState, advance
 from evercount.engine.stored_stream import dump_stream, load_stream
-from evercount.engine.user_counting import Counting, cap_run, cap_tick, choose_counting, guarantee_sentence
-from evercount.errors import (
-    AlreadyReleased,
-    EvercountError,
-    HorizonReached,
-    InputError,
-    ParameterError,
-    PrecisionReached,
-)
-from evercount.factorizations import Factorization
-from evercount.noise import NoiseOwner, Secret
+from evercount.engine.stream_facts import StreamFacts
+from evercount.engine.user_counting import Counting, cap_run, cap_tick, choose_counting
+from evercount.errors import EvercountError, InputError, ParameterError
+from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger
 from evercount.queries.base import Query, V_co
-
-Encoded = tuple[IntArray, Any, Mapping[str, int]]
-"""Increments of a tick, the encoder's state after it, and users whose number of events changes."""
+from evercount.queries.user_cap import UserState
 
 
-class Stream(NoiseOwner, Generic[V_co]):
+class Stream(StreamFacts[V_co]):
     """Running sums of a query, released after every tick under one budget for all ticks together.
 
     Guarantee. The sequence of all releases of one stream is (ε, δ)-DP for the budget's adjacency and unit: noise is one
@@ -90,74 +80,6 @@ class Stream(NoiseOwner, Generic[V_co]):
         self._torn = False  # whether an interruption left an encoder that works in place between two ticks
         self._own(None if parameters.replay else parameters.owned_key, restored=restored)
 
-    # -- public facts ---------------------------------------------------------------------------------------------
-
-    @property
-    def query(self) -> Query:
-        """What is asked."""
-        return self._parameters.query
-
-    @property
-    def budget(self) -> Budget:
-        """What all releases together may reveal."""
-        return self._parameters.budget
-
-    @property
-    def horizon(self) -> int | None:
-        """The number of ticks, or None for a stream without end."""
-        return self._parameters.horizon
-
-    @property
-    def factorization(self) -> Factorization:
-        """How noise is correlated."""
-        return self._parameters.factorization
-
-    @property
-    def postprocess(self) -> tuple[str, ...]:
-        """The post-processing that is applied."""
-        return self._parameters.postprocess
-
-    @property
-    def replay(self) -> bool:
-        """Whether it repeats the noise of another stream, for an audit."""
-        return self._parameters.replay
-
-    @property
-    def tick(self) -> int:
-        """How many ticks have been released."""
-        return self._state.tick
-
-    @property
-    def sigma(self) -> float:
-        """Std of the normals z, in the query's units."""
-        return self._parameters.noise.sigma
-
-    @property
-    def numeric_delta(self) -> float:
-        """The part of δ that pays for finite arithmetic."""
-        return self._parameters.noise.numeric_delta
-
-    @property
-    def noise(self) -> str:
-        """The kind of noise, as every release states it."""
-        return self._parameters.noise.stream.name
-
-    @property
-    def guarantee(self) -> str:
-        """The guarantee in one sentence, with what the caller promised for it."""
-        return guarantee_sentence(self.budget, self._state.counting, self.replay, self.noise)
-
-    def std(self, ticks: Any) -> FloatArray:
-        """Exact std of what is published at 1-based ticks, past or future, shape (ticks, outputs or 1)."""
-        return self._parameters.errors.std(ticks)
-
-    def __repr__(self) -> str:
-        return (
-            f"Stream({self.query!r}, epsilon={self.budget.epsilon:g}, delta={self.budget.delta:g}, "
-            f"horizon={self.horizon}, factorization={self.factorization.name!r}, "
-            f"noise={self.noise!r}, tick={self.tick})"
-        )
-
     # -- the flow ---------------------------------------------------------------------------------------------------
 
     def step(
@@ -189,59 +111,65 @@ class Stream(NoiseOwner, Generic[V_co]):
         >>> stream.step(3).tick
         1
         """
-        if hasattr(events, "__next__"):  # an iterator can be read once only, and the fingerprint reads it too
-            events = list(events)
         if isinstance(users, str | bytes):
             raise InputError("users name the user of each event: a sequence of texts, not one text")
         named = None if users is None else list(users)
-        seen = Seen(events if named is None else [named, events])
-        counting = self._account(named is not None, capped)
-        return self._step(seen, tick, counting, lambda: self._encoded(events, named))
+        read = list(events) if isinstance(events, Iterator) else events  # the fingerprint reads them, too
+
+        def encode() -> EncodedTicks:
+            kept, changes = read, UserState()
+            if named is not None:
+                kept, changes = cap_tick(self.query, read, named, self.budget.max_events, self._state.users)
+            row, encoder = self.query.encode(self._state.encoder, kept)
+            return EncodedTicks(row[np.newaxis], encoder, changes)
+
+        seen = Seen(read if named is None else [named, read])
+        return self._step(seen, tick, self._account(named is not None, capped), encode)
 
     def step_totals(self, totals: Any, tick: int | None = None, *, capped: bool = False) -> Release[V_co]:
         """As `step`, for events that were already added up per cell (grid units): see `Query.encode_totals`."""
-        counting = self._account(False, capped)
-        encoder = self._state.encoder
-        return self._step(Seen(totals), tick, counting, lambda: (*self.query.encode_totals(encoder, totals), {}))
+
+        def encode() -> EncodedTicks:
+            row, encoder = self.query.encode_totals(self._state.encoder, totals)
+            return EncodedTicks(row[np.newaxis], encoder, {})
+
+        return self._step(Seen(totals), tick, self._account(False, capped), encode)
 
     def _step(
-        self,
-        seen: Seen,
-        tick: int | None,
-        counting: Counting,
-        encode: Callable[[], tuple[IntArray, Any, Mapping[str, int]]],
+        self, seen: Seen, tick: int | None, counting: Counting, encode: Callable[[], EncodedTicks]
     ) -> Release[V_co]:
-        """The next tick, or what a retry reads back. `encode` gives its increments, the encoder after it, and users."""
+        """Release the next tick, or give back what a retry asks for."""
         self._check_owner()
         if tick is not None:
-            if isinstance(tick, bool) or not isinstance(tick, int | np.integer) or tick < 1:
-                raise InputError(f"tick must be a whole number of at least 1, got {tick!r}")
+            check_tick(tick)
             if tick != self.tick + 1:
-                return self._again(tick, seen)
+                self._check_torn()
+                return read_again(self.tick, self._state.last, tick, seen)
         self._check_torn()
-        self._check_limit(1)
+        self._parameters.check_limit(self.tick, 1)
+        self._state = self._state.with_users()
         self._torn = self.query.in_place
         try:
-            row, encoder, users = encode()
+            encoded = encode()
         except EvercountError:
             self._torn = False  # a refusal comes before anything is changed
             raise
-        rows, after = advance(self._parameters, self._state, row[np.newaxis], encoder=encoder)
-        release = self._parameters.releases(after.tick, rows, counting)[0]
-        self._state = replace(after, counting=counting, last_users=users, last=(seen, release))  # the commit
-        self._torn = False
-        return release
+        return self._release(encoded, counting, seen)[0]
 
-    def _encoded(self, events: Any, users: Sequence[str] | None) -> Encoded:
-        changes: Mapping[str, int] = {}
-        if users is not None:
-            self._state = self._state.with_users()
-            events, changes = cap_tick(self.query, events, users, self.budget.max_events, self._state.users)
-        return *self.query.encode(self._state.encoder, events), changes
+    def _release(self, encoded: EncodedTicks, counting: Counting, seen: Seen | None = None) -> Releases[V_co]:
+        """Add noise and commit. With `seen`, a retry can read the tick back."""
+        first = self.tick + 1
+        rows, after = advance(self._parameters, self._state, encoded.increments, encoder=encoded.encoder)
+        releases = self._parameters.releases(first, rows, counting)
+        last = None if seen is None else (seen, releases[0])
+        self._state = replace(after, counting=counting, last_users=encoded.users, last=last)  # the commit
+        self._torn = False
+        return releases
 
     def _account(self, named: bool, capped: bool) -> Counting:
         """How the next ticks account for users, as all ticks before did."""
-        return choose_counting(self.budget, self._state.counting if self.tick else None, named, capped)
+        before = self._state.counting if self.tick else None
+        return choose_counting(self.budget, before, named, capped, self.query.names_users)
 
     def prepare(self) -> None:
         """Draw the noise of the next ticks now, so that the next `step` is fast; it changes no number."""
@@ -271,73 +199,38 @@ class Stream(NoiseOwner, Generic[V_co]):
         self._check_owner()
         counting = self._account(users is not None, capped)
         self._check_torn()
-        self._check_limit(0)
+        self._parameters.check_limit(self.tick, 0)
+        self._state = self._state.with_users()
         before = self.query.dump_state(self._state.encoder) if self.query.in_place else None
         self._torn = self.query.in_place
-        changes: Mapping[str, int] = {}
+        changes = UserState()
         try:
             if users is not None:
-                self._state = self._state.with_users()
                 ticks, changes = cap_run(self.query, ticks, users, self.budget.max_events, self._state.users)
             increments, encoder = self.query.encode_run(self._state.encoder, ticks)
-            self._check_limit(len(increments))
+            self._parameters.check_limit(self.tick, len(increments))
         except BaseException:
             if before is not None:  # it may have advanced in place before a later tick was refused
                 self._state = replace(self._state, encoder=self.query.load_state(before))
             self._torn = False
             raise
-        return self._close(increments, encoder, counting, changes)
+        return self._release(EncodedTicks(increments, encoder, changes), counting)
 
     def run_totals(self, totals: Any, *, capped: bool = False) -> Releases[V_co]:
         """As `run`, for ticks that were already added up, shape (ticks, cells): see `Query.encode_totals`."""
-        if not isinstance(totals, Iterable):
-            raise InputError(f"totals are a sequence of ticks, not {type(totals).__name__}")
         self._check_owner()
         counting = self._account(False, capped)
         self._check_torn()
-        try:
-            rows = totals if isinstance(totals, np.ndarray) else np.asarray(list(totals))
-        except ValueError as error:
-            raise InputError("totals must be rows of one length, one row for each tick") from error
-        rows = rows if len(rows) else np.empty((0, self.query.cells), np.int64)
-        increments = self.query.encode_totals_run(self._state.encoder, rows)
-        self._check_limit(len(increments))
-        return self._close(increments, self._state.encoder, counting, {})
-
-    def _close(
-        self, increments: IntArray, encoder: Any, counting: Counting, users: Mapping[str, int]
-    ) -> Releases[V_co]:
-        first = self.tick + 1
-        rows, after = advance(self._parameters, self._state.with_users(), increments, encoder=encoder)
-        releases = self._parameters.releases(first, rows, counting)
-        self._state = replace(after, counting=counting, last_users=users, last=None)  # the commit
-        self._torn = False
-        return releases
-
-    # -- refusals -----------------------------------------------------------------------------------------------------
+        self._state = self._state.with_users()
+        increments = self.query.encode_totals_run(self._state.encoder, totals)
+        self._parameters.check_limit(self.tick, len(increments))
+        return self._release(EncodedTicks(increments, self._state.encoder, {}), counting)
 
     def _check_torn(self) -> None:
         if self._torn:
             raise EvercountError(
                 "this stream was interrupted in the middle of a tick and cannot go on; restore its newest snapshot"
             )
-
-    def _check_limit(self, ticks: int) -> None:
-        limit = self._parameters.noise.limit
-        if limit is not None and self.tick + ticks > limit:
-            raise HorizonReached(limit) if self.horizon is not None else PrecisionReached(limit)
-
-    def _again(self, tick: int, seen: Seen) -> Release[V_co]:
-        self._check_torn()
-        last = self._state.last
-        if tick == self.tick and last is not None and last[0].digest == seen.digest:
-            return last[1]
-        if tick > self.tick:
-            raise InputError(f"tick {tick} is out of turn: the next tick is {self.tick + 1}")
-        raise AlreadyReleased(
-            f"tick {tick} is already released and cannot be released again with other events: the difference of two "
-            "releases with the same noise would reveal them. Late events belong to the next tick."
-        )
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 

@@ -13,12 +13,14 @@ from evercount.queries.base import Query
 from evercount.queries.counts import Count
 from evercount.queries.user_cap import UserState, cap_per_user
 
-Counting = Literal["events", "named", "capped", "unnamed"]
-"""Events are protected and users play no part; every event names its user; the caller promises the cap; or neither, in
-a stream that an earlier version began."""
+Counting = Literal["events", "named", "capped", "unnamed", "by query"]
+"""Events are protected and users play no part; every event names its user; the caller promises the cap; neither, in a
+stream that an earlier version began; or the query reads users from the events and needs no cap."""
 
 
-def choose_counting(budget: Budget, before: Counting | None, named: bool, capped: bool) -> Counting:
+def choose_counting(
+    budget: Budget, before: Counting | None, named: bool, capped: bool, names_users: bool = False
+) -> Counting:
     """How a tick accounts for users; ParameterError where that does not fit the budget, or the ticks `before` it.
 
     **Guarantee.** A tick of a user-level stream names its users, or the caller has promised the cap and every release
@@ -29,6 +31,10 @@ def choose_counting(budget: Budget, before: Counting | None, named: bool, capped
         if named or capped:
             raise ParameterError("users are given but the budget protects events; use Budget(..., unit='user')")
         return "events"
+    if names_users:
+        if named or capped:
+            raise ParameterError("the events of this query are their users: leave users and capped out")
+        return "by query"
     if named and capped:
         raise ParameterError("give users, and the stream counts their events; or capped=True if you have done so")
     if before is not None and named != (before == "named"):
@@ -104,6 +110,8 @@ def stored_counting(data: dict[str, Any], budget: Budget) -> Counting | None:
 def guarantee_sentence(budget: Budget, counting: Counting | None, replay: bool, noise: str) -> str:
     """What all releases of a stream promise, and what the caller promised for that."""
     sentence = budget.sentence()
+    if counting == "by query":
+        sentence = sentence.replace("(with at most 1 event in the whole stream)", "(with any number of events)")
     if counting in ("capped", "unnamed"):
         events = "event" if budget.max_events == 1 else "events"
         sentence = (

@@ -12,33 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from evercount import (
-    Average,
-    Budget,
-    Components,
-    Count,
-    Cuts,
-    DegreeHistogram,
-    DegreeSequence,
-    Edges,
-    Episodes,
-    HighDegree,
-    Histogram,
-    KStars,
-    Matching,
-    MinCut,
-    MinDegree,
-    PrefixQuery,
-    Secret,
-    SpanningForest,
-    Stream,
-    Substrings,
-    Sum,
-    TopK,
-    Triangles,
-    Window,
-    WindowOf,
-)
+from evercount import Budget, Secret, Stream, queries
 from evercount.queries.base import Query
 
 TICKS = 50
@@ -104,33 +78,52 @@ def examples() -> list[Example]:
     edges = _split(sparse)
     weighted = [[(u, v, 1 + (u + v) % 4) for u, v in part] for part in edges]
     return [
-        Example("Count()", Count(), counts),
-        Example("Sum(0, 4)", Sum(0, 4), values),
-        Example("Average(0, 4)", Average(0, 4), values),
-        Example('Average(0, 4, per="event")', Average(0, 4, per="event"), values),
-        Example("Window(10)", Window(10), counts),
-        Example("WindowOf(Histogram(50), 10)", WindowOf(Histogram(50), 10), keys),
-        Example("Histogram(50)", Histogram(50), keys),
-        Example("TopK(50, k=5)", TopK(50, k=5), keys, 4),
-        Example('Substrings("abcd", 3)', Substrings("abcd", 3), letters, 4 + 16),
-        Example('Episodes("abcd", 2)', Episodes("abcd", 2), letters, 4),
-        Example("Cuts(60)", Cuts(60), cut_events),
-        Example("Edges(400)", Edges(VERTICES), edges),
-        Example("Triangles(400, max_per_edge=3)", Triangles(VERTICES, max_per_edge=3), _few_triangles(rng)),
-        Example("KStars(400, k=2, max_degree=20)", KStars(VERTICES, k=2, max_degree=20), edges),
-        Example("DegreeHistogram(400, max_degree=20)", DegreeHistogram(VERTICES, max_degree=20), few),
-        Example('DegreeSequence(400, "mixed")', DegreeSequence(VERTICES, "mixed"), _signed(few), 0),
-        Example("HighDegree(400, tau=4)", HighDegree(VERTICES, tau=4), edges),
-        Example('MinDegree(80, "mixed")', MinDegree(80, "mixed"), mixed),
-        Example('MinCut(80, "mixed")', MinCut(80, "mixed"), mixed),
-        Example("SpanningForest(400, max_weight=4)", SpanningForest(VERTICES, max_weight=4), weighted),
-        Example("Components(400)", Components(VERTICES), _split(sparse[:250])),
-        Example("Matching(400)", Matching(VERTICES), edges),
+        Example("Count()", queries.Count(), counts),
+        Example("Sum(0, 4)", queries.Sum(0, 4), values),
+        Example("Average(0, 4)", queries.Average(0, 4), values),
+        Example('Average(0, 4, per="event")', queries.Average(0, 4, per="event"), values),
+        Example("Window(10)", queries.Window(10), counts),
+        Example("WindowOf(Histogram(50), 10)", queries.WindowOf(queries.Histogram(50), 10), keys),
+        Example("Histogram(50)", queries.Histogram(50), keys),
+        Example("TopK(50, k=5)", queries.TopK(50, k=5), keys, 4),
+        *_people(),
+        Example('Substrings("abcd", 3)', queries.Substrings("abcd", 3), letters, 4 + 16),
+        Example('Episodes("abcd", 2)', queries.Episodes("abcd", 2), letters, 4),
+        Example("Cuts(60)", queries.Cuts(60), cut_events),
+        Example("Edges(400)", queries.Edges(VERTICES), edges),
+        Example("Triangles(400, max_per_edge=3)", queries.Triangles(VERTICES, max_per_edge=3), _few_triangles(rng)),
+        Example("KStars(400, k=2, max_degree=20)", queries.KStars(VERTICES, k=2, max_degree=20), edges),
+        Example("DegreeHistogram(400, max_degree=20)", queries.DegreeHistogram(VERTICES, max_degree=20), few),
+        Example('DegreeSequence(400, "mixed")', queries.DegreeSequence(VERTICES, "mixed"), _signed(few), 0),
+        Example("HighDegree(400, tau=4)", queries.HighDegree(VERTICES, tau=4), edges),
+        Example('MinDegree(80, "mixed")', queries.MinDegree(80, "mixed"), mixed),
+        Example('MinCut(80, "mixed")', queries.MinCut(80, "mixed"), mixed),
+        Example("SpanningForest(400, max_weight=4)", queries.SpanningForest(VERTICES, max_weight=4), weighted),
+        Example("Components(400)", queries.Components(VERTICES), _split(sparse[:250])),
+        Example("Matching(400)", queries.Matching(VERTICES), edges),
         Example(
             "PrefixQuery(count_squares, …)",
-            PrefixQuery(count_squares, 1, {"add-remove": 1.0}),
+            queries.PrefixQuery(count_squares, 1, {"add-remove": 1.0}),
             [rng.integers(0, 100, 400).tolist() for _ in range(TICKS)],
         ),
+    ]
+
+
+def _people() -> list[Example]:
+    """Trees, tables, values and users, from data of their own."""
+    rng = np.random.default_rng(2027)
+    places = [(f"state {state}", f"county {state}-{county}") for state in range(8) for county in range(25)]
+    visits = [[places[i] for i in rng.integers(0, len(places), 400)] for _ in range(TICKS)]
+    ages = ["0-19", "20-59", "60+"]
+    states = [f"state {state}" for state in range(8)]
+    pairs = [[(path[0], ages[i]) for path, i in zip(tick, rng.integers(0, 3, 400), strict=True)] for tick in visits]
+    waits = [np.minimum(rng.gamma(2.0, 12.0, 100), 127).tolist() for _ in range(TICKS)]
+    users = [[f"user {i}" for i in rng.zipf(1.2, 400) % 5000] for _ in range(TICKS)]
+    return [
+        Example("Rollup(200 counties in 8 states)", queries.Rollup(places), visits, 0),
+        Example("Marginals([8 states, 3 ages])", queries.Marginals([states, ages]), pairs, 1),
+        Example("Quantiles(0, 128, bins=64)", queries.Quantiles(0, 128, bins=64), waits, 11),
+        Example("DistinctUsers()", queries.DistinctUsers(), users),
     ]
 
 
@@ -174,7 +167,7 @@ def before_and_after() -> str:
         rows.append(
             f"| `{code}`, {TICKS} ticks: std, `balanced` against `direct` | {old:.0f} | {show(example).std:.0f} |"
         )
-    plain = Triangles(VERTICES, max_degree=20)
+    plain = queries.Triangles(VERTICES, max_degree=20)
     before = Stream(plain, BUDGET, TICKS).std([TICKS])[0, 0]
     after = show(by_code["Triangles(400, max_per_edge=3)"]).std
     rows.append(f"| triangles, {TICKS} ticks: std, max_degree=20 against max_per_edge=3 | {before:.0f} | {after:.0f} |")
@@ -190,7 +183,7 @@ def before_and_after() -> str:
             f"| degree histogram, {ticks} ticks: ℓ1 error / vertices, raw against consistent | {raw:.2f} | {tidy:.2f} |"
         )
     letters = by_code['Substrings("abcd", 3)'].ticks
-    query = Substrings("abcdefghijklmnopqrstuvwxyz", 3)
+    query = queries.Substrings("abcdefghijklmnopqrstuvwxyz", 3)
     truth = query.encode_run([], letters)[0].sum(axis=0)
     release = Stream(query, BUDGET, TICKS, secret=Secret.from_hex("2026" * 16)).run(letters)[-1]
     listed = {key.key: key.value for key in release.supported()}

@@ -193,14 +193,15 @@ def _capped(
 
 def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration) -> None:
     """The public keys as a type: casting a text to it is the look-up of its cell."""
-    if _keyed(declaration):
+    if is_keyed(declaration):
         keys, _ = declaration.query.row_keys
         connection.execute("CREATE TEMP TABLE cell_name AS SELECT unnest(?) AS name", [list(keys)])
         connection.execute("CREATE TYPE cell_key AS ENUM (SELECT name FROM cell_name ORDER BY rowid)")
 
 
-def _keyed(declaration: StreamDeclaration) -> bool:
-    return "key" in (declaration.query.event_columns or ())
+def is_keyed(declaration: StreamDeclaration) -> bool:
+    """Whether the cell of a row is found by its key or by its path of names."""
+    return not {"key", "levels"}.isdisjoint(declaration.query.event_columns or ())
 
 
 def _valued(declaration: StreamDeclaration) -> bool:
@@ -232,6 +233,8 @@ def _fields(source: Source, columns: Columns, number: bool) -> str:
     names = {"t": columns.time, "k": columns.key, "v": columns.value, "who": columns.user, "o": columns.order}
     if source.kind != "jsonl":
         parts = [f"{source.column(name)} AS {short}" if name else f"NULL AS {short}" for short, name in names.items()]
+        if columns.levels:
+            parts[1] = f"{_path([source.column(name) for name in columns.levels])} AS k"
         if columns.user and source.kind == "parquet":
             parts[3] = f"{source.column(columns.user)}::VARCHAR AS who"
         if columns.order:
@@ -239,8 +242,12 @@ def _fields(source: Source, columns: Columns, number: bool) -> str:
         chosen = ["row_number() OVER () AS n"] * number + ["*"] * (source.kind == "csv") + parts
         return f"SELECT {', '.join(chosen)} FROM {source.scan()}"
     used = {short: name for short, name in names.items() if name}
+    used |= {f"k{level}": name for level, name in enumerate(columns.levels)}
     paths = ", ".join(_pointer(name) for name in used.values())
     parts = [f"f[{list(used).index(short) + 1}] AS {short}" if short in used else f"NULL AS {short}" for short in names]
+    if columns.levels:
+        first = list(used).index("k0") + 1
+        parts[1] = f"{_path([f'f[{first + level}]' for level in range(len(columns.levels))])} AS k"
     if columns.value:  # a text that looks like a number is not one, and neither is true
         kind = f"json_type({LINE}, {_pointer(columns.value)})"
         parts[2] = f"CASE WHEN {kind} IN ('UBIGINT', 'BIGINT', 'DOUBLE') THEN {parts[2][:-5]} END AS v"
@@ -267,6 +274,11 @@ def _order(source: Source, name: str, column: str) -> str:
 def _pointer(name: str) -> str:
     """SQL: the JSON pointer (RFC 6901) of a field. In a JSONPath, * would be every field, and ü none."""
     return "'/" + name.replace("~", "~0").replace("/", "~1").replace("'", "''") + "'"
+
+
+def _path(columns: list[str]) -> str:
+    """SQL: the text of `queries.rollup.path_key`; NULL where a name is."""
+    return " || ".join(f"strlen({column}::VARCHAR) || ':' || {column}::VARCHAR" for column in columns)
 
 
 def _times(source: Source, declaration: StreamDeclaration, number: bool) -> str:
@@ -317,7 +329,11 @@ def _epoch(column: str) -> str:
 
 
 def _cell(declaration: StreamDeclaration) -> str:
-    if not _keyed(declaration):
+    if declaration.query.row_bins is not None:  # the arithmetic of Quantiles.leaves_of, in the same doubles
+        low, width, bins = declaration.query.row_bins
+        place = f"floor((TRY_CAST(v AS DOUBLE) - CAST({low!r} AS DOUBLE)) / CAST({width!r} AS DOUBLE))"
+        return f"TRY_CAST(least(greatest({place}, 0), {bins - 1}) AS INTEGER)"
+    if not is_keyed(declaration):
         return "0"
     keys, others = declaration.query.row_keys
     code = "enum_code(TRY_CAST(k::VARCHAR AS cell_key))::INTEGER"
@@ -341,7 +357,7 @@ def _reason(source: Source, declaration: StreamDeclaration) -> str:
         "WHEN us IS NULL THEN 3",
         f"WHEN us < {declaration.schedule.begin} THEN 4",
     ]
-    if _keyed(declaration) and not declaration.query.row_keys[1]:
+    if is_keyed(declaration) and not declaration.query.row_keys[1]:
         rules.append("WHEN cell IS NULL THEN 5")
     if _valued(declaration):
         number = "TRY_CAST(v AS DOUBLE)"

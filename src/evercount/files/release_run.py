@@ -18,6 +18,7 @@ import numpy as np
 from evercount._safe_files import new_mode, refuse_link, replaced
 from evercount._validate import stated
 from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.view_names import check_views
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
@@ -28,6 +29,7 @@ from evercount.files.count_rows import CountedRows, columns_of, count
 from evercount.files.run_state import Places, Spent, State, archive, commit, discard, locked, read_state
 from evercount.files.sink import output_kind, parquet_modules, write_releases
 from evercount.files.source import Prefix, Source, freeze, open_source
+from evercount.files.write_views import view_path, write_views
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.privacy.composition import spent_together
@@ -51,6 +53,8 @@ class Job:
     state: str | None = None
     rejects: str | None = None
     plot: str | None = None
+    views: tuple[str, ...] = ()
+    """Views beside those of the declaration."""
     skip_bad: bool = False
     new_noise_stream: bool = False
     delimiter: str = ","
@@ -77,6 +81,8 @@ class Outcome:
     shown: tuple[Reject, ...]
     next_end: str
     """When the next tick ends."""
+    views: tuple[Path, ...] = ()
+    """The files of the views that were written."""
 
 
 def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | None = None) -> Outcome:
@@ -131,6 +137,9 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
                 raise StoreError(f"the run could not be published: {error.strerror or error}") from error
         if job.plot is not None and places.output is not None and places.output.exists():
             _plot(job, places.output, stream, scratch)
+        views: list[Path] = []
+        if (names := wanted_views(job)) and places.output is not None and places.output.exists():
+            views = write_views(places.output, stream, declaration, names, job.level)
         return Outcome(
             first,
             stop - 1,
@@ -142,7 +151,15 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
             counted.bad,
             shown,
             next_end,
+            tuple(views),
         )
+
+
+def wanted_views(job: Job) -> tuple[str, ...]:
+    """The declared views and those of the run, checked."""
+    declaration = job.declaration
+    names = (*declaration.views, *job.views)
+    return check_views(names, declaration.query, declaration.schedule, declaration.postprocess)
 
 
 def output_facts(job: Job) -> dict[str, object]:
@@ -285,6 +302,8 @@ def _check_paths(job: Job, places: Places) -> None:
     named = {"the input": None if job.file == "-" else job.file, "--out": places.output, "--state": places.state}
     named |= {"--rejects": job.rejects, "--plot": job.plot}
     seen: dict[Path, str] = {}
+    if places.output is not None:
+        named |= {f"the view {name}": view_path(places.output, name) for name in wanted_views(job)}
     for what, name in named.items():
         if name is None:
             continue
@@ -304,6 +323,8 @@ def _check_extras(job: Job) -> None:
     """Refuse before the run what would fail after it: a missing library, a chart without a file to read."""
     if output_kind(job.out) == "parquet":
         parquet_modules()
+    if wanted_views(job) and job.out == "-":
+        raise ParameterError("views need --out FILE: they are read back from all ticks of the output")
     if job.plot is not None:
         from evercount.plotting import new_axes
 

@@ -16,6 +16,7 @@ from evercount.bounds.laplace_tails import simultaneous_radius
 from evercount.engine.best import is_pure_name, pure_budget
 from evercount.engine.build import choose_engine, make_noise
 from evercount.engine.error_model import ErrorModel, interval_factor
+from evercount.engine.user_counting import guarantee_sentence
 from evercount.errors import ParameterError
 from evercount.factorizations import ENDLESS, FACTORIZATIONS, BinaryTree, Honaker, check_horizon, tick_grid
 from evercount.factorizations.base import LARGEST_HORIZON
@@ -205,7 +206,7 @@ def plan(
     S = query.squared_sensitivity(budget.adjacency) if S is None or budget.pure else S
     by_value = query.squared_value_sensitivity(budget.adjacency)
     only_values = by_value is not None and math.isinf(S)
-    S = budget.scale_sensitivity(by_value if by_value is not None and only_values else S)
+    S = query.protected_sensitivity(budget, by_value if by_value is not None and only_values else S)
     jump = np.asarray([tick for tick in (query.memory, query.memory + 1) if 1 <= tick <= span], dtype=np.int64)
     grid = np.unique(np.concatenate([tick_grid(span, points), jump]))
     floor = math.nan  # there is no lower bound of this kind for Laplace noise
@@ -261,7 +262,7 @@ def plan(
         outputs=query.outputs,
         squared_sensitivity=S,
         lower_bound=floor,
-        guarantee=budget.sentence(),
+        guarantee=guarantee_sentence(budget, "by query" if query.names_users else None, replay=False, noise="exact"),
         rows=rows,
     )
 
@@ -278,7 +279,12 @@ def _span(horizon: int | None, ticks: int | None) -> int:
 
 
 def _running_sums(query: Query, ticks: IntArray) -> bool:
-    """Whether the query publishes running sums as they are: then the lower bound is its own."""
+    """Whether the query publishes running sums as they are: then the lower bound is its own.
+
+    Trees and tables of counts could be measured with other weights, so no bound for every mechanism is known for them.
+    """
+    if not query.publishes_cells:
+        return False
     terms = query.combination(ticks)
     return query.restart is None and len(terms) == 1 and np.array_equal(terms[0], (ticks, np.ones(len(ticks))))
 
@@ -321,8 +327,9 @@ def _simultaneous(
     outputs, tree = model.query.outputs, model.factorization
     running = _running_sums(model.query, np.arange(1, 3)) or isinstance(tree, WindowTree)
     if isinstance(tree, PureFactorization) and running:
-        norm = float(np.max(model.query.output_norms())) * model.query.grid
-        return norm * simultaneous_radius(tree, model.full_rate, beta, span, outputs)
+        norm, rounding = (float(np.max(x)) for x in (model.query.output_norms(), model.query.rounding_norms()))
+        radius = simultaneous_radius(tree, model.full_rate, beta, span, outputs) - 0.5
+        return (norm * radius + 0.5 * rounding) * model.query.grid
     every = interval_factor(1 - beta, ("monotone",), span * outputs, 1 if model.pure else None)
     return max(float((every * spread + slack).max()), _half_width(model, worst_tick, every))
 

@@ -94,7 +94,9 @@ class Budget:
         Args:
             mu: The Gaussian-DP parameter Δ/σ.
             delta: The δ of the budget, above 0.
-            adjacency, unit, max_events: As for `Budget`.
+            adjacency: As for `Budget`.
+            unit: As for `Budget`.
+            max_events: As for `Budget`.
 
         Raises:
             ParameterError: A number is outside its range, or δ alone covers the mechanism (ε would be 0).

@@ -11,13 +11,17 @@ from evercount.errors import ParameterError, UnknownName
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.counts import Average, Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
+from evercount.queries.distinct_users import DistinctUsers
 from evercount.queries.episodes import Episodes
 from evercount.queries.graphs.degrees import DegreeHistogram, DegreeSequence, HighDegree, MinDegree
 from evercount.queries.graphs.forests import Components, Matching, SpanningForest
 from evercount.queries.graphs.min_cut import MinCut
 from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
 from evercount.queries.histogram import Histogram, TopK
+from evercount.queries.marginals import Marginals
 from evercount.queries.prefix import PrefixQuery, register_encoder
+from evercount.queries.quantiles import Quantiles
+from evercount.queries.rollup import Rollup
 from evercount.queries.substrings import Substrings
 from evercount.queries.window import Window, WindowOf
 from evercount.text_rules import stored_texts
@@ -32,6 +36,10 @@ QUERIES: dict[str, type[Query]] = {
         WindowOf,
         Histogram,
         TopK,
+        Rollup,
+        Marginals,
+        Quantiles,
+        DistinctUsers,
         Substrings,
         Episodes,
         Cuts,
@@ -72,6 +80,9 @@ EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
     "window-of": {"of": {"name": "histogram", "parameters": {"keys": ["north", "south"]}}, "width": 24},
     "histogram": {"keys": ["north", "south"]},
     "top-k": {"keys": ["north", "south", "east"], "k": 2},
+    "rollup": {"paths": [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"], ["Styria", "Graz"]]},
+    "marginals": {"columns": [["north", "south"], ["young", "old"]]},
+    "quantiles": {"lo": 0, "hi": 100, "bins": 64},
     "substrings": {"alphabet": "abc", "max_length": 3},
     "episodes": {"alphabet": "abc", "max_length": 3},
     "k-stars": {"vertices": 50, "k": 2, "max_degree": 5},
@@ -132,16 +143,20 @@ __all__ = [
     "Cuts",
     "DegreeHistogram",
     "DegreeSequence",
+    "DistinctUsers",
     "Edges",
     "Episodes",
     "HighDegree",
     "Histogram",
     "KStars",
+    "Marginals",
     "Matching",
     "MinCut",
     "MinDegree",
     "PrefixQuery",
+    "Quantiles",
     "Query",
+    "Rollup",
     "SpanningForest",
     "Substrings",
     "Sum",

@@ -55,6 +55,8 @@ class Query(ABC, Generic[V_co]):
     splits: ClassVar[bool] = False
     """Whether a tick may be encoded in parts, one after the other: the increments add up to those of the tick at once,
     the last state is the same, and so is what is refused. True for encoders that read event by event."""
+    names_users: ClassVar[bool] = False
+    """Whether events name their users themselves, so that `user_sensitivity` holds for any number of events."""
 
     # -- what is counted ---------------------------------------------------------------------------------------
 
@@ -71,6 +73,36 @@ class Query(ABC, Generic[V_co]):
     @abstractmethod
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S of the class docstring, in real units squared."""
+
+    def user_sensitivity(self, adjacency: Adjacency) -> float | None:
+        """S for one user with any number of events, where the query declares its own; None: S·k² for at most k events.
+
+        **Guarantee.** As for S, with two streams as neighbours that differ in the events of one user. Test:
+        tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
+        """
+        return None
+
+    def user_l1_sensitivity(self, adjacency: Adjacency) -> float | None:
+        """Δ₁ for one user with any number of events, as `user_sensitivity`; None: Δ₁·k for at most k events."""
+        return None
+
+    def protected_l1(self, budget: Budget) -> float:
+        """Δ₁ for what the budget protects: one event, a user of at most k events, or a user of any number of them.
+
+        **Guarantee.** A query's own user-level Δ₁ is taken only where the budget protects users. Test:
+        tests/queries/test_queries_distinct_users.py::test_pure_noise_is_calibrated_to_the_unit.
+        """
+        own = self.user_l1_sensitivity(budget.adjacency) if budget.unit == "user" else None
+        return self.l1_sensitivity(budget.adjacency) * budget.max_events if own is None else own
+
+    def protected_sensitivity(self, budget: Budget, S: float) -> float:
+        """S for what the budget protects, from the S of one event; the query's own user-level S is never scaled.
+
+        **Guarantee.** As `protected_l1`. Test:
+        tests/queries/test_queries_distinct_users.py::test_noise_is_calibrated_to_the_unit.
+        """
+        own = self.user_sensitivity(budget.adjacency) if budget.unit == "user" else None
+        return budget.scale_sensitivity(S) if own is None else own
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """A smaller S for factorisations whose Gram matrix falls away from the diagonal; None where there is none.
@@ -124,6 +156,10 @@ class Query(ABC, Generic[V_co]):
 
     def check_budget(self, budget: Budget) -> None:
         """Refuse a budget whose promise the query's sensitivity does not cover."""
+        if self.names_users and budget.max_events != 1:
+            raise ParameterError(
+                f"{self.name!r} protects users with any number of events: leave max_events={budget.max_events} out"
+            )
 
     # -- from events to increments -----------------------------------------------------------------------------
 
@@ -165,7 +201,14 @@ class Query(ABC, Generic[V_co]):
 
     def encode_totals_run(self, state: Any, totals: npt.ArrayLike) -> IntArray:
         """As `encode_totals`, for many ticks of shape (ticks, cells)."""
-        array = np.asarray(totals)
+        if not isinstance(totals, Iterable):
+            raise InputError(f"totals are a sequence of ticks, not {type(totals).__name__}")
+        try:
+            array = totals if isinstance(totals, np.ndarray) else np.asarray(list(totals))
+        except ValueError as error:
+            raise InputError("totals must be rows of one length, one row for each tick") from error
+        if not len(array):
+            return np.empty((0, self.cells), np.int64)
         if array.ndim != 2 or array.shape[1] != self.cells or not np.issubdtype(array.dtype, np.integer):
             raise InputError(
                 f"totals must be whole numbers of shape (ticks, {self.cells}), got shape {array.shape} of dtype "
@@ -178,10 +221,15 @@ class Query(ABC, Generic[V_co]):
     # -- rows of a table -----------------------------------------------------------------------------------------
 
     event_columns: ClassVar[tuple[str, ...] | None] = None
-    """Which columns an event needs beside its time, where events are rows of a table: (), ("key",) or ("value",).
+    """Which columns an event needs beside its time, where events are rows of a table.
 
-    None for queries that take no rows.
+    (), ("key",), ("value",) or ("levels",): one column for each level of a `Rollup`. None: no rows.
     """
+
+    @property
+    def event_levels(self) -> int:
+        """For queries of rows with levels: how many columns name an event."""
+        return 0
 
     @property
     def row_keys(self) -> tuple[Sequence[str], bool]:
@@ -192,6 +240,11 @@ class Query(ABC, Generic[V_co]):
     def row_values(self) -> tuple[float, float, float]:
         """For queries of rows with a value: lowest and highest legal value, and the grid that it is rounded to."""
         raise ParameterError(f"the events of {type(self).__name__} have no value")
+
+    @property
+    def row_bins(self) -> tuple[float, float, int] | None:
+        """Where the value of a row chooses its cell: (lowest value, width of a bin, number of bins); else None."""
+        return None
 
     def totals_of_rows(
         self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
@@ -322,7 +375,7 @@ class Query(ABC, Generic[V_co]):
         Raises:
             ParameterError: With the reason, where published numbers do not tell.
         """
-        if self.memory or type(self).decode_run is not Query.decode_run:
+        if not self.running_sums:
             raise ParameterError(
                 f"{self.name!r} is not a sum over ticks, so two releases do not tell what came between"
             )
@@ -343,6 +396,41 @@ class Query(ABC, Generic[V_co]):
         return top_keys(
             list(self.labels), values, errors, min(check_count("k", 1 if k is None else k), len(values)), level
         )
+
+    def rounding_norms(self) -> FloatArray | float:
+        """Σ|coefficients| of each output's row (or a bound of it): what a change of 1 in every cell can do to it."""
+        return self.output_norms()
+
+    @property
+    def publishes_cells(self) -> bool:
+        """Whether each output is one cell as it is, so that lower bounds for running sums hold for it."""
+        return type(self).decode_run is Query.decode_run
+
+    @property
+    def running_sums(self) -> bool:
+        """Whether an output is a fixed linear map of its tick's running sums: then differences of ticks have a meaning.
+
+        Their exact error is that of a cell's difference times `output_norms`.
+        """
+        return self.memory == 0 and self.restart is None and type(self).decode_run is Query.decode_run
+
+    def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
+        """Covariance of some outputs of one tick, in units of a cell's variance: for comparisons of outputs."""
+        if type(self).decode is not Query.decode or type(self).decode_run is not Query.decode_run:
+            raise ParameterError(f"outputs of {self.name!r} cannot be compared: their covariance is not declared")
+        chosen = np.asarray(outputs)
+        return np.asarray(chosen[:, np.newaxis] == chosen, dtype=np.float64)
+
+    has_quantiles: ClassVar[bool] = False
+    """Whether quantiles of a value can be read from its numbers: `norms_beside` and `read_quantile`."""
+
+    def norms_beside(self, q: float) -> FloatArray:
+        """For quantiles: std of (number below each edge) − q·(number of all), in units of a cell's std."""
+        raise ParameterError(f"{self.name!r} has no quantiles: they are read from a stream of 'quantiles'")
+
+    def read_quantile(self, below: FloatArray, half: FloatArray, q: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(value, low, high) of the q-quantile from numbers below edges and their half-widths."""
+        raise ParameterError(f"{self.name!r} has no quantiles: they are read from a stream of 'quantiles'")
 
     # -- identity ----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Scope
 
-from evercount.service.http_errors import Problem
+from evercount.errors import Problem
 from evercount.store.reader import Reading
 from evercount.store.tokens import Token, check_token, read_tokens, same, token_digest
 

@@ -20,6 +20,7 @@ from evercount.errors import (
     InputError,
     MissingExtra,
     ParameterError,
+    Problem,
     StoreError,
 )
 from evercount.store import Conflict, StreamStopped, TooEarly
@@ -53,16 +54,6 @@ STATUS_REMEDIES = {
 }
 
 
-class Problem(Exception):
-    """An error that is answered as it is."""
-
-    def __init__(self, status: int, kind: str, message: str, remedy: str | None = None, retry: float | None = None):
-        self.status, self.kind, self.message = status, kind, message
-        self.remedy = remedy or STATUS_REMEDIES.get(status, "See the description of the API at /docs.")
-        self.retry = retry
-        super().__init__(message)
-
-
 class Json(Response):
     """JSON that any text fits into: strict numbers, plain ASCII."""
 
@@ -71,6 +62,11 @@ class Json(Response):
     def render(self, content: Any) -> bytes:
         """See `Response`."""
         return json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def remedy_of(status: int) -> str:
+    """What a client can do about an answer with this status."""
+    return STATUS_REMEDIES.get(status, "See the description of the API at /docs.")
 
 
 def answer(status: int, kind: str, message: str, remedy: str, retry: float | None = None) -> Json:
@@ -87,7 +83,7 @@ def answer(status: int, kind: str, message: str, remedy: str, retry: float | Non
 def describe(error: Exception) -> Json:
     """The answer to any exception; of an unexpected one nothing but its kind leaves the process."""
     if isinstance(error, Problem):
-        return answer(error.status, error.kind, error.message, error.remedy, error.retry)
+        return answer(error.status, error.kind, error.message, error.remedy or remedy_of(error.status), error.retry)
     for kind, status, remedy in REMEDIES:
         if isinstance(error, kind):
             retry = 1.0 if status in (425, 503) else None
@@ -116,7 +112,7 @@ async def _of_http(_: Request, error: Exception) -> Response:
         status,
         kinds.get(status, "HttpError"),
         str(error.detail),
-        STATUS_REMEDIES.get(status, "See the description of the API at /docs."),
+        remedy_of(status),
     )
     made.headers.update(error.headers or {})
     return made
@@ -130,5 +126,4 @@ def install(app: FastAPI) -> None:
     """Make `app` answer every error in the one shape."""
     app.add_exception_handler(RequestValidationError, _of_validation)
     app.add_exception_handler(HTTPException, _of_http)
-    app.add_exception_handler(Problem, _of_anything)
     app.add_exception_handler(EvercountError, _of_anything)

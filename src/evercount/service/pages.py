@@ -12,7 +12,7 @@ from fastapi import FastAPI, Path
 from fastapi.responses import FileResponse, HTMLResponse
 from starlette.responses import Response
 
-from evercount.service.http_errors import Problem
+from evercount.errors import Problem
 
 FileName = Annotated[str, Path(max_length=200)]
 KINDS = {

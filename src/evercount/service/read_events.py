@@ -13,7 +13,7 @@ from evercount.store import Batch
 from evercount.store.open_stream import read_request
 from evercount.text_rules import check_public_text
 
-PAYLOADS = ("key", "keys", "value", "edge", "letter", "event")
+PAYLOADS = ("key", "keys", "value", "path", "values", "edge", "letter", "event")
 """Names under which an event's own content may stand; which one makes no difference."""
 LONGEST_KEY = 200
 LONGEST_USER = 256
@@ -80,11 +80,14 @@ def _read_objects(
     times: list[int | None] = []
     zone = zone_named(declaration.schedule.zone)
     counting = declaration.query.event_columns == ()
+    levels = () if declaration.columns is None else declaration.columns.levels
     for number, item in enumerate(items):
         fields = dict(item) if isinstance(item, dict) else {"event": item}
         user, moment = fields.pop("user", None), fields.pop("time", None)
         if not fields and counting:
             fields = {"event": 1}
+        if levels and fields.keys() == set(levels):  # the columns of a table, by their names
+            fields = {"path": [fields[name] for name in levels]}
         if len(fields) != 1 or next(iter(fields)) not in PAYLOADS:
             raise InputError(
                 f"event {number} (from 0) must hold its content under one of {', '.join(PAYLOADS)}, "

@@ -14,11 +14,11 @@ import numpy as np
 
 import evercount
 from evercount.declare.schedule import format_utc, instant_of
+from evercount.errors import Problem
 from evercount.privacy import Budget
 from evercount.queries import Query
 from evercount.service.access import Access, Buckets, Limits
 from evercount.service.commit_loop import Writer
-from evercount.service.http_errors import Problem
 from evercount.service.metrics import Requests, public_lines
 from evercount.service.sse import Hub
 from evercount.service.wall_clock import Clock

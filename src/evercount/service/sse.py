@@ -12,7 +12,8 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from evercount.service.http_errors import Problem, describe
+from evercount.errors import Problem
+from evercount.service.http_errors import describe
 
 RECENT = 64
 """Releases of each stream that are kept ready for listeners."""

@@ -15,11 +15,12 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window, types
 from pyspark.sql import functions as fn
 
 from evercount._arrays import IntArray
+from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import EARLIEST_NUMBER, LATEST_NUMBER, SECOND, UNITS
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import InputError, ParameterError
-from evercount.files.count_rows import AWARE, FARTHEST, NAIVE, NUMBER, ORDER, REASONS, columns_of
+from evercount.files.count_rows import AWARE, FARTHEST, NAIVE, NUMBER, ORDER, REASONS, columns_of, is_keyed
 from evercount.files.sink import parquet_modules
 from evercount.store.user_events import UserEvents
 
@@ -134,8 +135,11 @@ def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     the text of their key, then the few groups get their cell: keys are looked up once for each group.
     """
     query = declaration.query
-    keyed = "key" in (query.event_columns or ())
+    keyed = is_keyed(declaration)
     rows = _placed(events, declaration, last, horizon)
+    if query.row_bins is not None:
+        sums = fn.count(fn.lit(1)).alias("events"), fn.sum("units").alias("units")
+        return rows.groupBy("place", "cell").agg(*sums)
     by_key = rows.groupBy("place", *["k"] * keyed).agg(
         fn.count(fn.lit(1)).alias("events"), fn.coalesce(fn.sum("units"), fn.lit(0)).cast("long").alias("units")
     )
@@ -156,9 +160,9 @@ def event_rows(events: DataFrame, declaration: StreamDeclaration, last: int, hor
     """One row for each event that names its user: place, cell, units, who, us and o; place as in `group_events`."""
     query = declaration.query
     rows = _placed(events, declaration, last, horizon)
-    cell = fn.lit(0)
+    cell = fn.lit(0) if query.row_bins is None else fn.col("cell")
     reason = fn.col("place")
-    if "key" in (query.event_columns or ()):
+    if is_keyed(declaration):
         keys, others = query.row_keys
         rows = rows.join(fn.broadcast(key_table(events.sparkSession, keys)), "k", "left")
         cell = fn.coalesce("cell", fn.lit(len(keys))) if others else fn.col("cell")
@@ -221,7 +225,7 @@ def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizo
     rows = events.select(
         time.isNull().alias("no_time"),
         *_instants(time, kind, columns.time),
-        (_key(events, columns.key) if columns.key else fn.lit(None).cast("string")).alias("k"),
+        _key_or_path(events, columns).alias("k"),
         (_value(events, columns.value) if columns.value else fn.lit(None).cast("double")).alias("v"),
         (_key(events, columns.user) if columns.user else fn.lit(None).cast("string")).alias("who"),
         (_order(events, columns.order) if columns.order else fn.lit(None).cast("long")).alias("o"),
@@ -243,7 +247,26 @@ def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizo
     for tick, answer in ends:
         place = place.when(fn.col("us") >= fn.lit(schedule.start_of(tick + 1)), fn.lit(answer).cast("long"))
     place = place.otherwise(fn.expr(schedule.sql_tick("us", "div", until)))
-    return rows.select(place.cast("long").alias("place"), "k", "units", *(["who", "us", "o"] * bool(columns.user)))
+    chosen = ["k", "units", *(["who", "us", "o"] * bool(columns.user))]
+    if declaration.query.row_bins is not None:
+        chosen.append(_bin(*declaration.query.row_bins).alias("cell"))
+    return rows.select(place.cast("long").alias("place"), *chosen)
+
+
+def _key_or_path(events: DataFrame, columns: Columns) -> Column:
+    """The key, or for a query with levels the text of `queries.rollup.path_key`; NULL where a name is."""
+    if columns.levels:
+        names = [_key(events, name) for name in columns.levels]
+        parts = [part for name in names for part in (fn.octet_length(name).cast("string"), fn.lit(":"), name)]
+        return fn.concat(*parts)
+    return _key(events, columns.key) if columns.key else fn.lit(None).cast("string")
+
+
+def _bin(low: float, width: float, bins: int) -> Column:
+    """The bin of a value: the arithmetic of `Quantiles.leaves_of`, in the same doubles; NULL where there is none."""
+    v = fn.col("v")
+    place = fn.floor((v - fn.lit(low)) / fn.lit(width))
+    return fn.when(~fn.isnan(v), fn.least(fn.greatest(place, fn.lit(0)), fn.lit(bins - 1)).cast("long"))
 
 
 def _column(name: str) -> Column:

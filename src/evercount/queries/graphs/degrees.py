@@ -11,9 +11,11 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from evercount._arrays import FloatArray
-from evercount.queries.base import Adjacency
-from evercount.queries.graphs.graph_query import GraphQuery, StreamKind, Tracker, _whole
-from evercount.queries.graphs.reach import Reach, ValueReach, alternating_reach
+from evercount._validate import check_whole
+from evercount.queries.graphs.change_bounds import ChangeBound, ValueChangeBound, alternating_bound
+from evercount.queries.graphs.edge_rules import StreamKind
+from evercount.queries.graphs.graph_query import GraphQuery, OneStepQuery
+from evercount.queries.graphs.graph_state import Tracker
 from evercount.queries.memory_limit import require_fits
 
 
@@ -50,19 +52,19 @@ class HighDegree(GraphQuery[float]):
 
     def check(self) -> None:
         """Some vertex must be able to reach tau."""
-        _whole("tau", self.tau, 1, self.degree_bound)
+        check_whole("tau", self.tau, 1, self.degree_bound)
 
     def new_tracker(self) -> Tracker:
         """Degrees."""
         return _HighDegreeTracker(self.tau)
 
-    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """Both ends of the edge may enter and leave."""
-        return [_degree_reach(stream, self.tau, self.degree_bound)]
+        return [_degree_bound(stream, self.tau, self.degree_bound)]
 
-    def value_reach(self) -> ValueReach:
+    def value_change_bound(self) -> ValueChangeBound:
         """Both ends of an edge may pass tau."""
-        return ValueReach.rising(2)
+        return ValueChangeBound.rising(2)
 
     def largest_value(self) -> int:
         """All vertices."""
@@ -151,17 +153,17 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         falling = np.clip(isotonic_regression(at_least, increasing=False).x, 0.0, self.vertices)
         return np.asarray(-np.diff(falling, prepend=float(self.vertices), append=0.0)) + 0.0
 
-    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """As HighDegree, for every degree; only the first and the last differ from the rest."""
         top = self.degree_bound
         if top == 1:
-            return [_degree_reach(stream, 1, 1)]
-        inner = [_degree_reach(stream, 2, top, cells=top - 2)] if top > 2 else []
-        return [_degree_reach(stream, 1, top), *inner, _degree_reach(stream, top, top)]
+            return [_degree_bound(stream, 1, 1)]
+        inner = [_degree_bound(stream, 2, top, cells=top - 2)] if top > 2 else []
+        return [_degree_bound(stream, 1, top), *inner, _degree_bound(stream, top, top)]
 
-    def value_reach(self) -> ValueReach:
+    def value_change_bound(self) -> ValueChangeBound:
         """Each end of an edge moves one cell by 1; in the worst case all ends move the same cell."""
-        return ValueReach(4, 8, 16)
+        return ValueChangeBound(4, 8, 16)
 
     def largest_value(self) -> int:
         """All vertices."""
@@ -197,7 +199,7 @@ class _MinDegreeTracker(Tracker):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MinDegree(GraphQuery[float]):
+class MinDegree(OneStepQuery):
     """The smallest degree of a vertex; 0 as long as some vertex has no edge.
 
     Guarantee: see GraphQuery. As for `Matching`, the share of one edge is 0 or 1 and may come and go.
@@ -211,22 +213,6 @@ class MinDegree(GraphQuery[float]):
     def new_tracker(self) -> Tracker:
         """Numbers of vertices by degree."""
         return _MinDegreeTracker(self.vertices)
-
-    def reach(self, stream: StreamKind) -> Sequence[Reach]:
-        """It only rises, or only falls, and never exceeds the largest degree."""
-        return [alternating_reach(self.degree_bound)]
-
-    def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """See `Query`; proof: ``graphs.proof.md``, section 11."""
-        return self.alternating_sensitivity(self.degree_bound, adjacency)
-
-    def value_reach(self) -> ValueReach:
-        """One edge raises it by one at most."""
-        return ValueReach.rising(1)
-
-    def largest_value(self) -> int:
-        """The largest degree."""
-        return self.degree_bound
 
 
 class _SequenceTracker(Tracker):
@@ -283,33 +269,33 @@ class DegreeSequence(GraphQuery[FloatArray]):
         """The places in the sequence."""
         return tuple(f"degree of place {number}" for number in range(1, self.vertices + 1))
 
-    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """Each place only rises, or only falls, and never exceeds the largest degree."""
-        return [alternating_reach(self.degree_bound, self.vertices)]
+        return [alternating_bound(self.degree_bound, self.vertices)]
 
     def consistent(self, values: FloatArray) -> FloatArray:
         """See `Query`: the nearest falling sequence in [0, D]; no further from the truth."""
         return np.asarray(np.clip(isotonic_regression(values, increasing=False).x, 0.0, self.degree_bound))
 
-    def value_reach(self) -> ValueReach:
+    def value_change_bound(self) -> ValueChangeBound:
         """Two different places by one each; of two edges in one direction, at worst the same two places by two."""
-        return ValueReach(2, 4, 8)
+        return ValueChangeBound(2, 4, 8)
 
     def largest_value(self) -> int:
         """The largest degree."""
         return self.degree_bound
 
 
-def _degree_reach(stream: StreamKind, tau: int, top: int, cells: int = 1) -> Reach:
-    """Reach of the number of vertices of degree ≥ tau when no degree exceeds `top`; proof, section 6.
+def _degree_bound(stream: StreamKind, tau: int, top: int, cells: int = 1) -> ChangeBound:
+    """ChangeBound of the number of vertices of degree ≥ tau when no degree exceeds `top`; proof, section 6.
 
     A vertex that loses one edge of the stream is counted differently exactly while its degree is at the edge of
     tau. It enters that time once and leaves it once; it enters with the changed update itself if tau is the first
     degree to pass, and never leaves it if tau is the last.
     """
     if stream in ("ignore-duplicates", "ignore-absent"):  # a later copy always ends it
-        return Reach(2, 2, cells, swap=8 if tau == (top if stream == "ignore-absent" else 1) else 32)
+        return ChangeBound(2, 2, cells, swap=8 if tau == (top if stream == "ignore-absent" else 1) else 32)
     last = tau == (1 if stream == "delete" else top)
     first = tau == (top if stream == "delete" else 1)
     swap = 4 if first and last else 8 if first or last else 32
-    return Reach(2, 0 if last else 2, cells, swap)
+    return ChangeBound(2, 0 if last else 2, cells, swap)

@@ -13,10 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from evercount._validate import check_whole
 from evercount.queries.base import Adjacency
-from evercount.queries.graphs.graph_query import GraphQuery, StreamKind, Tracker, _whole
+from evercount.queries.graphs.change_bounds import ChangeBound, ValueChangeBound
+from evercount.queries.graphs.edge_rules import StreamKind
+from evercount.queries.graphs.graph_query import GraphQuery
+from evercount.queries.graphs.graph_state import Tracker
 from evercount.queries.graphs.maximum_matching import MatchingTracker
-from evercount.queries.graphs.reach import Reach, ValueReach
 from evercount.queries.graphs.union_find import UnionFind
 
 
@@ -130,7 +133,7 @@ class SpanningForest(GraphQuery[float]):
 
     def check(self) -> None:
         """Weights are positive."""
-        _whole("max_weight", self.max_weight, 1, 2**31)
+        check_whole("max_weight", self.max_weight, 1, 2**31)
 
     @property
     def weight_limit(self) -> int | None:
@@ -141,14 +144,14 @@ class SpanningForest(GraphQuery[float]):
         """A forest."""
         return _ForestTracker(1, removals=self.deletes)
 
-    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """An edge costs up to W, then replaces a cheaper and cheaper other edge."""
-        return [_forest_reach(stream, self.max_weight)]
+        return [_forest_bound(stream, self.max_weight)]
 
-    def value_reach(self) -> ValueReach:
+    def value_change_bound(self) -> ValueChangeBound:
         """The share of one edge lies in −(W − 1)..W; that of two edges is a difference of two such shares."""
         W = self.max_weight
-        return ValueReach(W**2, (2 * W - 1) ** 2, (2 * W) ** 2)
+        return ValueChangeBound(W**2, (2 * W - 1) ** 2, (2 * W) ** 2)
 
     def largest_value(self) -> int:
         """A tree of the heaviest edges."""
@@ -169,24 +172,24 @@ class Components(GraphQuery[float]):
         """Every vertex alone."""
         return self.vertices
 
-    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """The number of vertices minus the cost of a forest of weights 1."""
-        return [_forest_reach(stream, 1)]
+        return [_forest_bound(stream, 1)]
 
-    def value_reach(self) -> ValueReach:
+    def value_change_bound(self) -> ValueChangeBound:
         """One edge joins two components at most."""
-        return ValueReach.rising(1)
+        return ValueChangeBound.rising(1)
 
     def largest_value(self) -> int:
         """Every vertex alone."""
         return self.vertices
 
 
-def _forest_reach(stream: StreamKind, heaviest: int) -> Reach:
+def _forest_bound(stream: StreamKind, heaviest: int) -> ChangeBound:
     if stream == "ignore-absent":
-        return Reach(heaviest, heaviest)
+        return ChangeBound(heaviest, heaviest)
     down = heaviest - 1 if stream == "delete" else heaviest
-    return Reach(heaviest, down, swap=2 * (2 * heaviest - 1) ** 2)
+    return ChangeBound(heaviest, down, swap=2 * (2 * heaviest - 1) ** 2)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -204,12 +207,12 @@ class Matching(GraphQuery[float]):
         """A maximum matching."""
         return MatchingTracker()
 
-    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """The size only rises, or only falls, and never exceeds m."""
         most = self.largest_value()
         if stream == "delete":
-            return [Reach(most, most - 1, swap=most**2 + (most - 1) ** 2)]
-        return [Reach(most, most, swap=2 * most**2, ceiling=most)]
+            return [ChangeBound(most, most - 1, swap=most**2 + (most - 1) ** 2)]
+        return [ChangeBound(most, most, swap=2 * most**2, ceiling=most)]
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """See `Query`; proof: ``graphs.proof.md``, section 8."""
@@ -218,9 +221,9 @@ class Matching(GraphQuery[float]):
             return float(2 * most - 1 if adjacency == "add-remove" else max(2 * most - 1, 4 * most - 6))
         return self.alternating_sensitivity(most, adjacency)
 
-    def value_reach(self) -> ValueReach:
+    def value_change_bound(self) -> ValueChangeBound:
         """One edge is one pair at most."""
-        return ValueReach.rising(1)
+        return ValueChangeBound.rising(1)
 
     def largest_value(self) -> int:
         """Half of the vertices; for deletions the matching of the public start."""

@@ -1,71 +1,33 @@
-"""Edge streams and the base of all graph queries: what is legal, which edges count, how far one update reaches.
+"""The base of all graph queries: increments of a function of a growing graph, and how much one update changes them.
 
-Four kinds of stream over a public vertex set 0..n-1:
-
-- ``insert``: the graph starts empty, every update inserts a new edge;
-- ``delete``: the graph starts as the public `initial_edges`, every update deletes an edge that is there;
-- ``ignore-duplicates``: as ``insert``, but an edge may come again and then changes nothing (with weights: the
-  lighter of parallel edges counts);
-- ``ignore-absent``: as ``delete``, but an update may name an edge that is not there and then changes nothing.
-- ``mixed``: every update (u, v, 1) inserts an edge and (u, v, -1) deletes it, in any order; an update that changes
-  nothing is legal. Only the noise of `direct` fits it, which needs a horizon.
-
-The first two refuse an update that does not fit the edges before it, which tells its sender about those. The others
-never do; the service takes them unless a declaration asks for refusals.
-
-A tick holds any number of updates, also none. Its increment is f(graph after) − f(graph before); `decode` adds
-f(start), which is public.
+The kinds of edge streams are described in `edge_rules.py`. A tick holds any number of updates, also none. Its increment
+is f(graph after) − f(graph before); `decode` adds f(start), which is public.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import inf
-from operator import index
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_name
-from evercount.errors import EventRefused, InputError, ParameterError, SnapshotError, TooLarge
+from evercount._validate import check_name, check_whole
+from evercount.errors import ParameterError, SnapshotError, TooLarge
 from evercount.privacy import Budget
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query, V_co
-from evercount.queries.graphs.reach import Reach, ValueReach, alternating_sensitivity
-
-StreamKind = Literal["insert", "delete", "ignore-duplicates", "ignore-absent", "mixed"]
-Edge = tuple[int, int]
-Update = tuple[int, int, int]
-"""Smaller vertex, larger vertex, weight (1 where edges have none; the sign in mixed streams)."""
-
-
-class Tracker(ABC):
-    """One function of a graph, kept up to date edge by edge; changes are added to `row`, one entry per cell."""
-
-    @abstractmethod
-    def insert(self, u: int, v: int, weight: int, row: list[int]) -> None:
-        """Add the edge and its effect."""
-
-    @abstractmethod
-    def remove(self, u: int, v: int, row: list[int]) -> None:
-        """Take the edge away and add the effect of that."""
-
-    def close_tick(self, row: list[int]) -> None:  # noqa: B027 - doing nothing is right for most
-        """Add effects that are computed once per tick."""
-
-
-@dataclass(slots=True)
-class GraphState:
-    """The encoder's memory: the edges that count, those projected away, and the load of every vertex."""
-
-    tracker: Tracker
-    edges: dict[Edge, int] = field(default_factory=dict)
-    dropped: set[Edge] = field(default_factory=set)
-    load: dict[int, int] = field(default_factory=dict)
-    """Arrivals at a vertex when the degree is enforced, else its degree; only kept if there is a maximum."""
+from evercount.queries.graphs.change_bounds import (
+    ChangeBound,
+    ValueChangeBound,
+    alternating_bound,
+    alternating_sensitivity,
+)
+from evercount.queries.graphs.edge_rules import EdgeRules, StartGraph, StreamKind, TickUpdates
+from evercount.queries.graphs.graph_state import Edge, GraphState, Tracker
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -103,12 +65,12 @@ class GraphQuery(Query[V_co]):
     splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _whole("vertices", self.vertices, 2, 2**31)
+        check_whole("vertices", self.vertices, 2, 2**31)
         check_name("kind of edge stream", self.stream, get_args(StreamKind))
         if not isinstance(self.enforce_degree, bool):
             raise ParameterError(f"enforce_degree must be True or False, got {self.enforce_degree!r}")
         if self.max_degree is not None:
-            _whole("max_degree", self.max_degree, 1, self.vertices - 1)
+            check_whole("max_degree", self.max_degree, 1, self.vertices - 1)
         elif self.enforce_degree:
             raise ParameterError("enforce_degree needs max_degree: say which degree is to be enforced")
         if self.stream == "mixed" and (self.enforce_degree or self.weight_limit is not None):
@@ -130,14 +92,14 @@ class GraphQuery(Query[V_co]):
                 f"(stream={self.stream!r}, {'some' if len(self.initial_edges) else 'no'} initial edges)"
             )
         self.check()
-        _ = self._start  # refuses initial edges that are not legal
+        _ = self.start_graph  # refuses initial edges that are not legal
         if self.largest_value() > LARGEST_TOTAL:
             raise TooLarge(f"{self!r} can reach {self.largest_value():.3g}, beyond the largest exact sum 2**53")
 
     @property
     def deletes(self) -> bool:
         """Whether edges only go, from a public start."""
-        return self.stream in ("delete", "ignore-absent")
+        return self.rules.deletes
 
     # -- what a subclass says ----------------------------------------------------------------------------------
 
@@ -146,11 +108,11 @@ class GraphQuery(Query[V_co]):
         """A tracker of the empty graph."""
 
     @abstractmethod
-    def reach(self, stream: StreamKind) -> Sequence[Reach]:
-        """How far one update of such a stream reaches, cell by cell, when the degree is promised."""
+    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
+        """What one update of such a stream changes, cell by cell, when the degree is promised."""
 
     @abstractmethod
-    def value_reach(self) -> ValueReach:
+    def value_change_bound(self) -> ValueChangeBound:
         """How far the values of two graphs are apart that differ in one edge, or in two."""
 
     @abstractmethod
@@ -199,10 +161,10 @@ class GraphQuery(Query[V_co]):
         check_name("adjacency", adjacency, get_args(Adjacency))
         if self.stream == "mixed":  # an edge may come and go for ever
             return inf
-        parts = self.reach(self.stream)
+        parts = self.change_bounds(self.stream)
         if not self.enforce_degree or self.deletes:
             return float(sum(part.squared(adjacency) for part in parts))
-        inserted = self.reach("insert")
+        inserted = self.change_bounds("insert")
         return float(sum(part.squared(adjacency, edge) for part, edge in zip(parts, inserted, strict=True)))
 
     def squared_value_sensitivity(self, adjacency: Adjacency) -> float | None:
@@ -210,10 +172,10 @@ class GraphQuery(Query[V_co]):
         check_name("adjacency", adjacency, get_args(Adjacency))
         if self.enforce_degree and not self.deletes:
             return None
-        reach = self.value_reach()
+        bound = self.value_change_bound()
         if adjacency == "add-remove":
-            return float(reach.one)
-        return float(max(reach.one, reach.exchanged, reach.both if self.stream == "mixed" else 0))
+            return float(bound.one)
+        return float(max(bound.one, bound.exchanged, bound.both if self.stream == "mixed" else 0))
 
     def alternating_sensitivity(self, most: int, adjacency: Adjacency) -> float | None:
         """`falling_sensitivity` of a number in 0..most that one edge changes by 0 or 1, at any time."""
@@ -236,22 +198,22 @@ class GraphQuery(Query[V_co]):
                 "in a mixed stream one event can change the increments again and again, so it has no l1 sensitivity, "
                 "which pure privacy (delta=0) needs; choose a small positive delta and a horizon"
             )
-        parts = self.reach(self.stream)
+        parts = self.change_bounds(self.stream)
         if not self.enforce_degree or self.deletes:
             return float(sum(part.absolute(adjacency) for part in parts))
-        inserted = self.reach("insert")
+        inserted = self.change_bounds("insert")
         return float(sum(part.absolute(adjacency, edge) for part, edge in zip(parts, inserted, strict=True)))
 
     @property
     def degree_bound(self) -> int:
         """The degree that no vertex exceeds: promised, enforced, or seen in the public start."""
         if self.deletes:
-            return max(1, self._start[2])
+            return max(1, self.start_graph.largest_degree)
         return self.max_degree if self.max_degree is not None else self.vertices - 1
 
     def initial_state(self) -> GraphState:
         """The start graph, tracked."""
-        edges, dropped, _ = self._start
+        edges, dropped, _ = self.start_graph
         load: dict[int, int] = {}
         if self.stream == "mixed" and self.max_degree is not None:
             for u, v in edges:
@@ -260,7 +222,7 @@ class GraphQuery(Query[V_co]):
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, GraphState]:
         """The change of every cell by the updates of one tick, (u, v) or (u, v, weight) each."""
-        updates, dropped, load = self._read(state, events)
+        updates, dropped, load = self.read_updates(state, events)
         row = [0] * self.cells
         tracker = state.tracker
         if self.stream == "mixed":
@@ -307,7 +269,7 @@ class GraphQuery(Query[V_co]):
         """f(start graph), one entry per cell; public."""
         row = [self.empty_value()] * self.cells
         tracker = self.new_tracker()
-        for (u, v), weight in self._start[0].items():
+        for (u, v), weight in self.start_graph.edges.items():
             tracker.insert(u, v, weight, row)
         tracker.close_tick(row)
         return np.array(row, np.float64)
@@ -335,7 +297,15 @@ class GraphQuery(Query[V_co]):
             raise SnapshotError(f"this is not a stored state of {self.name}: {error}") from error
         return self._build(edges, dropped, load)
 
-    # -- reading updates ---------------------------------------------------------------------------------------
+    def check_events(self, events: Iterable[Any]) -> None:
+        """See `Query`: vertices, loops and weights. Which edges are there is not looked at."""
+        weighted = not self.deletes and self.weight_limit is not None
+        for number, event in enumerate(events):
+            self.rules.parse(number, event, weighted, signed=self.stream == "mixed")
+
+    def read_updates(self, state: GraphState, events: Any) -> TickUpdates:
+        """Validate a tick and say what it changes. Changes nothing."""
+        return self.rules.read_tick(state, events)
 
     def _build(self, edges: dict[Edge, int], dropped: set[Edge], load: dict[int, int]) -> GraphState:
         tracker, row = self.new_tracker(), [0] * self.cells
@@ -345,143 +315,34 @@ class GraphQuery(Query[V_co]):
         return GraphState(tracker, dict(edges), set(dropped), dict(load))
 
     @cached_property
-    def _start(self) -> tuple[dict[Edge, int], set[Edge], int]:
-        """The public start: edges that count, edges projected away, largest degree."""
-        edges: dict[Edge, int] = {}
-        dropped: set[Edge] = set()
-        degree: dict[int, int] = {}
-        for number, event in enumerate(self.initial_edges):
-            try:
-                u, v, weight = self._parse(number, event, weighted=self.weight_limit is not None)
-            except InputError as error:
-                raise ParameterError(f"initial_edges: {error}") from error
-            if (u, v) in edges or (u, v) in dropped:
-                raise ParameterError(f"initial_edges: edge {number}, {tuple(event)!r}, is there twice")
-            full = self.max_degree is not None and max(degree.get(u, 0), degree.get(v, 0)) >= self.max_degree
-            if full and not self.enforce_degree:
-                raise ParameterError(
-                    f"initial_edges: edge {number}, {tuple(event)!r}, exceeds max_degree={self.max_degree}; leave "
-                    "max_degree out (the start is public), or add enforce_degree=True to drop such edges"
-                )
-            if full:
-                dropped.add((u, v))
-                continue
-            edges[u, v] = weight
-            degree[u] = degree.get(u, 0) + 1
-            degree[v] = degree.get(v, 0) + 1
-        return edges, dropped, max(degree.values(), default=0)
+    def rules(self) -> EdgeRules:
+        """What is legal in this stream."""
+        return EdgeRules(self.vertices, self.stream, self.max_degree, self.enforce_degree, self.weight_limit)
 
-    def _read(self, state: GraphState, events: Any) -> tuple[list[Update], list[Edge], dict[int, int]]:
-        """Validate a tick; give the updates that count, the edges dropped and the new loads. Changes nothing."""
-        if not isinstance(events, Iterable):
-            raise InputError(f"a tick is a sequence of updates, got {events!r}: give [] for a quiet tick")
-        if self.stream == "mixed":
-            return self._read_mixed(state, events)
-        inserts, limit = not self.deletes, self.max_degree
-        weighted = inserts and self.weight_limit is not None
-        updates: list[Update] = []
-        dropped: list[Edge] = []
-        fresh: dict[Edge, int] = {}
-        load: dict[int, int] = {}
-        for number, event in enumerate(events):
-            u, v, weight = self._parse(number, event, weighted)
-            edge = (u, v)
-            if not inserts:
-                if edge in fresh or not (edge in state.edges or edge in state.dropped):
-                    if self.stream == "ignore-absent":
-                        continue
-                    raise _refusal(number, event, "deletes an edge that is not there; leave it out")
-                fresh[edge] = weight
-                if edge in state.edges:
-                    updates.append((u, v, weight))
-                else:
-                    dropped.append(edge)
-                continue
-            old = fresh[edge] if edge in fresh else state.edges.get(edge)
-            known = old is not None or edge in state.dropped
-            if known and self.stream == "insert":
-                raise _refusal(
-                    number, event, "inserts an edge for the second time; leave it out or use ignore-duplicates"
-                )
-            counts = not known or (old is not None and weight < old)
-            if limit is not None and (self.enforce_degree or not known):
-                at_u = load[u] if u in load else state.load.get(u, 0)
-                at_v = load[v] if v in load else state.load.get(v, 0)
-                full = at_u >= limit or at_v >= limit
-                if full and not self.enforce_degree:
-                    raise _refusal(
-                        number, event, f"exceeds max_degree={limit}; promise a larger one or use enforce_degree=True"
-                    )
-                load[u], load[v] = at_u + 1, at_v + 1
-                if full:
-                    if self.stream == "insert":
-                        dropped.append(edge)
-                        fresh[edge] = weight
-                    continue
-            if counts:
-                fresh[edge] = weight
-                updates.append((u, v, weight))
-        return updates, dropped, load
-
-    def check_events(self, events: Iterable[Any]) -> None:
-        """See `Query`: vertices, loops and weights. Which edges are there is not looked at."""
-        weighted = not self.deletes and self.weight_limit is not None
-        for number, event in enumerate(events):
-            self._parse(number, event, weighted, signed=self.stream == "mixed")
-
-    def _read_mixed(self, state: GraphState, events: Iterable[Any]) -> tuple[list[Update], list[Edge], dict[int, int]]:
-        """As `_read`: the insertions and deletions of a mixed tick that change something, with their signs."""
-        updates: list[Update] = []
-        there: dict[Edge, bool] = {}
-        load: dict[int, int] = {}
-        for number, event in enumerate(events):
-            u, v, sign = self._parse(number, event, weighted=False, signed=True)
-            if there.get((u, v), (u, v) in state.edges) == (sign > 0):
-                continue
-            there[u, v] = sign > 0
-            updates.append((u, v, sign))
-            if self.max_degree is None:
-                continue
-            for vertex in (u, v):
-                load[vertex] = load.get(vertex, state.load.get(vertex, 0)) + sign
-                if load[vertex] > self.max_degree:
-                    raise _refusal(number, event, f"exceeds max_degree={self.max_degree}; promise a larger one")
-        return updates, [], load
-
-    def _parse(self, number: int, event: Any, weighted: bool, signed: bool = False) -> Update:
-        """One update as (smaller vertex, larger vertex, weight)."""
-        try:
-            u, v, *rest = event
-            if isinstance(u, bool) or isinstance(v, bool) or (rest and isinstance(rest[0], bool)):  # not 1 and 0
-                raise TypeError
-            u, v = index(u), index(v)
-            weight = index(rest[0]) if rest else 1
-        except (TypeError, ValueError) as error:
-            raise _refusal(number, event, "is not an update; give (u, v) or (u, v, weight), whole numbers") from error
-        if not (0 <= u < self.vertices and 0 <= v < self.vertices):
-            raise _refusal(number, event, f"has a vertex outside 0..{self.vertices - 1}")
-        if u == v:
-            raise _refusal(number, event, "is a self-loop; only edges between two vertices are legal")
-        if signed:
-            if len(rest) != 1 or weight not in (-1, 1):
-                raise _refusal(number, event, "needs (u, v, 1) for an insertion or (u, v, -1) for a deletion")
-            return (u, v, weight) if u < v else (v, u, weight)
-        if weighted:
-            largest = cast(int, self.weight_limit)
-            if len(rest) > 1 or (not rest and largest > 1):
-                raise _refusal(number, event, f"needs (u, v, weight) with a weight in 1..{largest}")
-            if not 1 <= weight <= largest:
-                raise _refusal(number, event, f"has a weight outside 1..{largest}")
-        elif rest:
-            raise _refusal(number, event, "carries a weight where none belongs; give (u, v)")
-        return (u, v, weight) if u < v else (v, u, weight)
+    @cached_property
+    def start_graph(self) -> StartGraph:
+        """The public graph before the first tick."""
+        return self.rules.read_start(self.initial_edges)
 
 
-def _refusal(number: int, event: Any, reason: str) -> EventRefused:
-    return EventRefused(number, f"is {event!r:.80} and {reason}", "update")
+class OneStepQuery(GraphQuery[float]):
+    """A number in 0..largest degree that only rises, or only falls, and that one edge changes by one at most.
 
+    The share of one edge is 0 or 1 and may come and go with later edges, as for `Matching`.
+    """
 
-def _whole(name: str, value: object, least: int, largest: int) -> None:
-    """Refuse a parameter that is not a whole number in least..largest."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= largest:
-        raise ParameterError(f"{name} must be a whole number in {least}..{largest}, got {value!r}")
+    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
+        """It never exceeds the largest degree."""
+        return [alternating_bound(self.degree_bound)]
+
+    def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
+        """See `Query`; proof: ``graphs.proof.md``, section 11."""
+        return self.alternating_sensitivity(self.degree_bound, adjacency)
+
+    def value_change_bound(self) -> ValueChangeBound:
+        """One edge raises it by one at most."""
+        return ValueChangeBound.rising(1)
+
+    def largest_value(self) -> int:
+        """The largest degree."""
+        return self.degree_bound

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from evercount.queries.base import Adjacency
 from evercount.queries.cuts.extreme_cuts import objective, stoer_wagner_cuts
-from evercount.queries.graphs.graph_query import GraphQuery, StreamKind, Tracker
-from evercount.queries.graphs.reach import Reach, ValueReach, alternating_reach
+from evercount.queries.graphs.graph_query import OneStepQuery
+from evercount.queries.graphs.graph_state import Tracker
 from evercount.queries.memory_limit import require_fits
 
 
@@ -39,7 +37,7 @@ class _MinCutTracker(Tracker):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MinCut(GraphQuery[float]):
+class MinCut(OneStepQuery):
     """Edges of the smallest cut of the graph; 0 while it is not connected.
 
     A tick costs O(n³) operations on arrays (n = 100: tens of milliseconds), however many updates it holds.
@@ -55,19 +53,3 @@ class MinCut(GraphQuery[float]):
     def new_tracker(self) -> Tracker:
         """The matrix of edges."""
         return _MinCutTracker(self.vertices)
-
-    def reach(self, stream: StreamKind) -> Sequence[Reach]:
-        """It only rises, or only falls, and never exceeds the smallest degree."""
-        return [alternating_reach(self.degree_bound)]
-
-    def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """See `Query`; proof: ``graphs.proof.md``, section 11."""
-        return self.alternating_sensitivity(self.degree_bound, adjacency)
-
-    def value_reach(self) -> ValueReach:
-        """One edge crosses every cut at most once."""
-        return ValueReach.rising(1)
-
-    def largest_value(self) -> int:
-        """The largest degree."""
-        return self.degree_bound

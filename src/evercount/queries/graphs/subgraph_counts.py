@@ -9,9 +9,12 @@ from functools import cached_property
 from math import comb
 from typing import Any, ClassVar, cast
 
+from evercount._validate import check_whole
 from evercount.errors import InputError, ParameterError
-from evercount.queries.graphs.graph_query import Edge, GraphQuery, GraphState, StreamKind, Tracker, Update, _whole
-from evercount.queries.graphs.reach import Reach, ValueReach
+from evercount.queries.graphs.change_bounds import ChangeBound, ValueChangeBound
+from evercount.queries.graphs.edge_rules import StreamKind, TickUpdates, Update
+from evercount.queries.graphs.graph_query import GraphQuery
+from evercount.queries.graphs.graph_state import Edge, GraphState, Tracker
 
 
 class _EdgeTracker(Tracker):
@@ -32,14 +35,14 @@ class Edges(GraphQuery[float]):
         """A counter."""
         return _EdgeTracker()
 
-    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """±1 once; where duplicates or absent edges are ignored a later copy takes it back."""
         again = stream in ("ignore-duplicates", "ignore-absent")
-        return [Reach(1, int(again), swap=2 if again else 1)]
+        return [ChangeBound(1, int(again), swap=2 if again else 1)]
 
-    def value_reach(self) -> ValueReach:
+    def value_change_bound(self) -> ValueChangeBound:
         """One edge is one."""
-        return ValueReach.rising(1)
+        return ValueChangeBound.rising(1)
 
     def largest_value(self) -> int:
         """All pairs."""
@@ -108,7 +111,7 @@ class Triangles(GraphQuery[float]):
     def check(self) -> None:
         """A triangle needs three vertices, and degree 2."""
         if self.max_per_edge is not None:
-            _whole("max_per_edge", self.max_per_edge, 1, self.vertices)
+            check_whole("max_per_edge", self.max_per_edge, 1, self.vertices)
             if self.stream == "delete" or self.enforce_degree:
                 raise ParameterError(
                     "max_per_edge is a promise about edges that come: leave it out where edges only go, and where "
@@ -129,11 +132,11 @@ class Triangles(GraphQuery[float]):
         """K: the most triangles that one edge can lie in."""
         return min(self.degree_bound - 1, self.max_per_edge or self.vertices)
 
-    def _read(self, state: GraphState, events: Any) -> tuple[list[Update], list[Edge], dict[int, int]]:
+    def read_updates(self, state: GraphState, events: Any) -> TickUpdates:
         """As `GraphQuery`; refuses a tick after which, or within which, an edge lies in more than K triangles."""
-        read = super()._read(state, events)
+        read = super().read_updates(state, events)
         if self.max_per_edge is not None:
-            self._check_promise(cast(_TriangleTracker, state.tracker), read[0])
+            self._check_promise(cast(_TriangleTracker, state.tracker), read.updates)
         return read
 
     def _check_promise(self, tracker: _TriangleTracker, updates: list[Update]) -> None:
@@ -158,13 +161,13 @@ class Triangles(GraphQuery[float]):
                 "promise a larger number"
             )
 
-    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """Rises by at most K, and falls again unless edges only come."""
-        return [_rising_reach(stream, self.most_per_edge if stream == self.stream else self.degree_bound - 1)]
+        return [_rising_bound(stream, self.most_per_edge if stream == self.stream else self.degree_bound - 1)]
 
-    def value_reach(self) -> ValueReach:
+    def value_change_bound(self) -> ValueChangeBound:
         """One edge lies in at most K triangles."""
-        return ValueReach.rising(self.most_per_edge)
+        return ValueChangeBound.rising(self.most_per_edge)
 
     def largest_value(self) -> int:
         """Every vertex in C(D, 2) triangles, each counted at three vertices."""
@@ -205,7 +208,7 @@ class KStars(GraphQuery[float]):
 
     def check(self) -> None:
         """A star of k edges needs degree k."""
-        _whole("k", self.k, 2, self.vertices - 1)
+        check_whole("k", self.k, 2, self.vertices - 1)
         if self.degree_bound < self.k:
             raise ParameterError(
                 f"no {self.k}-star can exist: the largest degree is {self.degree_bound}, it must be at least k"
@@ -219,23 +222,23 @@ class KStars(GraphQuery[float]):
     def _gain(self) -> tuple[int, ...]:
         return tuple(comb(degree, self.k - 1) for degree in range(self.degree_bound + 1))
 
-    def reach(self, stream: StreamKind) -> Sequence[Reach]:
+    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """Rises by at most K, and falls again unless edges only come."""
-        return [_rising_reach(stream, 2 * comb(self.degree_bound - 1, self.k - 1))]
+        return [_rising_bound(stream, 2 * comb(self.degree_bound - 1, self.k - 1))]
 
-    def value_reach(self) -> ValueReach:
+    def value_change_bound(self) -> ValueChangeBound:
         """One edge lies in at most K stars."""
-        return ValueReach.rising(2 * comb(self.degree_bound - 1, self.k - 1))
+        return ValueChangeBound.rising(2 * comb(self.degree_bound - 1, self.k - 1))
 
     def largest_value(self) -> int:
         """Every vertex of degree D."""
         return self.vertices * comb(self.degree_bound, self.k)
 
 
-def _rising_reach(stream: StreamKind, most: int) -> Reach:
-    """Reach of a count in which the share of one edge lies in 0..most and grows with the other edges."""
+def _rising_bound(stream: StreamKind, most: int) -> ChangeBound:
+    """ChangeBound of a count in which the share of one edge lies in 0..most and grows with the other edges."""
     if stream == "insert":
-        return Reach(most, 0, swap=2 * most**2)
+        return ChangeBound(most, 0, swap=2 * most**2)
     if stream in ("delete", "ignore-absent"):
-        return Reach(most, most, swap=2 * most**2)
-    return Reach(most, most)
+        return ChangeBound(most, most, swap=2 * most**2)
+    return ChangeBound(most, most)

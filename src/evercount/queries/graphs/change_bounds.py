@@ -1,4 +1,4 @@
-"""How far one update of an edge stream reaches: in increments over all ticks, and in the values of one tick."""
+"""How much one update of an edge stream changes: increments over all ticks, and the values of one tick."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from evercount.queries.base import Adjacency
 
 
 @dataclass(frozen=True)
-class Reach:
-    """How far one update reaches in each of `cells` cells: rises sum to ≤ up, falls to ≤ down (or vice versa).
+class ChangeBound:
+    """What one update changes in each of `cells` cells: rises sum to ≤ up, falls to ≤ down (or vice versa).
 
     `swap` bounds P² + N² when one update is replaced by another or by none; None stands for the general
     2(up + down)². `ceiling` is the range of a function that only rises or only falls: then P, N ≤ ceiling.
@@ -22,10 +22,10 @@ class Reach:
     swap: int | None = None
     ceiling: int | None = None
 
-    def squared(self, adjacency: Adjacency, projected: Reach | None = None) -> int:
+    def squared(self, adjacency: Adjacency, projected: ChangeBound | None = None) -> int:
         """Bound on Σ (P² + N²) over these cells; see ``graphs.proof.md``, sections 2 to 4.
 
-        `projected` is the reach of an inserted edge where the stable projection runs.
+        `projected` is the bound of an inserted edge where the stable projection runs.
         """
         up, down = self.up, self.down
         if projected is not None:  # one arrival less: one kept edge goes, at most two come, for good
@@ -40,7 +40,7 @@ class Reach:
             bound = min(bound, 2 * self.ceiling**2)
         return self.cells * bound
 
-    def absolute(self, adjacency: Adjacency, projected: Reach | None = None) -> int:
+    def absolute(self, adjacency: Adjacency, projected: ChangeBound | None = None) -> int:
         """Bound on Σ (P + N) over these cells; see ``graphs.proof.md``, section 13."""
         bound = self.up + self.down
         if projected is not None:
@@ -55,7 +55,7 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class ValueReach:
+class ValueChangeBound:
     """How far values of graphs that differ in one or two edges are apart: squared, summed over cells.
 
     `one`: Y and Y + e. `exchanged`: Y + e and Y + f. `both`: Y − f and Y + e, with e and f different edges.
@@ -66,14 +66,14 @@ class ValueReach:
     both: int
 
     @classmethod
-    def rising(cls, step: int) -> ValueReach:
+    def rising(cls, step: int) -> ValueChangeBound:
         """Of one number that every further edge raises (or lowers) by 0 to `step`."""
         return cls(step**2, step**2, (2 * step) ** 2)
 
 
-def alternating_reach(most: int, cells: int = 1) -> Reach:
-    """Reach of numbers that only rise, or only fall, between 0 and `most`, and that one edge may change at any time."""
-    return Reach(most, most, cells, swap=2 * most**2, ceiling=most)
+def alternating_bound(most: int, cells: int = 1) -> ChangeBound:
+    """Of numbers that only rise, or only fall, between 0 and `most`, and that one edge may change at any time."""
+    return ChangeBound(most, most, cells, swap=2 * most**2, ceiling=most)
 
 
 def alternating_sensitivity(most: int, adjacency: Adjacency) -> float:

@@ -1,0 +1,136 @@
+"""The names of views (per-tick, last-24, per-day, per-week, quantile-0.5) and what they show of a stream's releases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any
+
+import numpy as np
+
+from evercount._arrays import FloatArray, IntArray
+from evercount.declare.schedule import Schedule
+from evercount.engine.release import Releases
+from evercount.engine.views import View
+from evercount.errors import ParameterError, UnknownName
+from evercount.queries.base import Query
+
+NAMES = ("per-tick", "last-24", "per-day", "per-week", "quantile-0.5")
+LAST = re.compile(r"last-([1-9][0-9]{0,8})")
+QUANTILE = re.compile(r"quantile-(0\.[0-9]{1,6})")
+DAY = 86_400 * 10**6
+COLUMNS = ("first", "last", "start", "cell", "value", "std", "low", "high")
+"""Of a view's table: its first and last tick, when the first one begins, and the numbers."""
+
+
+def check_views(
+    names: Any, query: Query, schedule: Schedule | None, postprocess: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """The names, each once, or the reason why this stream cannot be viewed so.
+
+    Raises:
+        UnknownName: a view that does not exist.
+        ParameterError: the view does not fit the query, the ticks or the post-processing.
+
+    >>> from evercount import Count
+    >>> check_views(["per-tick", "last-7"], Count(), None)
+    ('per-tick', 'last-7')
+    """
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise ParameterError(f'views must be a list of names such as ["per-day", "last-24"], got {names!r:.80}')
+    given = tuple(dict.fromkeys(names))
+    for name in given:
+        known = isinstance(name, str) and (name in NAMES or LAST.fullmatch(name) or QUANTILE.fullmatch(name))
+        if not known:
+            raise UnknownName("view", name, NAMES)
+        if not query.running_sums:
+            raise ParameterError(f"view {name!r}: {query.name!r} publishes no running sums to take differences of")
+        if postprocess:
+            raise ParameterError(
+                f"view {name!r}: the error of differences of post-processed numbers is not known; declare the stream "
+                "without postprocess, and post-process the view"
+            )
+        if QUANTILE.fullmatch(name) and not query.has_quantiles:
+            raise ParameterError(f"view {name!r} is for the query 'quantiles', and this one is {query.name!r}")
+        if name in ("per-day", "per-week") and schedule is not None:
+            if schedule.manual:
+                raise ParameterError(f"view {name!r} needs ticks by the clock: a manual stream has no days")
+            if schedule.length > (DAY if name == "per-day" else 7 * DAY):
+                raise ParameterError(f"view {name!r}: a tick of {schedule.tick} is longer than that")
+    return given
+
+
+@dataclass(frozen=True, eq=False)
+class ViewTable:
+    """A view as rows, ready to be written: the columns of COLUMNS. A quantile has no std (None)."""
+
+    name: str
+    columns: dict[str, list[Any]]
+    guarantee: str
+
+    def __len__(self) -> int:
+        return len(self.columns["value"])
+
+
+def show_view(releases: Releases, name: str, schedule: Schedule, level: float = 0.95) -> ViewTable:
+    """One view of the releases of a stream from its first tick on.
+
+    A day (a week, from Monday) holds the ticks that begin in it, by the clock of the schedule's zone. It is shown once
+    the first tick of the next one would begin, so no number of it changes later.
+
+    **Guarantee.** Post-processing of published numbers; which rows there are depends on the released ticks alone. Test:
+    tests/declare/test_view_names.py::test_days_and_weeks_follow_the_calendar.
+    """
+    check_views([name], releases.query, schedule, releases.postprocessed)
+    if (found := QUANTILE.fullmatch(name)) is not None:
+        view = releases.running()
+        value, low, high = view.quantile(float(found[1]), level)
+        cells: tuple[str, ...] = (found[1],)
+        numbers = {"value": value, "std": None, "low": low, "high": high}
+        first, last = view.last, view.last
+    else:
+        view = _view(releases, name, schedule)
+        bounds = view.interval(level)
+        cells, first, last = view.cells, view.first, view.last
+        numbers = {"value": view.values, "std": view.std, "low": bounds[0], "high": bounds[1]}
+    width, rows = len(cells), len(first) * len(cells)
+    starts = ["" if schedule.manual else schedule.show(schedule.start_of(int(tick))) for tick in first]
+    columns: dict[str, list[Any]] = {
+        "first": np.repeat(first, width).tolist(),
+        "last": np.repeat(last, width).tolist(),
+        "start": [start for start in starts for _ in range(width)],
+        "cell": list(cells) * len(first),
+        **{key: [None] * rows if part is None else _plain(part) for key, part in numbers.items()},
+    }
+    return ViewTable(name, columns, releases.guarantee)
+
+
+def _plain(numbers: FloatArray) -> list[float]:
+    plain: list[float] = (np.asarray(numbers).ravel() + 0.0).tolist()  # no negative zero
+    return plain
+
+
+def _view(releases: Releases, name: str, schedule: Schedule) -> View:
+    if name == "per-tick":
+        return releases.per_tick()
+    if (found := LAST.fullmatch(name)) is not None:
+        return releases.last(int(found[1]))
+    after, until = periods(schedule, len(releases), 1 if name == "per-day" else 7)
+    return releases.spans(name, after, until)
+
+
+def periods(schedule: Schedule, ticks: int, days: int) -> tuple[IntArray, IntArray]:
+    """(after, until) of the days (days=1) or weeks (days=7) that are complete after so many ticks."""
+    if not ticks:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    number = [_period(schedule, tick, days) for tick in range(1, ticks + 2)]
+    ends = [tick for tick in range(1, ticks + 1) if number[tick] != number[tick - 1]]
+    return np.asarray([0, *ends[:-1]][: len(ends)], np.int64), np.asarray(ends, np.int64)
+
+
+def _period(schedule: Schedule, tick: int, days: int) -> int:
+    """The number of the day or week in which a tick begins."""
+    day = date.fromisoformat(schedule.show(schedule.start_of(tick))[:10])
+    return (day if days == 1 else day - timedelta(days=day.weekday())).toordinal()

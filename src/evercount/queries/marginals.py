@@ -1,0 +1,342 @@
+"""Marginals: two-way (and k-way) tables with row and column sums that add up, each with its exact error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import combinations, product
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_count, check_name
+from evercount.errors import InputError, ParameterError
+from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
+from evercount.queries.memory_limit import require_fits
+from evercount.queries.rollup import ADJACENCIES, LARGEST_WEIGHT, SEPARATOR, TOTAL, path_key
+from evercount.text_rules import check_public_text, shown
+
+EVERY = "*"
+MOST_COLUMNS = 6
+Part = tuple[int, ...]
+"""Some columns, by their numbers from 0, rising."""
+
+
+class Marginals(Query):
+    """Running counts of all tables that some columns span: the total, each column, each pair of columns, and so on.
+
+    An event has one value in each column, such as ("north", "60+"). A table of a part of the columns counts the events
+    for each combination of their values. Tables that are measured have noise of their own; published are the
+    least-squares estimates from all of them, so that the numbers of a larger table add up to those of a smaller one at
+    every tick. A number is labelled by its values, "*" where a column is summed over.
+
+    Args:
+        columns: for each column, the public list of its values.
+        tables: which tables are measured, each as the numbers of its columns from 0 (default: all of them, the total
+            () included). What they span is published: with [0, 1] also [0], [1] and ().
+        weights: one whole number from 1 to 1000 for each measured table (default: 1 each); see `Rollup`.
+
+    Guarantee. One event adds w to one cell of each measured table. So S = Σ w² for add-remove. Under replace a table
+    changes in two cells by w or not at all, and tables of one cell never change: S = 2·Σ w² over tables with more than
+    one cell. Proof: `marginals.proof.md`. Tests:
+    tests/queries/test_queries_marginals.py::test_sensitivity_is_the_exact_maximum and
+    tests/queries/test_queries_marginals.py::test_closed_forms_are_the_dense_least_squares.
+
+    >>> query = Marginals([["north", "south"], ["young", "old"]])
+    >>> query.labels[:5]
+    ('total', 'north / *', 'south / *', '* / young', '* / old')
+    >>> query.encode(None, [("north", "old")])[0].tolist()
+    [1, 1, 0, 0, 1, 0, 1, 0, 0]
+    """
+
+    name: ClassVar[str] = "marginals"
+    event_columns: ClassVar[tuple[str, ...] | None] = ("levels",)
+
+    def __init__(
+        self,
+        columns: Sequence[Sequence[str]],
+        tables: Sequence[Sequence[int]] | None = None,
+        weights: Sequence[int] | None = None,
+    ) -> None:
+        self._columns = _checked_columns(columns)
+        self.depth = len(self._columns)
+        self._sizes = tuple(map(len, self._columns))
+        every = [part for length in range(self.depth + 1) for part in combinations(range(self.depth), length)]
+        self._tables = tuple(every) if tables is None else _checked_tables(tables, self.depth)
+        self._weights = _checked_weights(weights, len(self._tables))
+        self._parts = tuple(part for part in every if any(set(part) <= set(table) for table in self._tables))
+        numbers = sum(self._number(part) for part in (*self._tables, *self._parts)) + prod(self._sizes)
+        require_fits(numbers, "these marginals", "Use fewer values, or tables of fewer columns.")
+        if prod(self._sizes) < 2:
+            raise ParameterError("marginals need a column of at least two values; for one number use Count")
+        self._index = [{value: place for place, value in enumerate(column)} for column in self._columns]
+        labels = tuple(label for part in self._parts for label in self._labelled(part))
+        if len(set(labels)) < len(labels):
+            raise ParameterError(f"two numbers would have one label: rename values such as {EVERY!r} or {TOTAL!r}")
+        self._labels = labels
+
+    def _number(self, part: Iterable[int]) -> int:
+        """How many cells a table of these columns has."""
+        return prod(self._sizes[column] for column in part)
+
+    def _labelled(self, part: Part) -> Iterable[str]:
+        if not part:
+            return (TOTAL,)
+        shown_values = [map(shown, self._columns[i]) if i in part else (EVERY,) for i in range(self.depth)]
+        return (SEPARATOR.join(values) for values in product(*shown_values))
+
+    @property
+    def cells(self) -> int:
+        """One for each combination of values of each measured table."""
+        return sum(map(self._number, self._tables))
+
+    @property
+    def outputs(self) -> int:
+        """One for each combination of values of each table that the measured ones span."""
+        return len(self._labels)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The total, then small tables before large ones."""
+        return self._labels
+
+    @property
+    def monotone(self) -> bool:
+        """Running counts never fall."""
+        return True
+
+    @property
+    def running_sums(self) -> bool:
+        """See `Query`: the estimates of a tick are a fixed linear map of its cells."""
+        return True
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        """S: see the class."""
+        check_name("adjacency", adjacency, ADJACENCIES)
+        if adjacency == "add-remove":
+            return float(sum(weight**2 for weight in self._weights))
+        several = zip(self._weights, self._tables, strict=True)
+        return float(2 * sum(weight**2 for weight, table in several if self._number(table) > 1))
+
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """Δ₁: Σ w, and under replace 2·Σ w over the tables with more than one cell.
+
+        **Guarantee.** See the class. Test:
+        tests/queries/test_l1_sensitivity.py::test_trees_and_tables_reach_their_claim.
+        """
+        check_name("adjacency", adjacency, ADJACENCIES)
+        if adjacency == "add-remove":
+            return float(sum(self._weights))
+        several = zip(self._weights, self._tables, strict=True)
+        return float(2 * sum(weight for weight, table in several if self._number(table) > 1))
+
+    # -- from events to increments -----------------------------------------------------------------------------------
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        """Increments of one tick: a sequence of events, each with one value in each column."""
+        if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
+            raise InputError(
+                f"a tick is a sequence of events, not {type(events).__name__}; for one event write [event]"
+            )
+        places = [self._places(number, event) for number, event in enumerate(events)]
+        row = np.zeros(self.cells, np.int64)
+        if places:
+            leaves = np.ravel_multi_index(tuple(np.asarray(places, dtype=np.intp).T), self._sizes)
+            cells, weights = self._cells_of(np.asarray(leaves))
+            np.add.at(row, cells, weights)
+        return row, state
+
+    def _places(self, number: int, event: Any) -> list[int]:
+        if not isinstance(event, list | tuple) or len(event) != self.depth:
+            raise InputError(f"event {number} of the tick (from 0) must have {self.depth} values, one for each column")
+        for index, value in zip(self._index, event, strict=True):
+            if not isinstance(value, str) or value not in index:
+                raise InputError(
+                    f"event {number} of the tick (from 0) has the value {value!r:.80}, which is not in the public list"
+                )
+        return [index[value] for index, value in zip(self._index, event, strict=True)]
+
+    def _cells_of(self, leaves: IntArray) -> tuple[IntArray, IntArray]:
+        """(cells, weights) that an event of each combination of values changes, shape (leaves, tables)."""
+        places = np.unravel_index(leaves, self._sizes)
+        first, cells = 0, []
+        for table in self._tables:
+            sizes = [self._sizes[i] for i in table]
+            inside = np.ravel_multi_index([places[i] for i in table], sizes) if table else np.zeros(len(leaves), int)
+            cells.append(first + np.asarray(inside, dtype=np.int64))
+            first += self._number(table)
+        found = np.stack(cells, axis=1)
+        return found, np.broadcast_to(np.asarray(self._weights), found.shape)
+
+    def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
+        """See `Query`: what the events of a tick add to each cell."""
+        increments, state = super().encode_totals(state, totals)
+        if increments.size and (int(increments.min()) < 0 or int(increments.max()) > LARGEST_TOTAL):
+            raise InputError("totals must lie between 0 and 2^53")
+        return increments, state
+
+    @property
+    def event_levels(self) -> int:
+        """See `Query`."""
+        return self.depth
+
+    @property
+    def row_keys(self) -> tuple[Sequence[str], bool]:
+        """See `Query`: all combinations of values as texts of `path_key`."""
+        return [path_key(values) for values in product(*self._columns)], False
+
+    def totals_of_rows(
+        self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """See `Query`: here `cell` is the combination of values, which every measured table counts."""
+        cells, weights = self._cells_of(cell)
+        return np.repeat(tick, cells.shape[1]), cells.ravel(), (weights * events[:, np.newaxis]).ravel()
+
+    # -- from noisy cells to estimates -------------------------------------------------------------------------------
+
+    @cached_property
+    def _precisions(self) -> dict[Part, dict[int, float]]:
+        """For each part B, how precisely each measured table that holds B knows its effect: weight²/N of the rest."""
+        found = {}
+        for part in self._parts:
+            inside = [place for place, table in enumerate(self._tables) if set(part) <= set(table)]
+            others = {place: self._number(set(self._tables[place]) - set(part)) for place in inside}
+            found[part] = {place: self._weights[place] ** 2 / others[place] for place in inside}
+        return found
+
+    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+        """See `Query`: effects of all parts, each the average over the tables that know it, put together again."""
+        tables, first = [], 0
+        for table, weight in zip(self._tables, self._weights, strict=True):
+            stop = first + self._number(table)
+            full = [self._sizes[i] if i in table else 1 for i in range(self.depth)]
+            tables.append(noisy[:, first:stop].reshape(len(noisy), *full) / weight)
+            first = stop
+        effects: dict[Part, FloatArray] = {}
+        for part, known in self._precisions.items():
+            total: Any = 0.0
+            for place, precision in known.items():
+                summed = tuple(i + 1 for i in self._tables[place] if i not in part)
+                effect = tables[place].sum(axis=summed, keepdims=True)
+                for column in part:
+                    effect = effect - effect.mean(axis=column + 1, keepdims=True)
+                total = total + precision * effect
+            effects[part] = total / sum(known.values())
+        out = []
+        for part in self._parts:
+            shape = (len(noisy), *(self._sizes[i] if i in part else 1 for i in range(self.depth)))
+            estimate = np.zeros(shape)
+            for inner in self._inside(part):
+                estimate = estimate + effects[inner] / self._number(set(part) - set(inner))
+            out.append(estimate.reshape(len(noisy), self._number(part)))
+        return np.concatenate(out, axis=1)
+
+    def _inside(self, part: Part) -> list[Part]:
+        return [inner for inner in self._parts if set(inner) <= set(part)]
+
+    @cached_property
+    def _norms(self) -> FloatArray:
+        variances = []
+        for part in self._parts:
+            variance = 0.0
+            for inner in self._inside(part):
+                own = prod(1 - 1 / self._sizes[i] for i in inner) / sum(self._precisions[inner].values())
+                variance += own / self._number(set(part) - set(inner)) ** 2
+            variances += [variance] * self._number(part)
+        return np.sqrt(variances)
+
+    def output_norms(self) -> FloatArray:
+        """See `Query`."""
+        return self._norms
+
+    def rounding_norms(self) -> FloatArray:
+        """See `Query`."""
+        norms = []
+        for part in self._parts:
+            norm = 0.0
+            for inner in self._inside(part):
+                known = self._precisions[inner]
+                centred = prod(2 * (1 - 1 / self._sizes[i]) for i in inner)
+                used = sum(self._weights[place] for place in known) * centred / sum(known.values())
+                norm += used / self._number(set(part) - set(inner))
+            norms += [norm] * self._number(part)
+        return np.asarray(norms)
+
+    def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
+        """See `Query`."""
+        places = [self._place(output) for output in outputs]
+        return np.asarray([[self._covariance(one, other) for other in places] for one in places])
+
+    def _place(self, output: int) -> dict[int, int]:
+        """The value of each column of an output's table."""
+        for part in self._parts:
+            if output < self._number(part):
+                inside = np.unravel_index(output, [self._sizes[i] for i in part]) if part else ()
+                return dict(zip(part, map(int, inside), strict=True))
+            output -= self._number(part)
+        raise ParameterError(f"there is no output {output}")
+
+    def _covariance(self, one: dict[int, int], other: dict[int, int]) -> float:
+        total = 0.0
+        for inner in self._inside(tuple(sorted(set(one) & set(other)))):
+            shared = prod(float(one[i] == other[i]) - 1 / self._sizes[i] for i in inner)
+            apart = self._number(set(one) - set(inner)) * self._number(set(other) - set(inner))
+            total += shared / sum(self._precisions[inner].values()) / apart
+        return total
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            "columns": [list(column) for column in self._columns],
+            "tables": [list(table) for table in self._tables],
+            "weights": list(self._weights),
+        }
+
+
+def _checked_columns(columns: Any) -> tuple[tuple[str, ...], ...]:
+    if isinstance(columns, str | bytes | Mapping) or not isinstance(columns, Iterable):
+        raise ParameterError('columns must be a list of lists such as [["north", "south"], ["young", "old"]]')
+    found = []
+    for column in columns:
+        if not isinstance(column, list | tuple) or not column or not all(isinstance(value, str) for value in column):
+            raise ParameterError(f"a column is the list of its values, all of them texts, got {column!r:.80}")
+        if len(set(column)) < len(column):
+            raise ParameterError(f"the values of a column must be distinct, got {column!r:.80}")
+        for value in column:
+            check_public_text("the value", value)
+        found.append(tuple(column))
+    if not 1 <= len(found) <= MOST_COLUMNS:
+        raise ParameterError(f"marginals have 1 to {MOST_COLUMNS} columns, got {len(found)}")
+    return tuple(found)
+
+
+def _checked_tables(tables: Any, depth: int) -> tuple[Part, ...]:
+    if isinstance(tables, str | bytes | Mapping) or not isinstance(tables, Iterable):
+        raise ParameterError(
+            f"tables must be a list of lists of column numbers such as [[], [0], [0, 1]], got {tables!r}"
+        )
+    found = []
+    for table in tables:
+        if not isinstance(table, list | tuple):
+            raise ParameterError(f"a table is a list of column numbers from 0, got {table!r:.80}")
+        part = tuple(check_count("the number of a column", column, least=0) for column in table)
+        if list(part) != sorted(set(part)) or (part and part[-1] >= depth):
+            raise ParameterError(f"the columns of a table are rising numbers below {depth}, got {list(part)}")
+        found.append(part)
+    if not found or len(set(found)) < len(found):
+        raise ParameterError(f"tables must be at least one, and distinct, got {[list(part) for part in found]}")
+    return tuple(found)
+
+
+def _checked_weights(weights: Any, tables: int) -> tuple[int, ...]:
+    if weights is None:
+        return (1,) * tables
+    if isinstance(weights, str | bytes | Mapping) or not isinstance(weights, Iterable):
+        raise ParameterError(f"weights must be a list of whole numbers, got {weights!r:.80}")
+    given = tuple(check_count("a weight", weight) for weight in weights)
+    if len(given) != tables or max(given, default=1) > LARGEST_WEIGHT:
+        raise ParameterError(f"there must be {tables} weights, one for each table, none above {LARGEST_WEIGHT}")
+    return given

@@ -1,0 +1,220 @@
+"""Quantiles: the running distribution of a bounded value over public bins, and any quantile of it with an interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount._arrays import BoolArray, FloatArray, IntArray
+from evercount._validate import check_count, check_number
+from evercount.errors import InputError, ParameterError
+from evercount.queries.consistent_tree import ConsistentTree
+from evercount.queries.rollup import TreeQuery, check_weights
+
+MOST_BINS = 2**16
+
+
+class Quantiles(TreeQuery):
+    """How many values lay below each edge of public bins so far: a distribution, of which any quantile can be read.
+
+    An event is a value in [lo, hi]. The range is divided into `bins` bins of one width, and all nodes of the binary
+    tree over them are counted with noise of their own (`Rollup`). Published are, for each bin, the number of values
+    below its upper edge, with exact stds. `View.quantile` reads the median or any other quantile with an interval from
+    them, at no further cost: `releases.running().quantile(0.5)` of all values so far, `releases.last(24).quantile(0.5)`
+    of the last 24 ticks.
+
+    Args:
+        lo, hi: the range of a value.
+        bins: a power of two from 2 to 65,536. A quantile is known no better than to its bin.
+        weights: one whole number for each level of the tree from the top, log2(bins) + 1 of them (default: 1 each); see
+            `Rollup`.
+
+    Guarantee. See `TreeQuery`: S = Σ weight² for add-remove, log2(bins) + 1 by default. Intervals of quantiles hold at
+    least as often as they say, for one tick and one quantile. Proof: `rollup.proof.md`, "Quantiles". Tests:
+    tests/queries/test_queries_quantiles.py::test_sensitivity_is_the_exact_maximum and
+    tests/queries/test_queries_quantiles.py::test_intervals_hold_as_often_as_they_say.
+
+    >>> query = Quantiles(lo=0, hi=100, bins=4)
+    >>> query.labels
+    ('below 25.0', 'below 50.0', 'below 75.0', 'total')
+    >>> query.encode(None, [3, 99.5, 100])[0].tolist()
+    [3, 1, 2, 1, 0, 0, 2]
+    """
+
+    name: ClassVar[str] = "quantiles"
+    has_quantiles: ClassVar[bool] = True
+    event_columns: ClassVar[tuple[str, ...] | None] = ("value",)
+
+    def __init__(self, lo: float, hi: float, bins: int = 64, weights: Sequence[int] | None = None) -> None:
+        self.lo, self.hi = check_number("lo", lo), check_number("hi", hi)
+        if not self.lo < self.hi:
+            raise ParameterError(f"lo must be below hi, got lo={lo}, hi={hi}")
+        self.bins = check_count("bins", bins, least=2)
+        if self.bins & (self.bins - 1) or self.bins > MOST_BINS:
+            raise ParameterError(f"bins must be a power of two from 2 to {MOST_BINS}, got {bins}")
+        self.width = (self.hi - self.lo) / self.bins
+        if not max(abs(self.lo), abs(self.hi)) < self.width * 2**40:
+            raise ParameterError(f"the range from {lo} to {hi} is too narrow for doubles in {bins} bins: shift it to 0")
+        self.height = self.bins.bit_length() - 1
+        children = tuple((2,) * (1 << level) for level in range(self.height))
+        self.tree = ConsistentTree(children, check_weights(weights, self.height))
+
+    @property
+    def edges(self) -> FloatArray:
+        """The edges of the bins, bins + 1 of them."""
+        return np.append(self.lo + self.width * np.arange(self.bins), self.hi)
+
+    @property
+    def outputs(self) -> int:
+        """One for the upper edge of each bin."""
+        return self.bins
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The upper edges; all values lie below the last."""
+        return (*(f"below {edge!r}" for edge in self.edges[1:-1].tolist()), "total")
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"lo": self.lo, "hi": self.hi, "bins": self.bins, "weights": list(self.tree.weights)}
+
+    # -- from values to leaves ---------------------------------------------------------------------------------------
+
+    def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
+        """The bin of each value."""
+        if not {bool, str, bytes, type(None)}.isdisjoint(map(type, events)):
+            raise InputError("the events of a tick must be numbers: no text, no true or false")
+        try:
+            values = np.asarray(events)
+        except ValueError as error:
+            raise InputError("the events of a tick must be numbers") from error
+        if values.ndim != 1 or (values.size and values.dtype.kind not in "iuf"):
+            raise InputError(f"a tick is a sequence of values, got {values.dtype} data of shape {values.shape}")
+        values = values.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            bad = ~((values >= self.lo) & (values <= self.hi))
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise InputError(f"event {at} (from 0) is outside the declared range [{self.lo:g}, {self.hi:g}]")
+        return np.minimum(np.floor((values - self.lo) / self.width), self.bins - 1).astype(np.intp)
+
+    @property
+    def row_values(self) -> tuple[float, float, float]:
+        """See `Query`."""
+        return self.lo, self.hi, self.width
+
+    @property
+    def row_bins(self) -> tuple[float, float, int]:
+        """See `Query`."""
+        return self.lo, self.width, self.bins
+
+    # -- from noisy cells to the distribution --------------------------------------------------------------------------
+
+    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+        """See `Query`: sums of the bins' estimates from the left."""
+        return np.cumsum(self.tree.estimate(noisy)[:, -self.bins :], axis=1)
+
+    @cached_property
+    def _parts(self) -> FloatArray:
+        """g of `rollup.proof.md`, shape (levels below the root, bins): the part of each r in the number below an edge.
+
+        Row ℓ−1 belongs to the node of level ℓ that holds the edge: β where it is a left child, 1 − β where a right one.
+        """
+        edge = np.arange(1, self.bins + 1)
+        rows = []
+        for level in range(1, self.height + 1):
+            node, inside = self._node(edge, level)
+            rows.append(np.where(node % 2 == 0, inside, 1 - inside))
+        return np.stack(rows)
+
+    def _node(self, edge: IntArray, level: int) -> tuple[IntArray, FloatArray]:
+        """The node of a level that holds each edge, and which part of its bins lies left of the edge."""
+        size = self.bins >> level
+        node = np.minimum(edge // size, (1 << level) - 1)
+        return node, (edge - node * size) / size
+
+    @cached_property
+    def _variance(self) -> tuple[float, FloatArray]:
+        """(variance of the total, Var r of each level below the root), in units of a cell's variance."""
+        below = [self.tree.subtree_variance(level) / 2 for level in range(1, self.height + 1)]
+        return float(self.tree.variances[0]), np.asarray(below)
+
+    def output_norms(self) -> FloatArray:
+        """See `Query`."""
+        return self.norms_beside(0.0)
+
+    def norms_beside(self, q: float) -> FloatArray:
+        """Std of (number below each edge) − q·(number of all), in units of a cell's std."""
+        total, each = self._variance
+        left = np.arange(1, self.bins + 1) / self.bins
+        return np.asarray(np.sqrt((left - q) ** 2 * total + each @ self._parts**2))
+
+    def rounding_norms(self) -> FloatArray:
+        """See `Query`."""
+        left = np.arange(1, self.bins + 1) / self.bins
+        below = np.asarray([self.tree.subtree_rounding(level) for level in range(1, self.height + 1)])
+        return np.asarray(left * float(self.tree.rounding[0]) + below @ self._parts)
+
+    def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
+        """See `Query`: edges share what lies above the node where their ways part, and that node's own r."""
+        chosen = np.asarray(outputs, dtype=np.int64)
+        total, each = self._variance
+        left = (chosen + 1) / self.bins
+        out = np.multiply.outer(left, left) * total
+        together: BoolArray = np.ones(out.shape, dtype=bool)
+        for level in range(1, self.height + 1):
+            g = self._parts[level - 1, chosen]
+            out += np.where(together, np.multiply.outer(g, g) * each[level - 1], 0.0)
+            node, _ = self._node(chosen + 1, level)
+            together &= np.equal.outer(node, node)
+        return np.asarray(out)
+
+    # -- reading a quantile ------------------------------------------------------------------------------------------
+
+    def read_quantile(self, below: FloatArray, half: FloatArray, q: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(value, low, high) of the q-quantile, each (ticks,).
+
+        Args:
+            below: published numbers below the edges, shape (ticks, bins).
+            half: half-widths of (number below the edge) − q·(number of all), same shape, for the level of the interval.
+            q: above 0 and below 1.
+
+        **Guarantee.** See the class.
+        """
+        number = below[:, -1:]
+        apart = below[:, :-1] - q * number  # at the inner edges 1 … bins−1
+        inner = half[:, :-1]
+        # bin j is the first whose upper edge may have enough values below it; the last bin always has
+        enough = np.concatenate([apart + inner >= 0, np.ones((len(below), 1), bool)], axis=1)
+        first = np.argmax(enough, axis=1)
+        # bin j is the last whose lower edge may have too few; the first bin always has
+        few = np.concatenate([np.ones((len(below), 1), bool), apart - inner < 0], axis=1)
+        last = self.bins - 1 - np.argmax(few[:, ::-1], axis=1)
+        edges = self.edges
+        low, high = edges[np.minimum(first, last)], edges[np.maximum(first, last) + 1]
+        return np.clip(self._inverse(below, q), low, high), low, high
+
+    def _inverse(self, below: FloatArray, q: float) -> FloatArray:
+        """Where the monotone distribution, straight inside each bin, reaches q; the middle of the range without one."""
+        out = np.full(len(below), (self.lo + self.hi) / 2)
+        for tick, row in enumerate(below):
+            rising = np.concatenate([[0.0], _isotonic(row)])
+            rising = np.clip(rising, 0.0, None)
+            if rising[-1] > 0:
+                wanted = q * rising[-1]
+                j = min(int(np.searchsorted(rising, wanted, side="left")), self.bins)
+                step = rising[j] - rising[j - 1] if j else 0.0
+                inside = (wanted - rising[j - 1]) / step if step > 0 else 0.0
+                out[tick] = self.lo + self.width * (max(j - 1, 0) + inside)
+        return out
+
+
+def _isotonic(row: FloatArray) -> FloatArray:
+    """The nearest rising sequence, by least squares."""
+    from scipy.optimize import isotonic_regression
+
+    return np.asarray(isotonic_regression(row).x, dtype=np.float64)

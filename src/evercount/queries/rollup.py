@@ -1,0 +1,313 @@
+"""Rollup: running counts of all nodes of a public tree (nation, states, counties) that add up at every tick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_count, check_name
+from evercount.errors import InputError, ParameterError
+from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
+from evercount.queries.consistent_tree import ConsistentTree
+from evercount.queries.memory_limit import require_fits
+from evercount.text_rules import check_public_text, shown
+
+ADJACENCIES = ("add-remove", "replace")
+OTHER = "other"
+TOTAL = "total"
+SEPARATOR = " / "
+LARGEST_WEIGHT = 1000
+
+
+class TreeQuery(Query):
+    """What queries share whose cells are the nodes of a public tree and whose events fall into one leaf each.
+
+    Guarantee. One event adds w_ℓ to one cell of each level ℓ, at one tick. So S = Σ w_ℓ² for add-remove. Under
+    replace a level changes in two cells by w_ℓ or not at all, and levels with one node never change: S = 2·Σ w_ℓ² over
+    the levels with more than one node. Proof: `rollup.proof.md`. Assumption: an event is what one person contributes.
+    Test: tests/queries/test_queries_rollup.py::test_sensitivity_is_the_exact_maximum.
+    """
+
+    tree: ConsistentTree
+
+    @property
+    def cells(self) -> int:
+        """One for every node of a level with a weight."""
+        return self.tree.cells
+
+    def squared_sensitivity(self, adjacency: Adjacency) -> float:
+        """S: see the class."""
+        check_name("adjacency", adjacency, ADJACENCIES)
+        if adjacency == "add-remove":
+            return float(sum(weight**2 for weight in self.tree.weights))
+        several = zip(self.tree.weights, self.tree.sizes, strict=True)
+        return float(2 * sum(weight**2 for weight, size in several if size > 1))
+
+    def l1_sensitivity(self, adjacency: Adjacency) -> float:
+        """Δ₁: Σ w_ℓ, and under replace 2·Σ w_ℓ over the levels with more than one node.
+
+        **Guarantee.** See the class. Test:
+        tests/queries/test_l1_sensitivity.py::test_trees_and_tables_reach_their_claim.
+        """
+        check_name("adjacency", adjacency, ADJACENCIES)
+        if adjacency == "add-remove":
+            return float(sum(self.tree.weights))
+        several = zip(self.tree.weights, self.tree.sizes, strict=True)
+        return float(2 * sum(weight for weight, size in several if size > 1))
+
+    @property
+    def monotone(self) -> bool:
+        """Running counts never fall."""
+        return True
+
+    @property
+    def running_sums(self) -> bool:
+        """See `Query`: the estimates of a tick are a fixed linear map of its cells."""
+        return True
+
+    # -- from events to increments ---------------------------------------------------------------------------------
+
+    def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
+        """The leaf of each event, or InputError."""
+        raise NotImplementedError
+
+    def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
+        """Increments of one tick: a sequence of events, each in one leaf."""
+        if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
+            raise InputError(
+                f"a tick is a sequence of events, not {type(events).__name__}; for one event write [event]"
+            )
+        listed = events.tolist() if isinstance(events, np.ndarray) else list(events)
+        leaves = np.bincount(self.leaves_of(listed), minlength=self.tree.leaves)
+        return self.tree.cell_totals(leaves[np.newaxis])[0], state
+
+    def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
+        """See `Query`: what the events of a tick add to each cell; `leaf_totals` computes it from counts of leaves."""
+        increments, state = super().encode_totals(state, totals)
+        if increments.size and (int(increments.min()) < 0 or int(increments.max()) > LARGEST_TOTAL):
+            raise InputError("totals must lie between 0 and 2^53")
+        return increments, state
+
+    def leaf_totals(self, counts: npt.ArrayLike) -> IntArray:
+        """What counts per leaf, shape (ticks, leaves), add to the cells: for `Stream.run_totals`.
+
+        Raises:
+            InputError: not whole numbers from 0 to 2^40, or of another shape.
+        """
+        array = np.asarray(counts)
+        if array.ndim != 2 or array.shape[1] != self.tree.leaves or array.dtype.kind not in "iu":
+            raise InputError(
+                f"counts must be whole numbers of shape (ticks, {self.tree.leaves}), got {array.dtype} of shape "
+                f"{array.shape}"
+            )
+        if array.size and not 0 <= int(array.min()) <= int(array.max()) <= 2**40:
+            raise InputError("counts must lie between 0 and 2^40")
+        return self.tree.cell_totals(array.astype(np.int64))
+
+    def totals_of_rows(
+        self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """See `Query`: here `cell` is the leaf, and every level above it counts the rows too."""
+        cells, weights = self.tree.cells_of_leaves(cell)
+        return np.repeat(tick, cells.shape[1]), cells.ravel(), (weights * events[:, np.newaxis]).ravel()
+
+
+class Rollup(TreeQuery):
+    """How many events fell into each node of a public tree, for every level of it, in numbers that add up.
+
+    An event is the path of a leaf: one name for each level below the total, such as ("Tyrol", "Innsbruck"). Published
+    are the total, then the nodes level by level, in the order of their first path. Every node has noise of its own, and
+    what is published is the least-squares estimate from all of them: children add up to their parent at every tick
+    (up to rounding of the last digit), and large totals have far less noise than the sum of their leaves would have.
+
+    Args:
+        paths: all leaves, each as the names of its nodes from the top; all of one length.
+        weights: one whole number from 0 to 1000 for the total and for each level below it (default: 1 each). A level of
+            twice the weight has half the noise before the estimate, and the others pay for it. Weight 0: the level has
+            no noise of its own and is published as the sum of its children; the last level needs at least 1.
+        unknown: a path that is not in the list is refused ("refuse") or counted in a leaf of its own under the total,
+            whose names are all "other" ("other").
+
+    Guarantee. See `TreeQuery`: S = Σ weight² for add-remove. The estimate is post-processing. Its std is exact, and
+    every node's is at most that of its own cell. Proof: `rollup.proof.md`. Tests:
+    tests/queries/test_queries_rollup.py::test_sensitivity_is_the_exact_maximum and
+    tests/queries/test_queries_rollup.py::test_published_noise_has_the_stated_covariance.
+
+    >>> query = Rollup([("Tyrol", "Innsbruck"), ("Tyrol", "Kufstein"), ("Styria", "Graz")])
+    >>> query.labels
+    ('total', 'Tyrol', 'Styria', 'Tyrol / Innsbruck', 'Tyrol / Kufstein', 'Styria / Graz')
+    >>> query.encode(None, [("Styria", "Graz"), ("Tyrol", "Kufstein")])[0].tolist()
+    [2, 1, 1, 0, 1, 1]
+    """
+
+    name: ClassVar[str] = "rollup"
+    event_columns: ClassVar[tuple[str, ...] | None] = ("levels",)
+
+    def __init__(
+        self,
+        paths: Sequence[Sequence[str]],
+        weights: Sequence[int] | None = None,
+        unknown: Literal["refuse", "other"] = "refuse",
+    ) -> None:
+        check_name("rule for unknown paths", unknown, ("refuse", OTHER))
+        self._unknown = unknown
+        self._paths = _checked_paths(paths)
+        self.depth = len(self._paths[0])
+        if unknown == OTHER and any(path[0] == OTHER for path in self._paths):
+            raise ParameterError(f"the name {OTHER!r} of the first level is taken by unknown paths; rename it")
+        everything = [*self._paths, (OTHER,) * self.depth] if unknown == OTHER else list(self._paths)
+        require_fits(len(everything) * (self.depth + 1), "this rollup", "Use fewer leaves, or fewer levels.")
+        nodes = _nodes(everything)
+        labels = (TOTAL, *(SEPARATOR.join(map(shown, path)) for level in nodes[1:] for path in level))
+        if len(set(labels)) < len(labels):
+            twice = next(label for place, label in enumerate(labels) if label in labels[:place])
+            raise ParameterError(
+                f"two nodes would be labelled {twice!r:.80}: rename one ({TOTAL!r} is the label of all events)"
+            )
+        self._labels = labels
+        self._leaf = {path: leaf for leaf, path in enumerate(nodes[-1])}
+        self.tree = ConsistentTree(_children(nodes), check_weights(weights, self.depth))
+        if self.tree.leaves < 2:
+            raise ParameterError("a rollup needs at least two leaves; for one number use Count")
+
+    @property
+    def outputs(self) -> int:
+        """One for every node."""
+        return self.tree.nodes
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The total, then the paths of all nodes, level by level."""
+        return self._labels
+
+    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+        """See `Query`: the least-squares estimate of all nodes."""
+        return self.tree.estimate(noisy)
+
+    @cached_property
+    def _norms(self) -> FloatArray:
+        return np.sqrt(self.tree.variances)
+
+    def output_norms(self) -> FloatArray:
+        """See `Query`."""
+        return self._norms
+
+    def rounding_norms(self) -> FloatArray:
+        """See `Query`."""
+        return self.tree.rounding
+
+    def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
+        """See `Query`."""
+        return self.tree.covariance(outputs)
+
+    def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
+        """The leaf of each event, which is a path."""
+        other = self._leaf.get((OTHER,) * self.depth) if self._unknown == OTHER else None
+        found = []
+        for number, event in enumerate(events):
+            named = isinstance(event, list | tuple) and all(isinstance(name, str) for name in event)
+            if not named or len(event) != self.depth:
+                raise InputError(
+                    f"event {number} of the tick (from 0) must be a path of {self.depth} names, one for each level"
+                )
+            leaf = self._leaf.get(tuple(event), other)
+            if leaf is None:
+                raise InputError(
+                    f"event {number} of the tick (from 0) has the path {event!r:.120}, which is not in the public "
+                    "list; add it to the list, or build the rollup with unknown='other'"
+                )
+            found.append(leaf)
+        return np.asarray(found, dtype=np.intp)
+
+    @property
+    def event_levels(self) -> int:
+        """See `Query`."""
+        return self.depth
+
+    @property
+    def row_keys(self) -> tuple[Sequence[str], bool]:
+        """See `Query`: the paths as texts of `path_key`, in the order of the leaves."""
+        known = [path_key(path) for path in self._leaf]
+        return (known[:-1], True) if self._unknown == OTHER else (known, False)
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            "paths": [list(path) for path in self._paths],
+            "weights": list(self.tree.weights),
+            "unknown": self._unknown,
+        }
+
+
+def path_key(path: Sequence[str]) -> str:
+    """One text for one path: each name after its length in bytes, so that no two paths share a text.
+
+    >>> path_key(("Tyrol", "Hall"))
+    '5:Tyrol4:Hall'
+    """
+    return "".join(f"{len(name.encode())}:{name}" for name in path)
+
+
+def _checked_paths(paths: Any) -> tuple[tuple[str, ...], ...]:
+    if isinstance(paths, str | bytes | Mapping) or not isinstance(paths, Iterable):
+        raise ParameterError('paths must be a list of paths such as [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"]]')
+    found = []
+    for path in paths:
+        if not isinstance(path, list | tuple) or not path or not all(isinstance(name, str) for name in path):
+            raise ParameterError(f"a path is a list of names, one for each level, got {path!r:.80}")
+        for name in path:
+            check_public_text("the name", name)
+        found.append(tuple(path))
+    if not found or len(set(map(len, found))) > 1:
+        lengths = sorted(set(map(len, found)))
+        raise ParameterError(f"paths must be at least one, and all of one length; their lengths are {lengths}")
+    if len(set(found)) < len(found):
+        seen: set[tuple[str, ...]] = set()
+        twice = next(path for path in found if path in seen or seen.add(path))  # type: ignore[func-returns-value]
+        raise ParameterError(f"paths must be distinct; {list(twice)!r:.120} is there twice")
+    return tuple(found)
+
+
+def check_weights(weights: Any, depth: int) -> tuple[int, ...]:
+    """The weights of a tree of so many levels below its root, or ParameterError; default: 1 each."""
+    if weights is None:
+        return (1,) * (depth + 1)
+    if isinstance(weights, str | bytes | Mapping) or not isinstance(weights, Iterable):
+        raise ParameterError(f"weights must be a list of whole numbers, got {weights!r:.80}")
+    given = tuple(check_count("a weight", weight, least=0) for weight in weights)
+    if len(given) != depth + 1:
+        raise ParameterError(
+            f"a tree of {depth} level{'s' * (depth > 1)} below its total needs {depth + 1} weights, the first for the "
+            f"total; got {len(given)}"
+        )
+    if max(given) > LARGEST_WEIGHT or given[-1] < 1:
+        raise ParameterError(f"weights go from 0 to {LARGEST_WEIGHT}, and the last is at least 1; got {list(given)}")
+    return given
+
+
+def _nodes(paths: Sequence[tuple[str, ...]]) -> list[list[tuple[str, ...]]]:
+    """The nodes of each level as paths: those with one parent side by side, all in the order of first appearance."""
+    levels: list[list[tuple[str, ...]]] = [[()]]
+    for length in range(1, len(paths[0]) + 1):
+        below: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {parent: {} for parent in levels[-1]}
+        for path in paths:
+            below[path[: length - 1]][path[:length]] = None
+        levels.append([node for nodes in below.values() for node in nodes])
+    return levels
+
+
+def _children(nodes: Sequence[Sequence[tuple[str, ...]]]) -> tuple[tuple[int, ...], ...]:
+    """The number of children of each node, level by level."""
+    out = []
+    for upper, lower in pairwise(nodes):
+        numbers = dict.fromkeys(upper, 0)
+        for node in lower:
+            numbers[node[:-1]] += 1
+        out.append(tuple(numbers.values()))
+    return tuple(out)

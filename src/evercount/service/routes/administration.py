@@ -1,0 +1,71 @@
+"""Routes of the operator: ledger, tokens, health and metrics."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import FastAPI, Path, Request
+from fastapi.responses import PlainTextResponse
+from starlette.responses import Response
+
+from evercount.errors import InputError, Problem
+from evercount.service import openapi
+from evercount.service.access import read_body
+from evercount.service.http_errors import Json
+from evercount.service.read_events import load_json
+from evercount.service.runtime import Service
+from evercount.store.tokens import add_token, read_tokens, remove_token
+from evercount.text_rules import check_public_text
+
+
+def add_administration(app: FastAPI, service: Service) -> None:
+    """`/v1/ledger`, `/v1/tokens`, `/healthz` and `/metrics`."""
+
+    @app.get("/v1/ledger", tags=["administration"])
+    async def get_ledger(request: Request) -> Response:
+        """What each stream spends, and what streams about the same unit spend together (read)."""
+        service.access.require(request, "read", "write")
+        return Json(await service.read(service.store.ledger))
+
+    @app.get("/v1/tokens", tags=["administration"])
+    async def list_tokens(request: Request) -> Response:
+        """The tokens, without the tokens themselves (admin)."""
+        service.access.require(request)
+        found = await service.read(read_tokens, service.store)
+        return Json({"tokens": [{"id": t.id, "role": t.role, "label": t.label, "created": t.created} for t in found]})
+
+    @app.post("/v1/tokens", tags=["administration"], status_code=201, openapi_extra=openapi.TOKEN)
+    async def make_token(request: Request) -> Response:
+        """A new token (admin); the answer is the only time that it is shown."""
+        service.access.require(request)
+        data = load_json(await read_body(request, service.limits.body), "the body")
+        if not isinstance(data, dict) or not set(data) <= {"role", "label"} or not isinstance(data.get("role"), str):
+            raise InputError("the body must be {role: 'read', 'write' or 'admin', label: text}")
+        label = data.get("label", "")
+        if label:
+            check_public_text("label", label)
+        number, token = await service.write(lambda: add_token(service.store, data["role"], label))
+        await service.read(service.access.reload)
+        return Json({"id": number, "role": data["role"], "token": token}, status_code=201)
+
+    @app.delete("/v1/tokens/{number}", tags=["administration"])
+    async def delete_token(request: Request, number: Annotated[int, Path(ge=1, le=2**31 - 1)]) -> Response:
+        """Take a token back (admin)."""
+        service.access.require(request)
+        gone = await service.write(lambda: remove_token(service.store, number))
+        await service.read(service.access.reload)
+        if not gone:
+            raise Problem(404, "NotFound", "there is no such token")
+        return Json({"removed": number})
+
+    @app.get("/healthz", tags=["administration"])
+    async def health() -> Response:
+        """200 while the service can write, 503 otherwise."""
+        failing = not service.writer.is_alive() or service.writer.failing is not None
+        return Json({"status": "failing" if failing else "ok"}, status_code=503 if failing else 200)
+
+    @app.get("/metrics", tags=["administration"], response_class=PlainTextResponse)
+    async def metrics(request: Request) -> Response:
+        """Prometheus text (read): ticks, uptime and build. Requests and their durations only for an admin."""
+        admin = service.access.require(request, "read", "write") == "admin"
+        return PlainTextResponse(service.metrics_page(admin), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,82 @@
+"""Routes that read: releases, the live feed and the planner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Header, Query, Request
+from fastapi.responses import StreamingResponse
+from starlette.responses import Response
+
+from evercount.errors import Problem
+from evercount.privacy import Budget
+from evercount.service.http_errors import Json
+from evercount.service.routes.stream_path import LARGEST_TICK, After, Name, visible
+from evercount.service.runtime import Service, all_plans
+from evercount.service.sse import LiveResponse
+
+
+def add_releases(app: FastAPI, service: Service) -> None:
+    """Releases of a stream as pages and as server-sent events, and what they cost in error."""
+
+    @app.get("/v1/streams/{name}/releases", tags=["releases"])
+    async def get_releases(
+        request: Request, name: Name, after: After = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 200
+    ) -> Response:
+        """Releases in order, from tick after+1 on."""
+        live = visible(service, request, name)
+        made = await service.read(service.read_page, live, after, limit)
+        return Json({"stream": live.name, "labels": list(live.declaration.query.labels), "releases": made})
+
+    @app.get("/v1/streams/{name}/live", tags=["releases"], response_class=StreamingResponse)
+    async def get_live(
+        request: Request,
+        name: Name,
+        after: Annotated[int | None, Query(ge=0, le=LARGEST_TICK, description="start after this tick")] = None,
+        last_event_id: Annotated[str | None, Header(max_length=20)] = None,
+    ) -> Response:
+        """Releases as they are made: server-sent events. Without `after` or Last-Event-ID, new ones only."""
+        live = visible(service, request, name)
+        if last_event_id is not None:
+            if not (last_event_id.isascii() and last_event_id.isdigit()):
+                raise Problem(422, "ParameterError", "Last-Event-ID must be the number of a tick", "Leave it away.")
+            after = min(int(last_event_id), LARGEST_TICK)
+        begin = live.closed if after is None else after
+
+        async def read(behind: int, limit: int) -> list[dict[str, Any]]:
+            return await service.read(service.read_page, service.find(name), behind, limit)
+
+        def allowed() -> bool:
+            return live.declaration.public or service.access.still_allowed(request)
+
+        return LiveResponse(
+            service.hub, service.access.client(request.scope), service.hub.events(name, begin, read, allowed)
+        )
+
+    @app.get("/v1/streams/{name}/plan", tags=["releases"])
+    async def get_plan(
+        request: Request,
+        name: Name,
+        epsilon: Annotated[float | None, Query(gt=0, le=100)] = None,
+        delta: Annotated[float | None, Query(gt=0, lt=1)] = None,
+        horizon: Annotated[int | None, Query(ge=1, le=2**30)] = None,
+        points: Annotated[int, Query(ge=2, le=500)] = 100,
+    ) -> Response:
+        """The stream's own error over its ticks; with epsilon, delta or horizon also what others would give."""
+        live = visible(service, request, name)
+        made = await service.compute(service.plan, live, points)
+        if epsilon is not None or delta is not None or horizon is not None:
+            own = live.declaration
+            budget = replace(own.budget, epsilon=epsilon or own.budget.epsilon, delta=delta or own.budget.delta)
+            made["plan"] = await service.compute(all_plans, budget, horizon or own.horizon, own.query)
+        return Json(made)
+
+    @app.get("/v1/plan", tags=["releases"])
+    async def get_free_plan(
+        epsilon: Annotated[float, Query(gt=0, le=100)] = 1.0,
+        delta: Annotated[float, Query(gt=0, lt=1)] = 1e-9,
+        horizon: Annotated[int | None, Query(ge=1, le=2**30)] = None,
+    ) -> Response:
+        """The errors of all mechanisms for a budget and a horizon: what a new stream would give."""
+        return Json(await service.compute(all_plans, Budget(epsilon, delta), horizon))

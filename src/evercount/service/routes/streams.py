@@ -1,0 +1,88 @@
+"""Routes that declare streams, describe them and take their events."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import FastAPI, Header, Query, Request
+from starlette.responses import Response
+
+from evercount.declare.declaration import StreamDeclaration
+from evercount.errors import Problem
+from evercount.service import openapi
+from evercount.service.access import read_body
+from evercount.service.http_errors import Json
+from evercount.service.read_events import load_json, read_batch
+from evercount.service.routes.stream_path import LARGEST_TICK, Name, visible
+from evercount.service.runtime import Service
+
+
+def add_streams(app: FastAPI, service: Service) -> None:
+    """`/v1/streams` and the events of each stream."""
+
+    @app.get("/v1/streams", tags=["streams"])
+    async def list_streams(request: Request) -> Response:
+        """All streams; without a token the public ones. With the ledger: what these spend together."""
+        role = service.access.role(request)
+        seen = [live for live in service.store.streams.values() if role or live.declaration.public]
+        ledger = await service.read(service.store.ledger, role is None)
+        return Json({"streams": [service.facts(live) for live in seen], "ledger": ledger})
+
+    @app.post("/v1/streams", tags=["streams"], status_code=201, openapi_extra=openapi.DECLARATION)
+    async def declare_stream(request: Request) -> Response:
+        """Declare a stream (admin). The same declaration again changes nothing; another one is refused."""
+        service.access.require(request)
+        body = await read_body(request, service.limits.body)
+        data = await service.encode(load_json, body, "the body")
+        declaration = await service.compute(StreamDeclaration.from_dict, data)
+        await service.compute(declaration.build)  # what is heavy is done, and kept ready, outside the writer
+        known = declaration.name in service.store.streams
+        live = await service.write(lambda: service.store.declare(declaration, service.clock.now()))
+        return Json(service.facts(live), status_code=200 if known else 201)
+
+    @app.get("/v1/streams/{name}", tags=["streams"])
+    async def get_stream(request: Request, name: Name) -> Response:
+        """The public facts of one stream: its labels, clock, budget and guarantee."""
+        return Json(service.facts(visible(service, request, name)))
+
+    @app.post("/v1/streams/{name}/events", tags=["streams"], openapi_extra=openapi.EVENTS)
+    async def post_events(
+        request: Request,
+        name: Name,
+        idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
+    ) -> Response:
+        """Count a batch of events (write). The answer comes when they are durable.
+
+        With an Idempotency-Key the same batch may be sent again, with the same token, without being counted again.
+        """
+        service.access.require(request, "write")
+        live = service.find(name)
+        kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        if kind not in ("application/json", "application/x-ndjson"):
+            raise Problem(415, "UnsupportedMediaType", "the events must be JSON or NDJSON")
+        body = await read_body(request, service.limits.body)
+        batch = await service.encode(
+            read_batch,
+            live.declaration,
+            body,
+            ndjson=kind == "application/x-ndjson",
+            key=idempotency_key,
+            most=service.limits.batch,
+            sender=service.access.sender(request),
+        )
+        accepted = await service.write(batch)
+        return Json({"accepted": accepted.accepted, "tick": accepted.tick})
+
+    @app.post("/v1/streams/{name}/close-tick", tags=["streams"])
+    async def close_tick(
+        request: Request,
+        name: Name,
+        tick: Annotated[
+            int | None, Query(ge=1, le=LARGEST_TICK, description="the tick to close; makes a retry safe")
+        ] = None,
+    ) -> Response:
+        """Release the open tick of a manually clocked stream (write). With `tick`, a retry reads the release back."""
+        service.access.require(request, "write")
+        live = service.find(name)
+        made = await service.write(lambda: service.writer.close_manually(service.find(live.name), tick))
+        return Json(made[0])

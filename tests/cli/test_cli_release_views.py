@@ -1,0 +1,137 @@
+"""`evercount release --view`: files beside the output, read back from it, made anew by every run."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from evercount.cli import app
+from evercount.engine.stream import Stream
+from evercount.examples import flu
+from evercount.files.run_state import Places, read_state
+
+pytest.importorskip("duckdb")
+pq = pytest.importorskip("pyarrow.parquet")
+BASE = "--time ts --every 1h --start 2025-10-06T00:00Z --epsilon 1 --delta 1e-6 --horizon 96"
+KEYED = f"{BASE} --key region --keys regions.txt"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    flu.write_csv("events.csv", 72)
+    Path("regions.txt").write_text("\n".join(flu.REGIONS), "utf-8")
+
+
+def run(options: str, out: str = "out.csv", end: str = "2025-10-09T00:00Z") -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["release", "events.csv", *shlex.split(options), "--out", out, "--end", end])
+    return done.exit_code, " ".join(done.stderr.split())
+
+
+def rows(path: str) -> list[dict[str, str]]:
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_views_are_the_librarys_and_grow_with_the_output() -> None:
+    views = "--view per-day --view last-24 --view per-tick"
+    code, told = run(f"{KEYED} {views}", end="2025-10-07T12:00Z")
+    assert code == 0, told
+    assert "View: out.per-day.csv" in told
+    first = rows("out.per-day.csv")
+    assert {row["start"] for row in first} == {"2025-10-06T00:00:00+00:00"}
+    code, told = run(f"{KEYED} {views}")
+    assert code == 0, told
+    days = rows("out.per-day.csv")
+    assert days[: len(first)] == first
+    assert len(days) == 3 * 8
+    state = read_state(Places.of("out.csv", None))
+    assert state is not None
+    stream = Stream.load(state.stream)
+    published = np.reshape([float(row["value"]) for row in rows("out.csv")], (72, 8))
+    library = stream.read_back(published).spans("per-day", [0, 24, 48], [24, 48, 72])
+    for name, wanted in (("value", library.values), ("std", library.std), ("low", library.interval()[0])):
+        assert np.array_equal(np.reshape([float(row[name]) for row in days], (3, 8)), wanted)
+    truth = flu.generate(72).reshape(3, 24, 8).sum(axis=1)
+    assert np.all(np.abs(library.values - truth) < 6 * library.std)
+    assert len(rows("out.last-24.csv")) == 49 * 8
+    assert len(rows("out.per-tick.csv")) == 72 * 8
+
+
+def test_views_of_other_formats_and_of_quantiles() -> None:
+    options = f"{BASE} --value score --lo 0 --hi 10 --bins 16 --view quantile-0.4 --view per-day"
+    code, told = run(options, "out.jsonl")
+    assert code == 0, told
+    medians = [json.loads(line) for line in Path("out.quantile-0.4.jsonl").read_text("utf-8").splitlines()]
+    assert len(medians) == 72
+    assert medians[-1]["std"] is None
+    assert medians[-1]["low"] <= 3 <= medians[-1]["high"]  # binomial(10, 0.35): P(X ≤ 2) = 0.26, P(X ≤ 3) = 0.51
+    assert medians[-1]["high"] - medians[-1]["low"] < 3
+    code, told = run(options, "out.parquet")
+    assert code == 0, told
+    table = pq.read_table("out.per-day.parquet")
+    assert table.num_rows == 3 * 16
+    assert b"evercount.guarantee" in table.schema.metadata
+
+
+def test_views_can_be_added_lost_and_made_again() -> None:
+    assert run(KEYED, end="2025-10-08T00:00Z")[0] == 0
+    before = Path("out.csv").read_bytes()
+    assert run(f"{KEYED} --view per-day", end="2025-10-08T00:00Z")[0] == 0  # no tick is due
+    assert Path("out.csv").read_bytes() == before
+    kept = Path("out.per-day.csv").read_bytes()
+    Path("out.per-day.csv").unlink()
+    assert run(f"{KEYED} --view per-day", end="2025-10-08T00:00Z")[0] == 0
+    assert Path("out.per-day.csv").read_bytes() == kept
+
+
+def test_declared_views_are_written() -> None:
+    done = CliRunner().invoke(
+        app, ["release", "events.csv", *shlex.split(KEYED), "--view", "per-day", "--show-declaration"]
+    )
+    Path("streams.toml").write_text(done.stdout, "utf-8")
+    assert 'views = [\n    "per-day",\n]' in done.stdout
+    code, told = run("--streams streams.toml --view last-7")
+    assert code == 0, told
+    assert Path("out.per-day.csv").exists()
+    assert Path("out.last-7.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (f"{KEYED} --view daily", "Known: per-tick"),
+        (f"{KEYED} --view quantile-0.5", "is for the query 'quantiles'"),
+        (f"{BASE} --bins 16", "--value COLUMN"),
+        (f"{BASE} --value score --lo 0 --hi 10 --bins 16 --grid 1", "--grid"),
+        (f"{KEYED} --view per-day --plot out.per-day.csv", "same file"),
+    ],
+)
+def test_wrong_views_are_refused_before_anything_is_published(options: str, words: str) -> None:
+    code, told = run(options)
+    assert code == 2
+    assert words in told
+    assert not Path("out.csv").exists()
+
+
+def test_views_need_a_file() -> None:
+    done = CliRunner().invoke(
+        app, ["release", "events.csv", *shlex.split(KEYED), "--view", "per-day", "--out", "-", "--state", "s"]
+    )
+    assert done.exit_code == 2
+    assert not Path("s").exists()
+
+
+def test_a_changed_output_is_refused() -> None:
+    assert run(KEYED)[0] == 0
+    lines = Path("out.csv").read_text("utf-8").splitlines(keepends=True)
+    Path("out.csv").write_text("".join(lines[:-1]), "utf-8")
+    code, _ = run(f"{KEYED} --view per-day")
+    assert code != 0
+    assert not Path("out.per-day.csv").exists()

@@ -1,0 +1,142 @@
+"""Views: per tick, last ticks, spans and comparisons, with exact errors and intervals that hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from evercount import Average, Budget, Count, Histogram, Quantiles, Releases, Rollup, Stream, Window
+from evercount.engine.views import View
+from evercount.errors import ParameterError
+from evercount.factorizations import FACTORIZATIONS
+from evercount.queries import Query
+
+BUDGET = Budget(1.0, 1e-6)
+TICKS = 24
+QUERIES: dict[str, Query] = {
+    "count": Count(),
+    "histogram": Histogram(3),
+    "rollup": Rollup([("a", "x"), ("a", "y"), ("b", "x")], [2, 1, 1]),
+    "quantiles": Quantiles(0, 1, 4),
+}
+
+
+def totals(query: Query, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 50, (TICKS, query.cells))
+
+
+def views_of(releases: Releases) -> list[View]:
+    return [releases.per_tick(), releases.last(7), releases.spans("weeks", [0, 7, 14], [7, 14, 21]), releases.running()]
+
+
+@pytest.mark.parametrize("factorization", FACTORIZATIONS)
+@pytest.mark.parametrize("name", QUERIES)
+def test_errors_of_views_are_exact(name: str, factorization: str) -> None:
+    """The std of every number from the dense factor L and the dense map of the query: no code under test."""
+    query = QUERIES[name]
+    stream = Stream(query, BUDGET, TICKS, factorization, noise="insecure-float", seed=1)
+    releases = stream.run_totals(totals(query))
+    dense = stream.factorization.dense(TICKS)[0]
+    left = np.concatenate([np.zeros((1, dense.shape[1])), dense])
+    rows = query.decode_run(1, np.eye(query.cells)).T  # outputs × cells
+    for view in views_of(releases):
+        apart = left[view.last] - left[view.first - 1]
+        wanted = stream.sigma * np.outer(np.linalg.norm(apart, axis=1), np.linalg.norm(rows, axis=1))
+        assert np.allclose(view.std, wanted, rtol=1e-6)
+        low, high = view.interval(0.95)
+        assert np.allclose(high - low, 2 * 1.959964 * wanted, rtol=1e-5)
+        if query.outputs > 1:
+            one, other = query.labels[0], query.labels[-1]
+            compared = view.compare(one, other)
+            between = np.linalg.norm(rows[0] - rows[-1])
+            assert np.allclose(compared.std[:, 0], stream.sigma * np.linalg.norm(apart, axis=1) * between, rtol=1e-6)
+            assert np.allclose(compared.values[:, 0], view.values[:, 0] - view.values[:, -1])
+    variance = releases.std_all**2
+    naive = np.sqrt(variance[1:] + variance[:-1])  # planted mistake: two running sums taken for independent
+    independent = factorization == "direct"  # each tick has noise of its own: there the mistake would be none
+    assert np.allclose(releases.per_tick().std[1:], naive, rtol=0.01) == independent
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_values_are_differences_of_what_was_released(name: str) -> None:
+    query = QUERIES[name]
+    stream = Stream(query, BUDGET, TICKS)
+    releases = stream.run_totals(totals(query))
+    sums = np.concatenate([np.zeros((1, query.outputs)), releases.rows])
+    per_tick, last, weeks, running = views_of(releases)
+    assert np.array_equal(per_tick.values, np.diff(sums, axis=0))
+    assert np.array_equal(last.values, sums[7:] - sums[:-7])
+    assert last.first.tolist() == list(range(1, TICKS - 5))
+    assert np.array_equal(weeks.values, sums[[7, 14, 21]] - sums[[0, 7, 14]])
+    assert np.array_equal(running.values, releases.rows)
+    assert np.allclose(running.std, releases.std_all, rtol=1e-6)
+    assert np.allclose(running.half_widths(), releases.half_widths(0.95), rtol=1e-6)
+    table = weeks.table()
+    assert list(table) == ["first", "last", "cell", "value", "std", "low", "high"]
+    assert len(table["value"]) == 3 * query.outputs
+    assert np.array_equal(stream.read_back(releases.rows).per_tick().values, per_tick.values)
+    assert np.array_equal(weeks.only(query.labels[-1]).std[:, 0], weeks.std[:, -1])
+
+
+def test_a_run_that_begins_later() -> None:
+    stream = Stream(Count(), BUDGET, TICKS)
+    whole = np.concatenate([stream.run([3] * 10).rows, (later := stream.run([3] * 14)).rows])
+    assert later.per_tick().first.tolist() == list(range(12, 25))
+    assert np.array_equal(later.per_tick().values, np.diff(whole[10:], axis=0))
+    assert np.array_equal(later.last(4).values, whole[14:] - whole[10:-4])
+    assert np.allclose(later.per_tick().std, stream.read_back(whole).per_tick().std[11:])
+    with pytest.raises(ParameterError, match="from tick 1"):
+        later.running()
+    with pytest.raises(ParameterError, match="released ticks"):
+        later.spans("too early", [10], [12])
+
+
+def test_intervals_of_new_events_hold_with_exact_noise() -> None:
+    """Rounded exact noise at a large ε, where rounding is a large part of it: intervals hold at least as often."""
+    for epsilon in (0.5, 30.0):
+        held, number = 0.0, 0
+        for seed in range(150):
+            stream = Stream(Rollup([("a", "x"), ("a", "y"), ("b", "x")]), Budget(epsilon, 1e-6), TICKS)
+            events = np.random.default_rng(seed).integers(0, 9, (TICKS, 3))
+            query = stream.query
+            assert isinstance(query, Rollup)
+            view = stream.run_totals(query.leaf_totals(events)).last(3)
+            nodes = query.tree.estimate(query.leaf_totals(events).astype(float))
+            truth = np.stack([nodes[i - 1 : j].sum(axis=0) for i, j in zip(view.first, view.last, strict=True)])
+            low, high = view.interval(0.9)
+            held += float(((low <= truth + 1e-9) & (truth - 1e-9 <= high)).sum())
+            number += truth.size
+        assert held / number > 0.9 - 0.02
+
+
+@pytest.mark.parametrize("query", [Window(3), Average(per="tick"), Average(per="event")])
+def test_queries_without_running_sums_are_refused(query: Query) -> None:
+    releases = Stream(query, BUDGET, TICKS).run([1] * TICKS)
+    with pytest.raises(ParameterError, match="running sums"):
+        releases.per_tick()
+
+
+def test_refusals() -> None:
+    releases = Stream(Histogram(2), BUDGET, TICKS, postprocess=["nonnegative"]).run([[0]] * 4)
+    with pytest.raises(ParameterError, match="post-processed"):
+        releases.per_tick()
+    stream = Stream(Histogram(2), BUDGET, TICKS)
+    view = stream.run([[0, 1]] * 4).per_tick()
+    with pytest.raises(ParameterError, match="no cell '7'"):
+        view.compare("0", "7")
+    with pytest.raises(ParameterError, match="compared again"):
+        view.compare("0", "1").compare("0 − 1", "0 − 1")
+    with pytest.raises(ParameterError, match="Quantiles"):
+        view.quantile(0.5)
+    with pytest.raises(ParameterError, match="released ticks"):
+        stream.read_back(np.zeros((5, 2)))
+    pure = Stream(Count(), Budget(1.0, 0.0), TICKS).run([1] * TICKS).per_tick()
+    assert np.all(pure.half_widths() > pure.std)
+
+
+def test_windows_and_views_agree_where_they_are_the_same() -> None:
+    """A window by differences is the view of the last ticks: one error by two ways."""
+    window = Stream(Window(5, "difference"), BUDGET, TICKS, noise="insecure-float", seed=3)
+    view = Stream(Count(), BUDGET, TICKS, noise="insecure-float", seed=3).run([2] * TICKS).last(5)
+    if window.factorization.name == "balanced":
+        assert np.allclose(window.std(view.last)[:, 0], view.std[:, 0], rtol=1e-4)

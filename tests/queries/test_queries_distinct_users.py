@@ -1,0 +1,160 @@
+"""DistinctUsers: counting, exact event- and user-level sensitivity by enumeration, the budget's unit, restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount import Budget, DistinctUsers, Stream
+from evercount.audit.neighbours import all_neighbours, all_streams, change_norm, worst_pair
+from evercount.audit.sensitivity import audit_sensitivity
+from evercount.declare.declaration import StreamDeclaration
+from evercount.errors import InputError, ParameterError
+from evercount.factorizations import factorization
+from evercount.planning.compare import plan
+from evercount.queries.base import Adjacency
+
+USERS = Budget(1.0, 1e-6, unit="user")
+AB, ABC = ["a", "b"], ["a", "b", "c"]
+SHAPES = [DistinctUsers(), DistinctUsers(AB), DistinctUsers(AB, 2), DistinctUsers(ABC, 2)]
+
+
+def universe(query: DistinctUsers, people: str = "uv") -> list[Any]:
+    return list(people) if query.labels == ("users",) else list(product(people, query.labels))
+
+
+def test_counting() -> None:
+    query = DistinctUsers(AB)
+    row, state = query.encode({}, [("ann", "b"), ("ann", "a"), ("bob", "a"), ("bob", "a")])
+    assert row.tolist() == [1, 1]
+    assert query.encode(state, [("ann", "a"), ("cyd", "a")])[0].tolist() == [1, 0]
+    assert state == {"ann": ["b"], "bob": ["a"], "cyd": ["a"]}
+
+
+@pytest.mark.parametrize("event", ["ann", ("ann", "z"), ("", "a"), (1, "a"), ("x" * 257, "a"), ("ann", ["a"]), None])
+def test_bad_events_change_nothing(event: Any) -> None:
+    state: dict[str, list[str]] = {}
+    with pytest.raises(InputError, match="event 1 "):
+        DistinctUsers(AB).encode(state, [("bob", "a"), event])
+    assert state == {}
+
+
+@pytest.mark.parametrize("bad", [{"keys": 3}, {"keys": []}, {"keys": AB, "max_keys": 3}, {"max_keys": 2}])
+def test_bad_parameters(bad: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError):
+        DistinctUsers(**bad)
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+@pytest.mark.parametrize("query", SHAPES[:3], ids=repr)
+def test_event_sensitivity_by_enumeration(query: DistinctUsers, adjacency: Adjacency) -> None:
+    """All streams of up to four ticks of one event: the largest change is exactly S."""
+    worst = worst_pair(query, all_neighbours(universe(query), 4, adjacency), exhaustive=True)
+    assert worst.value == query.squared_sensitivity(adjacency)
+
+
+def test_four_is_too_little_for_replace_with_a_cap() -> None:
+    """Planted: 4, the value without a cap. A displaced key makes it 8, and the audit finds that."""
+    report = audit_sensitivity(DistinctUsers(AB), np.eye(4), "replace", 4, claimed=4)
+    assert not report.holds
+    assert report.norm == 8
+    assert audit_sensitivity(DistinctUsers(AB), factorization("balanced", 4).dense(4)[1], "replace", 4).holds
+    assert not audit_sensitivity(DistinctUsers(), np.eye(3), "add-remove", 3, claimed=1).holds
+
+
+def user_neighbours(query: DistinctUsers, ticks: int, adjacency: Adjacency) -> Iterator[tuple[Any, Any]]:
+    """Streams that differ in all events of user u: absent, or those of a third user w at any ticks."""
+    events = [None, *universe(query)]
+    for stream in all_streams(events, ticks):
+        others = [tick for tick, (event,) in enumerate(stream) if event is not None and event[0] == "u"]
+        without = [[event for event in tick if event is not None and event[0] != "u"] for tick in stream]
+        full = [[event for event in tick if event is not None] for tick in stream]
+        if not others:
+            continue
+        if adjacency == "add-remove":
+            yield full, without
+            continue
+        for extra in product([None, *universe(query, "w")], repeat=ticks):
+            yield full, [rest + ([] if new is None else [new]) for rest, new in zip(without, extra, strict=True)]
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+@pytest.mark.parametrize("query", SHAPES, ids=repr)
+def test_user_sensitivity_by_enumeration(query: DistinctUsers, adjacency: Adjacency) -> None:
+    """A user has as many events as there are ticks, and the largest change is still exactly the user-level S."""
+    ticks = 4 if query.cells < 3 and adjacency == "add-remove" else 3 if query.cells < 3 else 2
+    if adjacency == "replace" and query.cells == 2:
+        ticks = 3
+    found = 0.0
+    for one, other in user_neighbours(query, ticks, adjacency):
+        rows = [query.encode_run(query.initial_state(), stream)[0] for stream in (one, other)]
+        found = max(found, change_norm(*rows))
+        assert np.abs(rows[0] - rows[1]).sum() <= query.user_l1_sensitivity(adjacency)
+    wanted = query.user_sensitivity(adjacency)
+    assert found <= wanted
+    if adjacency == "add-remove" or ticks > 2 * len(query.labels) - 2:
+        assert found == wanted
+
+
+def test_noise_is_calibrated_to_the_unit() -> None:
+    query = DistinctUsers(AB, 2)
+    user, event = (Stream(query, Budget(1.0, 1e-6, unit=unit), 16) for unit in ("user", "event"))
+    capped = Stream(query, Budget(1.0, 1e-6, adjacency="replace", unit="user"), 16)
+    assert capped.sigma == pytest.approx(user.sigma * np.sqrt(2), rel=1e-9)
+    assert event.sigma == pytest.approx(user.sigma, rel=1e-9)  # 2 and 2
+    assert Stream(DistinctUsers(), USERS, 16).sigma == pytest.approx(user.sigma / np.sqrt(2), rel=1e-9)
+    assert plan(USERS, 16, DistinctUsers(), names=("balanced",)).squared_sensitivity == 1
+    with pytest.raises(ParameterError, match="any number of events"):
+        Stream(DistinctUsers(), Budget(1.0, 1e-6, unit="user", max_events=3), 16)
+
+
+def test_pure_noise_is_calibrated_to_the_unit() -> None:
+    query, tree = DistinctUsers(AB, 2), "pure-binary"
+    user, event = (Stream(query, Budget(1.0, 0.0, unit=unit), 16, tree) for unit in ("user", "event"))
+    replaced = Stream(query, Budget(1.0, 0.0, adjacency="replace", unit="user"), 16, tree)
+    assert user.sigma == pytest.approx(event.sigma, rel=1e-6)  # 2 and 2
+    assert replaced.sigma == pytest.approx(2 * user.sigma, rel=0.01)  # 4; the noise is discrete
+    assert Stream(DistinctUsers(), Budget(1.0, 0.0, unit="user"), 16, tree).sigma == pytest.approx(
+        user.sigma / 2, rel=0.01
+    )
+
+
+def test_a_user_level_stream_says_what_it_promises_and_goes_on_after_a_restart() -> None:
+    stream = Stream(DistinctUsers(), USERS, 16)
+    release = stream.step(["ann"] * 100 + ["bob"])
+    assert "(with any number of events)" in release.guarantee
+    with pytest.raises(ParameterError, match="leave users"):
+        stream.step(["ann"], users=["ann"])
+    with pytest.raises(InputError, match="events themselves"):
+        stream.step_totals([1])
+    blob = stream.snapshot()
+    before = stream.run([["ann", "cyd"], ["cyd", "dan"]]).rows
+    stream.close()
+    again = Stream.restore(blob)
+    assert np.array_equal(again.run([["ann", "cyd"], ["cyd", "dan"]]).rows, before)
+    assert "(with any number of events)" in again.guarantee
+
+
+def test_a_refused_run_leaves_nobody_behind() -> None:
+    stream = Stream(DistinctUsers(), USERS, 16)
+    with pytest.raises(InputError):
+        stream.run([["ann"], [7]])
+    truth = Stream(DistinctUsers(), USERS, 16)
+    assert stream.query.initial_state() == {}
+    assert abs(float(stream.step(["ann"]).value) - 1) < 12 * float(truth.std([1])[0, 0])
+
+
+def test_many_events_of_one_user_are_one() -> None:
+    query = DistinctUsers()
+    noisy = Stream(query, USERS, 4, noise="insecure-float", seed=1).run([["ann"] * 1000] * 4).rows
+    once = Stream(query, USERS, 4, noise="insecure-float", seed=1).run([["ann"], [], [], []]).rows
+    assert np.array_equal(noisy, once)
+
+
+def test_declarations_are_refused() -> None:
+    with pytest.raises(ParameterError, match="Python only"):
+        StreamDeclaration.from_dict({"name": "x", "query": "distinct-users", "budget": {"epsilon": 1, "delta": 1e-6}})

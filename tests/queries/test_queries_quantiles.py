@@ -1,0 +1,138 @@
+"""Quantiles: bins, refusals, exact sensitivity and covariance, intervals that hold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount import Budget, Quantiles, Stream
+from evercount.audit.sensitivity import audit_sensitivity
+from evercount.errors import InputError, ParameterError
+from evercount.queries import build_query
+from evercount.queries.base import Adjacency
+
+BUDGET = Budget(1.0, 1e-6)
+
+
+def test_bins() -> None:
+    query = Quantiles(-1, 3, 4)
+    assert query.edges.tolist() == [-1, 0, 1, 2, 3]
+    assert query.encode(None, [-1, -0.001, 0, 2.999, 3, 3])[0].tolist() == [6, 3, 3, 2, 1, 0, 3]
+    assert query.encode(None, np.array([0.5, 1.5]))[0][3:].tolist() == [0, 1, 1, 0]
+    assert query.encode(None, [])[0].tolist() == [0] * 7
+    assert build_query("quantiles", query.parameters()) == query
+    assert Quantiles(0, 1, 4, [0, 3, 1]).cells == 6
+
+
+@pytest.mark.parametrize("events", [[4], [-1.01], [math.nan], [math.inf], ["1"], [True], [None], [[1]], 1, "1", {1: 2}])
+def test_bad_events(events: Any) -> None:
+    with pytest.raises(InputError):
+        Quantiles(-1, 3, 4).encode(None, events)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"lo": 1, "hi": 1},
+        {"lo": 0, "hi": math.inf},
+        {"lo": 0, "hi": 1, "bins": 3},
+        {"lo": 0, "hi": 1, "bins": 1},
+        {"lo": 0, "hi": 1, "bins": 2**17},
+        {"lo": 0, "hi": 1, "bins": 4, "weights": [1, 1]},
+        {"lo": 0, "hi": 1, "bins": 4, "weights": [1, 1, 0]},
+        {"lo": 1e15, "hi": 1e15 + 1, "bins": 64},
+    ],
+)
+def test_bad_parameters(bad: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError):
+        Quantiles(**bad)
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+@pytest.mark.parametrize("query", [Quantiles(0, 1, 2), Quantiles(0, 1, 4), Quantiles(0, 1, 4, [3, 0, 2])], ids=repr)
+def test_sensitivity_is_the_exact_maximum(query: Quantiles, adjacency: Adjacency) -> None:
+    report = audit_sensitivity(query, np.eye(3), adjacency, 3)
+    assert report.exhaustive
+    assert report.holds
+    assert report.reached
+    assert not audit_sensitivity(query, np.eye(3), adjacency, 3, claimed=1).holds
+
+
+@pytest.mark.parametrize("query", [Quantiles(0, 1, 2), Quantiles(0, 1, 16), Quantiles(0, 1, 8, [0, 2, 1, 3])], ids=repr)
+def test_covariance_and_reach_against_the_dense_map(query: Quantiles) -> None:
+    rows = query.decode_run(1, np.eye(query.cells)).T
+    assert np.allclose(query.output_covariance(range(query.bins)), rows @ rows.T, atol=1e-12)
+    assert np.allclose(query.output_norms(), np.linalg.norm(rows, axis=1), atol=1e-12)
+    for q in (0.25, 0.9):
+        assert np.allclose(query.norms_beside(q), np.linalg.norm(rows - q * rows[-1], axis=1), atol=1e-12)
+    assert np.all(query.rounding_norms() >= np.abs(rows).sum(axis=1) - 1e-12)
+
+
+def true_quantile(values: np.ndarray, q: float) -> float:
+    """The smallest value that at least a part q of the values do not exceed."""
+    return float(np.sort(values)[max(math.ceil(q * len(values) - 1e-9), 1) - 1])
+
+
+def coverage(number: int, q: float, level: float, runs: int = 400, factor: float = 1.0) -> float:
+    """How often the interval at the last tick holds the truth; `factor` scales σ behind the interval's back."""
+    held = 0
+    for seed in range(runs):
+        generator = np.random.default_rng(seed)
+        ticks = [generator.normal(40, 12, number).clip(0, 100) for _ in range(4)]
+        query = Quantiles(0, 100, 64)
+        stream = Stream(query, BUDGET, 4, noise="insecure-float", seed=seed)
+        releases = stream.run(ticks)
+        if factor != 1:
+            truth = np.cumsum([query.encode(None, tick)[0] for tick in ticks], axis=0)
+            exact = query.decode_run(1, truth.astype(np.float64))
+            releases = stream.read_back(exact + factor * (releases.rows - exact))
+        value, low, high = (part[-1] for part in releases.running().quantile(q, level))
+        assert low <= value <= high
+        held += low <= true_quantile(np.concatenate(ticks), q) <= high
+    return held / runs
+
+
+@pytest.mark.parametrize(("number", "q"), [(50, 0.5), (2000, 0.5), (2000, 0.95), (300, 0.1)])
+def test_intervals_hold_as_often_as_they_say(number: int, q: float) -> None:
+    for level in (0.8, 0.95):
+        assert coverage(number, q, level) >= level - 3 * math.sqrt(level * (1 - level) / 400)
+
+
+def test_intervals_that_are_too_narrow_are_caught() -> None:
+    """Planted: three times the noise that the interval believes in."""
+    assert coverage(50, 0.5, 0.95, factor=3.0) < 0.9
+
+
+def test_much_data_pins_the_median_to_its_bin() -> None:
+    values = np.random.default_rng(1).normal(40, 12, 200_000).clip(0, 100)
+    stream = Stream(Quantiles(0, 100, 64), BUDGET, 8)
+    view = stream.run([values, values[:1000]]).running()
+    for q in (0.05, 0.5, 0.9):
+        value, low, high = (float(part[-1]) for part in view.quantile(q))
+        assert low <= np.quantile(values, q) <= high
+        assert high - low <= 3 * 100 / 64
+        assert abs(value - np.quantile(values, q)) < 100 / 64
+
+
+def test_quantiles_of_the_last_ticks_follow_the_data() -> None:
+    low, high = np.full(5000, 10.0), np.full(5000, 90.0)
+    view = Stream(Quantiles(0, 100, 16), BUDGET, 8).run([low] * 4 + [high] * 4).last(2)
+    value, below, above = view.quantile(0.5)
+    assert below[0] <= 10 <= above[0]
+    assert below[-1] <= 90 <= above[-1]
+    assert value[0] < 20
+    assert value[-1] > 80
+
+
+def test_without_data_nothing_is_claimed_beyond_the_range() -> None:
+    view = Stream(Quantiles(0, 100, 16), BUDGET, 8).run([[]] * 3).running()
+    value, low, high = view.quantile(0.5)
+    assert np.all((low >= 0) & (high <= 100) & (low <= value) & (value <= high))
+    for q in (0, 1, 1.5):
+        with pytest.raises(ParameterError):
+            view.quantile(q)
+    with pytest.raises(ParameterError, match="all cells"):
+        view.only("total").quantile(0.5)

@@ -1,0 +1,96 @@
+"""A hook of mkdocs: pages that lie outside `docs/` join the site, and links between all of them stay whole.
+
+Proofs lie beside the code that they prove; changelog and map of the rooms lie at the top of the repository. Here they
+become pages of the site without being copied. A link to a file that is no page (code, a test) becomes plain text.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
+FENCE = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
+
+
+def outside_pages() -> dict[Path, str]:
+    """Markdown outside `docs/` that the site shows: path in the repository, and where it goes in the site."""
+    pages = {
+        Path("CHANGELOG.md"): "explanation/changelog.md",
+        Path("CONTRIBUTING.md"): "explanation/contributing.md",
+        Path("src/evercount/factorizations/README.md"): "proofs/notation.md",
+    }
+    for proof in sorted((ROOT / "src" / "evercount").rglob("*.proof.md")):
+        path = proof.relative_to(ROOT)
+        room = "-".join(path.parts[2:-1])
+        pages[path] = f"proofs/{room}-{path.name.removesuffix('.proof.md')}.md"
+    return pages
+
+
+def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
+    """Add the pages from outside and the list of all proofs."""
+    rows = []
+    for path, place in outside_pages().items():
+        text = (ROOT / path).read_text(encoding="utf-8")
+        files.append(File.generated(config, place, content=text))
+        if path.name.endswith(".proof.md"):
+            title = next((line[2:] for line in text.splitlines() if line.startswith("# ")), path.stem)
+            rows.append(f"| `{path.parts[2]}` | [{title}]({PurePosixPath(place).name}) |")
+    table = "\n".join(["| room | proof |", "|---|---|", *rows])
+    text = f"# Proofs\n\nEvery claim about privacy has a proof beside its code.\n\n{table}\n"
+    files.append(File.generated(config, "proofs/index.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
+    """Turn links between files of the repository into links between pages of the site."""
+    places = outside_pages()
+    origins = {place: path for path, place in places.items()}
+    docs = Path(config.docs_dir).relative_to(ROOT)
+    source = origins.get(page.file.src_uri, docs / page.file.src_uri)
+    if page.file.src_uri == "proofs/index.md":
+        return markdown
+
+    def rewrite(match: re.Match[str]) -> str:
+        text, target, anchor = match[1], match[2], match[3] or ""
+        if "://" in target or target.startswith("mailto:"):
+            return match[0]
+        path = Path(*_normal(source.parent / target))
+        if path in places:
+            goal = places[path]
+        elif path.is_relative_to(docs) and (ROOT / path).is_file():
+            goal = path.relative_to(docs).as_posix()
+        elif path == Path("README.md"):
+            goal = "index.md"
+        else:  # code, tests, folders: there is no page to go to
+            return text
+        here = PurePosixPath(page.file.src_uri).parent
+        return f"[{text}]({_relative(PurePosixPath(goal), here)}{anchor})"
+
+    parts = FENCE.split(markdown)
+    return "".join(part if part.startswith("```") else LINK.sub(rewrite, part) for part in parts)
+
+
+def _normal(path: Path) -> list[str]:
+    parts: list[str] = []
+    for part in path.parts:
+        if part == ".." and parts:
+            parts.pop()
+        elif part != ".":
+            parts.append(part)
+    return parts
+
+
+def _relative(goal: PurePosixPath, here: PurePosixPath) -> str:
+    shared = 0
+    for a, b in zip(goal.parts[:-1], here.parts, strict=False):
+        if a != b:
+            break
+        shared += 1
+    return "/".join([*[".."] * (len(here.parts) - shared), *goal.parts[shared:]])
