@@ -22,7 +22,9 @@ from evercount.service.commit_loop import Writer
 from evercount.service.metrics import Requests, public_lines
 from evercount.service.sse import Hub
 from evercount.service.wall_clock import Clock
+from evercount.service.watch_loop import Watcher
 from evercount.store import LiveStream, Store, StreamDeclaration
+from evercount.store.watched_store import WatchedStore
 
 T = TypeVar("T")
 
@@ -51,7 +53,11 @@ class Service:
         self.began = time.monotonic()
         self.access = Access(store, admin)
         self.buckets = Buckets(self.limits.rate, self.limits.burst)
-        self.writer = Writer(store, self.clock, self.hub.publish)
+        self.writer = (
+            Watcher(store, self.clock, self.hub.publish)
+            if isinstance(store, WatchedStore)
+            else Writer(store, self.clock, self.hub.publish)
+        )
         # threads of their own: whoever asks for many plans or pages keeps nobody from sending events
         self._readers = ThreadPoolExecutor(READERS, "evercount-read")
         self._planners = ThreadPoolExecutor(PLANNERS, "evercount-plan")

@@ -139,7 +139,7 @@ def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     rows = _placed(events, declaration, last, horizon)
     if query.row_bins is not None:
         sums = fn.count(fn.lit(1)).alias("events"), fn.sum("units").alias("units")
-        return rows.groupBy("place", "cell").agg(*sums)
+        return rows.groupBy("place", fn.when(fn.col("place") > 0, fn.col("cell")).alias("cell")).agg(*sums)
     by_key = rows.groupBy("place", *["k"] * keyed).agg(
         fn.count(fn.lit(1)).alias("events"), fn.coalesce(fn.sum("units"), fn.lit(0)).cast("long").alias("units")
     )
@@ -247,7 +247,7 @@ def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizo
     for tick, answer in ends:
         place = place.when(fn.col("us") >= fn.lit(schedule.start_of(tick + 1)), fn.lit(answer).cast("long"))
     place = place.otherwise(fn.expr(schedule.sql_tick("us", "div", until)))
-    chosen = ["k", "units", *(["who", "us", "o"] * bool(columns.user))]
+    chosen: list[Any] = ["k", "units", *(["who", "us", "o"] * bool(columns.user))]
     if declaration.query.row_bins is not None:
         chosen.append(_bin(*declaration.query.row_bins).alias("cell"))
     return rows.select(place.cast("long").alias("place"), *chosen)

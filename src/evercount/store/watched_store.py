@@ -1,0 +1,76 @@
+"""WatchedStore: a store that another process writes to, as a service shows it. Nothing can be changed through it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import func, select
+
+from evercount.noise import Secret
+from evercount.store import schema
+from evercount.store.close_shards import CutStream
+from evercount.store.database import Database
+from evercount.store.open_stream import LiveStream
+from evercount.store.reader import PAGE, Reading, declared, store_identity
+from evercount.store.sealing import Sealer
+from evercount.store.writer import Store
+
+
+class WatchedStore(Store):
+    """Streams, declarations and releases of a store without its lock and without its key.
+
+    Every method of `Store` that writes fails, because the database is open for reading only. `look` brings what the
+    writer has released since.
+
+    Args:
+        place: an SQLite file or a PostgreSQL URL; the store must be there.
+    """
+
+    def __init__(self, place: str | Path) -> None:
+        Reading.__init__(self, Database(place, write=False))
+        self.noise, self._key = "exact", None
+        self._helper = ThreadPoolExecutor(1, "evercount-noise")
+        self.streams: dict[str, LiveStream] = {}
+        try:
+            with self.database.reading() as connection:
+                self.identity = store_identity(connection)
+            self.sealer = Sealer(None, self.identity)
+            self.look()
+        except BaseException:
+            self.database.close()
+            raise
+
+    def recover(self) -> None:
+        """Nothing is kept that a failure could spoil."""
+
+    def look(self) -> list[tuple[str, list[dict[str, Any]]]]:
+        """Streams and releases that are new since the last look: (name of the stream, releases)."""
+        with self.database.reading() as connection:
+            rows = connection.execute(select(schema.streams).order_by(schema.streams.c.id)).mappings().all()
+            last = select(schema.ticks.c.stream, func.max(schema.ticks.c.tick)).group_by(schema.ticks.c.stream)
+            released = {stream: int(tick) for stream, tick in connection.execute(last)}
+        news = []
+        for row in rows:
+            live = self.streams.get(row["name"])
+            tick = released.get(row["id"], 0)
+            if live is None:
+                self.streams[row["name"]] = _watched(row, tick)
+                continue
+            assert live.cut is not None
+            while live.cut.tick < tick:
+                page = self.read_releases(live.id, live.declaration, live.cut.tick, PAGE, tick)
+                live.cut.tick = live.cut.closing = page[-1]["tick"]
+                news.append((live.name, page))
+        return news
+
+
+def _watched(row: Any, tick: int) -> LiveStream:
+    """A stream that gives public facts only: its secret is not the one of the stream, and it is never stepped."""
+    declaration, secret = declared(row), Secret.generate()
+    stream = declaration.build(secret=secret)
+    totals = np.zeros(stream.query.cells, np.int64)
+    cut = CutStream(1, tick, tick)
+    return LiveStream(row["id"], declaration, secret, stream, b"", bytes(row["genesis"]), totals, cut=cut)
