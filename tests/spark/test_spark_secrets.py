@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import conftest
 from evercount.noise import Secret
 
 ROOT_SECRET, KEY, STREAM_SECRET = "ab12" * 16, "cd34" * 16, "ef56" * 16
@@ -73,10 +72,12 @@ def search(files: list[Path], secrets: tuple[str, ...]) -> None:
 
 def test_no_secret_is_in_event_logs_checkpoints_and_results(spark: Any, tmp_path: Path) -> None:
     """The store is not encrypted here, so that it holds the secret of the stream: all other files are searched."""
+    from conftest import ROOT_SECRET as OPERATORS
+
     release(spark, tmp_path)
     logs = Path(spark.conf.get("spark.eventLog.dir").removeprefix("file://"))
     files = [path for folder in (tmp_path, logs) for path in folder.rglob("*") if path.is_file()]
-    search([path for path in files if not path.name.startswith("store.db")], (conftest.ROOT_SECRET, STREAM_SECRET))
+    search([path for path in files if not path.name.startswith("store.db")], (OPERATORS, STREAM_SECRET))
 
 
 @pytest.mark.soak

@@ -174,12 +174,12 @@ def test_two_calls_at_once_commit_one_of_them(
 def test_a_commit_that_finds_other_numbers_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of two calls at once computes something else: it is not the one that is published, and says so."""
     store = new_store(tmp_path / "store.db")
-    real, first = close_shards._insert, threading.Lock()
+    real, first = close_shards.write_numbers, threading.Lock()
 
-    def changed(connection: Any, stream: int, ticks: range, part: range, numbers: Any) -> None:
-        real(connection, stream, ticks, part, numbers + first.acquire(blocking=False))
+    def changed(connection: Any, stream: int, tick: int, cell: int, numbers: Any) -> None:
+        real(connection, stream, tick, cell, numbers + first.acquire(blocking=False))
 
-    monkeypatch.setattr(close_shards, "_insert", changed)
+    monkeypatch.setattr(close_shards, "write_numbers", changed)
 
     def run(work: ShardWork) -> None:
         (failure,) = [answer for answer in both_at_once(monkeypatch, work) if isinstance(answer, StoreError)]

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import numpy as np
-from pyspark.sql import Column, DataFrame, SparkSession, Window, types
+from pyspark.sql import Column, DataFrame, GroupedData, SparkSession, Window, types
 from pyspark.sql import functions as fn
 
 from evercount._arrays import IntArray
@@ -28,6 +28,8 @@ TOO_FAR = 11
 BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
 VALUE_TEXT = r"[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?"
 GROUP_COLUMNS = ("place", "cell", "events", "units")
+FEW_KEYS = 10_000
+"""With more keys than this, they are looked up by a join."""
 KEY_TYPES = (types.StringType, types.ByteType, types.ShortType, types.IntegerType, types.LongType)
 WALL_TYPES = (types.StringType, types.TimestampNTZType, types.DateType)
 NUMBER_TYPES = (types.IntegerType, types.LongType, types.FloatType, types.DoubleType)
@@ -76,8 +78,24 @@ def count_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     """
     if declaration.budget.unit == "user":
         return _collected_users(declaration, first_of_users(events, declaration, last, horizon))
+    if is_keyed(declaration) and len(declaration.query.row_keys[0]) <= FEW_KEYS:
+        return _collected(declaration, *_looked_up(declaration, _by_key(events, declaration, last, horizon).toArrow()))
     found = group_events(events, declaration, last, horizon).toArrow()
     return _collected(declaration, *(_numbers(found, name) for name in GROUP_COLUMNS))
+
+
+def _looked_up(declaration: StreamDeclaration, found: Any) -> tuple[IntArray, ...]:
+    """The columns of GROUP_COLUMNS from groups of (place, k): here the keys are looked up, once for each group."""
+    import pyarrow.compute as pc
+
+    pa, _ = parquet_modules()
+    keys, others = declaration.query.row_keys
+    place, events, units = (_numbers(found, name) for name in ("place", "events", "units"))
+    cell = pc.index_in(found.column("k"), value_set=pa.array(keys, pa.string())).fill_null(-1).to_numpy()
+    unknown = (place > 0) & (cell < 0)
+    if not others:
+        place = np.where(unknown, -5, place)
+    return place, np.where(unknown, len(keys), cell).astype(np.int64), events, units
 
 
 def _numbers(table: Any, name: str) -> IntArray:
@@ -101,7 +119,8 @@ def _bad(rows: DataFrame) -> DataFrame:
 def _collected(
     declaration: StreamDeclaration, place: IntArray, cell: IntArray, events: IntArray, units: IntArray
 ) -> CountedEvents:
-    bad = {BAD[-int(reason)]: int(number) for reason, number in zip(place, events, strict=True) if reason < 0}
+    reasons = np.unique(place[place < 0])
+    bad = {BAD[-int(reason)]: int(events[place == reason].sum()) for reason in reasons}
     order = np.lexsort((cell, place))
     order = order[place[order] > 0]
     query = declaration.query
@@ -140,9 +159,7 @@ def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     if query.row_bins is not None:
         sums = fn.count(fn.lit(1)).alias("events"), fn.sum("units").alias("units")
         return rows.groupBy("place", fn.when(fn.col("place") > 0, fn.col("cell")).alias("cell")).agg(*sums)
-    by_key = rows.groupBy("place", *["k"] * keyed).agg(
-        fn.count(fn.lit(1)).alias("events"), fn.coalesce(fn.sum("units"), fn.lit(0)).cast("long").alias("units")
-    )
+    by_key = _sums(rows.groupBy("place", *["k"] * keyed))
     if not keyed:
         return by_key.withColumn("cell", fn.lit(0))
     keys, others = query.row_keys
@@ -154,6 +171,20 @@ def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
         joined = joined.withColumn("place", fn.when(unknown, fn.lit(-5)).otherwise(fn.col("place")))
     joined = joined.withColumn("cell", fn.when(fn.col("place") > 0, fn.col("cell")))
     return joined.groupBy("place", "cell").agg(fn.sum("events").alias("events"), fn.sum("units").alias("units"))
+
+
+def _sums(groups: GroupedData) -> DataFrame:
+    units = fn.coalesce(fn.sum("units"), fn.lit(0)).cast("long")
+    return groups.agg(fn.count(fn.lit(1)).alias("events"), units.alias("units"))
+
+
+def _by_key(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
+    """One row for each (place, k), k a public key or NULL for all others: no more rows than ticks × cells.
+
+    For few keys: the plan has them all in it, but there is no join and no second shuffle.
+    """
+    known = fn.when(fn.col("k").isin(list(declaration.query.row_keys[0])), fn.col("k"))
+    return _sums(_placed(events, declaration, last, horizon).withColumn("k", known).groupBy("place", "k"))
 
 
 def event_rows(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:

@@ -167,7 +167,7 @@ class _Round:
 
     def _count(self, batch: DataFrame, number: int) -> None:
         door = self.door
-        if self.query is None:  # Spark writes it before the first batch
+        if self.query is None:  # a new checkpoint: Spark has given it an id before the first batch
             self.query = _query_id(batch.sparkSession, self.checkpoint)
             if self.query is None:
                 raise StoreError(f"the checkpoint {self.checkpoint} has no id of its query")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from evercount._arrays import AnyArray, BoolArray, IntArray
 from evercount.engine.tick_totals import TickTotals
@@ -171,7 +171,7 @@ def _add(connection: Connection, live: LiveStream, sealer: Sealer, totals: TickT
     stored = stored_totals(connection, live, sealer, wanted)
     cells = live.stream.query.cells
     zeros = np.zeros(cells, np.int64)
-    fresh = []
+    fresh, changed = [], []
     for one in wanted:
         here = tick == one
         row = np.zeros(cells, np.int64)
@@ -179,10 +179,12 @@ def _add(connection: Connection, live: LiveStream, sealer: Sealer, totals: TickT
         sums = pack_totals(add_exactly(stored.get(one, zeros), row))
         sealed = sealer.seal(sums, "counted", live.id, one)
         if one in stored:
-            where = (counted_totals.c.stream == live.id) & (counted_totals.c.tick == one)
-            connection.execute(update(counted_totals).where(where).values(sealed=sealed))
+            changed.append({"at": one, "sealed": sealed})
         else:
             fresh.append({"stream": live.id, "tick": one, "sealed": sealed})
+    if changed:
+        where = (counted_totals.c.stream == live.id) & (counted_totals.c.tick == bindparam("at"))
+        connection.execute(update(counted_totals).where(where).values(sealed=bindparam("sealed")), changed)
     if fresh:
         connection.execute(insert(counted_totals), fresh)
 

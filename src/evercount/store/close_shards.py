@@ -16,7 +16,6 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.declare.declaration import StreamDeclaration
 from evercount.engine.cell_range import cut_cells
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import NUMBERS
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, StoreError
@@ -24,6 +23,7 @@ from evercount.noise import Secret
 from evercount.store import schema
 from evercount.store.database import Database
 from evercount.store.reader import Reading, declared, store_identity
+from evercount.store.release_rows import read_numbers, write_numbers
 from evercount.store.saturation import unpack_totals
 from evercount.store.sealing import Sealer
 
@@ -141,34 +141,16 @@ def _close_some(database: Database, sealer: Sealer, stream: int, number: int) ->
             return 0
         if found.tick != shard.tick:
             return len(ticks)  # another call has closed a part of them: look again
-        _insert(connection, stream, ticks, part, table.numbers)
+        write_numbers(connection, stream, ticks.start, part.start, table.numbers)
         place = (schema.shards.c.stream == stream) & (schema.shards.c.number == number)
         sealed = _seal(sealer, blob, stream, number, last)
         connection.execute(update(schema.shards).where(place).values(tick=last, sealed=sealed))
     return len(ticks)
 
 
-def _insert(connection: Connection, stream: int, ticks: range, part: range, numbers: FloatArray) -> None:
-    rows = [
-        {"stream": stream, "tick": tick, "cell": cell} | dict(zip(NUMBERS, column, strict=True))
-        for tick, of_tick in zip(ticks, numbers, strict=True)
-        for cell, column in zip(part, of_tick.T.tolist(), strict=True)
-    ]
-    connection.execute(insert(schema.releases), rows)
-
-
-def released_numbers(connection: Connection, stream: int, tick: int, part: range) -> FloatArray:
-    """Value, std, low and high of cells of a tick, shape (4, cells)."""
-    table = schema.releases
-    where = (table.c.stream == stream) & (table.c.tick == tick) & table.c.cell.between(part.start, part.stop - 1)
-    columns = (table.c.value, table.c.std, table.c.low, table.c.high)
-    rows = connection.execute(select(*columns).where(where).order_by(table.c.cell)).all()
-    return np.asarray(rows, np.float64).reshape(len(rows), len(NUMBERS)).T
-
-
 def _compare(connection: Connection, stream: int, ticks: range, part: range, numbers: FloatArray) -> None:
     for tick, ours in zip(ticks, numbers, strict=True):
-        if not np.array_equal(released_numbers(connection, stream, tick, part), ours):
+        if not np.array_equal(read_numbers(connection, stream, tick, part), ours):
             raise StoreError(
                 f"tick {tick} of cells {part.start} to {part.stop - 1} was committed with other numbers: the store or "
                 "this program was changed. Nothing more is released; verify the store"

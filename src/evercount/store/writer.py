@@ -18,7 +18,7 @@ from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, format_utc, instant_of
 from evercount.engine.cell_range import can_be_cut
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import NUMBERS, ReleaseTable
+from evercount.engine.release_table import ReleaseTable
 from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickEvents, TickTotals
@@ -43,7 +43,6 @@ from evercount.store.close_shards import (
     new_shards,
     read_cut,
     refuse_other_cut,
-    released_numbers,
     shareable_place,
 )
 from evercount.store.commit_batches import Group
@@ -51,6 +50,7 @@ from evercount.store.database import Database
 from evercount.store.open_stream import Accepted, Batch, LiveStream
 from evercount.store.reader import PROBE, Reading, declared
 from evercount.store.release_chain import genesis, link
+from evercount.store.release_rows import read_numbers, write_numbers
 from evercount.store.rollback_guard import HeadFile, default_path
 from evercount.store.saturation import pack_totals, unpack_totals
 from evercount.store.sealing import Sealer
@@ -365,14 +365,7 @@ class Store(Reading):
             blob = live.stream.snapshot()
             zeros = np.zeros(live.stream.query.cells, np.int64)
             with self.database.transaction() as connection:
-                connection.execute(
-                    insert(schema.releases),
-                    [
-                        {"stream": live.id, "tick": tick, "cell": cell} | dict(zip(NUMBERS, column, strict=True))
-                        for tick, _, numbers in table.each_tick()
-                        for cell, column in enumerate(numbers.T.tolist())
-                    ],
-                )
+                write_numbers(connection, live.id, table.first_tick, 0, table.numbers)
                 connection.execute(insert(schema.ticks), links)
                 self._consume(connection, live, first + count - 1, blob, zeros, counted)
         except BaseException as error:
@@ -404,7 +397,7 @@ class Store(Reading):
         with self.database.transaction() as connection:
             all_closed(connection, live.id, cut.closing)
             for tick in ticks:
-                numbers = released_numbers(connection, live.id, tick, range(live.declaration.query.outputs))
+                numbers = read_numbers(connection, live.id, tick, range(live.declaration.query.outputs))
                 head = link(head, tick, numbers)
                 row = {"stream": live.id, "tick": tick, "hash": head, "closed": closed_at}
                 connection.execute(insert(schema.ticks).values(row))
