@@ -28,7 +28,7 @@ DECLARATION = {
     "horizon": TICKS,
     "columns": {"time": "ts", "key": "key"},
 }
-PATIENCE = 300
+PATIENCE = 1800
 """Seconds after which a driver that does nothing is a failure."""
 
 
