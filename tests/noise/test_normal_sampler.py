@@ -110,7 +110,7 @@ def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = make()
     whole = noise.normals(0, draws, cells).to_ints()
     for chunk in (1, 64, 700, 5000):
-        monkeypatch.setattr(exact, "_CHUNK", chunk)
+        monkeypatch.setattr(exact, "_NUMBERS_AT_A_TIME", chunk)
         assert np.array_equal(noise.normals(0, draws, cells).to_ints(), whole)
     monkeypatch.undo()
     by_rows = np.concatenate([noise.normals(d, d + 7, cells).to_ints() for d in range(0, 56, 7)])
@@ -366,7 +366,7 @@ def test_doubles_are_far_more_accurate_than_the_margin_needs() -> None:
             assert abs(math.exp(y[number]) - mpmath.exp(argument)) < 2.0**-45
             real = (int(words[number, 0]) + mpmath.ldexp(mpmath.mpf(int(words[number, 1])), -64)) / 2**64
             true = mpmath.exp(-real * (2 * int(k[number]) + real) / 2)
-            assert abs(computed - true) < exact.MARGIN / 2**8
+            assert abs(computed - true) < exact.DECISION_MARGIN / 2**8
 
 
 # -- representations ------------------------------------------------------------------------------------------

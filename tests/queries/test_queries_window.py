@@ -9,7 +9,7 @@ from evercount import Average, Budget, Count, Edges, Histogram, Stream, Substrin
 from evercount.errors import ParameterError
 from evercount.factorizations import Balanced, factorization
 from evercount.queries.base import Query
-from evercount.queries.window import Method, largest, window_errors
+from evercount.queries.window import Method, best_method, largest, window_errors
 
 METHODS: tuple[Method, ...] = ("difference", "periods", "inputs")
 
@@ -26,6 +26,22 @@ def rows(method: Method, width: int, ticks: int) -> np.ndarray:
         left, _ = factorization("identity" if method == "inputs" else None, ticks).dense()
     padded = np.vstack([np.zeros((width, left.shape[1])), left])
     return np.asarray(Window(width, method).decode_run(1, padded))
+
+
+@pytest.mark.parametrize("horizon", [None, 1, 5, 100, 3000, 65_536])
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 31, 168, 1000])
+def test_the_quick_choice_is_that_of_the_full_search(horizon: int | None, width: int) -> None:
+    """Methods are left out by a lower bound: the choice, also between equal errors, stays the same."""
+    errors = window_errors(width, horizon)
+    assert best_method(width, horizon) == min(errors, key=lambda name: errors[name])
+
+
+@pytest.mark.parametrize("name", ["balanced", "unbounded", "square-root"])
+def test_differences_to_one_tick_are_those_of_pairs(name: str) -> None:
+    engine = factorization(name, None if name == "unbounded" else 5000)
+    earlier = np.asarray([0, 4999, 1, 17, 17, 2500, 5000, 4096])
+    want = [engine.difference_norm(k, 5000) for k in earlier.tolist()]
+    assert engine.difference_norms_to(5000, earlier) == pytest.approx(np.asarray(want), rel=1e-9, abs=1e-12)
 
 
 def brute_force(width: int, horizon: int) -> dict[Method, float]:

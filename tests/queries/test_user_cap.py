@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -123,3 +124,25 @@ def test_root_of_the_norm_obeys_the_triangle_inequality() -> None:
         A, B = rng.integers(-3, 4, (2, 5, 3))
         sides = [change_norm(zero, D) ** 0.5 for D in (A + B, A, B)]
         assert sides[0] <= sides[1] + sides[2] + 1e-12
+
+
+def test_a_vanishing_event_is_outside_the_claim_for_replace() -> None:
+    """docs/limits.md: it lets an event beyond the cap in, and k events then change as much as k + 1."""
+
+    def kept(values: list[int | None], k: int) -> list[int]:
+        """What one user's events add at each tick; None for a tick without one."""
+        row, state = [], initial_users()
+        for value in values:
+            events, changes = cap_per_user([] if value is None else [("u", value)], k, state)
+            state.update(changes)
+            row.append(sum(events))
+        return row
+
+    def apart(one: list[int | None], other: list[int | None], k: int) -> int:
+        return sum(abs(a - b) for a, b in zip(kept(one, k), kept(other, k), strict=True))
+
+    for k in (1, 2, 4):
+        streams = list(product((0, 1), repeat=k + 1))
+        legal = max(apart(list(one), list(other), k) for one in streams for other in streams)
+        vanished = max(apart(list(one), [None, *other[1:]], k) for one in streams for other in streams)
+        assert (legal, vanished) == (k, k + 1)

@@ -151,7 +151,11 @@ def mathias_lower(T: Ticks) -> Values:
 def mathias_upper(T: Ticks) -> Values:
     """γ̂(T)/2 + ½: some factorisation, not lower triangular, has at most this norm (Mathias 1993, Corollary 3.5).
 
-    Args, Returns and Raises: as `mathias_lower`.
+    Args:
+        T: the number of ticks, or an array of them.
+
+    Returns:
+        The bound for each T.
 
     >>> round(mathias_upper(65536), 4)
     4.5114
@@ -164,6 +168,12 @@ def haagerup_upper(T: Ticks) -> Values:
 
     **Guarantee.** It is at least Mathias' upper bound for every T, with equality at T = 1, so some factorisation, not
     lower triangular, has at most this norm. Test: `tests/bounds/test_norms.py::test_haagerup_is_above_mathias`.
+
+    Args:
+        T: the number of ticks, or an array of them.
+
+    Returns:
+        The bound for each T.
 
     >>> round(haagerup_upper(65536), 4)
     4.5302

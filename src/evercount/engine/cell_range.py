@@ -53,6 +53,11 @@ class CellRange(Query):
         return self.whole.grid
 
     @property
+    def publishes_whole_numbers(self) -> bool:
+        """As the whole query."""
+        return self.whole.publishes_whole_numbers
+
+    @property
     def labels(self) -> Sequence[str]:
         """Those of the part."""
         return self.whole.labels[self.part.start : self.part.stop]

@@ -1,11 +1,11 @@
-"""Release and Releases: published numbers with their exact errors, intervals, export and plot.
+"""Releases: what a run of ticks publishes, with exact errors, intervals, export and plot.
 
 Everything here is computed from published numbers and public parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, cast
 
@@ -13,155 +13,45 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_number
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import laplace_factor
 from evercount.engine import views
 from evercount.engine.error_model import ErrorModel, coarse, interval_factor
 from evercount.engine.simulated_bound import simulated_factor
 from evercount.engine.table_exports import TableExports
+from evercount.engine.tick_release import Release
 from evercount.engine.views import View
 from evercount.engine.write_table import TextTarget, write_csv, write_jsonl, write_parquet
 from evercount.errors import ParameterError
 from evercount.factorizations import tick_grid
 from evercount.queries.base import Query, V_co
 from evercount.queries.cell_errors import CellErrors
-from evercount.queries.cuts.cut_graph import CutGraph, CutValue
-from evercount.queries.cuts.cut_query import Cuts
-from evercount.queries.top_keys import RankErrors, TopKey, supported_keys
+from evercount.queries.top_keys import RankErrors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Release(Generic[V_co]):
-    """What one tick publishes: `values` with one entry per output. Errors are computed when they are asked for."""
-
-    def __init__(self, run: Releases[V_co], index: int) -> None:
-        self._run = run
-        self._index = index
-
-    @property
-    def tick(self) -> int:
-        """The 1-based tick."""
-        return self._run.first_tick + self._index
-
-    @property
-    def values(self) -> FloatArray:
-        """The published numbers, one per output."""
-        return np.asarray(self._run.rows[self._index], dtype=np.float64)
-
-    @property
-    def value(self) -> V_co:
-        """The published number, or the array of them where the query has several outputs."""
-        return cast(V_co, float(self.values[0]) if self.query.single else self.values)
-
-    @property
-    def std_all(self) -> FloatArray:
-        """The exact std of each output (before post-processing)."""
-        return np.asarray(self._run.std_all[self._index], dtype=np.float64)
-
-    @property
-    def std(self) -> V_co:
-        """The std of `value`: a number, or one per output."""
-        return cast(V_co, float(self.std_all[0]) if self.query.single else self.std_all)
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """One label per output."""
-        return self._run.labels
-
-    @property
-    def noise(self) -> str:
-        """The kind of noise: "exact", or "insecure-float" for simulation."""
-        return self._run.noise
-
-    @property
-    def guarantee(self) -> str:
-        """The guarantee of the whole stream in one sentence."""
-        return self._run.guarantee
-
-    @property
-    def postprocessed(self) -> tuple[str, ...]:
-        """The post-processing that was applied."""
-        return self._run.postprocessed
-
-    @property
-    def query(self) -> Query:
-        """What was asked."""
-        return self._run.query
-
-    def interval(self, level: float = 0.95) -> tuple[V_co, V_co]:
-        """(low, high) that holds the true number with probability at least `level`, for each output by itself.
-
-        Post-processing to nonnegative or whole numbers keeps that true where the truth is such. A monotone release is
-        the largest number so far, so its interval has to hold for all ticks at once and is wider. The interval of an
-        average per event is not symmetric.
-        """
-        low, high = (side[0] for side in self._run.limits(level, self._index))
-        ends = (float(low[0]), float(high[0])) if self.query.single else (low, high)
-        return cast(tuple[V_co, V_co], ends)
-
-    def half_widths(self, level: float = 0.95) -> FloatArray:
-        """How far each output's interval reaches on either side; the larger side where they differ."""
-        return np.asarray(self._run.half_widths(level, self._index)[0])
-
-    def top(self, k: int | None = None, level: float = 0.95) -> list[TopKey]:
-        """The k largest published numbers with their labels; k defaults to that of a `TopK`, else to 1.
-
-        The intervals of all numbers hold at once with probability at least `level`, and so for selected ones;
-        `confidence` is that the key belongs to the true k largest (`TopKey`).
-        """
-        return self.query.top(self.values, self._run.rank_errors(self._index), k, level)
-
-    def supported(self, threshold: float | None = None, level: float = 0.95) -> list[TopKey]:
-        """All labels whose published number passes a public threshold: the support filter for words and large keys.
-
-        Most words of a large alphabet never occur, and their noise would drown the others. The default threshold is the
-        interval's half-width over all outputs: then with probability at least `level` every label that is listed has
-        truly occurred.
-
-        Args:
-            threshold: Least noisy number; None for the default.
-            level: Probability that all intervals of this tick hold at once.
-
-        Returns:
-            The labels that pass, largest number first, with intervals as in `top`.
-        """
-        if threshold is not None:
-            threshold = check_number("threshold", threshold)
-        return supported_keys(list(self.labels), self.values, self._run.rank_errors(self._index), threshold, level)
-
-    def consistent(self) -> FloatArray:
-        """Published numbers moved to the nearest ones that are possible, for `DegreeHistogram` and `DegreeSequence`.
-
-        They are post-processed, so `std` and `interval` do not apply; they are closer to the truth.
-        """
-        return self.query.consistent(self.values)
-
-    def graph(self) -> CutGraph:
-        """The released weighted graph of a `Cuts` stream."""
-        if not isinstance(self.query, Cuts):
-            raise ParameterError("only releases of Cuts are graphs")
-        return self.query.graph(self.values, float(self.std_all[0]))
-
-    def cut(self, S: Collection[int], P: Collection[int] | None = None) -> CutValue:
-        """The weight between vertex sets S and P (default: all others) with its exact std, for `Cuts`."""
-        return self.graph().cut(S, P)
-
-    def __repr__(self) -> str:
-        return f"Release(tick={self.tick}, outputs={len(self.values)}, noise={self.noise!r})"
-
-    def __str__(self) -> str:
-        shown = ", ".join(
-            f"{label} {value:,.6g} ± {std:.3g}"
-            for label, value, std in list(zip(self.labels, self.values, self.std_all, strict=True))[:8]
-        )
-        return f"tick {self.tick}: {shown}{' …' if len(self.values) > 8 else ''}"
+__all__ = ["Release", "Releases"]
 
 
 class Releases(TableExports, Generic[V_co]):
-    """What a run of ticks publishes. Behaves as a sequence of `Release`."""
+    """What a run of ticks publishes. Behaves as a sequence of `Release`.
+
+    Args:
+        first_tick: the 1-based tick of the first row.
+        values: the published numbers, shape (ticks, outputs).
+        errors: the public facts from which all errors follow.
+        noise: the kind of noise.
+        guarantee: the guarantee of the whole stream in one sentence.
+        postprocessed: the post-processing that was applied.
+        sums: the noisy sums behind the numbers, where the query keeps them.
+
+    >>> from evercount import Budget, Count, Stream
+    >>> releases = Stream(Count(), Budget(1.0, 1e-6), 24, noise="insecure-float", seed=1).run([100, 50])
+    >>> releases.values.round(1).tolist(), releases.std.round(1).tolist()
+    ([107.6, 163.4], [6.8, 7.3])
+    """
 
     def __init__(
         self,
@@ -265,7 +155,7 @@ class Releases(TableExports, Generic[V_co]):
         return self._values[part] - half, self._values[part] + half
 
     def half_widths(self, level: float, index: int | None = None) -> FloatArray:
-        """How far the intervals reach on either side, shape (ticks, outputs); the larger side where they differ."""
+        """Half-widths of the intervals, shape (ticks, outputs); the larger side where they differ."""
         part = slice(None) if index is None else slice(index, index + 1)
         if self._sums is None:
             return self._symmetric(level, part)
@@ -277,10 +167,7 @@ class Releases(TableExports, Generic[V_co]):
         if self._sums is not None:
             raise ParameterError("an average per event is one number: there is nothing to select from")
         spread, slack = (error[index : index + 1] for error in self._errors_all[1:])
-        if (
-            "integer" in self.postprocessed and self.query.grid % 1
-        ):  # rounding a published number moves it by 1/2 at most
-            slack = slack + 0.5
+        slack = slack + self._rounding
         outputs = self._values.shape[1]
         alike = self.query.outputs == self.query.cells and bool(np.all(self.query.output_norms() == 1.0))
         return RankErrors(
@@ -295,7 +182,13 @@ class Releases(TableExports, Generic[V_co]):
         pairs = list(zip(counts, self._equal_numbers(ticks), strict=True))
         factors = {pair: interval_factor(level, self.postprocessed, *pair) for pair in set(pairs)}
         factor = np.asarray([factors[pair] for pair in pairs]).reshape(-1, 1)
-        return np.asarray(factor * self._errors_all[1][part] + self._errors_all[2][part])
+        return np.asarray(factor * self._errors_all[1][part] + self._errors_all[2][part] + self._rounding)
+
+    @property
+    def _rounding(self) -> float:
+        """How far post-processing to whole numbers can move a number: not at all where all numbers are whole before."""
+        whole = self.query.publishes_whole_numbers and (self._errors.rounded or self._errors.pure)
+        return 0.5 if "integer" in self.postprocessed and not whole else 0.0
 
     def _equal_numbers(self, ticks: IntArray) -> list[int | None]:
         """See `ErrorModel.equal_numbers`; where a number is the largest so far, the heaviest tails so far."""
@@ -354,7 +247,7 @@ class Releases(TableExports, Generic[V_co]):
             top = factors.max(initial=0.0)
             shape = factors / top
             factors = min(top, simulated_factor(self._errors, len(self), spread, slack, shape, beta)) * shape
-        return self._squeeze(factors * spread + slack)
+        return self._squeeze(factors * spread + slack + self._rounding)
 
     def between(self, earlier: int, later: int) -> tuple[V_co, V_co]:
         """(value, std): what came in ticks earlier+1 … later, with its own exact error.

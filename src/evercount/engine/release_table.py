@@ -15,7 +15,7 @@ LEVEL = 0.95
 """The level of the intervals that doors publish."""
 NUMBERS = ("value", "std", "low", "high")
 COLUMNS = ("tick", "start", "cell", *NUMBERS)
-LARGEST = 1e300
+LARGEST_STATED = 1e300
 """What stands for an error that has no bound: JSON has no infinity."""
 
 
@@ -41,7 +41,7 @@ class ReleaseTable:
         """The table of what a stream released."""
         low, high = releases.limits(level)
         numbers = np.stack([releases.rows, releases.std_all, low, high], axis=1)
-        numbers = np.clip(numbers, -LARGEST, LARGEST) + 0.0  # no infinity, no negative zero
+        numbers = np.clip(numbers, -LARGEST_STATED, LARGEST_STATED) + 0.0  # no infinity, no negative zero
         return cls(releases.first_tick, starts, releases.labels, numbers)
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._arrays import AnyArray, FloatArray, IntArray
 from evercount.engine.cell_range import CellRange
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Release, Releases
@@ -27,6 +27,13 @@ from evercount.queries.user_cap import UserState
 
 NUMBERS_AT_A_TIME = 1 << 18
 """Numbers of a run that are processed at a time: they stay in the processor's cache."""
+
+
+NARROW_SUM = 2**62
+"""Running sums below this, in size, are kept as int64: adding noise to them cannot overflow."""
+
+RunningSums = AnyArray
+"""int64, or Python's whole numbers (dtype object) where int64 might not hold a sum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +90,7 @@ class StreamState:
     """
 
     tick: int
-    totals: IntArray
+    totals: RunningSums
     """Exact running sums, in grid units."""
     memory: FloatArray
     """The last noisy sums, where the query looks back."""
@@ -160,7 +167,7 @@ def _advance_block(parameters: StreamParameters, state: StreamState, increments:
     sums, totals = _running_sums(query, state, increments)
     noisy = noise.rows(state.tick + 1, len(increments))
     # whole numbers are added as such: no sum is ever too large to be private
-    noisy = (noisy.astype(np.int64) + sums).astype(np.float64) if noise.whole else noisy + sums
+    noisy = (noisy.astype(np.int64) + sums if noise.whole else noisy + sums).astype(np.float64, copy=False)
     if query.grid != 1.0:
         noisy *= query.grid
     window = np.concatenate([state.memory, noisy]) if query.memory else noisy
@@ -178,20 +185,40 @@ def _advance_block(parameters: StreamParameters, state: StreamState, increments:
     return Rows(published, kept), after
 
 
-def _running_sums(query: Query, state: StreamState, increments: IntArray) -> tuple[IntArray, IntArray]:
-    """Exact running sums, which start again from zero where the query says so, and the last of them."""
-    period = query.restart
+def _running_sums(query: Query, state: StreamState, increments: IntArray) -> tuple[RunningSums, RunningSums]:
+    """Exact running sums, which start again from zero where the query says so, and the last of them.
+
+    **Guarantee.** They are exact whatever their size. So noise in whole grid units is added to an exact sum, and what
+    is published is a function of that number alone: neither an overflow nor a rounding of the sum before the noise can
+    widen the difference of two neighbours. Test:
+    tests/engine/test_large_sums.py::test_sums_beyond_64_bits_are_published_as_they_are.
+    """
+    if state.totals.dtype != object and _size(state.totals) + len(increments) * _size(increments) < NARROW_SUM:
+        return _add_up(query.restart, state.tick, state.totals, increments)
+    sums, totals = _add_up(query.restart, state.tick, state.totals.astype(object), increments.astype(object))
+    return sums, totals.astype(np.int64) if _size(totals) < NARROW_SUM else totals
+
+
+def _size(numbers: RunningSums) -> int:
+    """The largest number, in size."""
+    return max(int(numbers.max()), -int(numbers.min())) if numbers.size else 0
+
+
+def _add_up(
+    period: int | None, tick: int, before: RunningSums, increments: RunningSums
+) -> tuple[RunningSums, RunningSums]:
+    """The running sums of ticks after `tick`, and the last of them; `before` are the sums so far."""
     if period is None:
         if len(increments) == 1:  # one tick of many cells: no need to add along time
-            totals = state.totals + increments[0]
+            totals = before + increments[0]
             return totals[np.newaxis], totals
         sums = np.cumsum(increments, axis=0)
-        sums += state.totals
-        return sums, sums[-1].copy() if len(sums) else state.totals
-    sums, totals = np.empty_like(increments), state.totals
+        sums += before
+        return sums, sums[-1].copy() if len(sums) else before
+    sums, totals = np.empty_like(increments), before
     done = 0
     while done < len(increments):
-        into = (state.tick + done) % period
+        into = (tick + done) % period
         part = slice(done, min(len(increments), done + period - into))
         sums[part] = np.cumsum(increments[part], axis=0) + (totals if into else 0)
         totals = sums[part.stop - 1].copy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
         "users": dict(state.users),
         "named": state.counting == "named",
         "counting": state.counting,
-        "totals": state.totals,
+        "totals": state.totals if state.totals.dtype != object else state.totals.tolist(),
         "memory": state.memory,
         "highest": state.highest,
         **part,
@@ -79,6 +80,8 @@ def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
     )
     query = parameters.query
     tick, totals, memory = data["tick"], data["totals"], data["memory"]
+    if isinstance(totals, list):  # sums beyond 64 bits
+        totals = np.asarray([index(total) for total in totals], dtype=object)
     if parameters.noise.stream.tick != tick:
         raise SnapshotError("the snapshot's noise stands at another tick than its sums")
     if totals.shape != (query.cells,) or memory.shape != (query.memory, query.cells):

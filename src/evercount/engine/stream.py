@@ -40,14 +40,32 @@ class Stream(StreamFacts[V_co]):
     mechanism of least worst std, and a pure one may be named for any δ: both keep the promise, and a stream that runs
     on a pure mechanism has a budget with δ = 0.
 
-    `postprocess` may name "nonnegative", "integer" and "monotone": applied to what is published, never revising the
-    past. A stream is for one thread at a time, and for the process that made it. One secret may serve several streams
-    if their declarations differ: each has a key of its own. A second live stream of the same secret and declaration is
-    refused; `replay=True` allows it for an audit: such a stream says that it must not be published, and gives no
-    snapshot, so that no store can take it. With `ledger` its budget is spent there when it is built (`spend.py`).
+    A stream is for one thread at a time, and for the process that made it. One secret may serve several streams if
+    their declarations differ: each has a key of its own. A second live stream of the same secret and declaration is
+    refused.
 
-    With `part`, a range of cells, the stream releases these cells only, with the numbers that the whole stream has
-    there: streams of disjoint parts together are one whole stream (`engine/cell_range.py`).
+    Args:
+        query: what is asked.
+        budget: what all releases together may reveal.
+        horizon: the number of ticks; None for a stream without end.
+        factorization: how noise is correlated, by name; None for the default.
+        noise: "exact", or "insecure-float" for simulation.
+        seed: of insecure noise.
+        secret: of exact noise; a fresh one if left out.
+        postprocess: any of "nonnegative", "integer" and "monotone", for what is published. It never revises the past.
+        replay: whether to repeat the noise of another live stream, for an audit. A replay says that it must not be
+            published, and gives no snapshot, so that no store can take it.
+        ledger: where the budget is spent when the stream is built (`spend.py`).
+        part: a range of cells. The stream then releases these cells only, with the numbers that the stream of all cells
+            has there: streams of disjoint parts together are that stream (`engine/cell_range.py`).
+
+    Raises:
+        ParameterError: parameters that do not fit each other.
+        BudgetExceeded: the ledger has not enough left.
+
+    >>> from evercount import Budget, Count
+    >>> Stream(Count(), Budget(epsilon=1.0, delta=1e-6), horizon=24).std([24]).round(3).tolist()
+    [[7.713]]
     """
 
     owner_noun: ClassVar[str] = "stream"
@@ -107,8 +125,7 @@ class Stream(StreamFacts[V_co]):
             HorizonReached: all ticks are released.
 
         >>> from evercount import Budget, Count
-        >>> stream = Stream(Count(), Budget(epsilon=1.0, delta=1e-6), horizon=24)
-        >>> stream.step(3).tick
+        >>> Stream(Count(), Budget(epsilon=1.0, delta=1e-6), horizon=24).step(3).tick
         1
         """
         if isinstance(users, str | bytes):

@@ -40,6 +40,9 @@ def rates(hour: IntArray, speed: float = 1.0) -> FloatArray:
 
     Returns:
         Shape (hours, regions).
+
+    >>> rates(np.arange(48)).shape[0]
+    48
     """
     week = hour[:, np.newaxis] * speed / 168
     season = 1 + PEAK_HEIGHT * np.exp(-(((week - np.asarray(PEAK_WEEKS)) / PEAK_WIDTH_WEEKS) ** 2) / 2)

@@ -157,6 +157,10 @@ class Factorization(ABC):
             ParameterError: A tick lies outside 1..horizon, or `earlier` is after `later`.
         """
 
+    def difference_norms_to(self, later: int, earlier: IntArray) -> FloatArray:
+        """`difference_norm` to one later tick from many earlier ones, equal up to rounding; faster where it can be."""
+        return np.asarray([self.difference_norm(tick, later) for tick in earlier.tolist()])
+
     def worst_row(self) -> tuple[int, float]:
         """The tick with the largest row norm, searched on a grid that includes the first and the last tick.
 

@@ -7,6 +7,7 @@ before it and of the block's normals. For ℓ a power of two these maps follow f
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,6 +97,27 @@ class Covariance:
         P[:, -1] = 0.0
         return float(self._advance(_Moments(P), earlier, later).P[-1, -1])
 
+    def differences_to(self, later: int, earlier: IntArray) -> FloatArray:
+        """`difference` to one later tick from many earlier ones, in one pass backwards: equal up to rounding.
+
+        The noise after tick `earlier` is a sum over the buffers there (`factors`) and over later normals (`fresh`).
+        """
+        d = len(self.inverse.u)
+        factors, fresh, at = np.zeros(d), 0.0, later
+        values = {}
+        for tick in np.unique(earlier)[::-1].tolist():
+            for step, eta, n in reversed(list(self._pieces(tick, at))):
+                v = np.concatenate([factors, n])
+                fresh += float(
+                    eta[0] ** 2 * (v @ step.Q[0] @ v)
+                    + 2 * eta[0] * eta[1] * (v @ step.Q[1] @ v)
+                    + eta[1] ** 2 * (v @ step.Q[2] @ v)
+                )
+                factors = factors * step.decay + n[0] * step.zero + n[1] * step.one
+            at = tick
+            values[tick] = float(factors @ self._after(tick).P[:-1, :-1] @ factors) + fresh
+        return np.asarray([values[tick] for tick in earlier.tolist()])
+
     # -- evolution -----------------------------------------------------------------------------------------------
 
     def _after(self, tick: int) -> _Moments:
@@ -109,6 +131,12 @@ class Covariance:
 
     def _advance(self, moments: _Moments, start: int, stop: int) -> _Moments:
         """Moments after tick `stop` from those after tick `start`, by power-of-two steps inside each block."""
+        for step, eta, n in self._pieces(start, stop):
+            moments = self._apply(moments, step, eta, n)
+        return moments
+
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple[_Step, tuple[float, float], tuple[float, float]]]:
+        """Ticks start+1 … stop as power-of-two steps inside blocks, with (value, slope) of both weights in each."""
         at = start
         q = int(np.searchsorted(self.knots, at, side="right")) - 1
         while at < stop:
@@ -122,15 +150,10 @@ class Covariance:
             while at < end:
                 size = 1 << ((end - at).bit_length() - 1)
                 offset = 0 if final else at - left
-                moments = self._apply(
-                    moments,
-                    self._step(size),
-                    (self.eta.values[q] + eta_slope * offset, eta_slope),
-                    (self.n.values[q] + n_slope * offset, n_slope),
-                )
+                eta = (self.eta.values[q] + eta_slope * offset, eta_slope)
+                yield self._step(size), eta, (self.n.values[q] + n_slope * offset, n_slope)
                 at += size
             q += 1
-        return moments
 
     def _apply(self, moments: _Moments, step: _Step, eta: tuple[float, float], n: tuple[float, float]) -> _Moments:
         """Moments after one step whose weights start at (value, slope) `eta` and `n`."""

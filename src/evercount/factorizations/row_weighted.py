@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray
+from evercount._arrays import FloatArray, IntArray
 from evercount.factorizations.base import (
     NORM_ROUNDING_MARGIN,
     Factorization,
@@ -148,6 +148,10 @@ class Weighted(Factorization):
         """See `Factorization`."""
         earlier, later = self._check_pair(earlier, later)
         return float(np.sqrt(self.covariance.difference(earlier, later)))
+
+    def difference_norms_to(self, later: int, earlier: IntArray) -> FloatArray:
+        """See `Factorization`."""
+        return np.asarray(np.sqrt(self.covariance.differences_to(later, earlier)))
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
         """See `Factorization`."""

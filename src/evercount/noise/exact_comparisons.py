@@ -13,7 +13,7 @@ from evercount.noise.prf import Expansion
 GUARD = 32
 """Bits of precision beyond the random bits that a decision has read."""
 
-STEP = 128
+BITS_PER_READ = 128
 """How many more random bits are read when a decision is still open."""
 
 
@@ -52,12 +52,12 @@ def sums(bits: int, work: int) -> tuple[list[tuple[int, int]], tuple[int, int]]:
     The list stops at the first k for which exp(−k²/2) < 2^−bits.
     """
     lo = hi = 1 << work
-    found = [(lo, hi)]
+    brackets = [(lo, hi)]
     while hi >> (work - bits):
-        lo, hi = exp_minus(len(found) ** 2, 1, work)
-        found.append((found[-1][0] + lo, found[-1][1] + hi))
+        lo, hi = exp_minus(len(brackets) ** 2, 1, work)
+        brackets.append((brackets[-1][0] + lo, brackets[-1][1] + hi))
     # exp(−(j+1)²/2) < exp(−j²/2) / 2, so the tail beyond the last term is less than that term.
-    return found, (found[-1][0], found[-1][1] + hi)
+    return brackets, (brackets[-1][0], brackets[-1][1] + hi)
 
 
 @lru_cache(maxsize=16)
@@ -66,8 +66,8 @@ def cumulative(bits: int) -> tuple[tuple[int, int], ...]:
 
     The table stops at the first k for which exp(−k²/2) < 2^−bits: a v beyond it needs more bits.
     """
-    found, (total_lo, total_hi) = sums(bits, bits + 16)
-    return tuple(((lo << bits) // total_hi, -((-hi << bits) // total_lo)) for lo, hi in found)
+    brackets, (total_lo, total_hi) = sums(bits, bits + 16)
+    return tuple(((lo << bits) // total_hi, -((-hi << bits) // total_lo)) for lo, hi in brackets)
 
 
 def integer_part(bits: Expansion) -> int:
@@ -80,12 +80,12 @@ def integer_part(bits: Expansion) -> int:
                 return k
             if v << GUARD < hi:
                 break
-        read += STEP
+        read += BITS_PER_READ
 
 
 def accepts(k: int, bits: Expansion) -> bool:
     """Whether u < exp(−x (2k + x) / 2), for the infinite expansions u and x."""
-    read = STEP
+    read = BITS_PER_READ
     while True:
         x, u = bits.prefix("x", read), bits.prefix("u", read)
         shift, precision = 2 * read + 1, read + GUARD
@@ -95,17 +95,17 @@ def accepts(k: int, bits: Expansion) -> bool:
             return True
         if u << GUARD >= exp_minus(lower, shift, precision)[1]:
             return False
-        read += STEP
+        read += BITS_PER_READ
 
 
 @lru_cache(maxsize=1)
 def thresholds() -> tuple[int, ...]:
     """⌊2^63 · C_k⌋ for k = 0, 1, …, up to and with the first that is 2^63 − 1 (and so are all after it)."""
-    found: list[int] = []
+    limits: list[int] = []
     for lo, hi in cumulative(63 + 64):
         if lo >> 64 != hi >> 64:
             break
-        found.append(lo >> 64)
-        if found[-1] == 2**63 - 1:
-            return tuple(found)
+        limits.append(lo >> 64)
+        if limits[-1] == 2**63 - 1:
+            return tuple(limits)
     raise AssertionError("the bracket of a threshold holds an integer: more bits are needed")

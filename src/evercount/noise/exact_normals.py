@@ -37,7 +37,15 @@ def fits(draws: int, cells: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Normals:
-    """Numbers z = sign · (integer + (fraction_hi · 2^64 + fraction_lo) / 2^128), in arrays of one shape."""
+    """Numbers z = sign · (integer + (fraction_hi · 2^64 + fraction_lo) / 2^128), in arrays of one shape.
+
+    Args:
+        sign, integer, fraction_hi, fraction_lo: the parts; `ExactNoise.normals` gives them.
+
+    >>> one = np.ones((1, 1))
+    >>> Normals(-one.astype(np.int8), one.astype(int), (one * 2**63).astype("u8"), 0 * one.astype("u8")).to_float()
+    array([[-1.5]])
+    """
 
     sign: npt.NDArray[np.int8]
     """+1 or −1."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray, UIntArray
 from evercount.errors import ParameterError
-from evercount.noise.exact_comparisons import GUARD, STEP, exp_minus
+from evercount.noise.exact_comparisons import BITS_PER_READ, GUARD, exp_minus
 from evercount.noise.exact_normals import fits, whole
 from evercount.noise.prf import CELLS, DRAWS, Prf, counter, read_counter
 from evercount.noise.secret import Secret
@@ -26,7 +26,7 @@ LABEL = "evercount/noise/laplace/1"
 SLACK = 2.0**-42
 """More than the error in doubles of ln t_0 − ln u: `laplace_sampler.proof.md`, lemma 2."""
 LEAST_RATE, LARGEST_RATE = 2.0**-36, 64.0
-_CHUNK = 1 << 14
+_NUMBERS_AT_A_TIME = 1 << 14
 
 
 class ExactLaplace:
@@ -61,7 +61,7 @@ class ExactLaplace:
             raise ParameterError(f"cells {first_cell} to {first_cell + cells} are not a range between 0 and 2^32")
         fits(len(rows), cells)
         out = np.empty((len(rows), cells), np.int64)
-        step = max(1, _CHUNK // cells)
+        step = max(1, _NUMBERS_AT_A_TIME // cells)
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
             rate = np.asarray(self.rate) if rates is None else np.repeat(rates[start : start + step], cells)
@@ -91,11 +91,11 @@ class ExactLaplace:
         while True:
             block = self._prf.encrypt(counter(draw, cell, 0, index))
             first, second = (int.from_bytes(block[i : i + 8], "little") for i in (0, 8))
-            u, read = u << STEP | first << 64 | second, read + STEP
+            u, read = u << BITS_PER_READ | first << 64 | second, read + BITS_PER_READ
             index = max(2, index + 1)
-            found = self._search(u, read, guess, rate)
-            if found is not None:
-                return found
+            number = self._search(u, read, guess, rate)
+            if number is not None:
+                return number
 
     @staticmethod
     def _search(u: int, read: int, guess: int, rate: float) -> int | None:
@@ -174,14 +174,14 @@ def _checked_prf(secret: Secret) -> Prf:
 
 def _counters(draws: IntArray, cells: int, first_cell: int) -> UIntArray:
     """Counter blocks of index 0 and 1 for any draws: the layout of `prf.counters`."""
-    made = np.empty((len(draws), cells, 4), dtype=np.uint64)
+    words = np.empty((len(draws), cells, 4), dtype=np.uint64)
     lower = np.arange(first_cell, first_cell + cells, dtype=np.uint64) << np.uint64(32)
     upper = draws.astype(np.uint64) << np.uint64(16)
-    made[:, :, ::2] = upper.astype(">u8").view(np.uint64)[:, None, None]
-    made[:, :, 1] = lower.astype(">u8").view(np.uint64)
+    words[:, :, ::2] = upper.astype(">u8").view(np.uint64)[:, None, None]
+    words[:, :, 1] = lower.astype(">u8").view(np.uint64)
     lower += np.uint64(1)
-    made[:, :, 3] = lower.astype(">u8").view(np.uint64)
-    return made.reshape(-1, 4)
+    words[:, :, 3] = lower.astype(">u8").view(np.uint64)
+    return words.reshape(-1, 4)
 
 
 def variance(rate: float) -> float:

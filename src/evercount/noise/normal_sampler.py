@@ -2,7 +2,7 @@
 
 An attempt is z = ±(k + x): k has probability proportional to exp(−k²/2), x is uniform on [0, 1), and it is
 kept if u < exp(−x (2k + x) / 2) for a uniform u. Attempts that are kept have exactly the normal density
-(Karney 2016, "Sampling exactly from the normal distribution"). About 71 % are kept, the others made again.
+(Karney 2016, "Sampling exactly from the normal distribution"). About 71 % are kept, the others are drawn again.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from evercount.noise.secret import Secret
 
 _Pending = tuple[IntArray, UIntArray]  # places in the output, and their counters
 
-MARGIN = 2.0**-36
+DECISION_MARGIN = 2.0**-36
 """Doubles decide only where p and u differ by more; they are then right: `normal_sampler.proof.md`, lemma 3."""
 
 LONGEST = 2**16
 """A longer `NormalSequence` is refused: `ExactNoise.normals` makes many numbers faster."""
 
-_CHUNK = 1 << 14  # numbers at a time: the working set stays in the processor's cache
-_FEW = 8  # as few are drawn one by one: numpy's calls cost more than they save
+_NUMBERS_AT_A_TIME = 1 << 14  # numbers at a time: the working set stays in the processor's cache
+_DRAWN_SINGLY = 8  # as few are drawn one by one: numpy's calls cost more than they save
 _SEVERAL = 1 << 9  # as few are worth several attempts at once
 _AT_ONCE = 4  # and this is how many attempts
-_SCALE = 2.0**-53
+_UNIT_OF_53_BITS = 2.0**-53
 
 # Constants of `NormalSequence` as arrays: numpy takes them with less ado than Python's numbers.
 _ZERO, _WORD, _MINUS_HALF = np.asarray(0.0), np.asarray(2.0**-64), np.asarray(-0.5)
@@ -91,10 +91,19 @@ class ExactNoise:
     path, blocks, known answers), `tests/noise/test_normal_distribution.py`.
 
     Two streams must never share a secret: the same noise on different data would reveal the difference.
+
+    Args:
+        secret: the key of the noise.
+
+    Raises:
+        ParameterError: it is not a `Secret`.
+
+    >>> ExactNoise(Secret.from_hex("ab" * 32)).normals(0, 3, cells=2).shape
+    (3, 2)
     """
 
     name = "exact"
-    _margin: ClassVar[float] = MARGIN  # tests make it larger: every decision then goes the exact way
+    _margin: ClassVar[float] = DECISION_MARGIN  # tests make it larger: every decision then goes the exact way
 
     def __init__(self, secret: Secret) -> None:
         if not isinstance(secret, Secret):
@@ -113,7 +122,7 @@ class ExactNoise:
         size = (stop - start) * cells
         draws, which = range(start, stop), range(first_cell, first_cell + cells)
         output = _Output(size)
-        if size <= _FEW:
+        if size <= _DRAWN_SINGLY:
             for number, (draw, cell) in enumerate(product(draws, which)):
                 output.put_one(number, self._one(draw, cell, 0))
         elif size <= _SEVERAL:
@@ -154,7 +163,7 @@ class ExactNoise:
 
     def _finish(self, numbers: IntArray, blocks: UIntArray, attempt: int, output: _Output) -> None:
         """Several attempts at once of numbers that are not many, until the few last are drawn one by one."""
-        while len(numbers) > _FEW:
+        while len(numbers) > _DRAWN_SINGLY:
             trial = blocks.repeat(_AT_ONCE, axis=0).reshape(-1, _AT_ONCE, 4)
             set_attempt(trial, np.arange(attempt, attempt + _AT_ONCE))
             words, k, kept = self._attempt(trial.reshape(-1, 4))
@@ -175,11 +184,11 @@ class ExactNoise:
         k = table.take(words.view(np.dtype("<u2"))[:, 15])
         unsure = (k == 255).nonzero()[0]
         v = words[unsure, 3] >> np.uint64(1)
-        found = np.searchsorted(edges, v)
-        k[unsure] = found
-        close = unsure[edges[found] == v]  # only more bits of v can tell
-        x = (words[:, 0] >> np.uint64(11)).view(np.int64) * _SCALE
-        u = (words[:, 2] >> np.uint64(11)).view(np.int64) * _SCALE
+        place = np.searchsorted(edges, v)
+        k[unsure] = place
+        close = unsure[edges[place] == v]  # only more bits of v can tell
+        x = (words[:, 0] >> np.uint64(11)).view(np.int64) * _UNIT_OF_53_BITS
+        u = (words[:, 2] >> np.uint64(11)).view(np.int64) * _UNIT_OF_53_BITS
         p = x + k
         p += k
         p *= x
@@ -201,8 +210,8 @@ class ExactNoise:
             stream = self._prf.encrypt(b"".join(counter(draw, cell, a, i) for a in tries for i in (0, 1)))
             for a, (hi, lo, u, v) in zip(tries, struct.iter_unpack("<4Q", stream), strict=True):
                 k = bisect_left(edges, v >> 1)
-                x = (hi >> 11) * _SCALE
-                difference = math.exp(-0.5 * (x * (2 * k + x))) - (u >> 11) * _SCALE
+                x = (hi >> 11) * _UNIT_OF_53_BITS
+                difference = math.exp(-0.5 * (x * (2 * k + x))) - (u >> 11) * _UNIT_OF_53_BITS
                 kept = difference > 0.0
                 if edges[k] == v >> 1 or abs(difference) <= self._margin:
                     k, kept = _exactly(self._prf, draw, cell, a)
@@ -240,7 +249,7 @@ class NormalSequence:
     """
 
     __slots__ = ("_hits", "_k", "_words", "near")
-    _margin: ClassVar[float] = MARGIN  # tests make it larger: every decision then goes the exact way
+    _margin: ClassVar[float] = DECISION_MARGIN  # tests make it larger: every decision then goes the exact way
 
     near: FloatArray
     """The numbers as doubles. A release that rounds them must ask `exact` wherever the error could matter."""
@@ -269,7 +278,7 @@ class NormalSequence:
         return -magnitude if v & 1 else magnitude
 
     def _draw(self, prf: Prf, count: int, attempts: int) -> bool:
-        """Make so many attempts; whether enough of them are kept."""
+        """Make this number of attempts; return whether enough of them are kept."""
         words = np.frombuffer(prf.encrypt(_row(attempts)), _U64)
         k = _parts().take(words.view(_U16)[15::16], mode="clip")  # never clipped: 16 bits; and so not checked
         uniforms = words[::2].astype(np.float64)
@@ -343,14 +352,14 @@ class _Output:
 def _rectangles(draws: range, cells: range) -> Iterator[tuple[int, range, range]]:
     """Split draws × cells into pieces that are contiguous in the output, with their offsets."""
     offset = 0
-    if len(cells) <= _CHUNK:
-        rows = _CHUNK // len(cells)
+    if len(cells) <= _NUMBERS_AT_A_TIME:
+        rows = _NUMBERS_AT_A_TIME // len(cells)
         for first in range(0, len(draws), rows):
             some = draws[first : first + rows]
             yield offset, some, cells
             offset += len(some) * len(cells)
     else:
-        pieces = -(-len(cells) // _CHUNK)
+        pieces = -(-len(cells) // _NUMBERS_AT_A_TIME)
         width = -(-len(cells) // pieces)
         for draw in draws:
             for first in range(0, len(cells), width):
@@ -366,7 +375,7 @@ def _merge(pending: list[_Pending]) -> Iterator[_Pending]:
     for piece in pending:
         group.append(piece)
         size += len(piece[0])
-        if size >= _CHUNK // 2 or piece is pending[-1]:
+        if size >= _NUMBERS_AT_A_TIME // 2 or piece is pending[-1]:
             numbers, blocks = zip(*group, strict=True)
             yield np.concatenate(numbers), np.concatenate(blocks)
             group, size = [], 0

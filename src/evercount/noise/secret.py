@@ -14,12 +14,29 @@ _DERIVE_PERSON = b"evercount.derive"  # BLAKE2b's "person" field: keeps these ke
 
 
 def random_bytes(count: int) -> bytes:
-    """Fresh bytes of the operating system's generator: for nonces and identities."""
+    """Fresh bytes of the operating system's generator: for nonces and identities.
+
+    Args:
+        count: the number of bytes.
+
+    Returns:
+        The bytes.
+
+    >>> len(random_bytes(16))
+    16
+    """
     return secrets.token_bytes(count)
 
 
 def random_token() -> str:
-    """A fresh text of 256 random bits that fits a URL: for access tokens."""
+    """A fresh text of 256 random bits that fits a URL: for access tokens.
+
+    Returns:
+        43 characters.
+
+    >>> len(random_token())
+    43
+    """
     return secrets.token_urlsafe(_KEY_BYTES)
 
 

@@ -34,7 +34,7 @@ WINDOW_METHODS: tuple[Method, ...] = ("difference", "periods", "inputs")
 REFERENCE_TICKS = 2**20
 """Ticks over which a stream without a horizon is compared by default."""
 EVERY_TICK = 2**16
-"""A band looks at every tick of spans up to this, and at about so many ticks of longer ones."""
+"""A band looks at every tick of spans up to this, and at about this number of ticks of longer ones."""
 
 
 @dataclass(frozen=True)
@@ -125,13 +125,29 @@ def _inside(start: int, stop: int, most: int, period: int) -> IntArray:
         below = np.asarray([end >> bit << bit for bit in range(end.bit_length())])
         above = below + (1 << np.arange(len(below)))
         ticks += [below, below - 1, above, above - 1]
-    found = np.unique(np.concatenate(ticks))
-    return np.asarray(found[(found >= start) & (found < stop)])
+    ticks_of_span = np.unique(np.concatenate(ticks))
+    return np.asarray(ticks_of_span[(ticks_of_span >= start) & (ticks_of_span < stop)])
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The rows, best first, and what they were computed for."""
+    """The rows, best first, and what they were computed for.
+
+    Args:
+        query: the query, as text.
+        epsilon, delta, adjacency: the budget.
+        horizon: the number of ticks, or None.
+        ticks: the number of ticks over which the mechanisms are compared.
+        outputs: the number of published numbers per tick.
+        squared_sensitivity: S of the query for this budget's unit.
+        lower_bound: what no mechanism's worst std is below; NaN where nothing is known.
+        guarantee: the promise in one sentence.
+        rows: one for each mechanism, best first.
+
+    >>> from evercount.planning import plan
+    >>> plan(Budget(1.0, 1e-6), 64, names=("balanced", "identity")).best["worst tick"]
+    'balanced'
+    """
 
     query: str
     epsilon: float
@@ -191,6 +207,24 @@ def plan(
     `ticks`: over how many ticks a stream without a horizon is compared. The lower bound holds for the worst tick of
     every factorisation mechanism with tight Gaussian noise (nuclear norm of M over T): `bounds.nuclear_lower`. It is
     one of running sums, and NaN for windows and averages. An average per event is refused.
+
+    Args:
+        budget: the promise.
+        horizon: the number of ticks, or None.
+        query: what is asked; a `Count` if left out.
+        names: the mechanisms to compare; None for all that fit.
+        ticks: over how many ticks a stream without a horizon is compared.
+        beta: the probability that some tick is outside the simultaneous bound.
+        points: at how many ticks errors are computed.
+
+    Returns:
+        The comparison, best mechanism first.
+
+    Raises:
+        ParameterError: a parameter is not legal, or the query's error is not known before.
+
+    >>> [row.name for row in plan(Budget(1.0, 1e-6), 64, names=("balanced", "identity")).rows]
+    ['balanced', 'identity']
     """
     query = query or Count()
     horizon = check_horizon(horizon, unbounded=True)
@@ -292,19 +326,19 @@ def _running_sums(query: Query, ticks: IntArray) -> bool:
 def _suspects(model: ErrorModel, span: int) -> IntArray:
     """Ticks beside a grid at which the std may be the largest."""
     engine, query = model.factorization, model.query
-    found = [*range(1, 17), *(query.memory + k for k in (-1, 0, 1)), span]
+    candidates = [*range(1, 17), *(query.memory + k for k in (-1, 0, 1)), span]
     if query.memory:  # windows are at their worst soon after the first full one
-        found += (query.memory + np.geomspace(1, query.memory, 24).astype(np.int64)).tolist()
+        candidates += (query.memory + np.geomspace(1, query.memory, 24).astype(np.int64)).tolist()
     else:
-        found += tick_grid(span).tolist()
+        candidates += tick_grid(span).tolist()
     if isinstance(engine, HybridTree):
         for epoch in range(span.bit_length()):
             tree, start = engine.tree(epoch), 1 << epoch
             part = DigitTree(min(start, span - start + 1), tree.base, tree.balanced)
-            found.append(start - 1 + part.worst_row()[0])
+            candidates.append(start - 1 + part.worst_row()[0])
     elif query.restart is None and (engine.horizon is not None or isinstance(engine, WindowTree)):
-        found.append(engine.worst_row()[0])
-    return np.asarray([tick for tick in found if 1 <= tick <= span])
+        candidates.append(engine.worst_row()[0])
+    return np.asarray([tick for tick in candidates if 1 <= tick <= span])
 
 
 def _largest_output(model: ErrorModel, ticks: IntArray) -> FloatArray:
@@ -347,12 +381,12 @@ def _candidates(
             )
         several: tuple[Method, ...] = ("nodes",) if budget.pure else WINDOW_METHODS
         methods = several if query.method == "auto" else (query.method,)
-        found: list[tuple[str, Query, str | None, Budget]] = [
+        candidates: list[tuple[str, Query, str | None, Budget]] = [
             (f"window: {method}", query.with_method(method), None, budget) for method in methods
         ]
         if query.method == "auto" and not budget.pure:
-            found.append(("window: nodes, delta=0", query.with_method("nodes"), None, pure))
-        return found
+            candidates.append(("window: nodes, delta=0", query.with_method("nodes"), None, pure))
+        return candidates
     if names is None:
         names = (PURE_ENDLESS if horizon is None else PURE) if _has_l1(query, budget) else ()
         if not budget.pure:
@@ -364,10 +398,10 @@ def _candidates(
             elif query.squared_sensitivity(budget.adjacency) == math.inf:
                 gaussian = ("direct",)
             names = (*gaussian, *names[:2])
-    found = [(name, query, name, pure if is_pure_name(name) else budget) for name in names]
+    candidates = [(name, query, name, pure if is_pure_name(name) else budget) for name in names]
     if "square-root" in names and budget.calibration == "tight" and budget.epsilon < 1 and not budget.pure:
-        found.append(("square-root, paper's C", query, "square-root", replace(budget, calibration="paper")))
-    return found
+        candidates.append(("square-root, paper's C", query, "square-root", replace(budget, calibration="paper")))
+    return candidates
 
 
 def _has_l1(query: Query, budget: Budget) -> bool:

@@ -85,13 +85,13 @@ def plan_sparse_count(
         raise ParameterError(f"sparse-count has tight noise only, got calibration {budget.calibration!r}")
     if horizon is None:
         raise ParameterError("a sparse counter needs a known horizon; a generous one costs little (ln T)")
-    found = plan_sparse(budget.epsilon, horizon, budget.delta, max_ones, beta)
-    plain = _plain_counters(budget, found.horizon, names, beta)
+    split = plan_sparse(budget.epsilon, horizon, budget.delta, max_ones, beta)
+    plain = _plain_counters(budget, split.horizon, names, beta)
 
     def sparse(ones: int) -> float:
         if max_ones is None:
-            return found.bound(ones)
-        return plan_sparse(budget.epsilon, found.horizon, budget.delta, ones, beta).bound()
+            return split.bound(ones)
+        return plan_sparse(budget.epsilon, split.horizon, budget.delta, ones, beta).bound()
 
     def beats(ones: int) -> bool:
         rival = min(plain.values()) if max_ones is None else min(*plain.values(), ones / 2)
@@ -100,17 +100,17 @@ def plan_sparse_count(
     return SparseComparison(
         epsilon=budget.epsilon,
         delta=budget.delta,
-        horizon=found.horizon,
-        max_ones=found.max_ones,
+        horizon=split.horizon,
+        max_ones=split.max_ones,
         beta=beta,
-        guarantee=found.sentence(),
-        threshold_epsilon=found.threshold_epsilon,
-        tick_epsilon=found.tick_epsilon,
-        counter_epsilon=found.counter_epsilon,
-        threshold=found.threshold,
-        spread=found.spread,
-        segments=found.segments,
-        bound=None if max_ones is None else found.bound(),
+        guarantee=split.sentence(),
+        threshold_epsilon=split.threshold_epsilon,
+        tick_epsilon=split.tick_epsilon,
+        counter_epsilon=split.counter_epsilon,
+        threshold=split.threshold,
+        spread=split.spread,
+        segments=split.segments,
+        bound=None if max_ones is None else split.bound(),
         plain=dict(sorted(plain.items(), key=lambda item: item[1])),
         ones=list(ONES),
         bounds=[sparse(s) for s in ONES],
@@ -122,10 +122,10 @@ def _plain_counters(budget: Budget, horizon: int, names: tuple[str, ...] | None,
     """Simultaneous bounds of the counters without partition."""
     if not budget.pure:
         return {row.name: row.simultaneous for row in plan(budget, horizon, names=names, beta=beta).rows}
-    found = {}
+    bounds_by_name = {}
     for name in names or PURE:
-        found[name] = plain_bound(budget.epsilon, horizon, 0.0, beta, name)
-    return found
+        bounds_by_name[name] = plain_bound(budget.epsilon, horizon, 0.0, beta, name)
+    return bounds_by_name
 
 
 def _winning_range(beats: Callable[[int], bool]) -> tuple[int, int] | None:

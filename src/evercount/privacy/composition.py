@@ -92,10 +92,10 @@ def least_epsilon(
         left = round_down(Fraction(delta) - price)
         if left < (_LEAST_DELTA if mu else 0.0):
             return None
-        found = epsilon_of(mu, pure, left)
-        if found <= epsilon:
-            return found
-        epsilon = found
+        following = epsilon_of(mu, pure, left)
+        if following <= epsilon:
+            return following
+        epsilon = following
     return None
 
 
@@ -117,6 +117,19 @@ def compose(budgets: Iterable[Budget], delta: float | None = None) -> Budget:
 
     **Guarantee.** The joint release is (result.epsilon, result.delta)-DP: `composed_epsilon`. Tests:
     `tests/privacy/test_privacy_ledger.py::test_compose_against_oracle`, `test_compose_takes_pure_budgets`.
+
+    Args:
+        budgets: what each stream promises.
+        delta: the δ at which the result is stated; None for the largest of theirs.
+
+    Returns:
+        The budget that all of them together keep.
+
+    Raises:
+        ParameterError: there is no budget, they protect different things, or δ is not legal.
+
+    >>> round(compose([Budget(0.5, 1e-9), Budget(0.5, 1e-9)]).epsilon, 4)
+    0.7176
     """
     parts = list(budgets)
     if not parts:

@@ -34,9 +34,8 @@ from evercount.privacy.composition import (
     round_up,
     spent_mu,
 )
-from evercount.privacy.ledger_file import LedgerFile
+from evercount.privacy.ledger_file import LEDGER_FORMAT, LedgerFile
 
-_FORMAT = "evercount-ledger"
 _VERSION = 2
 _READABLE = (1, 2)
 """Version 1 knew no pure entries; its files read the same."""
@@ -46,7 +45,21 @@ _LEAST_DELTA = 2.0**-1022
 
 @dataclass(frozen=True)
 class Entry:
-    """One stream's share: its name, its own budget, the μ it spent (0.0 if it is pure), and its place in the ledger."""
+    """One stream's share: its name, its own budget, the μ it spent (0.0 if it is pure), and its place in the ledger.
+
+    Args:
+        sequence: its place in the ledger, from 0.
+        name: the name of the stream.
+        mu: what it spent of Gaussian privacy; 0.0 if it is pure.
+        budget: its own budget.
+        numeric_delta: the part of δ that pays for finite arithmetic.
+        note: what the user wrote beside it.
+        stream: an identifier of the stream.
+
+    >>> from evercount.privacy import Budget, Ledger
+    >>> Ledger(Budget(1.0, 1e-6)).spend("cases", Budget(0.5, 0.0)).mu
+    0.0
+    """
 
     sequence: int
     name: str
@@ -266,10 +279,10 @@ class Ledger:
                 )
             if entry.name == name:
                 raise ParameterError(f"the ledger already has an entry {name!r}: names are unique.")
-        made = Entry(len(self._entries), name, spent_mu(budget), budget, numeric, note, stream)
-        if not _fits(self._total, (*self._entries, made)):
-            raise BudgetExceeded(_refusal(self._total, self._entries, made))
-        return made
+        fresh = Entry(len(self._entries), name, spent_mu(budget), budget, numeric, note, stream)
+        if not _fits(self._total, (*self._entries, fresh)):
+            raise BudgetExceeded(_refusal(self._total, self._entries, fresh))
+        return fresh
 
     @property
     def mu(self) -> float:
@@ -292,8 +305,8 @@ class Ledger:
             return 0.0
         mu, pure = compose_mu(entry.mu for entry in entries), pure_sum(entry.budget for entry in entries)
         numerics = [(entry.numeric_delta, self._total.epsilon) for entry in entries]
-        found = least_epsilon(mu, pure, self._total.delta, numerics)
-        return self._total.epsilon if found is None else found
+        epsilon = least_epsilon(mu, pure, self._total.delta, numerics)
+        return self._total.epsilon if epsilon is None else epsilon
 
     def remaining(self, *, pure: bool = False) -> Budget | None:
         """The largest budget that still fits in one piece, at the total's δ where possible; None if none.
@@ -308,7 +321,7 @@ class Ledger:
         """The ledger as JSON text, for the eye and for `from_json`. A ledger that lasts is kept in a file (`path`)."""
         return json.dumps(
             {
-                "format": _FORMAT,
+                "format": LEDGER_FORMAT,
                 "version": _VERSION,
                 "total": self._total.to_dict(),
                 "entries": [_to_dict(entry) for entry in self._entries],
@@ -324,7 +337,7 @@ class Ledger:
         """
         try:
             data = json.loads(text)
-            if not isinstance(data, dict) or data.get("format") != _FORMAT:
+            if not isinstance(data, dict) or data.get("format") != LEDGER_FORMAT:
                 raise SnapshotError("this is not a ledger written by evercount.")
             if data.get("version") not in _READABLE:
                 raise SnapshotError(f"the ledger has version {data.get('version')!r}, this program reads {_READABLE}.")

@@ -36,9 +36,9 @@ from evercount._safe_files import lock_exclusively, open_private, refuse_link, r
 from evercount.errors import ParameterError, StoreError
 from evercount.noise.secret import random_bytes
 
-FORMAT = "evercount-ledger"
+LEDGER_FORMAT = "evercount-ledger"
 HEAD_FORMAT = "evercount-ledger-head"
-VERSION = 3
+FILE_VERSION = 3
 START = b"\x00" * 32
 _OPEN: weakref.WeakSet[LedgerFile] = weakref.WeakSet()
 """Files that this process has open. A child of a fork closes its handles, which would keep the lock otherwise."""
@@ -121,10 +121,10 @@ class LedgerFile:
     # -- the chain ---------------------------------------------------------------------------------------------------
 
     def _hash(self, *parts: bytes) -> bytes:
-        made = hashlib.blake2b(digest_size=32, key=self._key or b"", person=b"evercount.ledger")
+        chain = hashlib.blake2b(digest_size=32, key=self._key or b"", person=b"evercount.ledger")
         for part in parts:
-            made.update(part)
-        return made.digest()
+            chain.update(part)
+        return chain.digest()
 
     def _load(self, content: bytes) -> None:
         self._link, self._length = START, 0
@@ -149,10 +149,10 @@ class LedgerFile:
             self._length += len(line)
 
     def _check_first(self, record: dict[str, Any]) -> None:
-        if record.get("format") != FORMAT or record.get("version") != VERSION:
+        if record.get("format") != LEDGER_FORMAT or record.get("version") != FILE_VERSION:
             raise StoreError(
                 f"{self.path} is not a ledger that this program reads (format {record.get('format')!r:.40}, version "
-                f"{record.get('version')!r:.10}; known: {VERSION}): update evercount"
+                f"{record.get('version')!r:.10}; known: {FILE_VERSION}): update evercount"
             )
         if record.get("keyed") and self._key is None:
             raise StoreError(f"the ledger {self.path} has a key: open it with key=…")
@@ -165,8 +165,12 @@ class LedgerFile:
     # -- the head ----------------------------------------------------------------------------------------------------
 
     def _place(self) -> dict[str, Any]:
-        found = os.fstat(self._handle)
-        return {"inode": found.st_ino, "device": found.st_dev, "path": str(self.path.parent.resolve() / self.path.name)}
+        status = os.fstat(self._handle)
+        return {
+            "inode": status.st_ino,
+            "device": status.st_dev,
+            "path": str(self.path.parent.resolve() / self.path.name),
+        }
 
     def _write_head(self) -> None:
         body = {"format": HEAD_FORMAT, "lines": len(self.records), "last": self._link.hex(), **self._place()}
@@ -241,8 +245,8 @@ class LedgerFile:
     def begin(self, records: list[dict[str, Any]], total: dict[str, Any]) -> None:
         """The first line of a new file and `records` after it; a file of an earlier version is replaced as a whole."""
         first = {
-            "format": FORMAT,
-            "version": VERSION,
+            "format": LEDGER_FORMAT,
+            "version": FILE_VERSION,
             "identity": random_bytes(16).hex(),
             "keyed": self._key is not None,
             "total": total,

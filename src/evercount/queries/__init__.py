@@ -70,7 +70,16 @@ NOT_QUERIES = {
 
 
 def check_is_query(name: str) -> None:
-    """Refuse a name that is known but is not a query, and say where it is offered."""
+    """Refuse a name that is known but is not a query, and say where it is offered.
+
+    Args:
+        name: what a user gave as the name of a query.
+
+    Raises:
+        ParameterError: the name stands in `NOT_QUERIES`.
+
+    >>> check_is_query("count")
+    """
     if isinstance(name, str) and name in NOT_QUERIES:
         raise ParameterError(NOT_QUERIES[name])
 
@@ -103,6 +112,9 @@ def build_query(name: str, parameters: dict[str, Any], *, stored: bool = False) 
         name: a key of `QUERIES`.
         parameters: the arguments of its class.
         stored: whether they come from a snapshot or a store, whose keys an earlier version may have taken.
+
+    Returns:
+        The query, checked.
 
     Raises:
         ParameterError: the name is not known, a parameter is missing or unknown (the message has an example), or one

@@ -1,4 +1,4 @@
-"""The contract of a query: what is counted, how far one event can reach, and what is published.
+"""The contract of a query: what is counted, how much one event can change, and what is published.
 
 A query turns the events of one tick into a vector of integer increments, one entry per cell (in units of the
 query's public `grid`). The engine releases the running sums of the cells with correlated noise; `decode` turns
@@ -28,6 +28,7 @@ from evercount.factorizations import Factorization, factorization
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.privacy import Budget
 from evercount.queries.cell_errors import CellErrors
+from evercount.queries.row_contract import RowContract
 from evercount.queries.top_keys import RankErrors, TopKey, top_keys
 
 if TYPE_CHECKING:
@@ -43,8 +44,22 @@ LARGEST_TOTAL = 2**53
 """A single tick's increment beyond this (in grid units) is refused: it cannot come from real events."""
 
 
-class Query(ABC, Generic[V_co]):
-    """What is asked of the stream. Immutable; the encoder's memory is the `state` that is handed in and out."""
+class Query(RowContract, ABC, Generic[V_co]):
+    """What is asked of the stream. Immutable; the encoder's memory is the `state` that is handed in and out.
+
+    A subclass declares `cells`, `encode`, `squared_sensitivity` and `parameters`; all else has a default.
+
+    >>> class Even(Query[float]):
+    ...     name, cells = "even", 1
+    ...     def encode(self, state, events):
+    ...         return np.asarray([sum(number % 2 == 0 for number in events)]), state
+    ...     def squared_sensitivity(self, adjacency):
+    ...         return 1.0
+    ...     def parameters(self):
+    ...         return {}
+    >>> Even().encode_run(None, [[1, 2], [4, 6]])[0].tolist()
+    [[1], [2]]
+    """
 
     name: ClassVar[str]
     """The name by which commands, services and snapshots know the query."""
@@ -69,6 +84,12 @@ class Query(ABC, Generic[V_co]):
     def grid(self) -> float:
         """The public unit of one increment (1 for counts); a power of two times a rational is best."""
         return 1.0
+
+    @property
+    def publishes_whole_numbers(self) -> bool:
+        """Whether whole noise, in grid units, gives whole published numbers: whole sums, published as they are."""
+        plain = type(self).decode_run is Query.decode_run and type(self).decode is Query.decode
+        return plain and self.grid % 1 == 0
 
     @abstractmethod
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
@@ -218,47 +239,6 @@ class Query(ABC, Generic[V_co]):
             self.encode_totals(state, extreme)  # what is legal for the least and the largest is legal between
         return array.astype(np.int64)
 
-    # -- rows of a table -----------------------------------------------------------------------------------------
-
-    event_columns: ClassVar[tuple[str, ...] | None] = None
-    """Which columns an event needs beside its time, where events are rows of a table.
-
-    (), ("key",), ("value",) or ("levels",): one column for each level of a `Rollup`. None: no rows.
-    """
-
-    @property
-    def event_levels(self) -> int:
-        """For queries of rows with levels: how many columns name an event."""
-        return 0
-
-    @property
-    def row_keys(self) -> tuple[Sequence[str], bool]:
-        """For queries of rows with a key: the keys in the order of their cells, and whether others go to one more."""
-        raise ParameterError(f"the events of {type(self).__name__} have no key")
-
-    @property
-    def row_values(self) -> tuple[float, float, float]:
-        """For queries of rows with a value: lowest and highest legal value, and the grid that it is rounded to."""
-        raise ParameterError(f"the events of {type(self).__name__} have no value")
-
-    @property
-    def row_bins(self) -> tuple[float, float, int] | None:
-        """Where the value of a row chooses its cell: (lowest value, width of a bin, number of bins); else None."""
-        return None
-
-    def totals_of_rows(
-        self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
-    ) -> tuple[IntArray, IntArray, IntArray]:
-        """(tick, cell, total) from rows that were counted elsewhere.
-
-        Args:
-            tick: the tick of each group of rows, in order.
-            cell: the cell of their key (0 without keys).
-            events: the number of rows.
-            units: the sum of their values in grid units (0 without values).
-        """
-        return tick, cell, events
-
     @property
     def monotone(self) -> bool:
         """Whether no published number can truly fall from one tick to the next."""
@@ -317,7 +297,7 @@ class Query(ABC, Generic[V_co]):
 
     @property
     def restart(self) -> int | None:
-        """Where set, the running sums start again from zero after so many ticks."""
+        """Where set, the running sums start again from zero after this number of ticks."""
         return None
 
     def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:

@@ -46,10 +46,19 @@ class Count(Query[float]):
     """How many events so far. A tick's input is its number of events; one event adds 1 (or 0).
 
     `max_per_tick` is a public promise about the largest number of events that a tick can hold. A tick that breaks it is
-    refused, and whoever sees the refusal learns that: promise only what holds whatever people do.
+    refused, and anyone who sees the refusal learns that: promise only what holds whatever people do.
 
     Guarantee. S = 1 for both adjacencies: one event moves one tick's increment by at most 1 (replace: an event that
     counts becomes one that does not). Test: tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
+
+    Args:
+        max_per_tick: the promise; None for none.
+
+    Raises:
+        ParameterError: the promise is not a whole number of at least 1.
+
+    >>> Count().encode(None, 3)[0].tolist()
+    [3]
     """
 
     name = "count"
@@ -115,6 +124,17 @@ class Sum(Query[float]):
     (⌊hi⌉−⌊lo⌉)²·grid² for replace: differences are taken of whole numbers, so nothing cancels. Tests:
     tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration and
     tests/queries/test_queries_counts.py::test_sensitivity_is_what_the_encoder_can_do_on_any_grid.
+
+    Args:
+        lo: the lowest legal value, a multiple of `grid`.
+        hi: the highest legal value, a multiple of `grid`.
+        grid: the public unit that values are rounded to.
+
+    Raises:
+        ParameterError: the range is empty, or an end is not on the grid.
+
+    >>> Sum(0, 4, 0.5).squared_sensitivity("add-remove")
+    16.0
     """
 
     name = "sum"
@@ -214,6 +234,16 @@ class Average(Sum):
     Guarantee. per="tick": S of `Sum` (post-processing). per="event": with a = max(hi−mid, mid−lo), half the range up
     to the grid, S = a² + 1 for add-remove; for replace the larger of that and (hi−lo)² (an event may become a no-op).
     Test: tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
+
+    Args:
+        lo, hi, grid: as for `Sum`.
+        per: "tick" or "event": what the sum is divided by.
+
+    Raises:
+        ParameterError: as `Sum`; with per="event" the grid must divide 1.
+
+    >>> Average(0, 4, per="event").cells
+    2
     """
 
     name = "average"

@@ -37,6 +37,13 @@ class DistinctUsers(Query):
     Tests: tests/queries/test_queries_distinct_users.py::test_event_sensitivity_by_enumeration and
     tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
 
+    Args:
+        keys: the public list of keys; None to count all users together.
+        max_keys: under how many keys a user counts at most.
+
+    Raises:
+        ParameterError: a parameter is not legal.
+
     >>> query = DistinctUsers()
     >>> row, state = query.encode(query.initial_state(), ["ann", "bob", "ann"])
     >>> row.tolist(), query.encode(state, ["bob", "cyd"])[0].tolist()

@@ -162,18 +162,18 @@ class _Automaton:
     def after(self, state: int, letter: int) -> int:
         """The state after one more letter: Lemma 4."""
         key = (state, letter)
-        found = self._after.get(key)
-        if found is None:
-            found = state
+        after = self._after.get(key)
+        if after is None:
+            after = state
             for number, parent, moves in self._plans[letter]:
                 # a single letter always takes a new start, which is later than its old one
                 parent_moved = moves & 2 and (parent < 0 or state >> parent & 1)
                 if moves & 1:
-                    found &= ~(1 << number)
+                    after &= ~(1 << number)
                 if parent_moved:
-                    found |= 1 << number
-            self._after[key] = found
-        return found
+                    after |= 1 << number
+            self._after[key] = after
+        return after
 
     def reachable(self) -> set[int]:
         """All states of all streams; 0 is the state before the first letter."""

@@ -29,6 +29,18 @@ class Episodes(WordQuery):
     episodes are grouped less, and above 6 letters a closed form is used, which is looser. Under add-remove a removed
     letter is absent: whether its place stays or not makes no difference. Under replace it becomes another letter or
     None. Proof: `episodes.proof.md`. Tests: tests/queries/test_queries_episodes.py::test_sensitivity_by_enumeration.
+
+    Args:
+        alphabet: the letters, single characters, or their number.
+        max_length: the longest episode, in letters.
+
+    Raises:
+        ParameterError: the alphabet or the length is not legal.
+        TooLarge: the episodes do not fit the memory.
+
+    >>> query = Episodes("ab", 2)
+    >>> query.labels
+    ('a', 'b', 'aa', 'ab', 'ba', 'bb')
     """
 
     name: ClassVar[str] = "episodes"

@@ -42,6 +42,20 @@ class Histogram(Query[FloatArray]):
     u cells (`other` included) and m = min(b, u): S = m (add-remove) and min(2b, u) (replace); with removals S = m
     and 4m. Proof: `histogram.proof.md`. Assumption: an event is what one person contributes (see `user_cap.py` for
     several). Tests: tests/queries/test_queries_histogram.py::test_sensitivity_is_the_exact_maximum.
+
+    Args:
+        keys: the public list of keys, or their number.
+        max_keys_per_event: the largest number of keys that one event names.
+        removals: whether events may take back (−1).
+        unknown: what happens to a key that is not in the list.
+
+    Raises:
+        ParameterError: keys that are not distinct texts, or another parameter that is not legal.
+        TooLarge: the keys do not fit the memory.
+
+    >>> query = Histogram(["north", "south"])
+    >>> query.encode(None, ["north", "south", "north"])[0].tolist()
+    [2, 1]
     """
 
     name: ClassVar[str] = "histogram"
@@ -329,6 +343,16 @@ class TopK(Histogram):
     Guarantee. Privacy: as Histogram. Error: `TopKey`. If every cell of the tick is within a of its true count, then
     the i-th published value is within a of the true i-th largest count. Proof: `histogram.proof.md`. Test:
     tests/queries/test_queries_top.py::test_top_values_obey_the_simultaneous_bound.
+
+    Args:
+        keys, max_keys_per_event, removals, unknown: as for `Histogram`.
+        k: how many keys `Release.top` gives by default.
+
+    Raises:
+        ParameterError: as `Histogram`, or k is not between 1 and the number of keys.
+
+    >>> TopK(["north", "south", "east"], k=2).k
+    2
     """
 
     name: ClassVar[str] = "top-k"

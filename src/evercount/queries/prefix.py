@@ -91,6 +91,22 @@ class PrefixQuery(Query):
     Guarantee. None of its own: privacy rests on the declared S, which the engine trusts. `check` attacks it. Proof
     obligations: `prefix.proof.md`. Test:
     tests/queries/test_queries_prefix.py::test_check_catches_a_sensitivity_that_is_too_small.
+
+    Args:
+        encode: the function, or its registered name.
+        cells: the number of running sums.
+        sensitivity: S for each adjacency that you have proved.
+        grid: the unit of one increment.
+        state: the encoder's memory before the first tick; None for an encoder without memory.
+        labels: one text for each cell.
+
+    Raises:
+        ParameterError: a parameter is not legal, or the name is not registered.
+
+    >>> def lengths(events):
+    ...     return [len(events), sum(map(len, events))]
+    >>> PrefixQuery(lengths, 2, {"add-remove": 1 + 20**2}).encode(None, ["ab", "c"])[0].tolist()
+    [2, 3]
     """
 
     name: ClassVar[str] = "prefix"

@@ -26,6 +26,18 @@ class Substrings(WordQuery):
     leave a None in its place, or vanish so that its neighbours join; S covers both (the first attains it). Under
     replace a letter becomes another letter or None. Proof: `substrings.proof.md`. Tests:
     tests/queries/test_queries_substrings.py::test_sensitivity_by_enumeration.
+
+    Args:
+        alphabet: the letters, single characters, or their number.
+        max_length: the longest word, in letters.
+
+    Raises:
+        ParameterError: the alphabet or the length is not legal.
+        TooLarge: the words do not fit the memory.
+
+    >>> query = Substrings("ab", 2)
+    >>> dict(zip(query.labels, query.encode(query.initial_state(), "aba")[0].tolist()))
+    {'a': 2, 'b': 1, 'aa': 0, 'ab': 1, 'ba': 1, 'bb': 0}
     """
 
     name: ClassVar[str] = "substrings"

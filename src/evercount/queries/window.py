@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -21,6 +23,8 @@ from evercount.queries.top_keys import RankErrors, TopKey
 Method = Literal["auto", "difference", "periods", "inputs", "nodes"]
 
 LARGEST_WIDTH = 2**24
+SEARCH_ERROR = 1e-4
+"""The search for the largest error may miss it by less than this, relatively (`largest` says why)."""
 _GOLDEN = (3 - 5**0.5) / 2
 
 
@@ -61,6 +65,11 @@ class WindowQuery(Query[V_co]):
         return False
 
     @property
+    def publishes_whole_numbers(self) -> bool:
+        """See `Query`: differences of sums."""
+        return self.grid % 1 == 0
+
+    @property
     def memory(self) -> int:
         """The running sums that a window looks back on."""
         return self.width
@@ -90,9 +99,7 @@ class WindowQuery(Query[V_co]):
             )
         if self.method != "auto":
             return self
-        errors = window_errors(self.width, horizon)
-        best = min(errors, key=lambda name: errors[name])
-        return self.with_method(best)
+        return self.with_method(best_method(self.width, horizon))
 
     def engine(self, horizon: int | None) -> Factorization:
         """The factorisation that the method runs on, for Gaussian noise."""
@@ -144,6 +151,17 @@ class Window(WindowQuery[float], Count):
 
     Guarantee. S = 1 as for `Count`: the encoder is the same. Test:
     tests/queries/test_queries_window.py::test_published_noise_has_the_stated_covariance.
+
+    Args:
+        width: the number of ticks of a window.
+        method: how windows are computed.
+        max_per_tick: as for `Count`.
+
+    Raises:
+        ParameterError: the width is not in 1..2^24, or there is no such method.
+
+    >>> Window(24).resolved(horizon=2**16).method
+    'periods'
     """
 
     name = "window"
@@ -170,6 +188,15 @@ class WindowOf(WindowQuery):
 
     Guarantee. The encoder and so S are those of the query inside. Test:
     tests/queries/test_queries_window.py::test_windows_of_other_queries.
+
+    Args:
+        of: the query, or its name and parameters: ``{"name": ..., "parameters": ...}``.
+        width: the number of ticks of a window.
+        method: how windows are computed.
+
+    Raises:
+        ParameterError: the query does not publish plain running sums, or as for `Window`.
+        TooLarge: the window does not fit the memory.
 
     >>> from evercount.queries import Sum
     >>> WindowOf(Sum(0, 4), 7).squared_sensitivity("add-remove")
@@ -254,42 +281,111 @@ class WindowOf(WindowQuery):
 
 def window_errors(width: int, horizon: int | None) -> dict[Method, float]:
     """The largest std of a window over σ for each method: over the horizon, or over 2^20 ticks and 64 windows."""
+    return {name: error() for name, (_, error) in _candidates(width, horizon).items()}
+
+
+@lru_cache(maxsize=256)
+def best_method(width: int, horizon: int | None) -> Method:
+    """The method with the smallest of `window_errors`; of equal ones the first.
+
+    A full search takes seconds for wide windows. So the methods are searched in the order of a quick lower bound, and
+    those whose lower bound is above the smallest error so far are not searched: the choice is that of a full search.
+    """
+    candidates = _candidates(width, horizon)
+    least = {name: bound() for name, (bound, _) in candidates.items()}
+    errors: dict[Method, float] = {}
+    for name in sorted(candidates, key=lambda name: least[name]):
+        if least[name] <= min(errors.values(), default=np.inf) * (1 + SEARCH_ERROR):
+            errors[name] = candidates[name][1]()
+    return min((name for name in candidates if name in errors), key=lambda name: errors[name])
+
+
+def _candidates(width: int, horizon: int | None) -> dict[Method, tuple[Callable[[], float], Callable[[], float]]]:
+    """For each method, a quick lower bound of its largest error, and the error itself."""
     last = max(64 * width, 2**20) if horizon is None else horizon
+    inputs = float(np.sqrt(min(width, last)))
+    difference = _Difference(width, last, horizon is None)
+    periods = _Periods(width, min(last, 2 * width))  # later windows repeat the second period
     return {
-        "inputs": float(np.sqrt(min(width, last))),
-        "difference": _difference_error(width, last, horizon is None),
-        "periods": _periods_error(width, min(last, 2 * width)),  # later windows repeat the second period
+        "inputs": (lambda: inputs, lambda: inputs),
+        "difference": (difference.lower_bound, difference.largest),
+        "periods": (periods.lower_bound, periods.largest),
     }
 
 
-@lru_cache(maxsize=256)
-def _difference_error(width: int, last: int, endless: bool) -> float:
-    running = factorization("unbounded" if endless else None, None if endless else last)
-    # until the first window is full it is a running count
-    worst = float(running.row_norms(tick_grid(min(width, last))).max())
+@dataclass(frozen=True)
+class _WindowError(ABC):
+    """The error of windows of one method over the ticks up to `last`."""
 
-    def full(after: IntArray) -> FloatArray:
-        """Windows that end so many ticks after the first full one."""
-        return np.asarray([running.difference_norm(k, width + k) for k in after.tolist()])
+    width: int
+    last: int
 
-    if last > width:
-        worst = max(worst, largest(full, _hills(last - width))[1])
-    return worst * running.column_norm
+    @abstractmethod
+    def running(self) -> Factorization:
+        """The running sums that windows are made of."""
+
+    @abstractmethod
+    def full(self, after: IntArray) -> FloatArray:
+        """Stds of windows that end this many ticks after the first full one."""
+
+    @abstractmethod
+    def probes(self) -> list[int]:
+        """Places near the largest error of `full`: they make the lower bound, and only its quality depends on them."""
+
+    def lower_bound(self) -> float:
+        """The largest error at a few places."""
+        places = sorted({min(max(place, 1), self.last - self.width) for place in self.probes()})
+        if self.last <= self.width:
+            return self.largest()
+        return float(self.full(np.asarray(places)).max()) * self.running().column_norm
+
+    def largest(self) -> float:
+        """The largest error."""
+        running = self.running()
+        # until the first window is full it is a running count
+        worst = float(running.row_norms(tick_grid(min(self.width, self.last))).max())
+        if self.last > self.width:
+            worst = max(worst, largest(self.full, _hills(self.last - self.width))[1])
+        return worst * running.column_norm
 
 
-@lru_cache(maxsize=256)
-def _periods_error(width: int, last: int) -> float:
-    period = Balanced(width)
-    worst = float(period.row_norms(tick_grid(min(width, last))).max())
+@dataclass(frozen=True)
+class _Difference(_WindowError):
+    endless: bool
 
-    def joined(after: IntArray) -> FloatArray:
-        """Tails of the first period after so many ticks, each with as many ticks of the second."""
-        tails = np.asarray([period.difference_norm(k, width) for k in after.tolist()])
-        return np.asarray(np.hypot(period.row_norms(after), tails))
+    def running(self) -> Factorization:
+        return _running(None if self.endless else self.last)
 
-    if last > width:
-        worst = max(worst, largest(joined, _hills(last - width))[1])
-    return worst * period.column_norm
+    def full(self, after: IntArray) -> FloatArray:
+        running = self.running()
+        return np.concatenate([running.difference_norms_to(self.width + k, np.asarray([k])) for k in after.tolist()])
+
+    def probes(self) -> list[int]:
+        return [self.last - self.width] if self.endless else [self.width // 3]
+
+
+@dataclass(frozen=True)
+class _Periods(_WindowError):
+    def running(self) -> Factorization:
+        return _period(self.width)
+
+    def full(self, after: IntArray) -> FloatArray:
+        """Tails of the first period after this many ticks, each with as many ticks of the second."""
+        period = self.running()
+        return np.asarray(np.hypot(period.row_norms(after), period.difference_norms_to(self.width, after)))
+
+    def probes(self) -> list[int]:
+        return [self.width // 16]
+
+
+@lru_cache(maxsize=2)
+def _running(horizon: int | None) -> Factorization:
+    return factorization("unbounded" if horizon is None else None, horizon)
+
+
+@lru_cache(maxsize=2)
+def _period(width: int) -> Factorization:
+    return Balanced(width)
 
 
 def _hills(last: int) -> IntArray:
@@ -307,15 +403,15 @@ def largest(
     one in a hundred, measured from zero: the value of a hill that wide is then known to about one in 100,000.
     `known`: the values at `places`, where they have been computed already.
     """
-    found = dict(zip(places.tolist(), (values(places) if known is None else known).tolist(), strict=True))
+    known_values = dict(zip(places.tolist(), (values(places) if known is None else known).tolist(), strict=True))
 
     def look(*asked: int) -> list[float]:
-        new = [place for place in asked if place not in found]
+        new = [place for place in asked if place not in known_values]
         if new:
-            found.update(zip(new, values(np.asarray(new)).tolist(), strict=True))
-        return [found[place] for place in asked]
+            known_values.update(zip(new, values(np.asarray(new)).tolist(), strict=True))
+        return [known_values[place] for place in asked]
 
-    at = int(np.argmax(list(found.values())))
+    at = int(np.argmax(list(known_values.values())))
     low, high = int(places[max(at - 1, 0)]), int(places[min(at + 1, len(places) - 1)])
     while high - low > max(4, high // 100):
         step = round((high - low) * _GOLDEN)
@@ -323,5 +419,5 @@ def largest(
         low, high = (low, high - step) if left >= right else (low + step, high)
     if high - low <= 4:
         look(*range(low, high + 1))
-    most = max(found.values())
-    return min(place for place, size in found.items() if size >= most - 1e-13 * abs(most)), most
+    most = max(known_values.values())
+    return min(place for place, size in known_values.items() if size >= most - 1e-13 * abs(most)), most

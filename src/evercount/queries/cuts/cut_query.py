@@ -35,6 +35,19 @@ class Cuts(Query[FloatArray]):
         none; S = 2 for unit weights, 4 for signed ones. ``swap="same edge"``: only its weight may change; S = 1 and 4.
         Proof: ``cuts.proof.md``. Assumption: an update is what one person contributes.
         Test: tests/queries/test_queries_cuts.py::test_sensitivity_is_the_exact_maximum.
+
+    Args:
+        vertices: the number of vertices n.
+        weights: which weights are legal, "unit" or "signed".
+        grid: the public unit that weights are rounded to.
+        swap: what may become of an update under `replace`: "any edge" or "same edge".
+
+    Raises:
+        ParameterError: a parameter is not legal.
+        TooLarge: the edges do not fit the memory.
+
+    >>> Cuts(4).cells
+    6
     """
 
     name: ClassVar[str] = "cuts"

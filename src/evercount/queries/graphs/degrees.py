@@ -1,4 +1,4 @@
-"""Degrees of an edge stream: how many vertices reach a degree, and the whole histogram of degrees."""
+"""Degrees of an edge stream: the number of vertices of at least some degree, and the histogram of degrees."""
 
 from __future__ import annotations
 
@@ -44,6 +44,13 @@ class HighDegree(GraphQuery[float]):
     """Number of vertices of degree at least `tau`.
 
     Guarantee: see GraphQuery. The paper's l2-sensitivity of the differences, √6, is too small: S is 8 (add-remove).
+
+    Args:
+        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        tau: the least degree that counts.
+
+    >>> HighDegree(3, tau=1).encode(HighDegree(3, tau=1).initial_state(), [(0, 1)])[0].tolist()
+    [2]
     """
 
     name: ClassVar[str] = "high-degree"
@@ -51,7 +58,7 @@ class HighDegree(GraphQuery[float]):
     tau: int = field(kw_only=True)
 
     def check(self) -> None:
-        """Some vertex must be able to reach tau."""
+        """The largest degree must be at least tau."""
         check_whole("tau", self.tau, 1, self.degree_bound)
 
     def new_tracker(self) -> Tracker:
@@ -96,6 +103,12 @@ class DegreeHistogram(GraphQuery[FloatArray]):
 
     The running sums are the numbers of vertices of degree ≥ 1, …, ≥ D; `decode` takes differences. That costs
     S = 8D − 4 where counting the degrees themselves would cost 24D − 16. Guarantee: see GraphQuery.
+
+    Args:
+        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+
+    >>> DegreeHistogram(100, max_degree=3).labels
+    ('degree 0', 'degree 1', 'degree 2', 'degree 3')
     """
 
     name: ClassVar[str] = "degree-histogram"
@@ -204,6 +217,9 @@ class MinDegree(OneStepQuery):
 
     Guarantee: see GraphQuery. As for `Matching`, the share of one edge is 0 or 1 and may come and go.
 
+    Args:
+        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+
     >>> MinDegree(3).squared_value_sensitivity("add-remove")
     1.0
     """
@@ -242,6 +258,12 @@ class DegreeSequence(GraphQuery[FloatArray]):
     """The degrees of all vertices, largest first, without names. It needs the noise of `direct` to be of use.
 
     Guarantee: see GraphQuery. One edge moves two places of the sequence by one each: v² = 2.
+
+    Args:
+        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+
+    >>> DegreeSequence(3).squared_value_sensitivity("add-remove")
+    2.0
     """
 
     name: ClassVar[str] = "degree-sequence"

@@ -125,6 +125,13 @@ class SpanningForest(GraphQuery[float]):
     Where duplicates are ignored, the lighter of two copies of an edge counts: that is what a spanning forest of
     parallel edges does, and letting the first copy win would cost S = 2(2W−1)² instead of 2W².
     Guarantee: see GraphQuery.
+
+    Args:
+        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        max_weight: the largest weight W of an edge.
+
+    >>> SpanningForest(4, max_weight=3).squared_sensitivity("add-remove")
+    18.0
     """
 
     name: ClassVar[str] = "spanning-forest"
@@ -160,7 +167,14 @@ class SpanningForest(GraphQuery[float]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Components(GraphQuery[float]):
-    """Number of connected components; starts at the number of vertices. Guarantee: see GraphQuery."""
+    """Number of connected components; starts at the number of vertices. Guarantee: see GraphQuery.
+
+    Args:
+        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+
+    >>> Components(4).encode(Components(4).initial_state(), [(0, 1), (1, 2)])[0].tolist()
+    [-2]
+    """
 
     name: ClassVar[str] = "components"
 
@@ -199,6 +213,12 @@ class Matching(GraphQuery[float]):
     Guarantee: see GraphQuery. The effect of one edge can go and come back with every new pair, so S grows with
     the square of the largest matching m: 2m², or m² + (m−1)² for ``delete`` (m is public there). Coming and going take
     turns, so where the Gram matrix falls (all factorisations here) 2m is enough, or 4m − 2 for replace.
+
+    Args:
+        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+
+    >>> Matching(4).encode(Matching(4).initial_state(), [(0, 1), (2, 3)])[0].tolist()
+    [2]
     """
 
     name: ClassVar[str] = "matching"

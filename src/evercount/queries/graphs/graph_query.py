@@ -43,7 +43,7 @@ class GraphQuery(Query[V_co]):
     public edges, so its maximum degree is known; there `enforce_degree` drops public edges before the first tick. A
     mixed stream may start from public edges, too.
 
-    Whoever sends an update to an ``insert`` or ``delete`` stream and sees it refused learns of another one. Test:
+    Anyone who sends an update to an ``insert`` or ``delete`` stream and sees it refused learns of another one. Test:
     tests/queries/test_queries_graphs.py::test_which_streams_never_refuse_an_update_because_of_others.
 
         Guarantee. Σ_cells (P² + N²) ≤ squared_sensitivity(adjacency) for streams that differ in one update.
@@ -52,6 +52,17 @@ class GraphQuery(Query[V_co]):
         Proof: ``graphs.proof.md``. Assumption: the stream kind and, without `enforce_degree`, the degree promise
         hold in both streams. Tests: ``test_no_neighbours_beat_the_claim`` and ``test_claims_are_reached``
         in tests/queries/test_queries_graphs_sensitivity.py; for values tests/queries/test_queries_values.py.
+
+    Args:
+        vertices: the number of vertices; they are 0..vertices−1.
+        stream: the kind of edge stream (`edge_rules.py`).
+        max_degree: the largest degree of a vertex, promised or enforced; None for no limit.
+        enforce_degree: whether edges beyond `max_degree` are dropped, and not refused.
+        initial_edges: the public start graph, for streams that delete.
+
+    Raises:
+        ParameterError: parameters that do not fit each other.
+        TooLarge: the statistic could pass 2**53.
     """
 
     vertices: int
@@ -263,6 +274,11 @@ class GraphQuery(Query[V_co]):
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """Add the public value of the start graph."""
         return noisy + self.start_values
+
+    @property
+    def publishes_whole_numbers(self) -> bool:
+        """See `Query`: sums, or differences of them, and the value of the start graph."""
+        return True
 
     @cached_property
     def start_values(self) -> FloatArray:

@@ -42,6 +42,12 @@ class MinCut(OneStepQuery):
 
     A tick costs O(n³) operations on arrays (n = 100: tens of milliseconds), however many updates it holds.
     Guarantee: see GraphQuery. As for `Matching`, the share of one edge is 0 or 1 and may come and go.
+
+    Args:
+        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+
+    >>> MinCut(3).encode(MinCut(3).initial_state(), [(0, 1), (1, 2), (0, 2)])[0].tolist()
+    [2]
     """
 
     name: ClassVar[str] = "min-cut"

@@ -27,7 +27,14 @@ class _EdgeTracker(Tracker):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Edges(GraphQuery[float]):
-    """Number of edges. Guarantee: see GraphQuery; S = 1, or 2 where updates are ignored, both adjacencies."""
+    """Number of edges. Guarantee: see GraphQuery; S = 1, or 2 where updates are ignored, both adjacencies.
+
+    Args:
+        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+
+    >>> Edges(3).encode(Edges(3).initial_state(), [(0, 1), (1, 2)])[0].tolist()
+    [2]
+    """
 
     name: ClassVar[str] = "edges"
 
@@ -94,6 +101,10 @@ class Triangles(GraphQuery[float]):
     `max_per_edge` = K promises that no edge ever lies in more than K triangles: then K takes the place of D − 1, and no
     degree needs to be promised. An update that breaks the promise is refused. Guarantee: see GraphQuery; one edge lies
     in at most min(D − 1, K) triangles.
+
+    Args:
+        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        max_per_edge: the promise K; None for none.
 
     >>> Triangles(1000, max_per_edge=3).squared_sensitivity("add-remove")
     9.0
@@ -199,6 +210,13 @@ class KStars(GraphQuery[float]):
     """Number of k-stars, Σ over vertices of C(degree, k), k ≥ 2.
 
     Guarantee: see GraphQuery; one edge lies in at most K = 2·C(D−1, k−1) stars.
+
+    Args:
+        vertices, stream, max_degree, enforce_degree, initial_edges: as in `GraphQuery`.
+        k: the number of edges of a star, at least 2.
+
+    >>> KStars(50, k=2, max_degree=5).squared_sensitivity("add-remove")
+    64.0
     """
 
     name: ClassVar[str] = "k-stars"

@@ -1,0 +1,166 @@
+"""Release: what one tick publishes, with its exact errors. It is a view of one row of `Releases`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Generic, cast
+
+import numpy as np
+
+from evercount._arrays import FloatArray
+from evercount._validate import check_number
+from evercount.errors import ParameterError
+from evercount.queries.base import Query, V_co
+from evercount.queries.cuts.cut_graph import CutGraph, CutValue
+from evercount.queries.cuts.cut_query import Cuts
+from evercount.queries.top_keys import TopKey, supported_keys
+
+if TYPE_CHECKING:
+    from evercount.engine.release import Releases
+
+
+class Release(Generic[V_co]):
+    """What one tick publishes: `values` with one entry per output. Errors are computed when they are asked for.
+
+    Args:
+        run: the ticks that were released together; `Stream.step` and `Releases` give single ones.
+        index: the place of this tick among them, from 0.
+
+    >>> from evercount import Budget, Count, Stream
+    >>> release = Stream(Count(), Budget(1.0, 1e-6), 24, noise="insecure-float", seed=1).step(100)
+    >>> round(release.value, 1), round(release.std, 1)
+    (107.6, 6.8)
+    """
+
+    def __init__(self, run: Releases[V_co], index: int) -> None:
+        self._run = run
+        self._index = index
+
+    @property
+    def tick(self) -> int:
+        """The 1-based tick."""
+        return self._run.first_tick + self._index
+
+    @property
+    def query(self) -> Query:
+        """What was asked."""
+        return self._run.query
+
+    @property
+    def values(self) -> FloatArray:
+        """The published numbers, one per output."""
+        return np.asarray(self._run.rows[self._index], dtype=np.float64)
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """One label per output."""
+        return self._run.labels
+
+    @property
+    def value(self) -> V_co:
+        """The published number, or the array of them where the query has several outputs."""
+        return cast(V_co, float(self.values[0]) if self.query.single else self.values)
+
+    @property
+    def noise(self) -> str:
+        """The kind of noise: "exact", or "insecure-float" for simulation."""
+        return self._run.noise
+
+    @property
+    def std_all(self) -> FloatArray:
+        """The exact std of each output (before post-processing)."""
+        return np.asarray(self._run.std_all[self._index], dtype=np.float64)
+
+    @property
+    def guarantee(self) -> str:
+        """The guarantee of the whole stream in one sentence."""
+        return self._run.guarantee
+
+    @property
+    def std(self) -> V_co:
+        """The std of `value`: a number, or one per output."""
+        return cast(V_co, float(self.std_all[0]) if self.query.single else self.std_all)
+
+    @property
+    def postprocessed(self) -> tuple[str, ...]:
+        """The post-processing that was applied."""
+        return self._run.postprocessed
+
+    def interval(self, level: float = 0.95) -> tuple[V_co, V_co]:
+        """(low, high) that holds the true number with probability at least `level`, for each output by itself.
+
+        Post-processing to nonnegative numbers keeps that true if the true number is not negative. Post-processing to
+        whole numbers changes nothing where exact noise is added to whole numbers; elsewhere (a fractional grid, an
+        average, insecure noise) it makes the interval 1/2 wider on either side. A monotone release is the largest
+        number so far, so its interval has to hold for all ticks at once and is wider. The interval of an average per
+        event is not symmetric.
+
+        Args:
+            level: the probability.
+
+        Returns:
+            (low, high): numbers, or arrays where `value` is one.
+
+        Raises:
+            ParameterError: the level is not between 0 and 1.
+        """
+        low, high = (side[0] for side in self._run.limits(level, self._index))
+        ends = (float(low[0]), float(high[0])) if self.query.single else (low, high)
+        return cast(tuple[V_co, V_co], ends)
+
+    def half_widths(self, level: float = 0.95) -> FloatArray:
+        """How far each output's interval reaches on either side; the larger side where they differ."""
+        return np.asarray(self._run.half_widths(level, self._index)[0])
+
+    def top(self, k: int | None = None, level: float = 0.95) -> list[TopKey]:
+        """The k largest published numbers with their labels; k defaults to that of a `TopK`, else to 1.
+
+        The intervals of all numbers hold at once with probability at least `level`, and so for selected ones;
+        `confidence` is that the key belongs to the true k largest (`TopKey`).
+        """
+        return self.query.top(self.values, self._run.rank_errors(self._index), k, level)
+
+    def supported(self, threshold: float | None = None, level: float = 0.95) -> list[TopKey]:
+        """All labels whose published number passes a public threshold: the support filter for words and large keys.
+
+        Most words of a large alphabet never occur, and their noise would drown the others. The default threshold is the
+        interval's half-width over all outputs: then with probability at least `level` every label that is listed has
+        truly occurred.
+
+        Args:
+            threshold: Least noisy number; None for the default.
+            level: Probability that all intervals of this tick hold at once.
+
+        Returns:
+            The labels that pass, largest number first, with intervals as in `top`.
+        """
+        if threshold is not None:
+            threshold = check_number("threshold", threshold)
+        return supported_keys(list(self.labels), self.values, self._run.rank_errors(self._index), threshold, level)
+
+    def consistent(self) -> FloatArray:
+        """Published numbers moved to the nearest ones that are possible, for `DegreeHistogram` and `DegreeSequence`.
+
+        They are post-processed, so `std` and `interval` do not apply; they are closer to the truth.
+        """
+        return self.query.consistent(self.values)
+
+    def graph(self) -> CutGraph:
+        """The released weighted graph of a `Cuts` stream."""
+        if not isinstance(self.query, Cuts):
+            raise ParameterError("only releases of Cuts are graphs")
+        return self.query.graph(self.values, float(self.std_all[0]))
+
+    def cut(self, S: Collection[int], P: Collection[int] | None = None) -> CutValue:
+        """The weight between vertex sets S and P (default: all others) with its exact std, for `Cuts`."""
+        return self.graph().cut(S, P)
+
+    def __repr__(self) -> str:
+        return f"Release(tick={self.tick}, outputs={len(self.values)}, noise={self.noise!r})"
+
+    def __str__(self) -> str:
+        shown = ", ".join(
+            f"{label} {value:,.6g} ± {std:.3g}"
+            for label, value, std in list(zip(self.labels, self.values, self.std_all, strict=True))[:8]
+        )
+        return f"tick {self.tick}: {shown}{' …' if len(self.values) > 8 else ''}"
