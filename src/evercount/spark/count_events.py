@@ -86,12 +86,12 @@ def count_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
 
 def _looked_up(declaration: StreamDeclaration, found: Any) -> tuple[IntArray, ...]:
     """The columns of GROUP_COLUMNS from groups of (place, k): here the keys are looked up, once for each group."""
-    import pyarrow.compute as pc
-
-    pa, _ = parquet_modules()
     keys, others = declaration.query.row_keys
     place, events, units = (_numbers(found, name) for name in ("place", "events", "units"))
-    cell = pc.index_in(found.column("k"), value_set=pa.array(keys, pa.string())).fill_null(-1).to_numpy()
+    coded = found.column("k").combine_chunks().dictionary_encode()
+    cell_of = {key: number for number, key in enumerate(keys)}
+    cells = np.asarray([*(cell_of[key] for key in coded.dictionary.to_pylist()), -1], np.int64)
+    cell = cells[np.asarray(coded.indices.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)]
     unknown = (place > 0) & (cell < 0)
     if not others:
         place = np.where(unknown, -5, place)

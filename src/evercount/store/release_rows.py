@@ -18,9 +18,7 @@ SQLITE = f"INSERT INTO {releases.name} ({', '.join(COLUMNS)}) VALUES ({', '.join
 def write_numbers(connection: Connection, stream: int, first_tick: int, first_cell: int, numbers: FloatArray) -> None:
     """Insert the numbers of consecutive ticks and cells, shape (ticks, 4, cells)."""
     rows = list(_rows(stream, first_tick, first_cell, numbers))
-    if (
-        connection.dialect.name == "sqlite"
-    ):  # past SQLAlchemy's handling of parameters, which takes most of the time
+    if connection.dialect.name == "sqlite":  # past SQLAlchemy's handling of parameters, which takes most of the time
         connection.exec_driver_sql(SQLITE, rows)
     else:
         connection.execute(insert(releases), [dict(zip(COLUMNS, row, strict=True)) for row in rows])
