@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+SOAK_SECONDS ?= 3600
 
 .PHONY: run example test lint format bench peers soak docs reference system lock clean
 
@@ -21,8 +22,9 @@ example: $(STAMP)  ## the bundled example as table, chart and CSV
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
 
-soak: $(STAMP)  ## the long fault-injection runs
+soak: $(STAMP)  ## the long fault-injection runs, then an hour of load (SOAK_SECONDS) with kills, readers and catch-ups
 	$(BIN)/python -m pytest -m soak
+	$(BIN)/python benchmarks/soak_service.py --seconds $(SOAK_SECONDS)
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

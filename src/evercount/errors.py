@@ -16,6 +16,7 @@
     ├── StoreError                       the durable store refuses: locked, tampered with, rolled back, unreadable
     │   ├── Conflict                     a name or key was used before for something else
     │   ├── StreamStopped                the stream takes no more events
+    │   ├── CatchingUp                   the stream closes ticks that it missed; carries when to try again
     │   └── Busy                         too many requests wait for the store
     ├── Problem                          an HTTP request is refused; carries the status of the answer
     ├── MessageRejected                  a message of a local-model client is malformed or out of range
@@ -173,6 +174,17 @@ class Conflict(StoreError):
 
 class StreamStopped(StoreError):
     """The stream takes no more events; the text is public."""
+
+
+class CatchingUp(StoreError):
+    """The stream closes ticks that it missed and takes no events meanwhile; the text is public.
+
+    `retry` is the number of seconds after which the same batch may be accepted.
+    """
+
+    def __init__(self, message: str, retry: float) -> None:
+        self.retry = retry
+        super().__init__(message)
 
 
 class Busy(StoreError):

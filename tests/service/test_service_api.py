@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -93,7 +94,8 @@ def test_a_stream_from_declaration_to_release(client: httpx.Client, service: Ser
     assert client.post("/v1/streams/flu/close-tick", params={"tick": 1}).json() == release
     problem(client.post("/v1/streams/flu/close-tick", params={"tick": 9}), 422, "InputError")
     page = client.get("/v1/streams/flu/releases").json()
-    assert page == {"stream": "flu", "labels": ["north", "south"], "releases": [release]}
+    assert page["labels"] == ["north", "south"]
+    assert page["releases"] == [release]
     assert client.get("/v1/streams/flu/releases", params={"after": 1}).json()["releases"] == []
     assert client.get("/v1/streams/flu").json()["released"] == 1
     listed = client.get("/v1/streams").json()
@@ -199,8 +201,10 @@ def read_events(response: httpx.Response) -> Iterator[tuple[int, dict[str, Any]]
 
 
 def wake(service: Service) -> None:
-    """Let the writer look at the clock."""
+    """Let the writer look at the clock, until nothing is left to close."""
     service.writer.submit(lambda: None).result()
+    while any(live.due(service.clock.now()) for live in service.store.streams.values()):
+        service.writer.submit(lambda: None).result()
 
 
 def test_ticks_close_on_the_clock_and_never_open_again(
@@ -238,6 +242,7 @@ def test_missed_ticks_are_closed_at_the_next_start(tmp_path: Path) -> None:
     store = Store(place)
     service = Service(store, admin=ADMIN, clock=clock)
     with served(service) as client:
+        wake(service)
         made = client.get("/v1/streams/flu/releases", params={"after": 490}).json()["releases"]
         assert [release["tick"] for release in made] == list(range(491, 501))
     assert live.closed == 0
@@ -313,7 +318,7 @@ def test_the_demonstration_runs_and_stops_cleanly(tmp_path: Path, number: signal
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        address = process.stderr.readline().split()[2]
+        address = process.stderr.readline().split(" serves ")[1].split()[0]
         told = process.stderr.readline()
         token = Path(told.rsplit(" is in ", 1)[1].strip()).read_text().strip()
         assert token not in told
@@ -325,7 +330,7 @@ def test_the_demonstration_runs_and_stops_cleanly(tmp_path: Path, number: signal
             process.send_signal(number)
             list(events)  # the server ends the connection
             assert process.wait(20) == 0
-        assert process.stderr.read() == "stopped.\n"
+        assert re.fullmatch(r"[0-9T:.-]+Z INFO evercount.service: stopped[.]\n", process.stderr.read())
     finally:
         process.kill()
         process.wait()

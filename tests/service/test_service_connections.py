@@ -109,10 +109,10 @@ def test_a_request_in_time_is_not_ended(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_nobody_reads_is_ended(tmp_path: Path) -> None:
-    wide = {**COUNT, "name": "wide", "query": {"name": "histogram", "parameters": {"keys": 4000}}}
+    wide = {**COUNT, "name": "wide", "query": {"name": "histogram", "parameters": {"keys": 1000}}}
     with limited(tmp_path, write_seconds=0.3, header_seconds=2.0) as (_, client):
         client.post("/v1/streams", json=wide, headers=HEADERS).raise_for_status()
-        for _ in range(20):
+        for _ in range(80):
             client.post("/v1/streams/wide/close-tick", headers=HEADERS).raise_for_status()
         size = int(client.get("/v1/streams/wide/releases").headers["content-length"])
         connection, other = narrow(client), narrow(client)

@@ -68,12 +68,18 @@ def test_metrics_of_requests_are_for_admins(client: httpx.Client) -> None:
             "evercount_build_info",
             "evercount_uptime_seconds",
             "evercount_healthy",
+            "evercount_ready",
+            "evercount_clock_skew_seconds",
             "evercount_streams_open",
             "evercount_ticks_released_total",
+            "evercount_tick_lag_seconds",
+            "evercount_catch_up_ticks_left",
         }
     client.post("/v1/streams/open/events", json=[1], headers=write).raise_for_status()
     page = client.get("/metrics", headers=HEADERS).text
     assert "evercount_requests_total{" in page
+    assert "evercount_database_bytes " in page
+    assert "process_resident_memory_bytes " in page
     assert 'evercount_accept_seconds{quantile="0.5"}' in page
 
 

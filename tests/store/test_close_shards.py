@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,12 +175,12 @@ def test_two_calls_at_once_commit_one_of_them(
 def test_a_commit_that_finds_other_numbers_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of two calls at once computes something else: it is not the one that is published, and says so."""
     store = new_store(tmp_path / "store.db")
-    real, first = close_shards.write_numbers, threading.Lock()
+    real, first = close_shards.release_rows, threading.Lock()
 
-    def changed(connection: Any, stream: int, tick: int, cell: int, numbers: Any) -> None:
-        real(connection, stream, tick, cell, numbers + first.acquire(blocking=False))
+    def changed(stream: int, table: Any, cell: int) -> Any:
+        return real(stream, replace(table, numbers=table.numbers + first.acquire(blocking=False)), cell)
 
-    monkeypatch.setattr(close_shards, "write_numbers", changed)
+    monkeypatch.setattr(close_shards, "release_rows", changed)
 
     def run(work: ShardWork) -> None:
         (failure,) = [answer for answer in both_at_once(monkeypatch, work) if isinstance(answer, StoreError)]

@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from evercount.errors import StoreError
 from evercount.store import Reading, Store, StreamDeclaration
+from evercount.store.rollback_guard import Head
 from serving import Postgres, free_port
 
 TABLE = {"name": "private-name", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
@@ -70,9 +71,8 @@ def test_the_head_and_the_streams_are_named_to_the_operator_only(tmp_path: Path)
     live = store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
     store.close_ticks(live, 2, 0.0)
     written = head.read_text()
-    head.write_text(written.replace('[2, "', '[3, "'))
     for damage, name in (
-        (written.replace('[2, "', '[3, "'), "private-name"),
+        (written.replace('"private-name": ', '"lost-name": ', 1), "lost-name"),
         ("{}", "the-head"),
         (written.replace('"store": "', '"store": "x'), "the-head"),
         (None, "the-head"),
@@ -86,6 +86,6 @@ def test_the_head_and_the_streams_are_named_to_the_operator_only(tmp_path: Path)
         publishable(caught.value, name, str(tmp_path))
     head.mkdir()
     with pytest.raises(StoreError, match="cannot be written") as caught:
-        store.head.write("store", {})
+        store.head.write(Head("store", {}))
     publishable(caught.value, "the-head")
     store.close()

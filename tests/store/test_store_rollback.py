@@ -1,16 +1,19 @@
-"""A database that was put back from an older copy is refused, on SQLite and on PostgreSQL."""
+"""Streams of a database that was put back from an older copy do not go on, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from evercount.cli.store_command import store as commands
-from evercount.errors import StoreError
-from evercount.store import Store, StreamDeclaration
+from evercount.errors import Conflict, StoreError, StreamStopped
+from evercount.noise import Secret
+from evercount.store import Batch, Store, StreamDeclaration, retire_stream
 from serving import Postgres
 
 DECLARATION = {"name": "one", "query": {"name": "count"}, "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
@@ -37,33 +40,103 @@ def run(*arguments: object) -> tuple[int, str]:
     return done.exit_code, done.output or str(done.exception)
 
 
-def test_an_old_backup_is_refused(tmp_path: Path) -> None:
+def endings(place: str | Path, head: Path | None = None) -> dict[str, str]:
+    store = Store(place, head=head)
+    try:
+        assert not set(store.streams) & set(store.ended)
+        return {name: ended.ending for name, ended in store.ended.items()}
+    finally:
+        store.close()
+
+
+def test_an_old_backup_is_quarantined(tmp_path: Path) -> None:
+    """Only the stream that went on since; the other one keeps serving."""
     place, copy = tmp_path / "a.db", tmp_path / "copy.db"
     advance(place, 3)
+    advance(place, 1, name="two")
     assert run("backup", copy, "--db", place)[0] == 0
     put_back(copy, place)
-    advance(place, 0)  # nothing was released since: the copy is as good as the original
+    assert endings(place) == {}  # nothing was released since: the copy is as good as the original
     advance(place, 2)
     put_back(copy, place)
-    with pytest.raises(StoreError, match="older than its head"):
-        Store(place)
     code, output = run("verify", "--db", place)
     assert code == 1
     assert "older than its head" in output
+    assert endings(place) == {"one": "quarantined"}
+    advance(place, 1, name="two")
+    store = Store(place)
+    ended = store.ended["one"]
+    assert (ended.closed, ended.readable) == (3, True)
+    assert store.streams["two"].closed == 2
+    assert [release["tick"] for release in store.all_releases("one")] == [1, 2, 3]
+    with pytest.raises(Conflict, match="is over"):
+        store.declare(StreamDeclaration.from_dict(DECLARATION), 0.0)
+    answer = store.accept([Batch("one", [1], np.ones(1, np.int64))], 0.0)
+    assert isinstance(answer[0], StreamStopped)
+    store.close()
 
 
-def test_a_backup_without_a_later_stream_is_refused(tmp_path: Path) -> None:
+def test_a_quarantine_outlives_restarts(tmp_path: Path) -> None:
+    """The head must not go back to the tick of the copy, whatever the other streams do."""
+    place, copy = tmp_path / "a.db", tmp_path / "copy.db"
+    advance(place, 3)
+    run("backup", copy, "--db", place)
+    advance(place, 2)
+    newest = tmp_path / "newest.db"
+    run("backup", newest, "--db", place)
+    put_back(copy, place)
+    for _ in range(2):
+        advance(place, 1, name="two")
+        assert endings(place) == {"one": "quarantined"}
+    put_back(copy, place)
+    assert endings(place) == {"one": "quarantined"}  # "two" is lost with this copy, and "one" is where it was
+    put_back(newest, place)
+    store = Store(place)
+    assert store.streams["one"].closed == 5
+    store.close()
+
+
+def test_a_stream_that_a_copy_does_not_have_stays_spent(tmp_path: Path) -> None:
+    place, copy = tmp_path / "a.db", tmp_path / "copy.db"
+    advance(place, 3)
+    run("backup", copy, "--db", place)
+    store = Store(place)
+    secret = Secret.generate()
+    other = StreamDeclaration.from_dict({**DECLARATION, "name": "two", "horizon": 32})
+    store.close_ticks(store.declare(other, 0.0, secret), 1, 0.0)
+    spent = store.ledger()["totals"]
+    store.close()
+    put_back(copy, place)
+    for _ in range(2):
+        store = Store(place)
+        assert set(store.streams) == {"one"}
+        assert store.ledger()["totals"] == spent
+        assert store.ledger()["entries"][-1]["stream"] == "two"
+        with pytest.raises(Conflict, match="is over"):
+            store.declare(other, 0.0)
+        with pytest.raises(Conflict, match="same noise"):
+            store.declare(StreamDeclaration.from_dict({**DECLARATION, "name": "three", "horizon": 32}), 0.0, secret)
+        store.close()
+    assert run("verify", "--db", place)[0] == 0
+
+
+def test_a_lost_stream_of_unknown_budget_stops_the_store(tmp_path: Path) -> None:
+    """Heads of version 0.1 do not say what was spent: the ledger would be wrong."""
     place, copy = tmp_path / "a.db", tmp_path / "copy.db"
     advance(place, 3)
     run("backup", copy, "--db", place)
     advance(place, 0, name="two")
     put_back(copy, place)
+    head = tmp_path / "a.db.head"
+    content = json.loads(head.read_text())
+    del content["spent"], content["retired"]
+    head.write_text(json.dumps(content))
     with pytest.raises(StoreError, match="older than its head") as caught:
         Store(place)
     assert "'two'" in caught.value.detail
 
 
-def test_another_history_of_the_same_length_is_refused(tmp_path: Path) -> None:
+def test_another_history_of_the_same_length_is_hidden(tmp_path: Path) -> None:
     place, other = tmp_path / "a.db", tmp_path / "b.db"
     advance(place, 3)
     head = (tmp_path / "a.db.head").read_text()
@@ -78,8 +151,14 @@ def test_another_history_of_the_same_length_is_refused(tmp_path: Path) -> None:
     store.close()
     advance(place, 1)
     put_back(other, place)
-    with pytest.raises(StoreError, match="older than its head, or was changed"):
-        Store(place)
+    store = Store(place)
+    assert (store.ended["one"].ending, store.ended["one"].readable) == ("quarantined", False)
+    ended, _ = retire_stream(store, "one", 0.0)
+    assert not ended.readable
+    store.close()
+    store = Store(place)
+    assert not store.ended["one"].readable
+    store.close()
 
 
 def test_a_missing_head_is_refused_until_it_is_adopted(tmp_path: Path) -> None:
@@ -115,7 +194,7 @@ def test_a_crash_between_commit_and_head_is_no_rollback(tmp_path: Path) -> None:
     advance(place, 1)
 
 
-def test_an_old_dump_of_postgresql_is_refused(tmp_path: Path, postgres: Postgres) -> None:
+def test_an_old_dump_of_postgresql_is_quarantined(tmp_path: Path, postgres: Postgres) -> None:
     place, head = postgres.fresh(), tmp_path / "pg.head"
     advance(place, 2, head)
     copy = postgres.fresh()
@@ -123,7 +202,7 @@ def test_an_old_dump_of_postgresql_is_refused(tmp_path: Path, postgres: Postgres
     dump = postgres.folder / "dump.sql"
     postgres.run("pg_dump", *connection, "-f", dump, place.rsplit("/", 1)[1])
     postgres.run("psql", *connection, "-q", "-f", dump, copy.rsplit("/", 1)[1])
-    advance(copy, 0, head)
+    assert endings(copy, head) == {}
     advance(place, 1, head)
-    with pytest.raises(StoreError, match="older than its head"):
-        Store(copy, head=head)
+    assert endings(copy, head) == {"one": "quarantined"}
+    assert endings(place, head) == {}

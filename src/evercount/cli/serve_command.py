@@ -42,47 +42,16 @@ def serve(
     print_admin_token: Annotated[
         bool, typer.Option("--print-admin-token", help="Print a new admin token on the terminal.")
     ] = False,
+    clock_jump: Annotated[
+        str, typer.Option(help="How far the clock may jump ahead before ticks wait for the operator; none: any.")
+    ] = "24h",
+    log_format: Annotated[str, typer.Option(help="text or json: how lines of the log are written.")] = "text",
 ) -> None:
     """Serve streams over HTTP: events in, private releases out, with a live dashboard.
 
     At the first start an admin token is written into a file for its owner only, unless EVERCOUNT_ADMIN_TOKEN is set.
     Stops on Ctrl-C and SIGTERM.
     """
-    from rich.console import Console
-
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-    _serve(
-        console.print,
-        db,
-        streams,
-        host,
-        port,
-        demo,
-        read_only,
-        key_file,
-        head,
-        rate,
-        trusted_proxy or [],
-        admin_token_file,
-        print_admin_token,
-    )
-
-
-def _serve(
-    say: object,
-    db: str | None,
-    streams: Path | None,
-    host: str,
-    port: int,
-    demo: bool,
-    read_only: bool,
-    key_file: Path | None,
-    head: Path | None,
-    rate: float,
-    trusted_proxies: list[str],
-    admin_token_file: Path | None,
-    print_admin_token: bool,
-) -> None:
     from evercount.errors import MissingExtra, ParameterError
 
     try:
@@ -93,15 +62,20 @@ def _serve(
     from evercount.declare.declaration import read_declarations
     from evercount.service.access import Limits
     from evercount.service.admin_token import choose_admin_token
+    from evercount.service.clock_guard import parse_clock_jump
     from evercount.service.demo import Feeder, demo_clock, demo_declaration, demo_file
     from evercount.service.http_server import parse_proxies
+    from evercount.service.log_format import log_to_stderr
     from evercount.service.run_server import run
     from evercount.service.runtime import Service
     from evercount.store import Store, key_from_environment
     from evercount.store.watched_store import WatchedStore
 
-    assert callable(say)
+    trusted_proxies = trusted_proxy or []
     parse_proxies(trusted_proxies)  # a mistake is named before anything is opened
+    largest_jump = None if demo else parse_clock_jump(clock_jump)
+    log = log_to_stderr(log_format)
+    say, warn = log.info, log.warning
     declared = read_declarations(streams) if streams else []
     folder = None
     if demo:
@@ -121,7 +95,7 @@ def _serve(
         clock = demo_clock(store) if demo else None
         limits = Limits(rate=rate, burst=2 * rate)
         token = choose_admin_token(store, admin_token_file, print_admin_token)
-        service = Service(store, clock=clock, limits=limits, admin=token.given)
+        service = Service(store, clock=clock, limits=limits, admin=token.given, clock_jump=largest_jump)
         service.declare(declared)
     except BaseException:
         store.close()
@@ -129,15 +103,15 @@ def _serve(
     feeder = Feeder(service) if demo else None
 
     def ready(address: str) -> None:
-        say(f"evercount serves {address}  (store: {store.database.describe()})", markup=False)
+        say(f"evercount serves {address}  (store: {store.database.describe()})")
         if token.file is not None:
-            say(f"the admin token is in {token.file}", markup=False)
+            say(f"the admin token is in {token.file}")
         if token.shown is not None:
-            say(f"admin token, shown this once: {token.shown}", markup=False)
+            typer.echo(f"admin token, shown this once: {token.shown}", err=True)
         if host not in LOOPBACK:
-            say("warning: listening beyond this machine. Put TLS in front; tokens travel in the clear.", markup=False)
+            warn("listening beyond this machine. Put TLS in front; tokens travel in the clear.")
         if not store.sealer.encrypted and not demo and not read_only:
-            say("note: the store is not encrypted; set EVERCOUNT_KEY_FILE before the first start.", markup=False)
+            say("the store is not encrypted; set EVERCOUNT_KEY_FILE before the first start.")
         if feeder is not None:
             feeder.start()
 
@@ -148,4 +122,4 @@ def _serve(
             feeder.stop()
         if folder is not None:
             folder.cleanup()
-    say("stopped; everything that was accepted is kept." if not demo else "stopped.", markup=False)
+    say("stopped; everything that was accepted is kept." if not demo else "stopped.")

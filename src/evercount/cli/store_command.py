@@ -25,6 +25,8 @@ def verify(
     ] = False,
 ) -> None:
     """Recompute every release chain and compare it with the head file."""
+    from dataclasses import replace
+
     from evercount.store import Reading
     from evercount.store.database import Database
     from evercount.store.rollback_guard import HeadFile, default_path
@@ -36,7 +38,9 @@ def verify(
         lock = Database(db) if adopt else None  # nobody may write between the check and the new head
         wrong = reading.verify(None if adopt else file)
         if adopt and not wrong:
-            file.write(*reading.current_heads())
+            before, now = file.read(), reading.current_head()
+            kept = now.retired | (before.retired if before is not None else frozenset())  # a retirement is for ever
+            file.write(replace(now, retired=kept))
         names = reading.names()
     finally:
         if lock is not None:
@@ -68,6 +72,106 @@ def backup(
     finally:
         reading.close()
     typer.echo(f"copied to {target}")
+
+
+@store.command()
+def restore(
+    copy: Annotated[Path, typer.Argument(help="File that `evercount store backup` wrote.")],
+    db: Annotated[str, typer.Option(help="SQLite file to put it in place of.")] = "evercount.db",
+    head: Head = None,
+) -> None:
+    """Put a copy of an SQLite store in the place of the present one, which is kept beside it.
+
+    The head file stays as it is: it knows what was released since. Streams that have released since the copy was made
+    are in quarantine afterwards; the others go on. The service must be stopped.
+    """
+    from evercount.store.restore_copy import restore_copy
+
+    kept, quarantined = restore_copy(copy, Path(db), head)
+    if kept is not None:
+        typer.echo(f"the database of before is kept as {kept}")
+    typer.echo(f"restored {copy} to {db}")
+    for one in quarantined:
+        typer.echo(f"QUARANTINE  {one.name}: {one.reason} (the head is at tick {one.tick})")
+        if not one.lost:
+            typer.echo(f"            go on with: evercount store retire {one.name} --successor NAME --db {db}")
+
+
+@store.command()
+def retire(
+    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    db: Db = "evercount.db",
+    head: Head = None,
+    key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
+    successor: Annotated[
+        str | None, typer.Option(help="Declare this stream in its place: the same declaration, a new secret.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Shown to readers.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """End a stream for good: its history stays readable, nothing is released again, its budget stays spent.
+
+    With --successor a new stream goes on in its place; its budget is added. While a service runs on the store, ask the
+    service: DELETE /v1/streams/STREAM?successor=NAME with the admin token.
+    """
+    import time
+
+    from evercount.errors import StoreError
+    from evercount.store import Store, key_from_environment, retire_stream
+    from evercount.store.retire import EXPLANATION, SUCCESSOR_EXPLANATION
+
+    opened = Store(db, key_from_environment(key_file), head)
+    try:
+        known = opened.streams.get(stream) or opened.ended.get(stream)
+        if known is None:
+            raise StoreError(f"the store has no stream {stream!r}")
+        typer.echo(EXPLANATION.format(name=stream, budget=known.declaration.budget.sentence()))
+        if successor is not None:
+            typer.echo(SUCCESSOR_EXPLANATION.format(name=stream, successor=successor))
+        if not yes:
+            typer.confirm("Go on?", abort=True)
+        retire_stream(opened, stream, time.time(), reason=reason, successor=successor)
+        totals = opened.ledger()["totals"]
+    finally:
+        opened.close()
+    typer.echo(f"retired {stream!r}" + (f", declared {successor!r}" if successor is not None else ""))
+    for total in totals:
+        typer.echo(
+            f"spent together by {total['streams']} streams ({total['unit']}, {total['adjacency']}): "
+            f"epsilon {total['epsilon']:.6g}, delta {total['delta']:.3g}"
+        )
+
+
+@store.command()
+def cap(
+    epsilon: Annotated[float | None, typer.Option(help="The largest total epsilon.")] = None,
+    delta: Annotated[float | None, typer.Option(help="The largest total delta.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the cap.")] = False,
+    db: Db = "evercount.db",
+    head: Head = None,
+    key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
+) -> None:
+    """Cap what all streams about the same unit spend together; a declaration beyond it is refused.
+
+    Without options it shows the cap. What is spent already stays spent.
+    """
+    from evercount.errors import ParameterError
+    from evercount.store import Cap, Reading, Store, key_from_environment
+
+    if (epsilon is None) != (delta is None) or (remove and epsilon is not None):
+        raise ParameterError("give both --epsilon and --delta, or --remove, or nothing to see the cap")
+    if epsilon is not None or remove:
+        opened = Store(db, key_from_environment(key_file), head)
+        try:
+            opened.set_cap(None if epsilon is None or delta is None else Cap(epsilon, delta))
+        finally:
+            opened.close()
+    reading = Reading.open(db)
+    try:
+        shown = reading.ledger().get("cap")
+    finally:
+        reading.close()
+    typer.echo("no cap" if shown is None else f"cap: epsilon {shown['epsilon']:g}, delta {shown['delta']:g}")
 
 
 @store.command("export-releases")

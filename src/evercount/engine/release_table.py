@@ -52,6 +52,12 @@ class ReleaseTable:
         """The 1-based ticks."""
         return range(self.first_tick, self.first_tick + len(self))
 
+    def last(self, ticks: int | None, cells: int | None = None) -> ReleaseTable:
+        """The table of its last ticks and first cells only; None for all of them."""
+        skipped = 0 if ticks is None else max(0, len(self) - ticks)
+        numbers = self.numbers[skipped:, :, :cells]
+        return ReleaseTable(self.first_tick + skipped, self.starts[skipped:], self.cells[:cells], numbers)
+
     def columns(self) -> dict[str, list[Any]]:
         """The columns of COLUMNS, one row per tick and cell."""
         width = len(self.cells)

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from evercount.errors import AlreadyReleased, Busy, EvercountError, InputError, StoreError
+from evercount.errors import AlreadyReleased, Busy, CatchingUp, EvercountError, InputError, StoreError
+from evercount.service.catch_up import CELLS_PER_PAGE, SLICE_SECONDS, CatchUp, Publish, ticks_left
+from evercount.service.clock_guard import ClockGuard
 from evercount.service.wall_clock import Clock
 from evercount.store import Accepted, Batch, Conflict, LiveStream, Store
 
@@ -23,8 +25,6 @@ WAITING = 4096
 LONGEST_WAIT = 3600.0
 PAUSE = 1.0
 """Seconds before a failed store is tried again."""
-
-Publish = Callable[[str, list[dict[str, Any]]], None]
 
 
 def loggable(error: Exception) -> str:
@@ -40,18 +40,30 @@ def loggable(error: Exception) -> str:
 class Writer(threading.Thread):
     """Everything that changes the store happens in this thread, in the order in which it was asked for.
 
-    Ticks that have ended are closed before anything else, so that no event is counted in a tick that is over. A store
-    that fails is tried again; what was not committed is reported as failed and did not happen.
+    No event is counted in a tick that is over: the ticks of a stream that have ended are closed before its batches are
+    counted, and a stream that has missed more ticks than one slice holds refuses its batches until it has caught up
+    (`CatchingUp`). Closing happens in slices (`catch_up.py`), between which requests are served and a stop is obeyed.
+    A store that fails is tried again; what was not committed is reported as failed and did not happen.
+
+    Args:
+        store: the store; nobody else writes to it.
+        clock: which time it is.
+        publish: told about every release after its commit.
+        clock_jump: see `ClockGuard`; None: the clock is always believed.
     """
 
-    def __init__(self, store: Store, clock: Clock, publish: Publish) -> None:
+    def __init__(self, store: Store, clock: Clock, publish: Publish, clock_jump: float | None = None) -> None:
         super().__init__(name="evercount-writer", daemon=True)
         self.store, self.clock, self.publish = store, clock, publish
+        self.guard = ClockGuard(clock, clock_jump, store.last_release() if clock_jump is not None else None)
+        self.catch_up = CatchUp(store, clock, publish)
         self.failing: str | None = None
         self._queue: queue.Queue[tuple[Any, Future[Any]] | None] = queue.Queue()
         self._retry_at = 0.0
         self._stopping = False
         self._doubtful = False
+        self._turn = 0
+        self._turns: dict[str, int] = {}
 
     # -- asked from other threads --------------------------------------------------------------------------------
 
@@ -75,16 +87,17 @@ class Writer(threading.Thread):
         if tick is not None and tick != live.open_tick:
             if tick > live.open_tick:
                 raise InputError(f"tick {tick} is out of turn: the open tick is {live.open_tick}")
-            found = self.store.read_releases(live.id, live.declaration, tick - 1, 1)
-            if not found:
+            first_cells = range(CELLS_PER_PAGE)
+            earlier = self.store.read_releases(live.id, live.declaration, tick - 1, 1, cells=first_cells)
+            if not earlier:
                 raise AlreadyReleased(f"tick {tick} is released already")
-            return found
-        made = self.store.close_ticks(live, 1, self.clock.now())
-        self.publish(live.name, made)
-        return made
+            return earlier
+        releases = self.store.close_ticks(live, 1, self.clock.now(), cells=CELLS_PER_PAGE)
+        self.publish(live.name, releases)
+        return releases
 
     def stop(self) -> None:
-        """Finish what was asked for, then end."""
+        """Finish what was asked for, then end. Missed ticks that are not closed yet are closed after the next start."""
         self._stopping = True
         self._queue.put(None)
         self.join()
@@ -102,17 +115,18 @@ class Writer(threading.Thread):
             work = [first]
             while len(work) < GROUP and not self._queue.empty():
                 work.append(self._queue.get())
-            now = self.close_due()
+            now = self.clock.now() if self._stopping else self.close_due()
             # whoever went away before the work began is left out; from here on nobody can withdraw
             if not self._serve([item for item in work if item is None or item[1].set_running_or_notify_cancel()], now):
                 return
 
     def _wait(self) -> float:
-        moments = [moment for live in list(self.store.streams.values()) if (moment := live.next_end()) is not None]
-        wait = min((self.clock.seconds_until(moment) for moment in moments), default=LONGEST_WAIT)
         if self.failing:
-            wait = max(self._retry_at - time.monotonic(), 0.05)
-        return min(wait, LONGEST_WAIT)
+            return max(self._retry_at - time.monotonic(), 0.05)
+        if self.guard.holding:
+            return PAUSE
+        moments = [moment for live in list(self.store.streams.values()) if (moment := live.next_end()) is not None]
+        return min([self.clock.seconds_until(moment) for moment in moments] + [LONGEST_WAIT])
 
     def _serve(self, work: list[tuple[Any, Future[Any]] | None], now: float) -> bool:
         batches: list[tuple[Batch, Future[Any]]] = []
@@ -140,6 +154,11 @@ class Writer(threading.Thread):
             future.set_exception(error)
 
     def _commit(self, batches: list[tuple[Batch, Future[Any]]], now: float) -> None:
+        behind = {name: self._behind(name, now) for name in {batch.stream for batch, _ in batches}}
+        for batch, future in batches:
+            if (refusal := behind[batch.stream]) is not None:
+                future.set_exception(refusal)
+        batches = [(batch, future) for batch, future in batches if behind[batch.stream] is None]
         if not batches:
             return
         try:
@@ -159,24 +178,63 @@ class Writer(threading.Thread):
             else:
                 future.set_exception(answer)
 
+    def _behind(self, name: str, now: float) -> CatchingUp | None:
+        """Close what a stream missed, if that is soon done; otherwise the refusal of its batches. A public fact."""
+        live = self.store.streams.get(name)
+        if live is None or not live.due(now):
+            return None
+        if not self.guard.holding:
+            self._close(name, now)
+            live = self.store.streams.get(name)
+        left = 0 if live is None else live.due(now)
+        if not left or self.failing:
+            return None  # a failing store has its own refusal
+        if self.guard.holding:
+            return CatchingUp("the clock of the service has jumped ahead, and the operator has not agreed yet", 60.0)
+        seconds = self.catch_up.seconds_left(name, left)
+        return CatchingUp(f"stream {name!r} closes {left} ticks that it missed", min(60.0, 1.0 + seconds))
+
     def close_due(self) -> float:
-        """Release every tick that has ended, stream by stream, oldest first; returns the time that this is true for."""
+        """Close ticks that have ended; returns the time that was looked at.
+
+        Streams that have one tick to close close it. Those that missed more take turns for about the time of one
+        slice; what is left is closed by the next calls, which follow at once.
+        """
         now = self.clock.now()
         if self.failing and time.monotonic() < self._retry_at:
             return now
-        for live in list(self.store.streams.values()):
-            try:
-                self._mend()
-                live = self.store.streams[live.name]  # mending may have loaded it afresh
-                while count := live.due(now):
-                    self.publish(live.name, self.store.close_ticks(live, count, now))
-                    self.failing = None
-            except Exception as error:  # noqa: BLE001 - one stream's failure must not stop the others
-                if live.stopped:
-                    log.error("stream %s is stopped: %s", live.name, loggable(error))
-                else:
-                    self._failed(error)
+        left = ticks_left(self.store.streams.values(), now)
+        held = self.guard.holding
+        if not self.guard.allows(now, max(left.values(), default=0)):
+            if not held:
+                log.error(
+                    "the clock is %d s ahead of what was expected, so no tick is closed. If the time is right, accept "
+                    "it: POST /v1/clock with the admin token, or start with --clock-jump none. If it is wrong, set it",
+                    round(self.guard.skew(now)),
+                )
+            return now
+        ends = time.monotonic() + SLICE_SECONDS
+        for name in sorted(left, key=lambda name: (left[name] > 1, self._turns.get(name, 0))):
+            self._close(name, now)
+            self._turns[name] = self._turn = self._turn + 1
+            if left[name] > 1 and time.monotonic() >= ends:
+                break
         return now
+
+    def _close(self, name: str, now: float) -> None:
+        """One slice of one stream. Its failure stops no other stream."""
+        live = self.store.streams.get(name)
+        try:
+            self._mend()
+            live = self.store.streams.get(name)  # mending may have loaded it afresh
+            if live is not None and live.due(now):
+                self.catch_up.close_slice(live, now)
+                self.failing = None
+        except Exception as error:  # noqa: BLE001 - one stream's failure must not stop the others
+            if live is not None and live.stopped:
+                log.error("stream %s is stopped: %s", name, loggable(error))
+            else:
+                self._failed(error)
 
     def _mend(self) -> None:
         """After a failed commit nobody knows what is committed: look."""

@@ -21,6 +21,7 @@ from evercount.service.routes.administration import add_administration
 from evercount.service.routes.releases import add_releases
 from evercount.service.routes.streams import add_streams
 from evercount.service.runtime import Service
+from evercount.service.sse import HEAD_ONLY
 
 log = logging.getLogger("evercount.service")
 
@@ -77,9 +78,18 @@ class Watch:
             await self.app(scope, receive, send)
             return
         began, status = time.perf_counter(), 0
+        head, ended = scope["method"] == "HEAD", False
+        # HEAD is GET without the body: the routes know GET only
+        routed = {**scope, "method": "GET", HEAD_ONLY: True} if head else scope
 
         async def watched(message: Message) -> None:
             nonlocal status
+            nonlocal ended
+            if head and message["type"] == "http.response.body":
+                if not ended:
+                    ended = True
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
@@ -89,16 +99,16 @@ class Watch:
 
         try:
             self.service.buckets.take(self.service.access.client(scope))
-            await self.app(scope, receive, watched)
+            await self.app(routed, receive, watched)
         except ClientDisconnect:
             status = WENT_AWAY
-            log.warning("a client went away in the middle of its request: %s %s", scope["method"], route_of(scope))
+            log.warning("a client went away in the middle of its request: %s %s", scope["method"], route_of(routed))
         except Exception as error:  # noqa: BLE001 - the last one to catch it; the answer tells nothing but its kind
             answer = describe(error)  # this also writes unexpected ones to the log
             if not status:
-                await answer(scope, receive, watched)
+                await answer(routed, receive, watched)
         finally:
-            self.service.requests.record(scope["method"], route_of(scope), status, time.perf_counter() - began)
+            self.service.requests.record(scope["method"], route_of(routed), status, time.perf_counter() - began)
 
 
 def route_of(scope: Scope) -> str:

@@ -14,7 +14,9 @@ from starlette.responses import Response
 
 from evercount.errors import (
     AlreadyReleased,
+    BudgetExceeded,
     Busy,
+    CatchingUp,
     EvercountError,
     HorizonReached,
     InputError,
@@ -32,10 +34,12 @@ LONGEST_MESSAGE = 1000
 REMEDIES: tuple[tuple[type[Exception], int, str], ...] = (
     (TooEarly, 425, "Send the same batch again when its tick has begun."),
     (Conflict, 409, "Use another name or another Idempotency-Key."),
+    (CatchingUp, 503, "Send the same batch again after Retry-After seconds; /readyz says when all is caught up."),
     (Busy, 503, "Send fewer, larger batches, and try again after a second."),
     (StreamStopped, 503, "The operator finds the reason in the log of the service."),
     (StoreError, 503, "Send the same request again; if it keeps failing, the operator finds the reason in the log."),
     (HorizonReached, 409, "Declare a new stream; its budget adds to the spent one."),
+    (BudgetExceeded, 409, "Declare it with a smaller budget; the operator may raise the cap of the store."),
     (AlreadyReleased, 409, "Read the release; a closed tick does not change."),
     (InputError, 422, "Correct the events and send the whole batch again; nothing of it was counted."),
     (ParameterError, 422, "Correct the request; nothing was changed."),
@@ -48,6 +52,7 @@ STATUS_REMEDIES = {
     403: "Use a token with the right role.",
     404: "The list of streams is at /v1/streams, the description of the API at /docs.",
     405: "The description of the API is at /docs.",
+    410: "Read its history; see its successor, if it has one.",
     413: "Send smaller batches.",
     415: "Send application/json or application/x-ndjson.",
     429: "Wait as long as Retry-After says; send fewer, larger batches.",
@@ -86,7 +91,7 @@ def describe(error: Exception) -> Json:
         return answer(error.status, error.kind, error.message, error.remedy or remedy_of(error.status), error.retry)
     for kind, status, remedy in REMEDIES:
         if isinstance(error, kind):
-            retry = 1.0 if status in (425, 503) else None
+            retry = getattr(error, "retry", 1.0) if status in (425, 503) else None
             # a StoreError may name files, hosts and ports of the operator: that is for the log
             message = "the store cannot be used at the moment" if kind is StoreError else str(error)
             return answer(status, type(error).__name__, message, remedy, retry)

@@ -120,4 +120,5 @@ def server_config(service: Service, host: str, port: int, proxies: Sequence[Netw
         timeout_graceful_shutdown=GRACE,
         server_header=False,
         lifespan="on",
+        log_config=None,  # the handlers of log_format.py stay
     )

@@ -21,6 +21,7 @@ MEANINGS = {
     403: "the token's role does not allow it",
     404: "there is no such thing",
     409: "it is in the way of something that exists or is over",
+    410: "the stream is over",
     413: "the body is too long",
     415: "the body is of another kind",
     422: "the request is not legal",
@@ -124,3 +125,40 @@ TOKEN: dict[str, Any] = {
         },
     }
 }
+
+
+SEND = 'curl -H "Authorization: Bearer $TOKEN"'
+HOST = "http://127.0.0.1:8000"
+EXAMPLES: dict[tuple[str, str], str] = {
+    ("get", "/v1/streams"): f"curl {HOST}/v1/streams",
+    ("post", "/v1/streams"): (
+        f"{SEND} {HOST}/v1/streams -d '{{\n"
+        '  "name": "flu", "public": true,\n'
+        '  "query": {"name": "histogram", "parameters": {"keys": ["North", "South"]}},\n'
+        '  "budget": {"epsilon": 1.0, "delta": 1e-9},\n'
+        '  "tick": "1h", "late": "next"}\''
+    ),
+    ("get", "/v1/streams/{name}"): f"curl {HOST}/v1/streams/flu",
+    ("delete", "/v1/streams/{name}"): f"{SEND} -X DELETE '{HOST}/v1/streams/flu?successor=flu-2&reason=a+new+region'",
+    ("post", "/v1/streams/{name}/events"): (
+        f'{SEND} -H "Content-Type: application/json" -H "Idempotency-Key: $(uuidgen)" \\\n'
+        f'  {HOST}/v1/streams/flu/events -d \'["North", {{"key": "South", "time": "2026-01-01T09:30:00Z"}}]\''
+    ),
+    ("post", "/v1/streams/{name}/close-tick"): f"{SEND} -X POST '{HOST}/v1/streams/flu/close-tick?tick=7'",
+    ("get", "/v1/streams/{name}/releases"): f"curl '{HOST}/v1/streams/flu/releases?after=100&limit=24'",
+    ("get", "/v1/streams/{name}/labels"): f"curl '{HOST}/v1/streams/flu/labels?first_cell=1000'",
+    ("get", "/v1/streams/{name}/releases.{kind}"): f"curl -O {HOST}/v1/streams/flu/releases.csv",
+    ("get", "/v1/streams/{name}/live"): f"curl -N -H 'Last-Event-ID: 100' {HOST}/v1/streams/flu/live",
+    ("get", "/v1/streams/{name}/plan"): f"curl '{HOST}/v1/streams/flu/plan?epsilon=2'",
+    ("get", "/v1/plan"): f"curl '{HOST}/v1/plan?epsilon=1&delta=1e-9&horizon=720'",
+    ("get", "/v1/ledger"): f"{SEND} {HOST}/v1/ledger",
+    ("get", "/v1/tokens"): f"{SEND} {HOST}/v1/tokens",
+    ("post", "/v1/tokens"): f'{SEND} {HOST}/v1/tokens -d \'{{"role": "write", "label": "clinic 7"}}\'',
+    ("delete", "/v1/tokens/{number}"): f"{SEND} -X DELETE {HOST}/v1/tokens/3",
+    ("post", "/v1/clock"): f"{SEND} -X POST {HOST}/v1/clock",
+    ("get", "/healthz"): f"curl {HOST}/healthz",
+    ("get", "/readyz"): f"curl {HOST}/readyz",
+    ("get", "/metrics"): f"{SEND} {HOST}/metrics",
+}
+"""One command for each operation, as `/docs` shows it. Test:
+`tests/service/test_service_exports.py::test_every_operation_has_an_example_that_the_service_takes`."""

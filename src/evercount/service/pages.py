@@ -13,6 +13,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 from starlette.responses import Response
 
 from evercount.errors import Problem
+from evercount.service.openapi import EXAMPLES
 
 FileName = Annotated[str, Path(max_length=200)]
 KINDS = {
@@ -30,7 +31,7 @@ PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>evercount 
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
 :root{{color-scheme:light dark}}
-code{{font-weight:600}}dt{{margin-top:1rem}}</style>
+code{{font-weight:600}}dt{{margin-top:1rem}}pre{{overflow-x:auto;margin:.3rem 0}}</style>
 <h1>The API of evercount {version}</h1>
 <p>Tokens are sent as <code>Authorization: Bearer TOKEN</code>. Every error has one shape:
 <code>{{"error": {{"type", "message", "remedy"}}}}</code>. The full description for tools is
@@ -81,5 +82,8 @@ def add_pages(app: FastAPI) -> None:
         for path, operations in described["paths"].items():
             for method, operation in operations.items():
                 text = html.escape(operation.get("description", operation.get("summary", "")))
-                items.append(f"<dt><code>{method.upper()} {html.escape(path)}</code></dt><dd>{text}</dd>")
+                example = html.escape(EXAMPLES.get((method, path), ""))
+                items.append(
+                    f"<dt><code>{method.upper()} {html.escape(path)}</code></dt><dd>{text}<pre>{example}</pre></dd>"
+                )
         return HTMLResponse(PAGE.format(version=html.escape(app.version), items="".join(items)))

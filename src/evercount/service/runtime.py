@@ -18,18 +18,21 @@ from evercount.errors import Problem
 from evercount.privacy import Budget
 from evercount.queries import Query
 from evercount.service.access import Access, Buckets, Limits
+from evercount.service.catch_up import CELLS_PER_PAGE, ticks_left
 from evercount.service.commit_loop import Writer
-from evercount.service.metrics import Requests, public_lines
+from evercount.service.metrics import Requests, StreamMetrics, process_lines, public_lines
 from evercount.service.sse import Hub
 from evercount.service.wall_clock import Clock
 from evercount.service.watch_loop import Watcher
-from evercount.store import LiveStream, Store, StreamDeclaration
+from evercount.store import EndedStream, LiveStream, Store, StreamDeclaration, retire_stream
 from evercount.store.watched_store import WatchedStore
 
 T = TypeVar("T")
 
 READERS, PLANNERS, ENCODERS = 8, 2, 2
 """Threads that read the database, compute plans, and read bodies of requests."""
+MOST_GAUGES = 100
+"""Cells of a public stream whose released numbers are metrics; wider streams have an API of their own."""
 UNBOUNDED_PLAN = 2**20
 """How far ahead the error of a stream without horizon is shown."""
 
@@ -44,6 +47,7 @@ class Service:
         clock: Clock | None = None,
         limits: Limits | None = None,
         admin: str | None = None,
+        clock_jump: float | None = None,
     ) -> None:
         self.store = store
         self.clock = clock or Clock()
@@ -56,7 +60,7 @@ class Service:
         self.writer = (
             Watcher(store, self.clock, self.hub.publish)
             if isinstance(store, WatchedStore)
-            else Writer(store, self.clock, self.hub.publish)
+            else Writer(store, self.clock, self.hub.publish, clock_jump)
         )
         # threads of their own: whoever asks for many plans or pages keeps nobody from sending events
         self._readers = ThreadPoolExecutor(READERS, "evercount-read")
@@ -69,8 +73,7 @@ class Service:
             self.store.declare(declaration, self.clock.now())
 
     def start(self) -> None:
-        """Close the ticks that were missed, then go on by the clock."""
-        self.writer.close_due()
+        """Start the writer. It closes the ticks that were missed, slice by slice, and goes on by the clock."""
         self.writer.start()
 
     def stop(self) -> None:
@@ -99,46 +102,90 @@ class Service:
 
     # -- what may be known -------------------------------------------------------------------------------------------
 
-    def look_up(self, name: str) -> LiveStream | None:
+    def look_up(self, name: str) -> LiveStream | EndedStream | None:
         """The stream, or None; Problem 503 while nobody can say whether it exists."""
-        found = self.store.streams.get(name)
-        if found is None and self.writer.failing is not None:
+        known = self.store.streams.get(name) or self.store.ended.get(name)
+        if known is None and self.writer.failing is not None:
             raise Problem(503, "Recovering", "the store is being loaded again", "Try again in a moment.", retry=2)
-        return found
+        return known
 
     def find(self, name: str) -> LiveStream:
-        """The stream, or Problem 404."""
-        found = self.look_up(name)
-        if found is None:
+        """The stream that takes events; Problem 404 where there is none, 410 where it is over."""
+        known = self.look_up(name)
+        if known is None:
             raise Problem(404, "NotFound", "there is no such stream")
-        return found
+        if isinstance(known, EndedStream):
+            onward = f" Send events to {known.successor!r}." if known.successor else ""
+            raise Problem(410, "StreamEnded", f"the stream is {known.ending}: {known.reason}.{onward}")
+        return known
+
+    def retire(self, name: str, reason: str, successor: str | None) -> dict[str, Any]:
+        """Retire a stream; called in the writer's thread."""
+        ended, heir = retire_stream(self.store, name, self.clock.now(), reason=reason, successor=successor)
+        return {"retired": self.facts(ended), "successor": None if heir is None else self.facts(heir)}
+
+    def accept_clock(self) -> dict[str, Any]:
+        """The operator agrees with the time as it is; called in the writer's thread."""
+        now = self.clock.now()
+        skew = self.writer.guard.skew(now)
+        self.writer.guard.accept(now)
+        return {"now": format_utc(instant_of(now)), "jump_seconds": round(skew)}
+
+    def readiness(self) -> tuple[str, dict[str, int]]:
+        """What the service is doing, and for each stream that is behind the clock how many ticks it has to close.
+
+        The word is one of ready, starting, failing, clock-jump and catching-up. Nothing of it depends on events.
+        """
+        now = self.clock.now()
+        left = ticks_left(self.store.streams.values(), now)
+        if not self.writer.is_alive():
+            return ("failing" if self.writer.ident else "starting"), left
+        if self.writer.failing is not None:
+            return "failing", left
+        if self.writer.guard.holding:
+            return "clock-jump", left
+        # a tick that has just ended is closed at once; that is no catching up
+        return ("catching-up" if max(left.values(), default=0) > 1 else "ready"), left
 
     def metrics_page(self, admin: bool) -> str:
-        """The exposition text: public facts, and for an admin what the requests were like."""
+        """The exposition text: public facts, and for an admin what the requests were like and how large things are."""
+        now = self.clock.now()
         streams = list(self.store.streams.values())
         lines = public_lines(
             evercount.__version__,
             time.monotonic() - self.began,
             self.writer.failing is None,
-            {live.name: live.closed for live in streams},
+            self.readiness()[0] == "ready",
+            self.writer.guard.drift(now),
             sum(not (live.finished or live.stopped) for live in streams),
+            [self._metrics_of(live, now) for live in streams],
         )
-        return "\n".join([*lines, *(self.requests.lines(self.hub.listeners) if admin else [])]) + "\n"
+        if admin:
+            lines += self.requests.lines(self.hub.listeners)
+            lines += process_lines(self.store.database.size())
+        return "\n".join(lines) + "\n"
 
-    def facts(self, live: LiveStream) -> dict[str, Any]:
+    def _metrics_of(self, live: LiveStream, now: float) -> StreamMetrics:
+        end, closed = live.next_end(), live.closed
+        latest: tuple[tuple[str, float, float], ...] = ()
+        if live.declaration.public and closed and live.declaration.query.outputs <= MOST_GAUGES:
+            (last,) = self.store.read_releases(live.id, live.declaration, closed - 1, 1)
+            latest = tuple(zip(live.declaration.query.labels, last["values"], last["std"], strict=True))
+        lag = 0.0 if end is None else max(0.0, now - end)
+        return StreamMetrics(live.name, closed, lag, live.due(now), latest)
+
+    def facts(self, live: LiveStream | EndedStream) -> dict[str, Any]:
         """The public facts of a stream. Nothing of them depends on the events."""
         declaration, closed = live.declaration, live.closed
         horizon = declaration.horizon
         schedule = declaration.schedule
-        begin, end = schedule.starts_of(closed + 1, 1)[0], live.next_end()
-        return {
+        facts = {
             "name": live.name,
             "description": declaration.description,
-            "query": {"name": declaration.query.name, "parameters": declaration.query.parameters()},
-            "labels": list(declaration.query.labels),
+            "query": {"name": declaration.query.name, **short_parameters(declaration.query.parameters())},
+            "cells": declaration.query.outputs,
+            "labels": list(declaration.query.labels[:CELLS_PER_PAGE]),
             "budget": declaration.budget.to_dict(),
-            "guarantee": live.stream.guarantee,
-            "noise": live.stream.noise,
             "tick": schedule.tick,
             "start": format_utc(schedule.begin),
             "zone": schedule.zone,
@@ -148,30 +195,72 @@ class Service:
             "postprocess": list(declaration.postprocess),
             "released": closed,
             "ticks_left": None if horizon is None else horizon - closed,
-            "open_tick": None if live.finished else closed + 1,
-            "open_since": None if begin is None or live.finished else format_utc(begin),
-            "closes": None if end is None else format_utc(instant_of(end)),
-            "state": "stopped" if live.stopped else "finished" if live.finished else "open",
+            "open_tick": None,
+            "open_since": None,
+            "closes": None,
             "level": 0.95,
         }
+        if isinstance(live, EndedStream):
+            state = {"state": live.ending, "reason": live.reason, "successor": live.successor, "ticks_left": 0}
+            return {**facts, "guarantee": live.guarantee, "noise": live.noise, **state}
+        begin, end = schedule.starts_of(closed + 1, 1)[0], live.next_end()
+        if not live.finished:
+            facts |= {"open_tick": closed + 1, "open_since": None if begin is None else format_utc(begin)}
+        return {
+            **facts,
+            "guarantee": live.stream.guarantee,
+            "noise": live.stream.noise,
+            "closes": None if end is None else format_utc(instant_of(end)),
+            "state": "stopped" if live.stopped else "finished" if live.finished else "open",
+        }
 
-    def read_page(self, live: LiveStream, after: int, limit: int) -> list[dict[str, Any]]:
-        """Releases after a tick: at most `limit`, and not more numbers than one answer may hold."""
-        limit = max(1, min(limit, self.limits.page, self.limits.numbers // live.stream.query.outputs))
-        return self.store.read_releases(live.id, live.declaration, after, limit, live.closed)
+    def read_page(
+        self,
+        live: LiveStream | EndedStream,
+        after: int,
+        limit: int,
+        first_cell: int = 0,
+        cells: int = CELLS_PER_PAGE,
+    ) -> list[dict[str, Any]]:
+        """Releases after a tick: at most `limit`, `cells` of each, and not more numbers than one answer may hold."""
+        self.check_readable(live)
+        outputs = live.declaration.query.outputs
+        asked = range(first_cell, min(first_cell + cells, outputs))
+        limit = max(1, min(limit, self.limits.page, self.limits.numbers // max(1, len(asked))))
+        part = None if len(asked) == outputs else asked
+        return self.store.read_releases(live.id, live.declaration, after, limit, live.closed, part)
 
-    def plan(self, live: LiveStream, points: int) -> dict[str, Any]:
+    @staticmethod
+    def check_readable(live: LiveStream | EndedStream) -> None:
+        """Refuse to show a history that is not the published one."""
+        if isinstance(live, EndedStream) and not live.readable:
+            raise Problem(410, "StreamEnded", "the history in this database is not the one that was published")
+
+    def plan(self, live: LiveStream | EndedStream, points: int) -> dict[str, Any]:
         """The stream's own error over its ticks."""
+        # the errors of an ended stream are those of its declaration; there is no noise left to ask
+        stream = live.declaration.build(replay=True) if isinstance(live, EndedStream) else live.stream
         last = live.declaration.horizon or UNBOUNDED_PLAN
         ticks = np.unique(np.rint(np.geomspace(1, last, points)).astype(np.int64))
-        std = live.stream.std(ticks)
+        std = stream.std(ticks)
         return {
             "stream": live.name,
             "ticks": ticks.tolist(),
             "std": np.asarray(std).max(axis=1).tolist(),
-            "sigma": live.stream.sigma,
-            "factorization": live.stream.factorization.name,
+            "sigma": stream.sigma,
+            "factorization": stream.factorization.name,
         }
+
+
+def short_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a query without lists that are longer than a page; their names are listed instead.
+
+    >>> short_parameters({"keys": ["a"] * 5000, "grid": 1})
+    {'parameters': {'grid': 1}, 'left_out': ['keys']}
+    """
+    long = [name for name, value in parameters.items() if hasattr(value, "__len__") and len(value) > CELLS_PER_PAGE]
+    kept = {name: value for name, value in parameters.items() if name not in long}
+    return {"parameters": kept, "left_out": long} if long else {"parameters": kept}
 
 
 @lru_cache(maxsize=128)

@@ -17,7 +17,11 @@ from evercount.service.http_errors import describe
 
 RECENT = 64
 """Releases of each stream that are kept ready for listeners."""
+CHARACTERS_AT_ONCE = 1 << 16
+"""Of events that are sent in one piece: each piece is a system call and a turn of the loop."""
 HEARTBEAT = 15.0
+HEAD_ONLY = "evercount.head"
+"""In the scope of a HEAD request, which is answered as GET without its body."""
 
 Read = Callable[[int, int], Awaitable[list[dict[str, Any]]]]
 """(after, limit) → releases."""
@@ -116,17 +120,32 @@ class Hub:
             ready = [(tick, text) for tick, text in topic.recent if tick > after]
             if not ready or ready[0][0] != after + 1:
                 ready = [(release["tick"], sse(release)) for release in await read(after, RECENT)]
-            for tick, text in ready:
+            for part in _parts(ready):
                 if not allowed():
                     return
-                yield text
-                after = tick
+                yield "".join(text for _, text in part)
+                after = part[-1][0]
+                await asyncio.sleep(0)  # let the loop notice a listener that went away
             if ready:
                 continue
             try:
                 await asyncio.wait_for(news.wait(), heartbeat)
             except TimeoutError:
                 yield ": heartbeat\n\n"
+
+
+def _parts(events: list[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    """The events in groups that are sent together: about CHARACTERS_AT_ONCE each."""
+    part: list[tuple[int, str]] = []
+    size = 0
+    for tick, text in events:
+        part.append((tick, text))
+        size += len(text)
+        if size >= CHARACTERS_AT_ONCE:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 class LiveResponse(StreamingResponse):
@@ -144,5 +163,9 @@ class LiveResponse(StreamingResponse):
                 stack.enter_context(self._hub.seat(self._client))
             except Problem as error:
                 await describe(error)(scope, receive, send)
+                return
+            if scope.get(HEAD_ONLY):
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
                 return
             await super().__call__(scope, receive, send)

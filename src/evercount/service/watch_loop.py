@@ -7,7 +7,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from evercount.errors import Problem, StoreError
-from evercount.service.commit_loop import Publish, Writer
+from evercount.service.catch_up import CELLS_PER_PAGE, Publish
+from evercount.service.commit_loop import Writer
 from evercount.service.wall_clock import Clock
 from evercount.store.watched_store import WatchedStore
 
@@ -42,7 +43,7 @@ class Watcher(Writer):
     def close_due(self) -> float:
         """Tell what was released; ticks are closed by whoever writes to the store."""
         try:
-            for name, releases in self.watched.look():
+            for name, releases in self.watched.look(range(CELLS_PER_PAGE)):
                 self.publish(name, releases)
             self.failing = None
         except StoreError as error:

@@ -11,15 +11,20 @@ if importlib.util.find_spec("sqlalchemy") is None:
 
 from evercount.declare.declaration import StreamDeclaration
 from evercount.errors import Conflict, StreamStopped, TooEarly
+from evercount.store.ended_stream import EndedStream
 from evercount.store.open_stream import Accepted, Batch, LiveStream
 from evercount.store.reader import Reading
+from evercount.store.retire import retire_stream
 from evercount.store.sealing import key_from_environment
+from evercount.store.spending import Cap
 from evercount.store.writer import Store
 
 __all__ = [
     "Accepted",
     "Batch",
+    "Cap",
     "Conflict",
+    "EndedStream",
     "LiveStream",
     "Reading",
     "Store",
@@ -27,4 +32,5 @@ __all__ = [
     "StreamStopped",
     "TooEarly",
     "key_from_environment",
+    "retire_stream",
 ]

@@ -5,7 +5,7 @@ freeze (the ticks' totals) ─► close_shard, anywhere and any number of times 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +16,14 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.declare.declaration import StreamDeclaration
 from evercount.engine.cell_range import cut_cells
 from evercount.engine.close_ticks import close_ticks
+from evercount.engine.release_table import ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, StoreError
 from evercount.noise import Secret
 from evercount.store import schema
-from evercount.store.database import Database
-from evercount.store.reader import Reading, declared, store_identity
-from evercount.store.release_rows import read_numbers, write_numbers
+from evercount.store.database import Database, insert_rows
+from evercount.store.reader import Reading, declared, read_identity
 from evercount.store.saturation import unpack_totals
 from evercount.store.sealing import Sealer
 
@@ -36,8 +36,6 @@ class CutStream:
     """How a stream is cut, and how far it is."""
 
     shards: int
-    tick: int
-    """The last released tick."""
     closing: int
     """The last tick whose totals are frozen: released, or being closed by the shards."""
 
@@ -71,14 +69,14 @@ def new_shards(
     connection.execute(insert(schema.shards), rows)
 
 
-def read_cut(connection: Connection, stream: int, tick: int) -> CutStream | None:
-    """How a stream is cut; None where it is whole. `tick` is its last released one."""
+def read_cut(connection: Connection, stream: int) -> CutStream | None:
+    """How a stream is cut; None where it is whole."""
     table = schema.cut_streams
     closing = connection.execute(select(table.c.closing).where(table.c.stream == stream)).scalar()
     if closing is None:
         return None
     numbers = connection.execute(select(schema.shards.c.number).where(schema.shards.c.stream == stream)).all()
-    return CutStream(len(numbers), tick, int(closing))
+    return CutStream(len(numbers), int(closing))
 
 
 def close_here(key: bytes | None, work: ShardWork) -> None:
@@ -141,11 +139,32 @@ def _close_some(database: Database, sealer: Sealer, stream: int, number: int) ->
             return 0
         if found.tick != shard.tick:
             return len(ticks)  # another call has closed a part of them: look again
-        write_numbers(connection, stream, ticks.start, part.start, table.numbers)
+        insert_rows(connection, schema.releases, release_rows(stream, table, part.start))
         place = (schema.shards.c.stream == stream) & (schema.shards.c.number == number)
         sealed = _seal(sealer, blob, stream, number, last)
         connection.execute(update(schema.shards).where(place).values(tick=last, sealed=sealed))
     return len(ticks)
+
+
+def release_rows(stream: int, table: ReleaseTable, first_cell: int = 0) -> Iterator[tuple[Any, ...]]:
+    """The rows of `schema.releases`: stream, tick, cell, value, std, low, high."""
+    ticks, parts, cells = table.numbers.shape
+    return zip(
+        [stream] * (ticks * cells),
+        np.repeat(np.asarray(table.ticks), cells).tolist(),
+        list(range(first_cell, first_cell + cells)) * ticks,
+        *(table.numbers[:, part].ravel().tolist() for part in range(parts)),
+        strict=True,
+    )
+
+
+def read_numbers(connection: Connection, stream: int, tick: int, cells: range) -> FloatArray:
+    """Value, std, low and high of cells of a tick, shape (4, cells)."""
+    table = schema.releases
+    where = (table.c.stream == stream) & (table.c.tick == tick) & table.c.cell.between(cells.start, cells.stop - 1)
+    columns = (table.c.value, table.c.std, table.c.low, table.c.high)
+    rows = connection.execute(select(*columns).where(where).order_by(table.c.cell)).all()
+    return np.asarray([tuple(row) for row in rows], np.float64).reshape(len(rows), len(columns)).T
 
 
 def _compare(connection: Connection, stream: int, ticks: range, part: range, numbers: FloatArray) -> None:
@@ -197,7 +216,7 @@ def _frozen(connection: Connection, sealer: Sealer, stream: int, ticks: range, c
 
 
 def _sealer(connection: Connection, key: bytes | None) -> Sealer:
-    sealer = Sealer(key, store_identity(connection))
+    sealer = Sealer(key, read_identity(connection))
     probe = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "probe")).scalar_one()
     Reading.check_probe(sealer, probe)
     return sealer

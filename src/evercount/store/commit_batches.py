@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
-from evercount.errors import Conflict, EvercountError
+from evercount.errors import Conflict, EvercountError, StreamStopped
 from evercount.queries.user_cap import cap_per_user
 from evercount.store import schema
 from evercount.store.known_users import KnownUsers
@@ -32,7 +32,9 @@ class Group:
     def add(self, batch: Batch) -> Accepted | EvercountError:
         """Take one batch in, or say why not; a refused batch leaves nothing behind."""
         try:
-            live = self.streams[batch.stream]
+            live = self.streams.get(batch.stream)
+            if live is None:
+                raise StreamStopped(f"stream {batch.stream!r} is over and takes no events")
             seen = self._seen(live, batch)
             if seen is not None:
                 return seen

@@ -8,11 +8,11 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, NullPool, create_engine, event, text
+from sqlalchemy import Connection, Engine, NullPool, Table, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
@@ -108,7 +108,8 @@ class Database:
         if self.sqlite:
             self._check_file()
             if write and not helper:
-                self._take_file_lock()
+                assert self.file is not None
+                self._lock_file = take_file_lock(self.file)
         try:
             self.writer = self._engine(write)
             self.reader = self._engine(False)
@@ -145,23 +146,6 @@ class Database:
             raise StoreError(f"{file} is read-only for this user: change its permissions or choose another file")
         if self.write and not file.exists():
             os.close(open_private(file, os.O_CREAT | os.O_RDWR))  # raw sums and secrets: for the owner only
-
-    def _take_file_lock(self) -> None:
-        file = self.file
-        assert file is not None
-        path = file.with_name(file.name + ".lock")
-        try:
-            handle = open_private(path, os.O_CREAT | os.O_RDWR)
-        except OSError as error:
-            raise StoreError(f"the lock {path} cannot be opened: {error.strerror}") from None
-        try:
-            lock_exclusively(handle)
-        except OSError:
-            os.close(handle)
-            raise StoreError(
-                f"another process writes to {file}: a stream has one writer. Stop that process first (it holds {path})"
-            ) from None
-        self._lock_file = handle
 
     def _engine(self, write: bool) -> Engine:
         options: dict[str, Any] = {"hide_parameters": True, "poolclass": NullPool}
@@ -253,6 +237,25 @@ class Database:
         except SQLAlchemyError as error:
             raise self._tell(explain(error)) from None
 
+    def size(self) -> int | None:
+        """Bytes of the database; None where that cannot be told. It moves with raw data."""
+        if self.file is not None:
+            parts = (self.file, self.file.with_name(self.file.name + "-wal"))
+            return sum(part.stat().st_size for part in parts if part.exists())
+        with self.reading() as connection:
+            found = connection.execute(text("select pg_database_size(current_database())")).scalar()
+        return None if found is None else int(found)
+
+    def checkpoint(self) -> None:
+        """Move SQLite's log into its file and empty it, so that deleted rows leave no copy there; PostgreSQL: nothing.
+
+        A reader may hold the log for the moment: then it is emptied by a later checkpoint.
+        """
+        if self.sqlite and self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                raw: Any = self._connection.connection.dbapi_connection
+                raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
     def migrate(self) -> None:
         """Bring the schema up to date."""
         try:
@@ -277,6 +280,37 @@ class Database:
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
+
+
+def insert_rows(connection: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Insert rows that have a value for each column of the table, in the table's order.
+
+    It passes the values to the driver as they are: SQLAlchemy's own way costs several times the insert.
+    """
+    values = list(rows)
+    if not values:
+        return
+    mark = "?" if connection.dialect.name == "sqlite" else "%s"
+    names = ", ".join(f'"{column.name}"' for column in table.columns)
+    marks = ", ".join([mark] * len(table.columns))
+    connection.exec_driver_sql(f'INSERT INTO "{table.name}" ({names}) VALUES ({marks})', values)
+
+
+def take_file_lock(file: Path) -> int:
+    """The handle of the lock that keeps every other writer of an SQLite file out, until the handle is closed."""
+    path = file.with_name(file.name + ".lock")
+    try:
+        handle = open_private(path, os.O_CREAT | os.O_RDWR)
+    except OSError as error:
+        raise StoreError(f"the lock {path} cannot be opened: {error.strerror}") from None
+    try:
+        lock_exclusively(handle)
+    except OSError:
+        os.close(handle)
+        raise StoreError(
+            f"another process writes to {file}: a stream has one writer. Stop that process first (it holds {path})"
+        ) from None
+    return handle
 
 
 def _advisory_lock(connection: Connection) -> bool:

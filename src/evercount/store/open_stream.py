@@ -78,6 +78,11 @@ class LiveStream:
     """How its cells are cut into shards; `stream` then stands before the first tick and gives public facts only."""
     stopped: str | None = None
     """Why the stream cannot go on, when it cannot."""
+    closed: int = field(init=False)
+    """How many ticks are released, which is: committed. `stream` itself is ahead of it while a commit is under way."""
+
+    def __post_init__(self) -> None:
+        self.closed = self.stream.tick
 
     @property
     def name(self) -> str:
@@ -85,14 +90,9 @@ class LiveStream:
         return self.declaration.name
 
     @property
-    def closed(self) -> int:
-        """How many ticks are released."""
-        return self.stream.tick if self.cut is None else self.cut.tick
-
-    @property
     def open_tick(self) -> int:
         """The tick that takes events now."""
-        return (self.stream.tick if self.cut is None else self.cut.closing) + 1
+        return (self.closed if self.cut is None else self.cut.closing) + 1
 
     @property
     def finished(self) -> bool:

@@ -6,28 +6,29 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, inspect, select
 
 from evercount._safe_files import open_private
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import format_utc, instant_of
 from evercount.engine.release_table import ReleaseTable
 from evercount.errors import EvercountError, StoreError
-from evercount.privacy import Budget
-from evercount.privacy.composition import spent_together
 from evercount.store import schema
 from evercount.store.database import Database
 from evercount.store.release_chain import genesis, link
-from evercount.store.rollback_guard import HeadFile, Heads
+from evercount.store.rollback_guard import Head, HeadFile, Quarantine
 from evercount.store.sealing import Sealer
+from evercount.store.spending import describe_ledger, read_cap, read_spendings, retired_rows
 
 PAGE = 200
 PROBE = b"evercount store"
+NUMBERS_PER_TABLE = 50_000
+"""Cells times ticks that are read at a time when all releases are read."""
 
 
 class Reading:
@@ -78,31 +79,53 @@ class Reading:
         after: int = 0,
         limit: int = PAGE,
         until: int | None = None,
+        cells: range | None = None,
     ) -> list[dict[str, Any]]:
-        """The releases of ticks after+1 … after+limit (and at most `until`), in order."""
+        """Releases in order.
+
+        Args:
+            stream: the number of the stream.
+            declaration: its declaration.
+            after: the releases of later ticks only.
+            limit: the number of ticks at most.
+            until: no tick after this one.
+            cells: only these cells, a range of step 1; None for all.
+
+        Returns:
+            The releases of ticks after+1 … after+limit, as readers get them.
+        """
         last = after + limit if until is None else min(after + limit, until)
         with self.database.reading() as connection:
-            return self._page(connection, stream, declaration, after, last)
+            return self._page(connection, stream, declaration, after, last, cells)
+
+    def release_tables(self, stream: int, declaration: StreamDeclaration, until: int) -> Iterator[ReleaseTable]:
+        """Every release up to tick `until`, as tables of a bounded size.
+
+        Each table is a read of its own: a slow reader holds no view of the database open. Releases never change, so
+        the tables fit together.
+        """
+        size = max(1, NUMBERS_PER_TABLE // declaration.query.outputs)
+        for after in range(0, until, size):
+            with self.database.reading() as connection:
+                tables = _tables(connection, stream, declaration, after, min(after + size, until))
+            yield from tables
 
     def _page(
-        self, connection: Connection, stream: int, declaration: StreamDeclaration, after: int, last: int
+        self,
+        connection: Connection,
+        stream: int,
+        declaration: StreamDeclaration,
+        after: int,
+        last: int,
+        cells: range | None = None,
     ) -> list[dict[str, Any]]:
         """The releases of ticks after+1 … last, as one view of the database has them."""
-        table, chain = schema.releases, schema.ticks
+        chain = schema.ticks
         where = (chain.c.stream == stream) & (chain.c.tick > after) & (chain.c.tick <= last)
         hashes = {row.tick: bytes(row.hash) for row in connection.execute(select(chain).where(where))}
         last = max(hashes, default=after)  # shards commit rows of a tick before the tick is released
-        where = (table.c.stream == stream) & (table.c.tick > after) & (table.c.tick <= last)
-        columns = (table.c.tick, table.c.value, table.c.std, table.c.low, table.c.high)
-        rows: dict[int, list[tuple[float, ...]]] = {}
-        for tick, *numbers in connection.execute(select(*columns).where(where).order_by(table.c.tick, table.c.cell)):
-            rows.setdefault(tick, []).append(tuple(numbers))
-        described = []
-        for tick, cells in rows.items():
-            starts = declaration.schedule.starts_of(tick, 1)
-            one = ReleaseTable(tick, starts, declaration.query.labels, np.asarray(cells).T[np.newaxis])
-            described += one.described(format_utc, hashes)
-        return described
+        tables = _tables(connection, stream, declaration, after, last, cells)
+        return [release for table in tables for release in table.described(format_utc, hashes)]
 
     def all_releases(self, name: str) -> Iterator[dict[str, Any]]:
         """Every release of a stream, as of the moment of the first one; the view is held until the last was taken."""
@@ -113,11 +136,17 @@ class Reading:
     def _all_releases(
         self, connection: Connection, row: Any, declaration: StreamDeclaration
     ) -> Iterator[dict[str, Any]]:
-        size = max(1, 50_000 // declaration.query.outputs)
+        size = max(1, NUMBERS_PER_TABLE // declaration.query.outputs)
         after = 0
         while page := self._page(connection, row["id"], declaration, after, after + size):
             yield from page
             after = page[-1]["tick"]
+
+    def last_release(self) -> float | None:
+        """When the last tick of any stream was closed, by the service's clock; None before the first."""
+        with self.database.reading() as connection:
+            moment = connection.execute(select(func.max(schema.ticks.c.closed))).scalar()
+        return None if moment is None else float(moment)
 
     # -- the ledger ----------------------------------------------------------------------------------------------
 
@@ -126,42 +155,16 @@ class Reading:
 
         With `public_only` streams that are not public are left out of the entries, the numbers and the totals.
         """
-        table, names = schema.ledger, schema.streams
-        query = (
-            select(table.c.budget, table.c.mu, table.c.numeric_delta, names.c.name, names.c.declaration)
-            .join(names, names.c.id == table.c.stream)
-            .order_by(table.c.sequence)
-        )
         with self.database.reading() as connection:
-            rows = connection.execute(query).mappings().all()
-        entries, groups = [], dict[tuple[Any, ...], list[tuple[Budget, float]]]()
-        for row in rows:
-            if public_only and not json.loads(row["declaration"])["public"]:
-                continue
-            budget = Budget.from_dict(json.loads(row["budget"]))
-            entries.append({"stream": row["name"], "mu": row["mu"], **budget.to_dict()})
-            groups.setdefault((budget.adjacency, budget.unit, budget.max_events), []).append(
-                (budget, row["numeric_delta"])
-            )
-        totals = []
-        for (adjacency, unit, most), budgets in groups.items():
-            whole = spent_together(budgets)
-            totals.append(
-                {
-                    "adjacency": adjacency,
-                    "unit": unit,
-                    "max_events": most,
-                    "streams": len(budgets),
-                    "epsilon": whole.epsilon,
-                    "delta": whole.delta,
-                }
-            )
-        return {"covers": "public streams" if public_only else "all streams", "entries": entries, "totals": totals}
+            lines = read_spendings(connection)
+            cap = None if public_only else read_cap(connection)
+        kept = [line for line in lines if line.public] if public_only else lines
+        return {"covers": "public streams" if public_only else "all streams", **describe_ledger(kept, cap)}
 
     # -- whether all is well ---------------------------------------------------------------------------------------
 
-    def current_heads(self) -> tuple[str, Heads]:
-        """(identity of the store, the last hash of every chain), as the database has them."""
+    def current_head(self) -> Head:
+        """The last hash of every chain, what every stream spent, and which are retired, as the database has them."""
         with self.database.reading() as connection:
             heads = {}
             for row in connection.execute(select(schema.streams)).mappings().all():
@@ -170,29 +173,32 @@ class Reading:
                 last = connection.execute(query.order_by(table.c.tick.desc()).limit(1)).first()
                 tick, digest = (last.tick, bytes(last.hash)) if last else (0, bytes(row["genesis"]))
                 heads[row["name"]] = (tick, digest.hex())
-            return store_identity(connection), heads
+            return Head(
+                read_identity(connection), heads, spent_of_streams(connection), frozenset(retired_rows(connection))
+            )
 
-    def check_head(self, head: HeadFile) -> None:
-        """Refuse a database that is older than its head."""
-        found = head.read()  # before the database: see HeadFile.check
+    def check_head(self, head: HeadFile) -> dict[str, Quarantine]:
+        """The streams that are older in the database than in the head; StoreError where nothing can be compared."""
+        content = head.read()  # before the database: see HeadFile.check
         with self.database.reading() as connection:
-            newer = self._check_head(connection, head, found)
+            quarantined, newer = self._check_head(connection, head, content)
         if newer is not None:
             with self.database.reading() as connection:
-                self._check_head(connection, head, newer)
+                quarantined, _ = self._check_head(connection, head, newer)
+        return quarantined
 
     def _check_head(
-        self, connection: Connection, head: HeadFile, found: tuple[str, Heads] | None
-    ) -> tuple[str, Heads] | None:
+        self, connection: Connection, head: HeadFile, content: Head | None
+    ) -> tuple[dict[str, Quarantine], Head | None]:
         """Compare one view with a head that was read before it.
 
         Where there was no head then and there is one now, it is returned: a new store has just written its first one,
         and a fresh view must be compared with it.
         """
         released = connection.execute(select(schema.ticks.c.tick).limit(1)).first() is not None
-        if found is None and released and (newer := head.read()) is not None:
-            return newer
-        heads = found[1] if found else {}
+        if content is None and released and (newer := head.read()) is not None:
+            return {}, newer
+        heads = content.streams if content else {}
         known: dict[str, dict[int, str]] = {}
         for row in connection.execute(select(schema.streams)).mappings().all():
             tick = heads.get(row["name"], (0, ""))[0]
@@ -202,8 +208,8 @@ class Reading:
             digest = connection.execute(select(table.c.hash).where(where)).scalar()
             if digest is not None:
                 known[row["name"]][tick] = bytes(digest).hex()
-        head.check(found, store_identity(connection), known, released)
-        return None
+        retired = {name: row["stream"] is not None for name, row in retired_rows(connection).items()}
+        return head.check(content, read_identity(connection), known, released, retired), None
 
     def verify(self, head: HeadFile | None = None) -> list[str]:
         """Recompute every chain in one view of the database; returns what is wrong, nothing when all is well.
@@ -212,41 +218,47 @@ class Reading:
         `tests/store/test_store_views.py::test_a_live_store_verifies`.
         """
         try:
-            found = head.read() if head is not None else None
+            content = head.read() if head is not None else None
         except StoreError as error:
             return [error.for_operator()]
         with self.database.reading() as connection:
-            wrong, newer = self._verify(connection, head, found)
+            wrong, newer = self._verify(connection, head, content)
         if newer is not None:
             with self.database.reading() as connection:
                 wrong, _ = self._verify(connection, head, newer)
         return wrong
 
     def _verify(
-        self, connection: Connection, head: HeadFile | None, found: tuple[str, Heads] | None
-    ) -> tuple[list[str], tuple[str, Heads] | None]:
+        self, connection: Connection, head: HeadFile | None, content: Head | None
+    ) -> tuple[list[str], Head | None]:
         wrong: list[str] = []
         if head is not None:
             try:
-                newer = self._check_head(connection, head, found)
+                quarantined, newer = self._check_head(connection, head, content)
             except StoreError as error:
                 wrong.append(error.for_operator())
             else:
                 if newer is not None:
                     return [], newer
+                wrong.extend(
+                    f"{one.name}: {one.reason} (the head is at tick {one.tick})" for one in quarantined.values()
+                )
         if self.database.sqlite and connection.exec_driver_sql("PRAGMA integrity_check").scalar() != "ok":
             wrong.append("SQLite's own integrity check fails")
+        retired = retired_rows(connection)
         for row in connection.execute(select(schema.streams).order_by(schema.streams.c.id)).mappings().all():
             try:
                 declaration = declared(row)
             except (EvercountError, ValueError) as error:
                 wrong.append(f"{row['name']}: the declaration cannot be read: {error}")
                 continue
-            wrong.extend(self._verify_chain(connection, row, declaration))
+            wrong.extend(self._verify_chain(connection, row, declaration, row["name"] in retired))
             wrong.extend(_verify_spending(connection, row, declaration))
         return wrong, None
 
-    def _verify_chain(self, connection: Connection, row: Any, declaration: StreamDeclaration) -> Iterator[str]:
+    def _verify_chain(
+        self, connection: Connection, row: Any, declaration: StreamDeclaration, retired: bool
+    ) -> Iterator[str]:
         name, previous = row["name"], genesis(row["declaration"], row["start"])
         if previous != bytes(row["genesis"]):
             yield f"{name}: the declaration was changed after it was made"
@@ -261,6 +273,10 @@ class Reading:
             if previous.hex() != release["hash"]:
                 yield f"{name}: the release of tick {tick} was changed after it was made"
                 return
+        if retired:
+            if _secrets_left(connection, row["id"]):
+                yield f"{name}: the stream is retired, and its secret or its sums are still there"
+            return
         state = connection.execute(select(schema.states.c.tick).where(schema.states.c.stream == row["id"])).scalar()
         chain = connection.execute(
             select(schema.ticks.c.tick)
@@ -293,6 +309,41 @@ class Reading:
             raise StoreError(f"the copy failed ({type(error).__name__}): {error}") from None
 
 
+def _tables(
+    connection: Connection,
+    stream: int,
+    declaration: StreamDeclaration,
+    after: int,
+    last: int,
+    cells: range | None = None,
+) -> list[ReleaseTable]:
+    """The stored numbers of ticks after+1 … last: one table, or one for each tick where some rows are missing."""
+    table = schema.releases
+    labels: Sequence[str] = declaration.query.labels
+    columns = (table.c.tick, table.c.value, table.c.std, table.c.low, table.c.high)
+    where = (table.c.stream == stream) & (table.c.tick > after) & (table.c.tick <= last)
+    if cells is not None:
+        # each tick is looked up by itself, so that no other cell is read
+        where = (table.c.stream == stream) & table.c.tick.in_(range(after + 1, last + 1))
+        where &= (table.c.cell >= cells.start) & (table.c.cell < cells.stop)
+        labels = labels[cells.start : cells.stop]
+    query = select(*columns).where(where).order_by(table.c.tick, table.c.cell)
+    rows = connection.execute(query).all()
+    if not rows:
+        return []
+    stored = np.asarray([tuple(row) for row in rows], dtype=np.float64)
+    ticks, sizes = np.unique(stored[:, 0].astype(np.int64), return_counts=True)
+    starts = declaration.schedule.starts_of
+    if (sizes == sizes[0]).all() and ticks[-1] - ticks[0] + 1 == len(ticks):
+        numbers = stored[:, 1:].reshape(len(ticks), sizes[0], 4).transpose(0, 2, 1)
+        return [ReleaseTable(int(ticks[0]), starts(int(ticks[0]), len(ticks)), labels, numbers)]
+    parts = np.split(stored[:, 1:], np.cumsum(sizes)[:-1])
+    return [
+        ReleaseTable(tick, starts(tick, 1), labels, part.T[np.newaxis])
+        for tick, part in zip(ticks.tolist(), parts, strict=True)
+    ]
+
+
 def _stream_row(connection: Connection, name: str) -> Any:
     """The stored row of a stream."""
     found = connection.execute(select(schema.streams).where(schema.streams.c.name == name)).mappings().first()
@@ -307,7 +358,26 @@ def declared(row: Any) -> StreamDeclaration:
     return declaration.started(instant_of(row["start"]))
 
 
-def store_identity(connection: Connection) -> str:
+def _secrets_left(connection: Connection, stream: int) -> bool:
+    """Whether the secret or the state of a stream is in the database."""
+    tables = (schema.secrets, schema.states, schema.accumulators)
+    return any(connection.execute(select(table.c.stream).where(table.c.stream == stream)).first() for table in tables)
+
+
+def spent_of_streams(connection: Connection) -> dict[str, dict[str, Any]]:
+    """What the head file keeps about the spending of each stream: its line of the ledger and its noise's identity."""
+    table, names = schema.noise_identities, schema.streams
+    identities: dict[str, str] = {}
+    if inspect(connection).has_table(table.name):
+        query = select(names.c.name, table.c.identity).join(names, names.c.id == table.c.stream)
+        identities = {row.name: bytes(row.identity).hex() for row in connection.execute(query)}
+    return {
+        line.stream: {**line.to_dict(), "identity": identities.get(line.stream, "")}
+        for line in read_spendings(connection)
+    }
+
+
+def read_identity(connection: Connection) -> str:
     """The random name that the store got when it was made."""
     found = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == "identity")).scalar()
     if found is None:

@@ -172,6 +172,18 @@ counted_totals = Table(
     Column("sealed", LargeBinary, nullable=False),
 )
 
+retired = Table(
+    "retired",
+    later,
+    Column("name", String(64), primary_key=True),
+    Column("stream", Integer),
+    Column("moment", Double, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("successor", String(64)),
+    Column("facts", Text, nullable=False),
+)
+"""Streams that never release again. `stream` is NULL where a restored database does not have the stream at all: its
+spending is then in `facts`, as the head file knew it."""
 
 counted_events = Table(
     "counted_events",
@@ -224,13 +236,27 @@ def table_of_noise_identities(connection: Connection) -> None:
 
 def counted_tables(connection: Connection) -> None:
     """Version 3. What was counted elsewhere, for ticks that are still open (`accept_totals.py`)."""
-    later.create_all(connection)
+    counted_batches.create(connection, checkfirst=True)
+    counted_totals.create(connection, checkfirst=True)
+
+
+def table_of_retired_streams(connection: Connection) -> None:
+    """Version 4."""
+    retired.create(connection, checkfirst=True)
+
+
+def tables_of_shards_and_users(connection: Connection) -> None:
+    """Version 5. Events of users that were read elsewhere, and the states of shards."""
+    for table in (counted_events, cut_streams, shards):
+        table.create(connection, checkfirst=True)
 
 
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     first_tables,
     table_of_noise_identities,
     counted_tables,
+    table_of_retired_streams,
+    tables_of_shards_and_users,
 )
 """In order and for ever: a migration that was published is never changed, a new one is added at the end."""
 

@@ -11,11 +11,12 @@ from sqlalchemy import func, select
 
 from evercount.noise import Secret
 from evercount.store import schema
-from evercount.store.close_shards import CutStream
 from evercount.store.database import Database
+from evercount.store.ended_stream import EndedStream
 from evercount.store.open_stream import LiveStream
-from evercount.store.reader import PAGE, Reading, declared, store_identity
+from evercount.store.reader import PAGE, Reading, declared, read_identity
 from evercount.store.sealing import Sealer
+from evercount.store.spending import retired_rows
 from evercount.store.writer import Store
 
 
@@ -31,12 +32,13 @@ class WatchedStore(Store):
 
     def __init__(self, place: str | Path) -> None:
         Reading.__init__(self, Database(place, write=False))
-        self.noise, self._key = "exact", None
+        self.noise, self.key = "exact", None
         self._helper = ThreadPoolExecutor(1, "evercount-noise")
         self.streams: dict[str, LiveStream] = {}
+        self.ended: dict[str, EndedStream] = {}
         try:
             with self.database.reading() as connection:
-                self.identity = store_identity(connection)
+                self.identity = read_identity(connection)
             self.sealer = Sealer(None, self.identity)
             self.look()
         except BaseException:
@@ -46,23 +48,29 @@ class WatchedStore(Store):
     def recover(self) -> None:
         """Nothing is kept that a failure could spoil."""
 
-    def look(self) -> list[tuple[str, list[dict[str, Any]]]]:
-        """Streams and releases that are new since the last look: (name of the stream, releases)."""
+    def look(self, cells: range | None = None) -> list[tuple[str, list[dict[str, Any]]]]:
+        """Streams and releases that are new since the last look: (name of the stream, releases of these cells)."""
         with self.database.reading() as connection:
             rows = connection.execute(select(schema.streams).order_by(schema.streams.c.id)).mappings().all()
             last = select(schema.ticks.c.stream, func.max(schema.ticks.c.tick)).group_by(schema.ticks.c.stream)
             released = {stream: int(tick) for stream, tick in connection.execute(last)}
+            retired = retired_rows(connection)
+            for row in rows:
+                if row["name"] in retired:
+                    self.ended[row["name"]] = self._retired(connection, row, retired[row["name"]], False)
+                    self.streams.pop(row["name"], None)
         news = []
         for row in rows:
+            if row["name"] in retired:
+                continue
             live = self.streams.get(row["name"])
             tick = released.get(row["id"], 0)
             if live is None:
                 self.streams[row["name"]] = _watched(row, tick)
                 continue
-            assert live.cut is not None
-            while live.cut.tick < tick:
-                page = self.read_releases(live.id, live.declaration, live.cut.tick, PAGE, tick)
-                live.cut.tick = live.cut.closing = page[-1]["tick"]
+            while live.closed < tick:
+                page = self.read_releases(live.id, live.declaration, live.closed, PAGE, tick, cells)
+                live.closed = page[-1]["tick"]
                 news.append((live.name, page))
         return news
 
@@ -72,5 +80,6 @@ def _watched(row: Any, tick: int) -> LiveStream:
     declaration, secret = declared(row), Secret.generate()
     stream = declaration.build(secret=secret)
     totals = np.zeros(stream.query.cells, np.int64)
-    cut = CutStream(1, tick, tick)
-    return LiveStream(row["id"], declaration, secret, stream, b"", bytes(row["genesis"]), totals, cut=cut)
+    live = LiveStream(row["id"], declaration, secret, stream, b"", bytes(row["genesis"]), totals)
+    live.closed = tick
+    return live

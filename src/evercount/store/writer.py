@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
-from functools import partial
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, format_utc, instant_of
-from evercount.engine.cell_range import can_be_cut
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import ReleaseTable
 from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import (
+    BudgetExceeded,
     Conflict,
     EvercountError,
     HorizonReached,
@@ -34,26 +32,19 @@ from evercount.errors import (
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
 from evercount.store.accept_totals import CountedBatch, CountedTicks, has_totals, take_batch
-from evercount.store.close_shards import (
-    CutStream,
-    Run,
-    ShardWork,
-    all_closed,
-    close_here,
-    new_shards,
-    read_cut,
-    refuse_other_cut,
-    shareable_place,
-)
+from evercount.store.close_shards import Run, read_cut, release_rows
 from evercount.store.commit_batches import Group
-from evercount.store.database import Database
+from evercount.store.database import Database, insert_rows
+from evercount.store.ended_stream import EndedStream
+from evercount.store.head_keeper import HeadKeeper, keep_lost_spending, quarantine
 from evercount.store.open_stream import Accepted, Batch, LiveStream
 from evercount.store.reader import PROBE, Reading, declared
 from evercount.store.release_chain import genesis, link
-from evercount.store.release_rows import read_numbers, write_numbers
 from evercount.store.rollback_guard import HeadFile, default_path
-from evercount.store.saturation import pack_totals, unpack_totals
+from evercount.store.saturation import unpack_totals
 from evercount.store.sealing import Sealer
+from evercount.store.shard_writer import close_by_shards, cut_stream
+from evercount.store.spending import CAP, Cap, Spending, check_cap, read_cap, read_spendings, retired_rows
 
 REMEMBER_SECONDS = 30 * 86400.0
 """How long an idempotency key is remembered."""
@@ -63,9 +54,6 @@ MOST_MISSED = 100_000
 """Ticks that a newly declared stream may have missed already."""
 NUMBERS_PER_COMMIT = 50_000
 """Numbers that one transaction releases when missed ticks are closed together."""
-
-NUMBERS_FROZEN = 5_000_000
-"""Totals that are frozen together for the shards of a stream."""
 
 
 class Store(Reading):
@@ -84,7 +72,7 @@ class Store(Reading):
     ) -> None:
         super().__init__(Database(place))
         self.noise = noise
-        self._key = key
+        self.key = key
         self._helper = ThreadPoolExecutor(1, "evercount-noise")
         try:
             self.head = HeadFile(head or default_path(self.database))
@@ -97,17 +85,46 @@ class Store(Reading):
         self.database.migrate()
         with self.database.transaction() as connection:
             self.identity = self._identity(connection)
-            self.sealer = self._sealer(connection, self._key)
-        self.check_head(self.head)
+            self.sealer = self._sealer(connection, self.key)
+        quarantined = self.check_head(self.head)
+        keep_lost_spending(self, self.head, [one for one in quarantined.values() if one.lost])
         streams: dict[str, LiveStream] = {}
+        ended: dict[str, EndedStream] = {}
         with self.database.reading() as connection:
+            retired = retired_rows(connection)
             for row in connection.execute(select(schema.streams).order_by(schema.streams.c.id)).mappings():
+                name = row["name"]
+                if name in retired:
+                    ended[name] = self._retired(connection, row, retired[name], name in quarantined)
+                    continue
                 live = self._restore(connection, row)
-                streams[live.name] = live
+                if name in quarantined:
+                    ended[name] = quarantine(live, quarantined[name])
+                    continue
+                streams[name] = live
                 self._draw_ahead(live)
-        self.streams = streams  # at once: whoever reads meanwhile sees the streams of before, never a part of them
+        # at once: readers see the streams of before or of now, never a part of them
+        self.streams, self.ended = streams, ended
         self._note_identities()
-        self._write_head()
+        lost = frozenset(name for name, row in retired.items() if row["stream"] is None)
+        self.heads = HeadKeeper(self.head, self, ended, lost)
+        self.write_head()
+
+    def _retired(self, connection: Connection, row: Any, retired: Mapping[str, Any], doubtful: bool) -> EndedStream:
+        facts = json.loads(retired["facts"])
+        table = schema.ticks
+        last = connection.execute(select(func.max(table.c.tick)).where(table.c.stream == row["id"])).scalar()
+        return EndedStream(
+            row["id"],
+            declared(row),
+            last or 0,
+            "retired",
+            retired["reason"],
+            facts["guarantee"],
+            facts["noise"],
+            facts["readable"] and not doubtful,
+            retired["successor"],
+        )
 
     def _note_identities(self) -> None:
         """Write the identities of streams that were declared before there were any."""
@@ -149,8 +166,13 @@ class Store(Reading):
             self.check_probe(sealer, found)
         return sealer
 
-    def _write_head(self) -> None:
-        self.head.write(self.identity, {live.name: (live.closed, live.head.hex()) for live in self.streams.values()})
+    def write_head(self) -> None:
+        """Write the head file: after every commit that releases, declares or retires."""
+        self.heads.write(self.streams.values())
+
+    def name_is_spent(self, name: str) -> bool:
+        """Whether a stream had this name that does not go on; no other stream may have it."""
+        return name in self.ended or name in self.heads.lost
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
@@ -166,11 +188,16 @@ class Store(Reading):
         they would have the same noise, and the difference of their releases would be that of their data. Test:
         `tests/store/test_store_secrets.py`.
         """
+        if self.name_is_spent(declaration.name):
+            raise Conflict(
+                f"stream {declaration.name!r} is over and its name is not used again: readers and the head file know "
+                "the old stream by it. Declare the new stream under another name"
+            )
         known = self.streams.get(declaration.name)
         if known is not None:
             if known.declaration.same_as(declaration):
                 if shards is not None:
-                    self._cut(known, shards)
+                    cut_stream(self, known, shards)
                 return known
             raise Conflict(
                 f"stream {declaration.name!r} is declared in another way, and a declared stream is immutable: its "
@@ -194,6 +221,13 @@ class Store(Reading):
             stream = declaration.build(secret=secret)
         else:
             stream = declaration.build(self.noise, seed=int(secret.derive("seed").hex()[:15], 16))
+        mu = 0.0 if declaration.budget.pure else declaration.budget.mu  # a pure stream spends ε alone
+        line = Spending(declaration.name, declaration.budget, mu, stream.numeric_delta, declaration.public)
+        try:
+            self._check_cap(line)
+        except BudgetExceeded:
+            stream.close()
+            raise
         identity = bytes.fromhex(identify(stream, secret))
         start = schedule.begin / SECOND
         head = genesis(text, start)
@@ -221,28 +255,39 @@ class Store(Reading):
                 insert(schema.ledger).values(
                     stream=number,
                     budget=json.dumps(declaration.budget.to_dict()),
-                    mu=0.0 if declaration.budget.pure else declaration.budget.mu,  # a pure stream spends ε alone
-                    numeric_delta=stream.numeric_delta,
+                    mu=line.mu,
+                    numeric_delta=line.numeric_delta,
                     spent=time.time(),
                 )
             )
         self.streams[declaration.name] = live
-        self._write_head()
+        self.heads.spend(line, identity)
+        self.write_head()
         if shards is not None:
-            self._cut(live, shards)
+            cut_stream(self, live, shards)
         self._draw_ahead(live)
         return live
 
-    def _cut(self, live: LiveStream, shards: int) -> None:
-        """Cut the cells of a stream into shards, before its first tick; it may be cut in the same way already."""
-        refuse_other_cut(live.name, live.cut, shards, live.closed)
-        if live.cut is not None:
-            return
-        if self.noise != "exact" or not can_be_cut(live.declaration.query):
-            raise ParameterError(f"the cells of {live.declaration.query.name!r} cannot be cut into shards")
+    def _check_cap(self, line: Spending) -> None:
+        with self.database.reading() as connection:
+            check_cap(read_cap(connection), read_spendings(connection), line)
+
+    def check_budget(self, declaration: StreamDeclaration) -> None:
+        """Refuse a declaration whose budget would exceed the cap of the store; nothing is declared."""
+        stream = declaration.build(self.noise)
+        try:
+            self._check_cap(
+                Spending(declaration.name, declaration.budget, 0.0, stream.numeric_delta, declaration.public)
+            )
+        finally:
+            stream.close()
+
+    def set_cap(self, cap: Cap | None) -> None:
+        """Set or remove the cap on what streams about the same unit spend together. What is spent stays spent."""
         with self.database.transaction() as connection:
-            new_shards(connection, live.id, live.declaration, live.secret, self.sealer, shards)
-        live.cut = CutStream(shards, 0, 0)
+            connection.execute(delete(schema.meta).where(schema.meta.c.key == CAP))
+            if cap is not None:
+                connection.execute(insert(schema.meta).values(key=CAP, value=json.dumps(asdict(cap))))
 
     def _refuse_twin(self, stream: Stream, secret: Secret) -> None:
         """Refuse a stream that would have the noise of another one of this store. This store has one writer: us."""
@@ -250,7 +295,7 @@ class Store(Reading):
         table = schema.noise_identities
         with self.database.reading() as connection:
             twin = connection.execute(select(table.c.stream).where(table.c.identity == identity)).first()
-        if twin is not None:
+        if twin is not None or self.heads.lost_identity(identity):
             raise Conflict(
                 "another stream of this store has the same secret, query, budget and horizon, and so the same noise: "
                 "the difference of their releases would reveal how their data differ. Declare it with another secret, "
@@ -290,12 +335,9 @@ class Store(Reading):
             .limit(1)
         ).first()
         tick, head = (last.tick, bytes(last.hash)) if last else (0, bytes(row["genesis"]))
-        cut = read_cut(connection, number, tick)
-        if not (
-            stream.tick == state["tick"] == tick == sums["tick"] - 1
-            if cut is None
-            else (stream.tick, state["tick"], sums["tick"] - 1) == (0, tick, cut.closing)
-        ):
+        cut = read_cut(connection, number)
+        found = (stream.tick, state["tick"], sums["tick"] - 1)
+        if found != ((tick, tick, tick) if cut is None else (0, tick, cut.closing)):
             raise StoreError(
                 "a stream is not in one piece: its state, sums and releases disagree", f"stream {row['name']!r}"
             )
@@ -309,6 +351,7 @@ class Store(Reading):
             unpack_totals(totals, stream.query.cells),
             cut=cut,
         )
+        live.closed = tick
         table = schema.open_events
         where = (table.c.stream == number) & (table.c.tick == live.open_tick)
         for group in connection.execute(select(table).where(where).order_by(table.c.number)).mappings():
@@ -343,30 +386,51 @@ class Store(Reading):
 
     # -- ticks -------------------------------------------------------------------------------------------------------
 
-    def close_ticks(self, live: LiveStream, count: int, closed_at: float) -> list[dict[str, Any]]:
-        """Release the next `count` ticks in one transaction; what is not committed did not happen."""
+    def close_ticks(
+        self,
+        live: LiveStream,
+        count: int,
+        closed_at: float,
+        describe: int | None = None,
+        cells: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Release the next ticks in one transaction; what is not committed did not happen.
+
+        Args:
+            live: the stream.
+            count: how many ticks. Fewer are closed where they would publish more than `NUMBERS_PER_COMMIT` numbers.
+            closed_at: the time of the service's clock.
+            describe: how many of the ticks, from the last one back, are returned; None for all.
+            cells: how many cells of each are returned, from the first one on; None for all.
+
+        Returns:
+            The releases, as readers get them.
+
+        Raises:
+            HorizonReached: the stream has released all its ticks.
+        """
         if live.finished:
             assert live.declaration.horizon is not None
             raise HorizonReached(live.declaration.horizon)
         if live.cut is not None:
-            return self.close_shards(live, count, closed_at)
+            return self.close_shards(live, count, closed_at, None, describe, cells)
         count = min(count, max(1, NUMBERS_PER_COMMIT // live.stream.query.outputs))
         first, head = live.open_tick, live.head
         if live.ahead is not None:
             wait([live.ahead])  # what went wrong there goes wrong again below
         try:
-            counted = self._counted(live, count)
-            totals = self._open_ticks(live, count, counted)
+            counted = self.counted_ticks(live, count)
+            totals = self.open_ticks(live, count, counted)
             (table,) = close_ticks(live.stream, totals, live.declaration.schedule.starts_of)
-            links: list[dict[str, Any]] = []
+            links: list[tuple[int, int, bytes, float]] = []
             for tick, _, numbers in table.each_tick():
                 head = link(head, tick, numbers)
-                links.append({"stream": live.id, "tick": tick, "hash": head, "closed": closed_at})
+                links.append((live.id, tick, head, closed_at))
             blob = live.stream.snapshot()
             zeros = np.zeros(live.stream.query.cells, np.int64)
             with self.database.transaction() as connection:
-                write_numbers(connection, live.id, table.first_tick, 0, table.numbers)
-                connection.execute(insert(schema.ticks), links)
+                insert_rows(connection, schema.releases, release_rows(live.id, table))
+                insert_rows(connection, schema.ticks, links)
                 self._consume(connection, live, first + count - 1, blob, zeros, counted)
         except BaseException as error:
             live.stream, live.encoder = Stream.restore(live.blob), None
@@ -374,70 +438,34 @@ class Store(Reading):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
         live.blob, live.head, live.totals, live.events, live.groups = blob, head, zeros, [], 0
-        live.encoder = None
-        self._write_head()
+        live.encoder, live.closed = None, live.stream.tick
+        self.write_head()
         self._draw_ahead(live)
-        return table.described(format_utc, {one["tick"]: one["hash"] for one in links})
+        hashes = {tick: digest for _, tick, digest, _ in links}
+        return table.last(describe, cells).described(format_utc, hashes)
 
     def close_shards(
-        self, live: LiveStream, count: int, closed_at: float, run: Run | None = None
+        self,
+        live: LiveStream,
+        count: int,
+        closed_at: float,
+        run: Run | None = None,
+        describe: int | None = None,
+        cells: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Release the next `count` ticks of a stream that is cut into shards; `run` closes the shards.
+        """As `close_ticks`, for a stream that is cut into shards; `run` closes them, None for this process."""
+        tables, hashes = close_by_shards(self, live, count, closed_at, run)
+        chosen = tables if describe is None else tables[max(0, len(tables) - describe) :]
+        return [one for table in chosen for one in table.last(None, cells).described(format_utc, hashes)]
 
-        What an earlier call has begun is brought to its end first: its ticks keep their totals.
-        """
-        cut = live.cut
-        assert cut is not None
-        if cut.closing == cut.tick:
-            self._freeze(live, cut, count)
-        work = ShardWork(shareable_place(self.database), live.id, cut.shards)
-        (run or partial(close_here, self._key))(work)
-        ticks, head = range(cut.tick + 1, cut.closing + 1), live.head
-        described: list[dict[str, Any]] = []
-        with self.database.transaction() as connection:
-            all_closed(connection, live.id, cut.closing)
-            for tick in ticks:
-                numbers = read_numbers(connection, live.id, tick, range(live.declaration.query.outputs))
-                head = link(head, tick, numbers)
-                row = {"stream": live.id, "tick": tick, "hash": head, "closed": closed_at}
-                connection.execute(insert(schema.ticks).values(row))
-                starts = live.declaration.schedule.starts_of(tick, 1)
-                table = ReleaseTable(tick, starts, live.declaration.query.labels, numbers[np.newaxis])
-                described += table.described(format_utc, {tick: head})
-            self._write_state(connection, live, cut.closing, live.blob)
-            CountedTicks().write(connection, live, cut.closing)
-        live.head, cut.tick = head, cut.closing
-        self._write_head()
-        return described
-
-    def _freeze(self, live: LiveStream, cut: CutStream, count: int) -> None:
-        """The totals of the next ticks are final from here on, whoever closes them, and however often."""
-        if live.declaration.horizon is not None:
-            count = min(count, live.declaration.horizon - cut.tick)
-        count = min(count, max(1, NUMBERS_FROZEN // live.stream.query.cells))
-        last = cut.tick + count
-        counted = self._counted(live, count)
-        totals = self._open_ticks(live, count, counted)
-        assert isinstance(totals, TickTotals)
-        zeros = np.zeros(live.stream.query.cells, np.int64)
-        with self.database.transaction() as connection:
-            (counted or CountedTicks()).write(connection, live, last)
-            for tick in np.unique(totals.tick).tolist():
-                sealed = self.sealer.seal(pack_totals(totals.rows(tick, tick + 1)[0]), "counted", live.id, tick)
-                connection.execute(insert(schema.counted_totals).values(stream=live.id, tick=tick, sealed=sealed))
-            self._write_accumulator(connection, live, last + 1, zeros)
-            table = schema.cut_streams
-            connection.execute(update(table).where(table.c.stream == live.id).values(closing=last))
-        live.totals, cut.closing = zeros, last
-
-    def _counted(self, live: LiveStream, count: int) -> CountedTicks | None:
+    def counted_ticks(self, live: LiveStream, count: int) -> CountedTicks | None:
         """What was counted elsewhere for the next ticks."""
         if not live.counted:
             return None
         with self.database.reading() as connection:
             return CountedTicks.read(connection, live, self.sealer, range(live.open_tick, live.open_tick + count))
 
-    def _open_ticks(self, live: LiveStream, count: int, counted: CountedTicks | None) -> TickTotals | TickEvents:
+    def open_ticks(self, live: LiveStream, count: int, counted: CountedTicks | None) -> TickTotals | TickEvents:
         """The next ticks: the first with what was accepted, all with what was counted elsewhere."""
         if live.declaration.remembers:
             return TickEvents(live.open_tick, [live.events, *([] for _ in range(count - 1))])
@@ -455,8 +483,8 @@ class Store(Reading):
     def _consume(
         self, connection: Connection, live: LiveStream, tick: int, blob: bytes, zeros: Any, counted: CountedTicks | None
     ) -> None:
-        self._write_state(connection, live, tick, blob)
-        self._write_accumulator(connection, live, tick + 1, zeros)
+        self.write_state(connection, live, tick, blob)
+        self.write_accumulator(connection, live, tick + 1, zeros)
         if counted is not None:
             counted.write(connection, live, tick)
         if live.declaration.remembers:
@@ -464,12 +492,14 @@ class Store(Reading):
             connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))
         connection.execute(delete(schema.batches).where(schema.batches.c.accepted < time.time() - REMEMBER_SECONDS))
 
-    def _write_state(self, connection: Connection, live: LiveStream, tick: int, blob: bytes) -> None:
+    def write_state(self, connection: Connection, live: LiveStream, tick: int, blob: bytes) -> None:
+        """The state after a tick, into the open transaction."""
         table = schema.states
         sealed = self.sealer.seal(blob, "state", live.id, tick)
         connection.execute(update(table).where(table.c.stream == live.id).values(tick=tick, sealed=sealed))
 
-    def _write_accumulator(self, connection: Connection, live: LiveStream, tick: int, totals: Any) -> None:
+    def write_accumulator(self, connection: Connection, live: LiveStream, tick: int, totals: Any) -> None:
+        """The sums of the open tick, into the open transaction."""
         table = schema.accumulators
         sealed = live.pack_totals(self.sealer, totals, tick)
         connection.execute(update(table).where(table.c.stream == live.id).values(tick=tick, sealed=sealed))

@@ -19,7 +19,7 @@ from evercount.text_rules import check_public_text
 
 
 def add_administration(app: FastAPI, service: Service) -> None:
-    """`/v1/ledger`, `/v1/tokens`, `/healthz` and `/metrics`."""
+    """`/v1/ledger`, `/v1/tokens`, `/v1/clock`, `/healthz`, `/readyz` and `/metrics`."""
 
     @app.get("/v1/ledger", tags=["administration"])
     async def get_ledger(request: Request) -> Response:
@@ -64,8 +64,30 @@ def add_administration(app: FastAPI, service: Service) -> None:
         failing = not service.writer.is_alive() or service.writer.failing is not None
         return Json({"status": "failing" if failing else "ok"}, status_code=503 if failing else 200)
 
+    @app.get("/readyz", tags=["administration"])
+    async def ready(request: Request) -> Response:
+        """200 when every stream is up to date; 503 while ticks that were missed are closed, or the clock is in doubt.
+
+        With a token it says how many ticks each stream has to close.
+        """
+        status, left = service.readiness()
+        detail = {} if service.access.role(request) is None else {"ticks_left": left}
+        code = 200 if status == "ready" else 503
+        headers = {} if code == 200 else {"Retry-After": "5"}
+        return Json({"status": status, **detail}, status_code=code, headers=headers)
+
+    @app.post("/v1/clock", tags=["administration"])
+    async def accept_clock(request: Request) -> Response:
+        """Agree with the time as it is, after the clock jumped ahead (admin). The ticks it ended are then closed."""
+        service.access.require(request)
+        return Json(await service.write(service.accept_clock))
+
     @app.get("/metrics", tags=["administration"], response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
-        """Prometheus text (read): ticks, uptime and build. Requests and their durations only for an admin."""
+        """Prometheus text (read): ticks, lag, clock, build, and released numbers of public streams.
+
+        Requests, their durations, and the sizes of the database and the process are for an admin only.
+        """
         admin = service.access.require(request, "read", "write") == "admin"
-        return PlainTextResponse(service.metrics_page(admin), media_type="text/plain; version=0.0.4; charset=utf-8")
+        page = await service.read(service.metrics_page, admin)
+        return PlainTextResponse(page, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -6,13 +6,15 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, Query, Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import FileResponse, StreamingResponse
 from starlette.responses import Response
 
 from evercount.errors import Problem
 from evercount.privacy import Budget
+from evercount.service.catch_up import CELLS_PER_PAGE
+from evercount.service.export import ExportResponse, Kind, write_export
 from evercount.service.http_errors import Json
-from evercount.service.routes.stream_path import LARGEST_TICK, After, Name, visible
+from evercount.service.routes.stream_path import LARGEST_TICK, After, Cells, FirstCell, Name, cell_page, visible
 from evercount.service.runtime import Service, all_plans
 from evercount.service.sse import LiveResponse
 
@@ -22,12 +24,32 @@ def add_releases(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/streams/{name}/releases", tags=["releases"])
     async def get_releases(
-        request: Request, name: Name, after: After = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 200
+        request: Request,
+        name: Name,
+        after: After = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+        first_cell: FirstCell = 0,
+        cells: Cells = CELLS_PER_PAGE,
     ) -> Response:
-        """Releases in order, from tick after+1 on."""
+        """Releases in order, from tick after+1 on. Of each at most `cells` cells are shown, from `first_cell` on."""
         live = visible(service, request, name)
-        made = await service.read(service.read_page, live, after, limit)
-        return Json({"stream": live.name, "labels": list(live.declaration.query.labels), "releases": made})
+        releases = await service.read(service.read_page, live, after, limit, first_cell, cells)
+        return Json({**cell_page(live, first_cell, cells), "releases": releases})
+
+    @app.get("/v1/streams/{name}/labels", tags=["releases"])
+    async def get_labels(
+        request: Request, name: Name, first_cell: FirstCell = 0, cells: Cells = CELLS_PER_PAGE
+    ) -> Response:
+        """What the cells of a stream are called, a page at a time."""
+        return Json(cell_page(visible(service, request, name), first_cell, cells))
+
+    @app.get("/v1/streams/{name}/releases.{kind}", tags=["releases"], response_class=FileResponse)
+    async def export_releases(request: Request, name: Name, kind: Kind) -> Response:
+        """Every release as a file, one row per tick and cell: csv, json, jsonl or parquet."""
+        live = visible(service, request, name)
+        service.check_readable(live)
+        file = await service.read(write_export, service.store, live, kind)
+        return ExportResponse(file, live.name, kind)
 
     @app.get("/v1/streams/{name}/live", tags=["releases"], response_class=StreamingResponse)
     async def get_live(
@@ -45,7 +67,8 @@ def add_releases(app: FastAPI, service: Service) -> None:
         begin = live.closed if after is None else after
 
         async def read(behind: int, limit: int) -> list[dict[str, Any]]:
-            return await service.read(service.read_page, service.find(name), behind, limit)
+            known = service.look_up(name)
+            return [] if known is None else await service.read(service.read_page, known, behind, limit)
 
         def allowed() -> bool:
             return live.declaration.public or service.access.still_allowed(request)

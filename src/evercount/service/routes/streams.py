@@ -15,6 +15,7 @@ from evercount.service.http_errors import Json
 from evercount.service.read_events import load_json, read_batch
 from evercount.service.routes.stream_path import LARGEST_TICK, Name, visible
 from evercount.service.runtime import Service
+from evercount.store import EndedStream, LiveStream
 
 
 def add_streams(app: FastAPI, service: Service) -> None:
@@ -24,7 +25,8 @@ def add_streams(app: FastAPI, service: Service) -> None:
     async def list_streams(request: Request) -> Response:
         """All streams; without a token the public ones. With the ledger: what these spend together."""
         role = service.access.role(request)
-        seen = [live for live in service.store.streams.values() if role or live.declaration.public]
+        known: list[LiveStream | EndedStream] = [*service.store.streams.values(), *service.store.ended.values()]
+        seen = [live for live in known if role or live.declaration.public]
         ledger = await service.read(service.store.ledger, role is None)
         return Json({"streams": [service.facts(live) for live in seen], "ledger": ledger})
 
@@ -44,6 +46,25 @@ def add_streams(app: FastAPI, service: Service) -> None:
     async def get_stream(request: Request, name: Name) -> Response:
         """The public facts of one stream: its labels, clock, budget and guarantee."""
         return Json(service.facts(visible(service, request, name)))
+
+    @app.delete("/v1/streams/{name}", tags=["streams"])
+    async def retire_stream(
+        request: Request,
+        name: Name,
+        successor: Annotated[
+            str | None, Query(min_length=1, max_length=64, description="declared in its place")
+        ] = None,
+        reason: Annotated[str, Query(max_length=500, description="shown to readers")] = "",
+    ) -> Response:
+        """Retire a stream for good (admin).
+
+        Its history stays readable and its budget spent, nothing is released from it again, and its secret and sums are
+        deleted. With `successor` the same declaration goes on under that name, with a new secret: its budget is added.
+        """
+        service.access.require(request)
+        if service.look_up(name) is None:
+            raise Problem(404, "NotFound", "there is no such stream")
+        return Json(await service.write(lambda: service.retire(name, reason, successor)))
 
     @app.post("/v1/streams/{name}/events", tags=["streams"], openapi_extra=openapi.EVENTS)
     async def post_events(

@@ -1,0 +1,156 @@
+"""Retire a stream: its history stays, its secret and sums go, and nothing is released from it again.
+
+Proof: `retire.proof.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import wait
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sqlalchemy import delete, insert, update
+
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import instant_of
+from evercount.errors import Conflict, ParameterError, StoreError
+from evercount.store import schema
+from evercount.store.ended_stream import EndedStream
+from evercount.text_rules import check_public_text, stored_texts
+
+if TYPE_CHECKING:
+    from evercount.store.open_stream import LiveStream
+    from evercount.store.writer import Store
+
+SECRET_TABLES = (
+    schema.secrets,
+    schema.states,
+    schema.accumulators,
+    schema.open_events,
+    schema.users,
+    schema.batches,
+    schema.counted_batches,
+    schema.counted_totals,
+    schema.counted_events,
+    schema.cut_streams,
+    schema.shards,
+)
+"""All that could release another number or tell a raw one. `noise_identities`, `ledger` and the history stay."""
+LONGEST_REASON = 500
+EXPLANATION = """\
+Retiring {name!r} cannot be undone:
+  - Its releases stay readable. Its budget stays spent: {budget}.
+  - Nothing is released from it again. Events that were accepted in its open tick are not published.
+  - Its secret, its exact sums, and what is kept about users and batches are deleted from the database.
+  - Its name and its secret are never used again: the same noise on other data would reveal the data."""
+SUCCESSOR_EXPLANATION = """\
+Then {successor!r} is declared in the same way, with a new secret, from tick 1 on:
+  - Its counts start at zero; readers add the last release of {name!r} if they want the sum.
+  - Its budget is added: whoever is counted in both is protected by the total that the ledger states."""
+
+
+def retire_stream(
+    store: Store, name: str, now: float, *, reason: str = "", successor: str | None = None
+) -> tuple[EndedStream, LiveStream | None]:
+    """Retire a stream, live or in quarantine, and declare its successor if one is named.
+
+    Everything that can refuse the successor is checked before anything is changed. If the program is killed between
+    the two, the same call again declares the successor.
+
+    Args:
+        store: the store, open for writing.
+        name: the stream.
+        now: the time of the service's clock; the successor starts at the tick that holds it.
+        reason: shown to readers.
+        successor: the name of the stream that goes on in its place, declared in the same way.
+
+    Returns:
+        The retired stream, and its successor or None.
+
+    Raises:
+        StoreError: the store has no such stream.
+        Conflict: the successor's name is in use, or the stream is retired already and has another successor.
+        BudgetExceeded: the successor's budget would exceed the cap of the store.
+
+    **Guarantee.** After the commit no release of the stream can be computed from the database, and no later stream of
+    the store has its noise or its name: `retire.proof.md`. Its budget stays in the ledger. Tests:
+    `tests/store/test_store_retire.py::test_nothing_of_a_retired_stream_is_left_to_release`,
+    `tests/store/test_store_retire.py::test_the_noise_of_a_retired_stream_is_never_used_again`.
+    """
+    ended = store.ended.get(name)
+    live = store.streams.get(name)
+    if live is None and ended is None:
+        raise StoreError(f"the store has no stream {name!r}")
+    if len(reason) > LONGEST_REASON:
+        raise ParameterError(f"the reason has at most {LONGEST_REASON} characters")
+    if reason:
+        check_public_text("reason", reason)
+    known = live or ended
+    assert known is not None
+    following = None if successor is None else successor_of(known.declaration, successor, now)
+    if following is not None:
+        _check_successor(store, ended, following)
+    if ended is None or ended.ending != "retired":
+        ended = _retire(store, known, reason or "retired by the operator")
+    if following is None:
+        return ended, None
+    heir = store.declare(following, now)
+    with store.database.transaction() as connection:
+        connection.execute(update(schema.retired).where(schema.retired.c.name == name).values(successor=following.name))
+    ended = store.ended[name] = replace(ended, successor=following.name)
+    return ended, heir
+
+
+def successor_of(declaration: StreamDeclaration, name: str, now: float) -> StreamDeclaration:
+    """The same declaration under another name; a start that has passed is left open, so that it begins now."""
+    schedule = declaration.schedule
+    if schedule.begin <= instant_of(now):
+        schedule = replace(schedule, start=None)
+    with stored_texts():  # its texts were checked when it was declared
+        return replace(declaration, name=name, schedule=schedule)
+
+
+def _check_successor(store: Store, ended: EndedStream | None, following: StreamDeclaration) -> None:
+    if ended is not None and ended.ending == "retired":
+        if ended.successor not in (None, following.name):
+            raise Conflict(f"stream {ended.name!r} is retired already, and its successor is {ended.successor!r}")
+        heir = store.streams.get(following.name)
+        if heir is not None and heir.declaration.same_as(following):
+            return  # it was declared before an interruption
+    if following.name in store.streams or store.name_is_spent(following.name):
+        raise Conflict(f"there is a stream {following.name!r} already: choose another name for the successor")
+    store.check_budget(following)
+
+
+def _retire(store: Store, known: LiveStream | EndedStream, reason: str) -> EndedStream:
+    if isinstance(known, EndedStream):
+        guarantee, noise, readable = known.guarantee, known.noise, known.readable
+    else:
+        if known.ahead is not None:
+            wait([known.ahead])
+        guarantee, noise, readable = known.stream.guarantee, known.stream.noise, True
+    facts = {"guarantee": guarantee, "noise": noise, "readable": readable}
+    with store.database.transaction() as connection:
+        connection.execute(
+            insert(schema.retired).values(
+                name=known.name,
+                stream=known.id,
+                moment=time.time(),
+                reason=reason,
+                successor=None,
+                facts=json.dumps(facts),
+            )
+        )
+        for table in SECRET_TABLES:
+            connection.execute(delete(table).where(table.c.stream == known.id))
+    ended = EndedStream(known.id, known.declaration, known.closed, "retired", reason, guarantee, noise, readable)
+    live = store.streams.pop(known.name, None)
+    if live is not None:
+        live.stream.close()
+    store.ended[known.name] = ended
+    store.heads.retire(known.name, *store.current_head().streams[known.name])
+    store.write_head()
+    store.database.checkpoint()
+    return ended

@@ -1,0 +1,154 @@
+"""What the streams of a store spend, alone and together, and the cap that the operator set on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, inspect, select
+
+from evercount.errors import BudgetExceeded, ParameterError
+from evercount.privacy import Budget
+from evercount.privacy.composition import spent_together
+from evercount.store import schema
+
+CAP = "budget_cap"
+"""The key of the cap among the store's own facts."""
+
+
+@dataclass(frozen=True)
+class Spending:
+    """One stream's line of the ledger.
+
+    Args:
+        stream: its name.
+        budget: what all its releases together reveal at most.
+        mu: the same as Gaussian DP; 0 for a pure stream.
+        numeric_delta: the part of δ that pays for finite arithmetic.
+        public: whether anyone may read the stream.
+        retired: whether it never releases again. What it spent stays spent.
+    """
+
+    stream: str
+    budget: Budget
+    mu: float
+    numeric_delta: float
+    public: bool
+    retired: bool = False
+
+    def group(self) -> tuple[Any, ...]:
+        """Streams with the same group speak about the same unit; only they can be added up."""
+        return self.budget.adjacency, self.budget.unit, self.budget.max_events
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the head file keeps it."""
+        return {"budget": self.budget.to_dict(), "mu": self.mu, "numeric_delta": self.numeric_delta}
+
+
+@dataclass(frozen=True)
+class Cap:
+    """The most that streams about the same unit may spend together.
+
+    >>> Cap(2.0, 1e-8)
+    Cap(epsilon=2.0, delta=1e-08)
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon < float("inf") or not 0 <= self.delta < 1:
+            raise ParameterError("a budget cap needs epsilon above 0 and delta from 0 to below 1")
+
+
+def retired_rows(connection: Connection) -> dict[str, Mapping[str, Any]]:
+    """The rows of retired streams by name; none in a store that an earlier version made and nobody opened since."""
+    if not inspect(connection).has_table(schema.retired.name):
+        return {}
+    return {row["name"]: dict(row) for row in connection.execute(select(schema.retired)).mappings()}
+
+
+def read_spendings(connection: Connection) -> list[Spending]:
+    """Every line of the ledger, in the order in which it was spent.
+
+    Streams that a restored database lost come last, with what the head file knew of them.
+    """
+    table, names = schema.ledger, schema.streams
+    query = (
+        select(table.c.budget, table.c.mu, table.c.numeric_delta, names.c.name, names.c.declaration)
+        .join(names, names.c.id == table.c.stream)
+        .order_by(table.c.sequence)
+    )
+    retired = retired_rows(connection)
+    lines = [
+        Spending(
+            row["name"],
+            Budget.from_dict(json.loads(row["budget"])),
+            row["mu"],
+            row["numeric_delta"],
+            json.loads(row["declaration"])["public"],
+            row["name"] in retired,
+        )
+        for row in connection.execute(query).mappings()
+    ]
+    for name, row in sorted(retired.items()):
+        if row["stream"] is None:
+            facts = json.loads(row["facts"])
+            budget = Budget.from_dict(facts["budget"])
+            lines.append(Spending(name, budget, facts["mu"], facts["numeric_delta"], False, True))
+    return lines
+
+
+def read_cap(connection: Connection) -> Cap | None:
+    """The cap of the store, or None."""
+    text = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == CAP)).scalar()
+    return None if text is None else Cap(**json.loads(text))
+
+
+def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[str, Any]:
+    """The lines, and what streams about the same unit spend together, exactly composed."""
+    entries, groups = [], dict[tuple[Any, ...], list[tuple[Budget, float]]]()
+    for line in lines:
+        mark = {"retired": True} if line.retired else {}
+        entries.append({"stream": line.stream, "mu": line.mu, **line.budget.to_dict(), **mark})
+        groups.setdefault(line.group(), []).append((line.budget, line.numeric_delta))
+    totals = []
+    for (adjacency, unit, most), budgets in groups.items():
+        together = spent_together(budgets)
+        totals.append(
+            {
+                "adjacency": adjacency,
+                "unit": unit,
+                "max_events": most,
+                "streams": len(budgets),
+                "epsilon": together.epsilon,
+                "delta": together.delta,
+            }
+        )
+    shown = {} if cap is None else {"cap": {"epsilon": cap.epsilon, "delta": cap.delta}}
+    return {"entries": entries, "totals": totals, **shown}
+
+
+def check_cap(cap: Cap | None, lines: Iterable[Spending], new: Spending) -> None:
+    """Refuse a new stream that would spend beyond the cap, together with all others about the same unit.
+
+    **Guarantee.** After every declaration that this lets pass, the total that the ledger states for each unit is at
+    most (cap.epsilon, cap.delta). Retired streams count in full. Test:
+    `tests/store/test_store_cap.py::test_the_stated_total_never_exceeds_the_cap`.
+
+    Raises:
+        BudgetExceeded: the total would be larger. Nothing was declared.
+    """
+    if cap is None:
+        return
+    together = spent_together(
+        [(line.budget, line.numeric_delta) for line in (*lines, new) if line.group() == new.group()]
+    )
+    if together.epsilon > cap.epsilon or together.delta > cap.delta:
+        raise BudgetExceeded(
+            f"with stream {new.stream!r} the streams about the same unit would spend epsilon {together.epsilon:.6g}, "
+            f"delta {together.delta:.3g} together, and the cap of this store is epsilon {cap.epsilon:.6g}, delta "
+            f"{cap.delta:.3g}. Declare it with a smaller budget, or raise the cap with `evercount store cap`"
+        )

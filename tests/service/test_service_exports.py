@@ -1,0 +1,166 @@
+"""Files of releases by suffix, pages of cells, HEAD, and the examples of /docs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from evercount.service import catch_up, export
+from evercount.service.openapi import EXAMPLES, HOST
+from evercount.service.runtime import Service
+from evercount.store import Store
+from serving import ADMIN, HEADERS, served
+
+TABLE: dict[str, Any] = {
+    "name": "flu",
+    "query": {"name": "histogram", "parameters": {"keys": ["North", 'So"uth,\\ 1']}},
+    "budget": {"epsilon": 1.0, "delta": 1e-9},
+    "public": True,
+}
+WIDE = {**TABLE, "name": "wide", "query": {"name": "histogram", "parameters": {"keys": [f"k{i}" for i in range(2500)]}}}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    service = Service(Store(tmp_path_factory.mktemp("exports") / "a.db"), admin=ADMIN)
+    with served(service) as made:
+        for table in (TABLE, WIDE):
+            made.post("/v1/streams", json=table, headers=HEADERS).raise_for_status()
+            for _ in range(3):
+                made.post(f"/v1/streams/{table['name']}/close-tick", headers=HEADERS).raise_for_status()
+        yield made
+
+
+def test_every_format_holds_every_release(client: httpx.Client, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    for name in ("flu", "wide"):
+        shown = client.get(f"/v1/streams/{name}/releases", params={"cells": 10_000}).json()
+        rows = [
+            (release["tick"], label, value, std)
+            for release in shown["releases"]
+            for label, value, std in zip(shown["labels"], release["values"], release["std"], strict=True)
+        ]
+        answers = {kind: client.get(f"/v1/streams/{name}/releases.{kind}") for kind in export.MEDIA_TYPES}
+        for kind, answer in answers.items():
+            assert answer.status_code == 200
+            assert answer.headers["content-type"] == export.MEDIA_TYPES[kind]
+            assert f'filename="{name}.{kind}"' in answer.headers["content-disposition"]
+        lines = list(csv.DictReader(io.StringIO(answers["csv"].text)))
+        assert [(int(r["tick"]), r["cell"], float(r["value"]), float(r["std"])) for r in lines] == rows
+        for parsed in (
+            answers["json"].json(),
+            [json.loads(line) for line in answers["jsonl"].text.splitlines()],
+            pq.read_table(io.BytesIO(answers["parquet"].content)).to_pylist(),
+        ):
+            assert [(r["tick"], r["cell"], r["value"], r["std"]) for r in parsed] == rows
+    assert client.get("/v1/streams/flu/releases.xml").status_code == 422
+
+
+def test_no_export_is_left_behind(client: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export.tempfile, "tempdir", str(tmp_path))
+    for kind in export.MEDIA_TYPES:
+        client.get(f"/v1/streams/flu/releases.{kind}").raise_for_status()
+    with client.stream("GET", "/v1/streams/wide/releases.csv"):
+        pass  # a reader that goes away
+    for _ in range(5000):  # the server notices after a few turns of its loop
+        client.get("/healthz")
+        if not list(tmp_path.iterdir()):
+            break
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cells_come_in_pages(client: httpx.Client) -> None:
+    facts = client.get("/v1/streams/wide").json()
+    assert (facts["cells"], len(facts["labels"])) == (2500, 1000)
+    assert facts["query"]["left_out"] == ["keys"]
+    assert "keys" not in facts["query"]["parameters"]
+    every = client.get("/v1/streams/wide/releases", params={"cells": 10_000}).json()
+    first = client.get("/v1/streams/wide/releases").json()
+    assert (first["first_cell"], first["cells"], len(first["labels"])) == (0, 2500, 1000)
+    parts: list[Any] = []
+    labels: list[str] = []
+    for start in range(0, 2500, 1000):
+        page = client.get("/v1/streams/wide/releases", params={"first_cell": start}).json()
+        names = client.get("/v1/streams/wide/labels", params={"first_cell": start}).json()["labels"]
+        assert page["labels"] == names
+        labels += names
+        parts.append(page["releases"])
+    assert labels == every["labels"] == [f"k{i}" for i in range(2500)]
+    for tick, release in enumerate(every["releases"]):
+        assert release["hash"] == parts[0][tick]["hash"]
+        for part in ("values", "std", "low", "high"):
+            assert [number for page in parts for number in page[tick][part]] == release[part]
+    assert client.get("/v1/streams/wide/releases", params={"first_cell": 2500}).json()["releases"] == []
+    closed = client.post("/v1/streams/wide/close-tick", params={"tick": 3}, headers=HEADERS).json()
+    assert closed["values"] == first["releases"][2]["values"]
+
+
+def test_live_events_hold_the_first_page_of_cells(client: httpx.Client) -> None:
+    with client.stream("GET", "/v1/streams/wide/live?after=2") as live:
+        data = next(json.loads(line[6:]) for line in live.iter_lines() if line.startswith("data: "))
+    assert len(data["values"]) == catch_up.CELLS_PER_PAGE
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/docs", "/healthz", "/readyz", "/v1/streams", "/v1/streams/flu", "/v1/streams/flu/releases",
+     "/v1/streams/flu/releases.csv", "/v1/streams/flu/live", "/v1/streams/none", "/nothing", "/openapi.json"],
+)  # fmt: skip
+def test_head_is_get_without_a_body(client: httpx.Client, path: str) -> None:
+    head = client.head(path)
+    assert head.content == b""
+    with client.stream("GET", path) as got:
+        assert head.status_code == got.status_code
+        names = ("content-type", "content-length", "cache-control", "content-disposition", "content-security-policy")
+        assert [head.headers.get(name) for name in names] == [got.headers.get(name) for name in names]
+
+
+def test_every_operation_has_an_example_that_the_service_takes(tmp_path: Path) -> None:
+    """Each command of /docs is run, word by word, against a service with such a stream."""
+    service = Service(Store(tmp_path / "a.db"), admin=ADMIN)
+    with served(service) as client:
+        described = client.get("/openapi.json").json()["paths"]
+        operations = {(method, path) for path, methods in described.items() for method in methods}
+        assert set(EXAMPLES) == operations
+        page = client.get("/docs").text
+        ordered = sorted(EXAMPLES, key=lambda one: (one[0] == "delete", one != ("post", "/v1/streams"), one))
+        for method, path in ordered:
+            words = shlex.split(
+                EXAMPLES[method, path].replace("$TOKEN", ADMIN).replace("$(uuidgen)", "k").replace("\\\n", "")
+            )
+            assert words[0] == "curl"
+            assert path.split("{")[0] in page
+            address = next(word for word in words if word.startswith(HOST)).removeprefix(HOST)
+            headers = dict(words[i + 1].split(": ", 1) for i, word in enumerate(words) if word == "-H")
+            body = next((words[i + 1] for i, word in enumerate(words) if word == "-d"), None)
+            stated = next((words[i + 1] for i, word in enumerate(words) if word == "-X"), "POST" if body else "GET")
+            assert stated.lower() == method
+            with client.stream(stated, address, headers=headers, content=body) as answer:
+                expected = {
+                    ("post", "/v1/streams/{name}/close-tick"): (422,),
+                    ("delete", "/v1/tokens/{number}"): (404,),
+                }
+                allowed = expected.get((method, path), (200, 201))
+                if path == "/v1/streams/{name}/events":
+                    allowed = (422,)  # its time lies before this stream's start
+                assert answer.status_code in allowed, (method, path, answer.status_code)
+
+
+def test_released_numbers_of_public_streams_are_metrics(client: httpx.Client) -> None:
+    read = client.post("/v1/tokens", json={"role": "read"}, headers=HEADERS).json()["token"]
+    page = client.get("/metrics", headers={"Authorization": f"Bearer {read}"}).text
+    last = client.get("/v1/streams/flu/releases", params={"after": 2}).json()["releases"][0]
+    gauges = re.findall(r'^evercount_released_value{stream="flu",cell="(.*)"} (.*)$', page, re.M)
+    assert gauges == [("North", f"{last['values'][0]:.15g}"), ('So\\"uth,\\\\ 1', f"{last['values'][1]:.15g}")]
+    assert 'stream="wide",cell' not in page
+    assert "evercount_database_bytes" not in page

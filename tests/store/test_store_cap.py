@@ -1,0 +1,66 @@
+"""The cap on what all streams of a store spend together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from evercount.cli.store_command import store as commands
+from evercount.errors import BudgetExceeded, ParameterError
+from evercount.store import Cap, Store, StreamDeclaration, retire_stream
+
+
+def declared(name: str, epsilon: float, delta: float = 1e-9, **budget: object) -> StreamDeclaration:
+    table = {"name": name, "query": "count", "budget": {"epsilon": epsilon, "delta": delta, **budget}, "horizon": 16}
+    return StreamDeclaration.from_dict(table)
+
+
+def test_the_stated_total_never_exceeds_the_cap(tmp_path: Path) -> None:
+    """Also with pure streams between, and with retired ones: what is spent stays spent."""
+    store = Store(tmp_path / "a.db")
+    cap = Cap(1.5, 5e-9)
+    store.set_cap(cap)
+    refused = 0
+    for number, (epsilon, delta) in enumerate([(0.5, 1e-9), (0.4, 0.0), (0.5, 1e-9), (0.5, 1e-9), (0.3, 1e-9)] * 2):
+        name = f"s{number}"
+        try:
+            store.declare(declared(name, epsilon, delta), 0.0)
+            retire_stream(store, name, 0.0)
+        except BudgetExceeded:
+            refused += 1
+            assert name not in store.names()
+        for total in store.ledger()["totals"]:
+            assert total["epsilon"] <= cap.epsilon
+            assert total["delta"] <= cap.delta
+    assert 2 <= refused <= 8
+    assert store.ledger()["cap"] == {"epsilon": 1.5, "delta": 5e-9}
+    store.close()
+
+
+def test_units_that_cannot_be_added_up_have_the_cap_each(tmp_path: Path) -> None:
+    store = Store(tmp_path / "a.db")
+    store.set_cap(Cap(1.0, 1e-9))
+    store.declare(declared("events", 1.0), 0.0)
+    store.declare(declared("users", 1.0, unit="user", max_events=2), 0.0)
+    with pytest.raises(BudgetExceeded, match="cap of this store"):
+        store.declare(declared("more", 0.1), 0.0)
+    assert store.declare(declared("events", 1.0), 0.0).name == "events", "the same declaration spends nothing"
+    store.close()
+
+
+def test_the_command_sets_shows_and_removes_it(tmp_path: Path) -> None:
+    place = tmp_path / "a.db"
+    Store(place).close()
+    for arguments, text in (
+        ((), "no cap\n"),
+        (("--epsilon", "2", "--delta", "1e-8"), "cap: epsilon 2, delta 1e-08\n"),
+        ((), "cap: epsilon 2, delta 1e-08\n"),
+        (("--remove",), "no cap\n"),
+    ):
+        done = CliRunner().invoke(commands, ["cap", "--db", str(place), *arguments])
+        assert (done.exit_code, done.output) == (0, text)
+    assert isinstance(CliRunner().invoke(commands, ["cap", "--epsilon", "2"]).exception, ParameterError)
+    with pytest.raises(ParameterError, match="cap needs"):
+        Cap(0.0, 1e-9)
