@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from sqlalchemy import func, select
 
+from evercount.declare.declaration import StreamDeclaration
+from evercount.errors import StoreError
 from evercount.noise import Secret
 from evercount.store import schema
 from evercount.store.database import Database
@@ -47,6 +49,12 @@ class WatchedStore(Store):
 
     def recover(self) -> None:
         """Nothing is kept that a failure could spoil."""
+
+    def declare(
+        self, declaration: StreamDeclaration, now: float, secret: Secret | None = None, *, shards: int | None = None
+    ) -> LiveStream:
+        """Refused."""
+        raise StoreError("this store was opened for reading only")
 
     def look(self, cells: range | None = None) -> list[tuple[str, list[dict[str, Any]]]]:
         """Streams and releases that are new since the last look: (name of the stream, releases of these cells)."""
