@@ -52,6 +52,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     os.environ["EVERCOUNT_SECRET"] = ROOT_SECRET  # before the JVM starts: its Python workers inherit it
     folder = tmp_path_factory.mktemp("spark")
+    (folder / "events").mkdir()
     options = {
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -62,6 +63,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
         "spark.log.level": "ERROR",
+        "spark.eventLog.enabled": "true",  # what Spark writes down is searched for secrets
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": (folder / "events").as_uri(),
     }
     arguments = " ".join(f"--conf {name}={value}" for name, value in options.items())
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments} pyspark-shell"

@@ -31,6 +31,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 Rows = list[tuple[Any, ...]]
 KEYS = ["north", "south", "süd, 'west'"]
 HISTOGRAM = {"name": "histogram", "parameters": {"keys": KEYS, "unknown": "other"}}
+HOUR = 3600 * 10**6
 PATHS = [[key, place] for key in KEYS for place in ("1:a", "b", key)]
 GAUSSIAN = {"epsilon": 1.0, "delta": 1e-6}
 LARGE = {"epsilon": 8.0, "delta": 0.01}
@@ -107,6 +108,16 @@ CASES = {
     "discovered keys of users": case(
         "discovered-keys", {"key": "region", "user": "who"}, budget={**LARGE, "unit": "user", "max_events": 2}
     ),
+    "users in a declared order": case(
+        HISTOGRAM,
+        {"key": "region", "user": "who", "order": "seq"},
+        budget={**GAUSSIAN, "unit": "user", "max_events": 3},
+    ),
+    "sums of users": case(
+        {"name": "average", "parameters": {"lo": -1, "hi": 1, "grid": 0.25, "per": "event"}},
+        {"value": "score", "user": "who", "order": "seq"},
+        budget={**GAUSSIAN, "unit": "user", "max_events": 2},
+    ),
     "post-processed": case("count", {}, postprocess=["nonnegative", "integer", "monotone"]),
     "days of a clock change": case(
         HISTOGRAM, {"key": "region"}, ticks=4, tick="1d", zone="Europe/Vienna", start="2026-03-28"
@@ -118,11 +129,17 @@ CASES = {
 
 
 def events_of(one: Case, number: int = 600) -> list[dict[str, Any]]:
-    """Events inside the released ticks, as rows; times are wall times of the zone, offsets and seconds since 1970."""
+    """Events inside the released ticks, as rows; times are wall times of the zone, offsets and seconds since 1970.
+
+    They come in the order in which a service gets them: by time, and by `seq` where that is declared; then many events
+    of a user have one time.
+    """
     generator = np.random.default_rng(7)
     schedule = one.declaration.schedule
     low, high = schedule.begin, schedule.start_of(one.ticks + 1)
     instants = np.sort(generator.integers(low, high, number)) // 1000 * 1000
+    if ordered(one):
+        instants = instants // (HOUR // 2) * (HOUR // 2)
     rows = []
     for i, instant in enumerate(instants.tolist()):
         moment = (EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)
@@ -141,9 +158,21 @@ def events_of(one: Case, number: int = 600) -> list[dict[str, Any]]:
                 "digit": str(i % 10),
                 "score": float(generator.integers(-8, 9)) / 8,
                 "who": f"u{int(generator.integers(0, 150))}",
+                "seq": i * 7 - 1000,
             }
         )
     return rows
+
+
+def ordered(one: Case) -> bool:
+    return one.declaration.columns is not None and one.declaration.columns.order is not None
+
+
+def as_found(one: Case, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows as a table has them: in any order, where the declaration says how to put them in order."""
+    if not ordered(one):
+        return rows
+    return [rows[i] for i in np.random.default_rng(8).permutation(len(rows))]
 
 
 def secret_of(name: str) -> Secret:
@@ -191,7 +220,7 @@ def by_file(form: str, pieces: int = 3) -> Callable[[Case, list[dict[str, Any]],
     def run(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Rows:
         schedule = one.declaration.schedule
         path, out = folder / f"events.{form}", folder / f"out.{form}"
-        write(path, form, rows)
+        write(path, form, as_found(one, rows))
         for piece in range(1, pieces + 1):
             now = schedule.start_of(1 + one.ticks * piece // pieces)
             release_file(Job(str(path), one.declaration, str(out), now, secret=secret))
@@ -293,12 +322,15 @@ def by_spark_stream(spark: Any, one: Case, rows: list[dict[str, Any]], secret: S
     (folder / "in").mkdir()
     store = Store(folder / "store.db")
     store.declare(declaration, schedule.begin / 1e6, secret)
-    events = spark.readStream.schema("ts string, region string, score double").parquet(str(folder / "in"))
+    columns = "ts string, region string, place string, digit string, score double, who string, seq long"
+    events = spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
     middle = one.ticks // 2
     early = [row for row in rows if schedule.tick_of(row["instant"]) <= middle]
     late = [row for row in rows if schedule.tick_of(row["instant"]) > middle]
     for number, (part, closed) in enumerate(((late[::3] + early, middle), (late[1::3] + late[2::3], one.ticks))):
-        pq.write_table(pa.Table.from_pylist(part[::-1]), folder / "in" / f"{number}.parquet")
+        for half in range(2):  # two micro-batches: a user's events of one tick come in both
+            table = pa.Table.from_pylist(part[::-1][half::2])
+            pq.write_table(table, folder / "in" / f"{number}{1 - half}.parquet")
         release_stream(
             events, declaration, store, str(folder / "checkpoint"), clock=lambda at=closed: schedule.start_of(at + 1)
         )
@@ -317,7 +349,7 @@ def by_spark_batch(spark: Any, one: Case, rows: list[dict[str, Any]], folder: Pa
     from evercount.spark import release_batch
 
     declaration, schedule = one.declaration, one.declaration.schedule
-    pq.write_table(pa.Table.from_pylist(rows), folder / "events.parquet")
+    pq.write_table(pa.Table.from_pylist(as_found(one, rows)), folder / "events.parquet")
     events = spark.read.parquet(str(folder / "events.parquet"))
     out = folder / "released"
     release_batch(
@@ -333,10 +365,10 @@ def by_spark_batch(spark: Any, one: Case, rows: list[dict[str, Any]], folder: Pa
 REFUSED_BY_SPARK = {
     name
     for name, one in CASES.items()
-    if one.declaration.budget.unit == "user"
-    or one.declaration.query.name in ("rollup", "marginals", "quantiles", "active-users", "discovered-keys")
+    if (one.declaration.budget.unit == "user" and not ordered(one))
+    or one.declaration.query.name in ("active-users", "discovered-keys")
 }
-"""A cap per user, users that are counted, levels, bins and keys that nobody listed."""
+"""A cap per user without a declared order, users that are counted, and keys that nobody listed."""
 SPARK_CASES = [name for name in CASES if name not in REFUSED_BY_SPARK]
 
 
@@ -359,7 +391,9 @@ def test_spark_publishes_the_same_table(name: str, spark: Any, tmp_path: Path) -
     assert by_spark_stream(spark, one, rows, secret, tmp_path) == expected
 
 
-@pytest.mark.parametrize("name", ["histogram", "average per event", "days of a clock change"])
+@pytest.mark.parametrize(
+    "name", ["histogram", "average per event", "days of a clock change", "users in a declared order"]
+)
 def test_a_batch_of_spark_publishes_the_same_table(name: str, spark: Any, tmp_path: Path) -> None:
     one = CASES[name]
     rows = events_of(one)

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import Schedule, microseconds, parse_instant
+from evercount.engine.tick_totals import TickEvents
 from evercount.errors import InputError, ParameterError
 from evercount.files.bad_rows import find_rejects, write_rejects
 from evercount.files.count_rows import CountedRows, count, placed
@@ -173,6 +175,47 @@ def test_a_cap_that_cuts_through_events_of_one_moment(tmp_path: Path) -> None:
     got = counted(write(tmp_path, rows, "csv"), spec, tmp_path / "s")
     assert got.totals.rows(2, 3).tolist() == [[1, 1, 0, 0]]
     assert dict(got.users) == {"u": 2}
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_a_declared_order_counts_and_not_that_of_the_rows(tmp_path: Path, form: str) -> None:
+    """Two of the events at one time count; where two have one order too, neither is first, so both are beyond."""
+    events = [(5, "north"), (-3, "south"), (7, "north"), (5, KEYS[2])]
+    rows = [{"ts": "2026-01-01T01:00:00", "region": key, "user": "u", "seq": order} for order, key in events]
+    plain = declared(CLOCK, "ts", "histogram", "region", KEYS, user="user", max_events=2)
+    for most, kept in (
+        (1, {"south"}),
+        (2, {"south"}),
+        (3, {"south", "north", KEYS[2]}),
+        (4, {key for _, key in events}),
+    ):
+        budget = replace(plain.budget, max_events=most)
+        spec = replace(plain, budget=budget, columns=Columns("ts", "region", user="user", order="seq"))
+        got = counted(write(tmp_path, rows, form), spec, tmp_path / "s")
+        expected = [int(key in kept) + int(key == "north" and most == 4) for key in KEYS]
+        assert got.totals.rows(2, 3).tolist() == [expected]
+        assert dict(got.users) == {"u": most}
+
+
+def test_users_that_are_counted_come_in_the_declared_order(tmp_path: Path) -> None:
+    events = [("ann", 5), ("bob", -3), ("ann", 7), ("cid", 5), ("bob", 4)]
+    rows = [{"ts": "2026-01-01T01:00:00", "user": user, "seq": order} for user, order in events]
+    path = write(tmp_path, rows, "jsonl")
+    for order, expected in ((None, ["ann", "bob", "cid"]), ("seq", ["bob", "ann", "cid"])):
+        query, columns = build_query("active-users", {"max_ticks": 3}), Columns("ts", user="user", order=order)
+        spec = StreamDeclaration("events", query, Budget(1.0, 1e-6), CLOCK, columns=columns)
+        totals = counted(path, spec, tmp_path / "s").totals
+        assert isinstance(totals, TickEvents)
+        assert totals.ticks[1] == expected
+
+
+def test_an_order_that_is_no_whole_number_is_bad(tmp_path: Path) -> None:
+    rows = [{"ts": "2026-01-01T01:00:00", "user": "u", "seq": text} for text in ("1", "1.0", "", "x", "1" * 19)]
+    plain = declared(CLOCK, "ts", user="user", max_events=9)
+    spec = replace(plain, columns=Columns("ts", user="user", order="seq"))
+    path = write(tmp_path, rows, "csv")
+    got = counted(path, spec, tmp_path / "s")
+    assert (got.bad, int(got.totals.total.sum())) == (4, 1)
 
 
 def test_neighbouring_files(tmp_path: Path) -> None:

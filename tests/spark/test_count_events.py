@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -13,14 +14,14 @@ import pytest
 from evercount.declare.declaration import StreamDeclaration
 from evercount.errors import InputError, ParameterError
 from evercount.files.bad_rows import find_rejects
-from evercount.files.count_rows import REASONS, count
+from evercount.files.count_rows import NO_ORDER, REASONS, count
 from evercount.files.source import open_source
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("pyspark")
 
-from evercount.spark.count_events import BAD, TOO_FAR, check_declaration, count_events, refuse_bad  # noqa: E402
+from evercount.spark.count_events import BAD, TOO_FAR, capped_groups, check_declaration, count_events, refuse_bad  # noqa: E402
 
 TICKS = 60
 TIMES = [
@@ -165,6 +166,47 @@ def test_values_that_are_texts(spark: Any, tmp_path: Path) -> None:
     assert counted.bad == {REASONS[6]: 5}
 
 
+@pytest.mark.parametrize("unknown", ["refuse", "other"])
+def test_users_are_capped_as_in_the_file_door(spark: Any, unknown: str, tmp_path: Path) -> None:
+    """Few users, times and orders: many events stand at one place; and rows that lack something, alone or together."""
+    declaration = declared(
+        {"name": "histogram", "parameters": {"keys": ["a", "b"], "unknown": unknown}},
+        {"key": "k", "user": "who", "order": "n"},
+        budget={"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_events": 3},
+    )
+    draw = np.random.default_rng(2).integers
+    rows = [
+        {
+            "ts": f"2026-03-28T{draw(0, 24):02d}:00:00Z",
+            "k": "ab"[draw(0, 2)],
+            "who": f"u{draw(0, 20)}",
+            "n": f"{draw(0, 3)}",
+        }
+        for _ in range(200)
+    ]
+    for gone in (("who",), ("n",), ("k",), ("k", "who"), ("who", "n"), ("ts", "who")):
+        rows.append({**rows[0], **dict.fromkeys(gone)})
+    rows.append({**rows[0], "n": "first"})
+    table = pa.Table.from_pylist(rows)
+    totals, bad = by_file(declaration, table, tmp_path)
+    assert totals.sum() <= 60
+    assert bad[REASONS[NO_ORDER]] >= 2
+    pq.write_table(table, tmp_path / "x.parquet")
+    events = spark.read.parquet(str(tmp_path / "x.parquet"))
+    groups = capped_groups(events, declaration, TICKS, TICKS).collect()
+    found = np.zeros_like(totals)
+    for row in groups:
+        if row["place"] > 0:
+            found[row["place"] - 1, row["cell"]] += row["events"]
+    assert np.array_equal(found, totals)
+    assert {BAD[-row["place"]]: row["events"] for row in groups if row["place"] < 0} == bad
+    counted = count_events(events, declaration, TICKS, TICKS)
+    assert counted.bad == bad
+    assert counted.users is not None
+    per_tick = Counter(zip(counted.users.tick.tolist(), counted.users.user, strict=True))
+    assert max(per_tick.values()) >= 3
+
+
 def test_rows_far_ahead_are_bad_and_rows_after_the_horizon_are_ignored(spark: Any) -> None:
     rows = spark.sql("SELECT TIMESTAMP'2026-04-08 00:00:00Z' AS ts UNION ALL SELECT TIMESTAMP'2036-01-01 00:00:00Z'")
     counted = count_events(rows, declared(), 10, TICKS)
@@ -197,8 +239,9 @@ def test_what_is_refused(spark: Any) -> None:
 
 def test_declarations_that_this_door_cannot_serve() -> None:
     users = {"budget": {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_events": 3}}
-    with pytest.raises(ParameterError, match="unit 'user'"):
+    with pytest.raises(ParameterError, match=r"name a column of whole numbers .* \(columns\.order\)"):
         check_declaration(declared(columns={"user": "who"}, **users))
+    check_declaration(declared(columns={"user": "who", "order": "n"}, **users))
     with pytest.raises(ParameterError, match="by the clock"):
         check_declaration(declared(tick="manual"))
     with pytest.raises(ParameterError, match="names no columns"):

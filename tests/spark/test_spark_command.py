@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from evercount.cli import app
-from evercount.errors import MissingExtra, ParameterError
+from evercount.errors import Conflict, MissingExtra, ParameterError
 from evercount.store import Reading
 
 pytest.importorskip("pyspark")
@@ -44,7 +44,7 @@ def test_a_folder_of_files_is_released(spark: Any, streams: Path, tmp_path: Path
     rows.write.json(str(tmp_path / "in"))
     shared = [
         streams, tmp_path / "in", "--format", "json", "--schema", "ts string, key string", "--db",
-        tmp_path / "store.db", "--checkpoint", tmp_path / "checkpoint",
+        tmp_path / "store.db", "--checkpoint", tmp_path / "checkpoint", "--shards", "2",
     ]  # fmt: skip
     refused = call(*shared)
     assert refused.exit_code == 3
@@ -56,6 +56,8 @@ def test_a_folder_of_files_is_released(spark: Any, streams: Path, tmp_path: Path
     reading = Reading.open(tmp_path / "store.db")
     assert [one["tick"] for one in reading.all_releases("live")] == [1, 2, 3, 4]
     reading.close()
+    other = call(*shared[:-1], "3", "--skip-bad")
+    assert (other.exit_code, "is kept in 2 shards" in other.stderr) == (Conflict.exit_code, True)
 
 
 def test_arguments_that_make_no_sense(spark: Any, streams: Path, tmp_path: Path) -> None:

@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from evercount.noise import Secret
 
@@ -22,24 +25,29 @@ DECLARATION = {
 
 
 def driver(folder: Path) -> None:
-    """A stream and a batch, with everything written down that Spark can write down."""
+    """A stream by shards and a batch, with everything written down that Spark can write down."""
+    from evercount.spark import open_session
+
+    session = open_session("local[2]")
+    release(session, folder)
+    session.stop()
+
+
+def release(session: Any, folder: Path) -> None:
     from evercount.declare.declaration import StreamDeclaration
-    from evercount.noise import Secret
-    from evercount.spark import open_session, release_batch, release_stream
+    from evercount.spark import release_batch, release_stream
     from evercount.store import Store, key_from_environment
 
     declaration = StreamDeclaration.from_dict(DECLARATION)
     end = declaration.schedule.start_of(5)
-    session = open_session("local[2]")
     rows = session.sql("SELECT TIMESTAMP'2026-01-01 01:00:00Z' AS ts, 'north' AS key")
     rows.write.parquet(str(folder / "in"))
     store = Store(folder / "store.db", key_from_environment())
-    store.declare(declaration, end / 1e6, Secret.from_hex(STREAM_SECRET))
+    store.declare(declaration, end / 1e6, Secret.from_hex(STREAM_SECRET), shards=2)
     events = session.readStream.schema("ts timestamp, key string").parquet(str(folder / "in"))
     release_stream(events, declaration, store, str(folder / "checkpoint"), clock=lambda: end)
     store.close()
     release_batch(rows, declaration, str(folder / "out"), until=end, shards=2, run="r")
-    session.stop()
 
 
 def traces(secret: str) -> set[bytes]:
@@ -48,9 +56,33 @@ def traces(secret: str) -> set[bytes]:
     return {secret.encode(), secret.upper().encode(), raw, str(list(raw)).encode()}
 
 
-def test_no_secret_is_left_behind(tmp_path: Path) -> None:
-    import pytest
+def search(files: list[Path], secrets: tuple[str, ...]) -> None:
+    """No file holds one of the secrets, or what a run derives from the first of them."""
+    content = {path: path.read_bytes() for path in files}
+    everything = b"".join(content.values())
+    assert b"SparkListenerSQLExecutionStart" in everything, "Spark wrote no plan down: the search would prove nothing"
+    assert any("checkpoint" in path.parts for path in files)
+    run = Secret.from_hex(secrets[0]).derive("evercount/spark/run/r").hex()
+    for secret in (*secrets, run):
+        for trace in traces(secret):
+            assert not [path for path, data in content.items() if trace in data]
+    # the search can find something: the public name of the run is in the plan
+    assert b"evercount.run" in everything
 
+
+def test_no_secret_is_in_event_logs_checkpoints_and_results(spark: Any, tmp_path: Path) -> None:
+    """The store is not encrypted here, so that it holds the secret of the stream: all other files are searched."""
+    from conftest import ROOT_SECRET as OPERATORS
+
+    release(spark, tmp_path)
+    logs = Path(spark.conf.get("spark.eventLog.dir").removeprefix("file://"))
+    files = [path for folder in (tmp_path, logs) for path in folder.rglob("*") if path.is_file()]
+    search([path for path in files if not path.name.startswith("store.db")], (OPERATORS, STREAM_SECRET))
+
+
+@pytest.mark.soak
+def test_no_secret_is_left_behind(tmp_path: Path) -> None:
+    """A driver of its own, with the log of its JVM in full and an encrypted store."""
     from conftest import why_no_spark
 
     reason = why_no_spark()
@@ -78,17 +110,7 @@ def test_no_secret_is_left_behind(tmp_path: Path) -> None:
         done = subprocess.run(command, env=environment, stdout=log, stderr=log, check=False)
     assert done.returncode == 0, (tmp_path / "log").read_text(errors="replace")[-3000:]
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    content = {path: path.read_bytes() for path in files}
-    run = Secret.from_hex(ROOT_SECRET).derive("evercount/spark/run/r").hex()
-    wanted = {"event log": b"SparkListenerSQLExecutionStart", "plan in the log": b"== Optimized Logical Plan"}
-    everything = b"".join(content.values())
-    assert wanted["event log"] in everything, "Spark wrote no plan down, so the search would prove nothing"
-    assert any("checkpoint" in path.parts for path in files)
-    for secret in (ROOT_SECRET, KEY, STREAM_SECRET, run):
-        for trace in traces(secret):
-            assert not [path for path, data in content.items() if trace in data]
-    # the search can find something: the public name of the run is in the plan
-    assert any(b"evercount.run" in data for data in content.values())
+    search(files, (ROOT_SECRET, KEY, STREAM_SECRET))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Real kill -9 of a real driver, JVM and all: nothing lost, nothing doubled, no other number released.
+"""Real kill -9 of a real driver, JVM and all, and of executors: nothing lost, doubled or released otherwise.
 
 Run as a program this file is the driver. It dies by SIGKILL at a chosen step of its work with the store and with Spark.
 """
@@ -21,14 +21,14 @@ TICKS = 9
 SECRET = "9f" * 32
 DECLARATION = {
     "name": "live",
-    "query": {"name": "histogram", "parameters": {"keys": ["north", "south"]}},
+    "query": {"name": "histogram", "parameters": {"keys": ["north", "south", *"abcdefgh"]}},
     "budget": {"epsilon": 1.0, "delta": 1e-6},
     "tick": "1h",
     "start": "2026-01-01T00:00:00Z",
     "horizon": TICKS,
     "columns": {"time": "ts", "key": "key"},
 }
-PATIENCE = 300
+PATIENCE = 1800
 """Seconds after which a driver that does nothing is a failure."""
 
 
@@ -40,13 +40,42 @@ Kill = tuple[str, int]
 NEVER: Kill = ("any", 0)
 
 
-def driver(folder: Path, kill: Kill) -> None:
-    """Two rounds over all files; dies at the chosen step."""
+def kill_executor_once(marker: Path) -> None:
+    """In a task: kill the JVM of the executor that runs it, unless the marker says that it was done before."""
+    if marker.exists():
+        return
+    marker.touch()
+    daemon = Path(f"/proc/{os.getppid()}/stat").read_text()  # the worker's parent; its parent is the executor
+    os.kill(int(daemon.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    signal.pause()  # this worker dies with its executor
+
+
+def deadly(folder: Path) -> Any:
+    """As `close_on_executors._close`; the first task of shard 0 dies before its commit, that of shard 1 after it."""
+    from evercount.store.close_shards import close_shard
+
+    die = kill_executor_once
+
+    def close(work: Any, frames: Any) -> Any:
+        for frame in frames:
+            for number in frame["id"].tolist():
+                if number == 0:
+                    die(folder / "shard 0 was killed")
+                close_shard(work, number, None)
+                if number == 1:
+                    die(folder / "shard 1 was killed")
+            yield frame.rename(columns={"id": "shard"}).assign(ticks=0)
+
+    return close
+
+
+def driver(folder: Path, kill: Kill, shards: int | None, master: str) -> None:
+    """Two rounds over all files; dies at the chosen step, and in a cluster its executors die."""
     from sqlalchemy import Connection, Engine, event
 
     from evercount.declare.declaration import StreamDeclaration
     from evercount.noise import Secret
-    from evercount.spark import open_session, release_stream
+    from evercount.spark import close_on_executors, open_session, release_stream
     from evercount.spark.stream_release import _Round
     from evercount.store import Store
 
@@ -59,9 +88,11 @@ def driver(folder: Path, kill: Kill) -> None:
                 os.killpg(0, signal.SIGKILL)
 
     declaration = StreamDeclaration.from_dict(DECLARATION)
-    session = open_session("local[1]")
+    session = open_session(master)
+    if "cluster" in master:
+        close_on_executors._close = deadly(folder)
     store = Store(folder / "store.db")
-    store.declare(declaration, declaration.schedule.begin / 1e6, Secret.from_hex(SECRET))
+    store.declare(declaration, declaration.schedule.begin / 1e6, Secret.from_hex(SECRET), shards=shards)
     event.listen(Engine, "before_cursor_execute", lambda *_: step("statement"))
     real_commit = Connection._commit_impl  # type: ignore[attr-defined]
     real_count = _Round._count
@@ -80,6 +111,7 @@ def driver(folder: Path, kill: Kill) -> None:
     _Round._count = count  # type: ignore[method-assign]
     events = session.readStream.schema("ts timestamp, key string").option("maxFilesPerTrigger", 2)
     for closed in (4, TICKS):
+        step(f"round {closed}")
         release_stream(
             events.parquet(str(folder / "in")),
             declaration,
@@ -90,7 +122,7 @@ def driver(folder: Path, kill: Kill) -> None:
     store.close()
 
 
-def run_driver(folder: Path, kill: Kill) -> int:
+def run_driver(folder: Path, kill: Kill, shards: int | None = None, master: str = "local[1]") -> int:
     """The exit status of one life."""
     options = {
         "spark.ui.enabled": "false",
@@ -105,7 +137,7 @@ def run_driver(folder: Path, kill: Kill) -> int:
         "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    command = [sys.executable, __file__, str(folder), json.dumps(kill)]
+    command = [sys.executable, __file__, str(folder), json.dumps([kill, shards, master])]
     # a group of its own, so that the driver takes its JVM with it
     with (folder / "log").open("ab") as log, subprocess.Popen(
         command, stdout=log, stderr=log, env=environment, start_new_session=True
@@ -125,7 +157,7 @@ def write_events(folder: Path) -> Any:
 
     begin = StreamDeclaration.from_dict(DECLARATION).schedule.begin
     generator = np.random.default_rng(21)
-    totals = np.zeros((TICKS, 2), np.int64)
+    totals = np.zeros((TICKS, 10), np.int64)
     (folder / "in").mkdir(parents=True)
     for number in range(5):
         tick, cell = generator.integers(0, TICKS, 60), generator.integers(0, 2, 60)
@@ -152,15 +184,15 @@ def check(folder: Path, totals: Any) -> None:
     assert found == stream.run_totals(totals).rows.tolist()
 
 
-def burn(folder: Path, kills: list[Kill]) -> int:
+def burn(folder: Path, kills: list[Kill], shards: int | None = None, master: str = "local[1]") -> int:
     """Lives that end at these steps, then one that ends well; returns how many were killed."""
     totals = write_events(folder)
     killed = 0
     for kill in kills:
-        ended = run_driver(folder, kill)
+        ended = run_driver(folder, kill, shards, master)
         assert ended in (-signal.SIGKILL, 0), (folder / "log").read_text()[-3000:]
         killed += ended != 0
-    assert run_driver(folder, NEVER) == 0, (folder / "log").read_text()[-3000:]
+    assert run_driver(folder, NEVER, None, master) == 0, (folder / "log").read_text()[-3000:]
     check(folder, totals)
     return killed
 
@@ -173,6 +205,7 @@ def require_spark() -> None:
         pytest.skip(reason)
 
 
+@pytest.mark.soak
 def test_a_driver_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     """Killed between the store's commit and Spark's own, which is where a batch comes twice."""
     require_spark()
@@ -180,17 +213,30 @@ def test_a_driver_that_is_killed_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("shards", [3, 7])
+def test_a_cluster_whose_executors_and_driver_are_killed_publishes_the_same_table(tmp_path: Path, shards: int) -> None:
+    """Executors are processes of their own here. One dies before a shard's commit, one after it; then the driver."""
+    require_spark()
+    assert burn(tmp_path, [(f"round {TICKS}", 1)], shards, "local-cluster[2,1,1024]") == 1
+    assert (tmp_path / "shard 0 was killed").exists()
+    assert (tmp_path / "shard 1 was killed").exists()
+
+
+@pytest.mark.soak
 def test_a_driver_that_is_killed_at_thirty_random_moments_loses_nothing(tmp_path: Path) -> None:
+    """Every other life closes its ticks by shards."""
     require_spark()
     generator = random.Random(os.environ.get("EVERCOUNT_SEED", "spark"))
     killed = runs = 0
     while killed < 30:
         folder = tmp_path / str(runs)
         folder.mkdir()
-        killed += burn(folder, [("any", generator.randint(1, 60)) for _ in range(5)])
+        kills = [("any", generator.randint(1, 60)) for _ in range(5)]
+        killed += burn(folder, kills, 3 if runs % 2 else None)
         runs += 1
         assert runs < 30, "the steps lie beyond the end of the driver's work"
 
 
 if __name__ == "__main__":
-    driver(Path(sys.argv[1]), tuple(json.loads(sys.argv[2])))
+    chosen, *rest = json.loads(sys.argv[2])
+    driver(Path(sys.argv[1]), tuple(chosen), *rest)

@@ -23,6 +23,7 @@ pytest.importorskip("pyspark")
 
 from evercount.spark import release_stream  # noqa: E402
 from evercount.spark.progress import Progress  # noqa: E402
+from evercount.spark.stream_release import _Round  # noqa: E402
 
 SECRET = Secret.from_hex("8e" * 32)
 KEYS = ["north", "south", "west"]
@@ -120,6 +121,28 @@ def test_rounds_and_restarts_in_any_order_are_one_stream(spark: Any, feed: Feed,
     store.close()
 
 
+def test_a_batch_that_comes_again_is_counted_once(
+    spark: Any, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round ends after the store's commit and before Spark's: the next round gets the same batch."""
+    store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
+    feed.write(1, 2)
+    real = _Round._count
+
+    def count(self: Any, batch: Any, number: int) -> None:
+        real(self, batch, number)
+        raise StoreError("the driver is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Round, "_count", count)
+        with pytest.raises(StoreError, match="is gone"):
+            release_stream(feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(2))
+    outcome = release_stream(feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(2))
+    assert (outcome.batches, outcome.ticks) == (0, range(1, 3))
+    assert released(store) == expected(feed.totals[:2])
+    store.close()
+
+
 @pytest.mark.parametrize("late", ["drop", "next"])
 def test_late_events_and_the_wait(spark: Any, feed: Feed, tmp_path: Path, late: Any) -> None:
     declaration = replace(DECLARATION, late=late)
@@ -208,16 +231,48 @@ def test_bad_rows_stop_the_stream_until_they_may_be_skipped(spark: Any, feed: Fe
     store.close()
 
 
-def test_postgresql_is_a_store_for_spark_too(spark: Any, feed: Feed, tmp_path: Path) -> None:
-    postgres = Postgres()
-    try:
-        store = new_store(postgres.fresh(), head=tmp_path / "head")
-        feed.write(1, 2, 3)
-        release_stream(feed.stream(spark), DECLARATION, store, str(tmp_path / "checkpoint"), clock=lambda: end_of(3))
-        assert released(store) == expected(feed.totals[:3])
-        store.close()
-    finally:
-        postgres.close()
+@pytest.mark.parametrize("shards", [1, 3])
+def test_executors_close_shards(spark: Any, feed: Feed, tmp_path: Path, shards: int) -> None:
+    """Two rounds, the second with the number of shards that the store knows; another number is refused."""
+    store, checkpoint = Store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
+    store.declare(DECLARATION, end_of(0) / 1e6, SECRET, shards=shards)
+    feed.write(1, 2, 3)
+    for last, given in ((2, shards), (4, None)):
+        release_stream(
+            feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda at=last: end_of(at), shards=given
+        )
+    assert released(store) == expected(feed.totals[:4])
+    assert store.verify(store.head) == []
+    with pytest.raises(Conflict, match=f"is kept in {shards} shards"):
+        release_stream(feed.stream(spark), DECLARATION, store, checkpoint, shards=2)
+    store.close()
+
+
+def test_executors_without_the_key_close_nothing(spark: Any, feed: Feed, tmp_path: Path) -> None:
+    """The key that the driver was given does not travel: the executors have none in their environment."""
+    store = Store(tmp_path / "store.db", bytes(range(32)))
+    store.declare(DECLARATION, end_of(0) / 1e6, SECRET, shards=2)
+    feed.write(1)
+    with pytest.raises(StoreError, match="a shard could not be closed: the store is encrypted: give its key by"):
+        release_stream(feed.stream(spark), DECLARATION, store, str(tmp_path / "c"), clock=lambda: end_of(1))
+    assert released(store) == []
+    store.close()
+
+
+def test_a_password_does_not_travel_to_executors(spark: Any, feed: Feed, tmp_path: Path, postgres: Postgres) -> None:
+    from sqlalchemy import make_url
+
+    place = make_url(postgres.fresh()).set(password="hush").render_as_string(hide_password=False)
+    store = Store(place, head=tmp_path / "head")
+    store.declare(DECLARATION, end_of(0) / 1e6, SECRET, shards=2)
+    with pytest.raises(ParameterError, match="must not travel with a job"):
+        release_stream(feed.stream(spark), DECLARATION, store, str(tmp_path / "c"))
+    store.close()
+    store = Store(make_url(place)._replace(password=None).render_as_string(), head=tmp_path / "head")
+    feed.write(1, 2, 3)
+    release_stream(feed.stream(spark), DECLARATION, store, str(tmp_path / "c"), clock=lambda: end_of(3))
+    assert released(store) == expected(feed.totals[:3])
+    store.close()
 
 
 def test_what_is_refused(spark: Any, feed: Feed, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from evercount.errors import Conflict, InputError
 from evercount.noise import Secret
 from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Reading, Store, StreamDeclaration
+from evercount.store.watched_store import WatchedStore
 
 SECRET = Secret.from_hex("ec" * 32)
 DECLARATION = {
@@ -131,3 +132,24 @@ def test_a_hundred_thousand_new_keys_in_one_tick(tmp_path: Path) -> None:
     again = Store(tmp_path / "a.db")
     assert len(again.find("keys").stream._state.encoder.rare) == 100_000
     again.close()
+
+
+def test_a_watched_store_shows_keys_as_they_become_public(tmp_path: Path) -> None:
+    one = declared()
+    store = Store(tmp_path / "a.db")
+    store.declare(one, 0.0, SECRET)
+    watched, late, seen = WatchedStore(tmp_path / "a.db"), None, []
+    for number, tick in enumerate(ticks_of()):
+        values = close(store, tick, one)
+        if number == 1:
+            late = WatchedStore(tmp_path / "a.db")  # it begins after the first keys
+        for shown in (watched, late):
+            if shown is not None:
+                shown.look()
+                assert list(shown.streams["keys"].labels) == store.labels("keys")
+                assert len(shown.streams["keys"].labels) == len(values)
+        seen.append(len(values))
+    assert len(set(seen)) > 1, "some keys became public"
+    assert late is not None
+    for one_store in (watched, late, store):
+        one_store.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,13 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from evercount.cli.store_command import store as commands
+from evercount.engine.tick_totals import TickTotals
 from evercount.errors import BudgetExceeded, Conflict, EvercountError, StoreError, StreamStopped
 from evercount.noise import Secret
-from evercount.store import Batch, Cap, Store, StreamDeclaration, retire_stream, set_cap
+from evercount.store import Batch, Cap, Store, StreamDeclaration, retire_stream, schema, set_cap
+from evercount.store.accept_totals import CountedBatch
 from evercount.store.retire import SECRET_TABLES
+from evercount.store.user_events import UserEvents
 from serving import Postgres
 
 DECLARATION = {
@@ -66,6 +70,44 @@ def test_nothing_of_a_retired_stream_is_left_to_release(tmp_path: Path) -> None:
         assert store.verify(store.head) == []
         store.close()
         store = Store(place)
+    store.close()
+
+
+def test_shards_and_events_of_users_go_with_their_stream(tmp_path: Path) -> None:
+    """Totals and users' events of open ticks, and the states of shards; the digests of batches stay."""
+    store, none = Store(tmp_path / "a.db"), np.empty(0, np.int64)
+    clock = {"tick": "1h", "start": "2026-01-01T00:00:00Z"}
+    histogram = {"name": "histogram", "parameters": {"keys": 3}}
+    user = {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_events": 2}
+    names = ("cut", "users", "other")
+    for name in names:
+        budget = {"epsilon": 1.0, "delta": 1e-6} if name == "cut" else user
+        one = declared(name=name, query=histogram, budget=budget, horizon=8, **clock)
+        store.declare(one, one.schedule.begin / 1e6, shards=2)
+        single = np.ones(1, np.int64)
+        events = UserEvents(single, ["ann"], single, single, single, single)
+        counted = (
+            CountedBatch(name, 0, TickTotals.dense(1, np.ones((2, 3), np.int64)))
+            if name == "cut"
+            else CountedBatch(name, 0, TickTotals(1, 0, 3, none, none, none), users=events)
+        )
+        store.accept_totals(name, counted)
+    numbers = {name: store.find(name).id for name in names}
+    tables = (schema.counted_totals, schema.counted_events, schema.cut_streams, schema.shards, schema.counted_batches)
+
+    def streams_in(table: Any) -> set[int]:
+        with store.database.reading() as connection:
+            return set(connection.execute(select(table.c.stream)).scalars())
+
+    everyone = set(numbers.values())
+    assert [streams_in(table) for table in tables[2:]] == [everyone] * 3
+    assert set.union(*(streams_in(table) for table in tables[:2])) == everyone
+    for name in ("cut", "users"):
+        retire_stream(store, name, 0.0)
+    for table in SECRET_TABLES:
+        assert streams_in(table) <= {numbers["other"]}, table.name
+    assert [streams_in(table) for table in tables[1:]] == [*([{numbers["other"]}] * 3), everyone]
+    assert store.verify(store.head) == []
     store.close()
 
 

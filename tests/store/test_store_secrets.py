@@ -65,8 +65,9 @@ def test_a_store_of_version_1_is_migrated(tmp_path: Path, key: bytes | None) -> 
     store.close_ticks(store.declare(declared(), 0.0, secret), 2, 0.0)
     store.close()
     with sqlite3.connect(place) as connection:
-        connection.execute("drop table noise_identities")
-        connection.execute("delete from evercount_migrations where number >= 2")
+        for name in ("noise_identities", *schema.later.tables):
+            connection.execute(f"drop table {name}")
+        connection.execute("delete from evercount_migrations where number > 1")
     connection.close()
     store = Store(place, key)
     with store.database.reading() as view:

@@ -22,6 +22,9 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
     demo: Annotated[bool, typer.Option("--demo", help="Show a synthetic flu stream, one hour per second.")] = False,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Show a store that another process, such as Spark, writes to.")
+    ] = False,
     key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
     head: Annotated[Path | None, typer.Option(help="Where the head of the release chain is kept.")] = None,
     rate: Annotated[
@@ -67,6 +70,7 @@ def serve(
     from evercount.service.run_server import run
     from evercount.service.runtime import Service
     from evercount.store import Store, key_from_environment
+    from evercount.store.watched_store import WatchedStore
 
     trusted_proxies = trusted_proxy or []
     check_port(host, port)
@@ -88,7 +92,10 @@ def serve(
         if declared:
             raise ParameterError("--demo runs on a clock of its own: leave --streams away")
         declared = [demo_declaration()]
-    store = Store(db or "evercount.db", key_from_environment(key_file), head)
+    if read_only and declared:
+        raise ParameterError("--read-only shows a store and declares nothing: leave --streams and --demo away")
+    place = db or "evercount.db"
+    store = WatchedStore(place) if read_only else Store(place, key_from_environment(key_file), head)
     try:
         clock = demo_clock(store) if demo else None
         limits = Limits(rate=rate, burst=2 * rate)
@@ -108,7 +115,7 @@ def serve(
             typer.echo(f"admin token, shown this once: {token.shown}", err=True)
         if host not in LOOPBACK:
             warn("listening beyond this machine. Put TLS in front; tokens travel in the clear.")
-        if not store.sealer.encrypted and not demo:
+        if not store.sealer.encrypted and not demo and not read_only:
             say("the store is not encrypted; set EVERCOUNT_KEY_FILE before the first start.")
         if feeder is not None:
             feeder.start()

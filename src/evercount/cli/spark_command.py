@@ -25,6 +25,9 @@ def spark(
         list[str] | None, typer.Option(help="KEY=VALUE for Spark's reader; may be repeated.", show_default=False)
     ] = None,
     wait: Annotated[str, typer.Option(help="How long after its end a tick is closed, such as 30s.")] = "0s",
+    shards: Annotated[
+        int | None, typer.Option(min=1, help="Ranges of cells that executors close apart.", show_default=False)
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until the horizon or Ctrl-C.")] = False,
     pause: Annotated[float, typer.Option(min=0, help="Seconds between two rounds of --follow.")] = 1.0,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that are no events.")] = False,
@@ -55,6 +58,7 @@ def spark(
                 store,
                 checkpoint,
                 wait=_microseconds(wait),
+                shards=shards,
                 skip_bad=skip_bad,
                 new_checkpoint=new_checkpoint,
                 progress=progress,

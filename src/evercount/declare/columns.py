@@ -18,6 +18,8 @@ class Columns:
         key: the key, for queries that count per key. Several columns together make one key, see `combined_key`.
         value: the number, for queries that add values up.
         user: whose event it is, where the budget protects users.
+        order: a whole number that puts events of one user and one time in order, such as a sequence number. Doors that
+            read rows in no order (Spark) need it.
         levels: one column for each level of a rollup, from the top.
 
     >>> Columns("when", key="region").used
@@ -33,6 +35,7 @@ class Columns:
     value: str | None = None
     user: str | None = None
     levels: tuple[str, ...] = ()
+    order: str | None = None
 
     def __post_init__(self) -> None:
         for what, names in (("key", self.key if isinstance(self.key, tuple) else ()), ("levels", self.levels)):
@@ -42,17 +45,22 @@ class Columns:
                 raise ParameterError(f"{what} must be different columns, got {', '.join(names)}")
         if isinstance(self.key, tuple) and len(self.key) < 2:
             raise ParameterError(f"the columns of the key must be two or more names, got {self.key!r:.80}")
-        named = {"time": self.time, "value": self.value, "user": self.user}
-        if not isinstance(self.key, tuple):
-            named["key"] = self.key
-        for what, name in named.items():
+        for what, name in self._named().items():
+            if isinstance(name, tuple):
+                continue
             if (name is None and what == "time") or (name is not None and not (isinstance(name, str) and name)):
                 raise ParameterError(f"the column of the {what} must be a name, got {name!r:.80}")
+        if self.order is not None and self.user is None:
+            raise ParameterError("a column of the order goes with a column of the user: it orders each user's events")
+
+    def _named(self) -> dict[str, str | tuple[str, ...] | None]:
+        """The columns of each kind but the levels, in the order of `to_dict`."""
+        return {"time": self.time, "key": self.key, "value": self.value, "user": self.user, "order": self.order}
 
     @property
     def used(self) -> tuple[str, ...]:
         """The columns that a table must have."""
-        named = (self.time, *self.key_columns, *self.levels, self.value, self.user)
+        named = (self.time, *self.key_columns, *self.levels, self.value, self.user, self.order)
         return tuple(name for name in named if name is not None)
 
     @property
@@ -66,7 +74,7 @@ class Columns:
 
         Args:
             data: a dictionary with `time` and, where they are needed, `key` (a name or a list of names), `value`,
-                `user`.
+                `user`, `order` and `levels`.
 
         Raises:
             ParameterError: a column is unknown, missing or not a name.
@@ -93,8 +101,7 @@ class Columns:
         >>> Columns("when", key="region").to_dict()
         {'time': 'when', 'key': 'region'}
         """
-        key = list(self.key) if isinstance(self.key, tuple) else self.key
-        named = {"time": self.time, "key": key, "value": self.value, "user": self.user}
+        named = {name: list(column) if isinstance(column, tuple) else column for name, column in self._named().items()}
         found: dict[str, str | list[str]] = {name: column for name, column in named.items() if column is not None}
         return {**found, "levels": list(self.levels)} if self.levels else found
 

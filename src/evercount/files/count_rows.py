@@ -6,7 +6,7 @@ is either counted or bad, never both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +26,14 @@ from evercount.declare.schedule import (
 )
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import InputError, ParameterError
+from evercount.files.cap_users import first_events
 from evercount.files.source import LINE, Source, arrow, connect
 from evercount.queries.distinct_users import LONGEST_USER
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+NO_ORDER = 11
 REASONS = {
     1: "no time",
     2: "not a time in ISO 8601, nor seconds since 1970",
@@ -43,10 +45,13 @@ REASONS = {
     8: "no user",
     9: "not a JSON object",
     10: "not a legal key: 1 to 200 characters, none of them invisible, no blanks at its ends",
+    NO_ORDER: "no whole number to order by, of at most 18 digits",
 }
 NAIVE_TYPES = ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATE")
 AWARE_TYPES = ("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ", "TIMESTAMPTZ_NS")
 NUMBER_TYPES = ("INTEGER", "UINTEGER", "BIGINT", "UBIGINT", "HUGEINT", "FLOAT", "DOUBLE")
+WHOLE_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+ORDER_PATTERN = r"[+-]?[0-9]{1,18}"
 FARTHEST = 2**61
 """Instants beyond this (in microseconds) are no times: sums with them could overflow."""
 ROWS_OF_USERS_AT_A_TIME = 1 << 18
@@ -127,9 +132,9 @@ def count(
     **Guarantee.** One event adds to one cell of one tick: 1 for counts and histograms, a value in [lo, hi] rounded to
     the grid for sums; this is the promise that `Query.encode_totals` asks for. Where it is added depends on the event
     and on public facts only (its own time, key and value; with `late`, the run in which its row was first there). With
-    a user column, the events of a user beyond the first `max_events` by (time, row) are left out, which looks at
-    that user's events only: `queries/user_cap.proof.md`, Lemma 1. Tests: tests/files/test_count_rows.py, against plain
-    Python.
+    a user column, the events of a user beyond the first `max_events` by (time, row), or by (time, order) where an order
+    is declared, are left out, which looks at that user's events only: `queries/user_cap.proof.md`, Lemma 1. Tests:
+    tests/files/test_count_rows.py, against plain Python.
     """
     files = listed(sources)
     for source in files:
@@ -205,20 +210,22 @@ def _users_by_tick(
 
     Later events of the same user and key in the same tick change nothing, so they are left out here.
     """
-    keyed = _keyed(declaration)
+    keyed = is_keyed(declaration)
+    order = _order_column(declaration)
     connection.execute(
-        "CREATE TEMP TABLE event AS SELECT place, cell, who, us, n "
+        f"CREATE TEMP TABLE event AS SELECT place, cell, who, us{order}, n "
         f"FROM ({placed(files, declaration, first, stop, number=True)}) WHERE place IS NOT NULL"
     )
     bad = _scalar(connection, "SELECT count(*) FROM event WHERE place < 0") + unreadable(connection, files)
     if late is not None and first < stop:
         connection.execute(
-            f"INSERT INTO event SELECT {first}, cell, who, us, n "
+            f"INSERT INTO event SELECT {first}, cell, who, us{order}, n "
             f"FROM ({placed(late, declaration, 1, first, number=True)}) WHERE place > 0"
         )
     found = connection.execute(
         "SELECT place, who, cell FROM event WHERE place > 0 "
-        "QUALIFY row_number() OVER (PARTITION BY place, who, cell ORDER BY us, n) = 1 ORDER BY place, us, n"
+        f"QUALIFY row_number() OVER (PARTITION BY place, who, cell ORDER BY us{order}, n) = 1 "
+        f"ORDER BY place, us{order}, n"
     ).fetchall()
     keys = declaration.query.row_keys[0] if keyed else ()
     ticks: list[list[Any]] = [[] for _ in range(first, stop)]
@@ -241,7 +248,8 @@ def _capped(
     DuckDB keeps the events in a table, in the order of the files, and may spill it to disk. The users are divided into
     groups by a hash of their names; the events of a few groups at a time are put in order in memory.
     """
-    columns = f"place, cell, units, who, us, (hash(who) % {USER_GROUPS})::UTINYINT AS part"
+    order = _order_column(declaration)
+    columns = f"place, cell, units, who, us{order}, (hash(who) % {USER_GROUPS})::UTINYINT AS part"
     connection.execute(
         f"CREATE TEMP TABLE event AS SELECT {columns} FROM ({placed(files, declaration, first, stop)}) "
         "WHERE place IS NOT NULL"
@@ -259,13 +267,13 @@ def _capped(
     known: dict[str, int] = {}
     for part in range(0, USER_GROUPS, step):
         reader = connection.sql(
-            f"SELECT who, us, place, cell, units FROM event WHERE place > 0 AND part BETWEEN {part} AND "
+            f"SELECT who, us{order}, place, cell, units FROM event WHERE place > 0 AND part BETWEEN {part} AND "
             f"{part + step - 1}"
         ).to_arrow_reader(ROWS_OF_USERS_AT_A_TIME)
-        kept = _first_events(reader, users, most)
-        if kept is not None:
-            names, events = (kept["who"].value_counts().field(side).to_pylist() for side in (0, 1))
-            known |= {who: users.get(who, 0) + more for who, more in zip(names, events, strict=True)}
+        found = first_events(reader, users, most, ROWS_OF_USERS_AT_A_TIME)
+        if found is not None:
+            kept, seen = found
+            known |= seen
             sums.append(kept.group_by(["place", "cell"]).aggregate([([], "count_all"), ("units", "sum")]))
     if not sums:
         return (*(np.empty(0, np.int64) for _ in range(4)),), bad, known  # type: ignore[return-value]
@@ -276,30 +284,9 @@ def _capped(
     return (tick, cell, number, units), bad, known
 
 
-def _first_events(batches: Iterable[Any], users: Mapping[str, int], most: int) -> Any:
-    """The first events of each user of Arrow batches as a table, or None without a batch."""
-    held: list[Any] = []  # the first of them is what was kept so far
-    for batch in batches:
-        held.append(arrow().Table.from_batches([batch]))
-        if sum(map(len, held[1:])) >= ROWS_OF_USERS_AT_A_TIME:
-            held = [_first_of_each_user(arrow().concat_tables(held), users, most)]
-    return _first_of_each_user(arrow().concat_tables(held), users, most) if held else None
-
-
-def _first_of_each_user(events: Any, users: Mapping[str, int], most: int) -> Any:
-    """The rows of an Arrow table that are among the first `most` of their user, by (time, row).
-
-    `users` are the events that each user has had before. What is left out of a part of a user's events is left out of
-    all of them, so a table may be handed in piece by piece, each together with what was kept of those before.
-    """
-    coded = events["who"].combine_chunks().dictionary_encode()
-    code = coded.indices.to_numpy()
-    room = np.asarray([most - users.get(who, 0) for who in coded.dictionary.to_pylist()], np.int64)
-    order = np.lexsort((events["us"].to_numpy(), code))  # stable: rows of one time stay in the order of the file
-    code = code[order]
-    begins = np.searchsorted(code, np.arange(len(room)))
-    turn = np.arange(len(code)) - begins[code]
-    return events.take(order[turn < room[code]])
+def _order_column(declaration: StreamDeclaration) -> str:
+    """SQL: the column of the declared order after that of the time, or nothing."""
+    return ", o" if columns_of(declaration).order is not None else ""
 
 
 # -- from a row to an event, in SQL -----------------------------------------------------------------------------------
@@ -316,7 +303,7 @@ def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration, file
     Returns:
         The key of each cell.
     """
-    if not _keyed(declaration):
+    if not is_keyed(declaration):
         return []
     names = written = list(declaration.query.row_keys[0])
     if declaration.query.unlisted_keys:
@@ -333,7 +320,8 @@ def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration, file
     return names
 
 
-def _keyed(declaration: StreamDeclaration) -> bool:
+def is_keyed(declaration: StreamDeclaration) -> bool:
+    """Whether the cell of a row is found by its key or by its path of names."""
     return not {"key", "levels"}.isdisjoint(declaration.query.event_columns or ())
 
 
@@ -346,7 +334,8 @@ def placed(
 ) -> str:
     """SQL: one row per row of the files with `place`: its tick if in first … stop−1, NULL if another, −reason if bad.
 
-    Columns: place, cell, units, who, us. Of one file also n (the row's number) with `number`, and those of `extra`.
+    Columns: place, cell, units, who, us and o (the declared order). Of one file also n (the row's number) with
+    `number`, and those of `extra`.
 
     Args:
         sources: the event files.
@@ -360,14 +349,14 @@ def placed(
         A SELECT statement.
 
     Raises:
-        InputError: the column of the time has a type that holds no times.
+        InputError: the column of the time has a type that holds no times, or that of the order no whole numbers.
     """
     files = listed(sources)
     schedule = declaration.schedule
     low, high = schedule.start_of(first), schedule.start_of(stop)
-    wanted = "".join(f"{name}, " for name in (["n"] if number else []) + ([extra] if extra else []))
+    wanted = "".join(f"{name}, " for name in ["n"] * number + ([extra] if extra else []))
     return (
-        f"SELECT {wanted}cell, units, who, us, CASE WHEN reason > 0 THEN -reason "
+        f"SELECT {wanted}cell, units, who, us, o, CASE WHEN reason > 0 THEN -reason "
         f"WHEN us < {low} OR us >= {high} THEN NULL ELSE {schedule.sql_tick('us')} END AS place FROM ("
         f"SELECT *, {_reason(declaration)} AS reason FROM ("
         f"SELECT *, coalesce(exact, {schedule.sql_instant('wall')}) AS us, {_cell(declaration)} AS cell, "
@@ -379,21 +368,32 @@ def _rows(files: tuple[Source, ...], declaration: StreamDeclaration, number: boo
     """SQL: the columns of `_times` of all files; those of several in types that all formats share."""
     if len(files) == 1:
         return _times(files[0], declaration, number)
-    shared = "t::VARCHAR AS t, k::VARCHAR AS k, TRY_CAST(v AS DOUBLE) AS v, who::VARCHAR AS who, unparsed, wall, exact"
+    shared = (
+        "t::VARCHAR AS t, k::VARCHAR AS k, TRY_CAST(v AS DOUBLE) AS v, who::VARCHAR AS who, o::BIGINT AS o, unparsed, "
+        "wall, exact"
+    )
     return " UNION ALL ".join(f"SELECT {shared} FROM ({_times(source, declaration, False)})" for source in files)
 
 
 def row_fields(source: Source, columns: Columns, number: bool) -> str:
-    """SQL: the columns t, k, v and who, all rows in the order of the file."""
+    """SQL: the columns t, k, v, who and o, all rows in the order of the file."""
     keys = columns.key_columns
     several, joined = (columns.levels, _path) if columns.levels else (keys if len(keys) > 1 else (), _combined)
-    names = {"t": columns.time, "k": keys[0] if keys else None, "v": columns.value, "who": columns.user}
+    names = {
+        "t": columns.time,
+        "k": keys[0] if keys else None,
+        "v": columns.value,
+        "who": columns.user,
+        "o": columns.order,
+    }
     if source.kind != "jsonl":
         parts = [f"{source.column(name)} AS {short}" if name else f"NULL AS {short}" for short, name in names.items()]
         if several:
             parts[1] = f"{joined([source.column(name) for name in several])} AS k"
         if columns.user and source.kind == "parquet":
             parts[3] = f"{source.column(columns.user)}::VARCHAR AS who"
+        if columns.order:
+            parts[4] = _order(source, columns.order, source.column(columns.order))
         chosen = ["row_number() OVER () AS n"] * number + ["*"] * (source.kind == "csv") + parts
         return f"SELECT {', '.join(chosen)} FROM {source.scan()}"
     used = {short: name for short, name in names.items() if name}
@@ -406,6 +406,8 @@ def row_fields(source: Source, columns: Columns, number: bool) -> str:
     if columns.value:  # a text that looks like a number is not one, and neither is true
         kind = f"json_type({LINE}, {_pointer(columns.value)})"
         parts[2] = f"CASE WHEN {kind} IN ('UBIGINT', 'BIGINT', 'DOUBLE') THEN {parts[2][:-5]} END AS v"
+    if columns.order:
+        parts[4] = _order(source, columns.order, parts[4][:-5])
     count_rows = "row_number() OVER () AS n, " if number else ""
     return (
         f"SELECT *, {', '.join(parts)} FROM (SELECT *, CASE WHEN json_valid({LINE}) THEN "
@@ -422,6 +424,16 @@ def _combined(columns: list[str]) -> str:
         for text in (f"{column}::VARCHAR" for column in columns)
     )
     return " || ',' || ".join(parts)
+
+
+def _order(source: Source, name: str, column: str) -> str:
+    """SQL: the declared order as a whole number, NULL where there is none."""
+    kind = "VARCHAR" if source.kind == "jsonl" else source.type_of(name)
+    if kind in WHOLE_TYPES:
+        return f"{column}::BIGINT AS o"
+    if kind != "VARCHAR":
+        raise InputError(f"the column {name!r} of {source.name} is of type {kind}; an order is a whole number")
+    return f"CASE WHEN regexp_full_match({column}, '{ORDER_PATTERN}') THEN TRY_CAST({column} AS BIGINT) END AS o"
 
 
 def _pointer(name: str) -> str:
@@ -489,7 +501,7 @@ def _cell(declaration: StreamDeclaration) -> str:
         low, width, bins = declaration.query.row_bins
         place = f"floor((TRY_CAST(v AS DOUBLE) - CAST({low!r} AS DOUBLE)) / CAST({width!r} AS DOUBLE))"
         return f"TRY_CAST(least(greatest({place}, 0), {bins - 1}) AS INTEGER)"
-    if not _keyed(declaration):
+    if not is_keyed(declaration):
         return "0"
     keys, others = declaration.query.row_keys
     code = "enum_code(TRY_CAST(k::VARCHAR AS cell_key))::INTEGER"
@@ -513,7 +525,7 @@ def _reason(declaration: StreamDeclaration) -> str:
         "WHEN us IS NULL THEN 3",
         f"WHEN us < {declaration.schedule.begin} THEN 4",
     ]
-    if _keyed(declaration) and not declaration.query.row_keys[1]:
+    if is_keyed(declaration) and not declaration.query.row_keys[1]:
         rules.append(f"WHEN cell IS NULL THEN {10 if declaration.query.unlisted_keys else 5}")
     if _valued(declaration):
         number = "TRY_CAST(v AS DOUBLE)"
@@ -525,6 +537,8 @@ def _reason(declaration: StreamDeclaration) -> str:
         rules.append("WHEN who IS NULL THEN 8")
     if declaration.query.names_users:
         rules.append(f"WHEN length(who) NOT BETWEEN 1 AND {LONGEST_USER} THEN 8")
+    if columns_of(declaration).order is not None:
+        rules.append(f"WHEN o IS NULL THEN {NO_ORDER}")
     return f"CASE {' '.join(rules)} ELSE 0 END"
 
 

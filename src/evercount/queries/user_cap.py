@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
+from evercount._arrays import IntArray
 from evercount._validate import check_count
 from evercount.errors import InputError
 
@@ -59,3 +62,36 @@ def cap_per_user(
             changes[user] = seen + 1
             kept.append(event)
     return kept, changes
+
+
+def last_turns(user: IntArray, time: IntArray, order: IntArray) -> IntArray:
+    """For each event how many events of its user stand at or before its (time, order).
+
+    Args:
+        user: a number for each user.
+        time: when the event happened.
+        order: the declared order of events of one user and one time.
+
+    Returns:
+        The turn of each event, from 1. Events of a user at one (time, order) have the turn of the last of them.
+
+    **Guarantee.** At most k events of a user have a turn of at most k, and the turn of an event depends on the places
+    of its own user's events alone: `user_cap.proof.md`, Order. Tests:
+    tests/store/test_user_events.py::test_the_cap_is_that_of_plain_python and
+    tests/files/test_cap_users.py::test_a_declared_order_in_pieces_is_that_of_plain_python.
+
+    >>> last_turns(np.array([0, 0, 0, 1]), np.array([5, 5, 4, 5]), np.array([1, 1, 9, 1])).tolist()
+    [3, 3, 1, 1]
+    """
+    if not len(user):
+        return np.empty(0, np.int64)
+    sorting = np.lexsort((order, time, user))
+    who, when, nth = user[sorting], time[sorting], order[sorting]
+    number = np.arange(len(sorting))
+    same_user = np.r_[False, who[1:] == who[:-1]]
+    same_place = np.r_[same_user[1:] & (when[1:] == when[:-1]) & (nth[1:] == nth[:-1]), False]
+    first = np.maximum.accumulate(np.where(same_user, 0, number))
+    last = np.minimum.accumulate(np.where(same_place, len(sorting), number)[::-1])[::-1]  # of those at one place
+    turns = np.empty(len(sorting), np.int64)
+    turns[sorting] = last - first + 1
+    return turns

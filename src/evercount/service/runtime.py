@@ -24,7 +24,9 @@ from evercount.service.commit_loop import Writer
 from evercount.service.metrics import Requests, StreamMetrics, process_lines, public_lines
 from evercount.service.sse import Hub
 from evercount.service.wall_clock import Clock
+from evercount.service.watch_loop import Watcher
 from evercount.store import EndedStream, LiveStream, Store, StreamDeclaration, retire_stream
+from evercount.store.watched_store import WatchedStore
 
 T = TypeVar("T")
 
@@ -56,7 +58,11 @@ class Service:
         self.began = time.monotonic()
         self.access = Access(store, admin)
         self.buckets = Buckets(self.limits.rate, self.limits.burst)
-        self.writer = Writer(store, self.clock, self.hub.publish, clock_jump)
+        self.writer = (
+            Watcher(store, self.clock, self.hub.publish)
+            if isinstance(store, WatchedStore)
+            else Writer(store, self.clock, self.hub.publish, clock_jump)
+        )
         # threads of their own: many requests for plans or pages keep nobody from sending events
         self._readers = ThreadPoolExecutor(READERS, "evercount-read")
         self._planners = ThreadPoolExecutor(PLANNERS, "evercount-plan")

@@ -25,7 +25,7 @@ from evercount.engine.user_counting import guarantee_sentence
 from evercount.errors import InputError, ParameterError, StoreError
 from evercount.files.sink import parquet_modules
 from evercount.noise import Secret
-from evercount.spark.count_events import BAD, GROUP_COLUMNS, check_declaration, group_events, refuse_bad
+from evercount.spark.count_events import BAD, GROUP_COLUMNS, capped_groups, check_declaration, group_events, refuse_bad
 from evercount.spark.failures import first_line
 from evercount.spark.run_secret import new_run, proof_of, run_secret
 from evercount.spark.session import check_pandas
@@ -109,8 +109,10 @@ def release_batch(
     shards = _shards(declaration, shards)
     run = run or new_run()
     job = ShardJob(declaration.canonical(), ticks, shards, run, proof_of(run_secret(run)), level)
-    guarantee = guarantee_sentence(declaration.budget, None, False, "exact")
-    groups = group_events(events, declaration, ticks, ticks).persist()
+    capped = declaration.budget.unit == "user"
+    guarantee = guarantee_sentence(declaration.budget, "capped" if capped else "events", False, "exact")
+    grouped = capped_groups if capped else group_events
+    groups = grouped(events, declaration, ticks, ticks).persist()
     try:
         bad = {BAD[-row["place"]]: row["events"] for row in groups.where("place < 0").collect()}
         if not skip_bad:

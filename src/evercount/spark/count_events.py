@@ -11,10 +11,11 @@ from datetime import timedelta
 from typing import Any
 
 import numpy as np
-from pyspark.sql import Column, DataFrame, SparkSession, types
+from pyspark.sql import Column, DataFrame, GroupedData, SparkSession, Window, types
 from pyspark.sql import functions as fn
 
 from evercount._arrays import IntArray
+from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import (
     EARLIEST_NUMBER,
@@ -27,13 +28,16 @@ from evercount.declare.schedule import (
 )
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import InputError, ParameterError
-from evercount.files.count_rows import FARTHEST, REASONS, columns_of
+from evercount.files.count_rows import FARTHEST, NO_ORDER, ORDER_PATTERN, REASONS, columns_of, is_keyed
 from evercount.files.sink import parquet_modules
+from evercount.store.user_events import UserEvents
 
-TOO_FAR = 10
+TOO_FAR = NO_ORDER + 1
 BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
 VALUE_TEXT = r"[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?"
 GROUP_COLUMNS = ("place", "cell", "events", "units")
+FEW_KEYS = 10_000
+"""With more keys than this, they are looked up by a join."""
 KEY_TYPES = (types.StringType, types.ByteType, types.ShortType, types.IntegerType, types.LongType)
 WALL_TYPES = (types.StringType, types.TimestampNTZType, types.DateType)
 NUMBER_TYPES = (types.IntegerType, types.LongType, types.FloatType, types.DoubleType)
@@ -44,6 +48,8 @@ class CountedEvents:
     """What the rows of one DataFrame add up to. Secret."""
 
     totals: TickTotals
+    users: UserEvents | None = None
+    """The events themselves, where the budget protects users; `totals` are then empty."""
     bad: dict[str, int] = field(default_factory=dict)
     """The number of rows that are no events, for each reason."""
 
@@ -52,24 +58,27 @@ def check_declaration(declaration: StreamDeclaration) -> None:
     """Refuse what this door cannot serve.
 
     Raises:
-        ParameterError: no columns, ticks closed by hand, a cap per user, or keys that nobody listed.
+        ParameterError: no columns, ticks closed by hand, users that are counted, keys that nobody listed, or a cap per
+            user without a declared order.
     """
     columns_of(declaration)
     if declaration.schedule.manual:
         raise ParameterError("Spark closes ticks by the clock: declare a tick such as 1h instead of 'manual'")
-    if "levels" in (declaration.query.event_columns or ()) or declaration.query.row_bins is not None:
+    if declaration.query.names_users:
         raise ParameterError(
-            f"{declaration.query.name!r} is not counted by Spark: use `evercount release` with this declaration"
-        )
-    if declaration.budget.unit == "user" or declaration.query.names_users:
-        raise ParameterError(
-            "a budget of unit 'user' keeps the first events of each user, and rows of Spark come in no order that all "
-            "doors share: protect events (unit 'event'), or use `evercount release`"
+            f"{declaration.query.name!r} needs the users of all events, and Spark hands over totals: use `evercount "
+            "release` or the service"
         )
     if declaration.query.unlisted_keys:
         raise ParameterError(
             f"{declaration.query.name!r} needs the keys of all events, and Spark hands over totals of listed ones: use "
             "`evercount release` or the service"
+        )
+    if declaration.budget.unit == "user" and columns_of(declaration).order is None:
+        raise ParameterError(
+            "a budget of unit 'user' keeps the first events of each user, and rows of Spark come in no order: name a "
+            "column of whole numbers that orders the events of one user at one time (columns.order), or use `evercount "
+            "release`, which takes rows in the order of the file"
         )
 
 
@@ -86,23 +95,58 @@ def count_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     `files.count_rows.count`, with the same rules. Test:
     tests/spark/test_count_events.py::test_spark_and_the_file_door_agree_row_by_row.
     """
+    if declaration.budget.unit == "user":
+        return _collected_users(declaration, first_of_users(events, declaration, last, horizon))
+    if is_keyed(declaration) and len(declaration.query.row_keys[0]) <= FEW_KEYS:
+        return _collected(declaration, *_looked_up(declaration, _by_key(events, declaration, last, horizon).toArrow()))
     found = group_events(events, declaration, last, horizon).toArrow()
-    return _collected(
-        declaration, *(np.asarray(found.column(name).fill_null(0).to_numpy(), np.int64) for name in GROUP_COLUMNS)
-    )
+    return _collected(declaration, *(_numbers(found, name) for name in GROUP_COLUMNS))
+
+
+def _looked_up(declaration: StreamDeclaration, found: Any) -> tuple[IntArray, ...]:
+    """The columns of GROUP_COLUMNS from groups of (place, k): here the keys are looked up, once for each group."""
+    keys, others = declaration.query.row_keys
+    place, events, units = (_numbers(found, name) for name in ("place", "events", "units"))
+    coded = found.column("k").combine_chunks().dictionary_encode()
+    cell_of = {key: number for number, key in enumerate(keys)}
+    cells = np.asarray([*(cell_of[key] for key in coded.dictionary.to_pylist()), -1], np.int64)
+    cell = cells[np.asarray(coded.indices.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)]
+    unknown = (place > 0) & (cell < 0)
+    if not others:
+        place = np.where(unknown, -5, place)
+    return place, np.where(unknown, len(keys), cell).astype(np.int64), events, units
+
+
+def _numbers(table: Any, name: str) -> IntArray:
+    return np.asarray(table.column(name).fill_null(0).to_numpy(), np.int64)
+
+
+def _collected_users(declaration: StreamDeclaration, rows: DataFrame) -> CountedEvents:
+    """Two jobs over the same rows: how many are bad, and the events."""
+    bad = {BAD[-row["place"]]: row["events"] for row in _bad(rows).collect()}
+    found = rows.where("place > 0").toArrow()
+    tick, time, order, cell, units = (_numbers(found, name) for name in ("place", "us", "o", "cell", "units"))
+    users = UserEvents(tick, found.column("who").to_pylist(), time, order, cell, units)
+    none = np.empty(0, np.int64)
+    return CountedEvents(TickTotals(1, 0, declaration.query.cells, none, none, none), users, bad)
+
+
+def _bad(rows: DataFrame) -> DataFrame:
+    return rows.where("place < 0").groupBy("place").agg(fn.count(fn.lit(1)).alias("events"))
 
 
 def _collected(
     declaration: StreamDeclaration, place: IntArray, cell: IntArray, events: IntArray, units: IntArray
 ) -> CountedEvents:
-    bad = {BAD[-int(reason)]: int(number) for reason, number in zip(place, events, strict=True) if reason < 0}
+    reasons = np.unique(place[place < 0])
+    bad = {BAD[-int(reason)]: int(events[place == reason].sum()) for reason in reasons}
     order = np.lexsort((cell, place))
     order = order[place[order] > 0]
     query = declaration.query
     tick, cell, total = query.totals_of_rows(place[order], cell[order], events[order], units[order])
     first = int(tick[0]) if len(tick) else 1
     ticks = int(tick[-1]) - first + 1 if len(tick) else 0
-    return CountedEvents(TickTotals(first, ticks, query.cells, tick, cell, total), bad)
+    return CountedEvents(TickTotals(first, ticks, query.cells, tick, cell, total), None, bad)
 
 
 def refuse_bad(bad: dict[str, int]) -> None:
@@ -129,11 +173,12 @@ def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     the text of their key, then the few groups get their cell: keys are looked up once for each group.
     """
     query = declaration.query
-    keyed = "key" in (query.event_columns or ())
+    keyed = is_keyed(declaration)
     rows = _placed(events, declaration, last, horizon)
-    by_key = rows.groupBy("place", *["k"] * keyed).agg(
-        fn.count(fn.lit(1)).alias("events"), fn.coalesce(fn.sum("units"), fn.lit(0)).cast("long").alias("units")
-    )
+    if query.row_bins is not None:
+        sums = fn.count(fn.lit(1)).alias("events"), fn.sum("units").alias("units")
+        return rows.groupBy("place", fn.when(fn.col("place") > 0, fn.col("cell")).alias("cell")).agg(*sums)
+    by_key = _sums(rows.groupBy("place", *["k"] * keyed))
     if not keyed:
         return by_key.withColumn("cell", fn.lit(0))
     keys, others = query.row_keys
@@ -147,6 +192,66 @@ def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     return joined.groupBy("place", "cell").agg(fn.sum("events").alias("events"), fn.sum("units").alias("units"))
 
 
+def _sums(groups: GroupedData) -> DataFrame:
+    units = fn.coalesce(fn.sum("units"), fn.lit(0)).cast("long")
+    return groups.agg(fn.count(fn.lit(1)).alias("events"), units.alias("units"))
+
+
+def _by_key(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
+    """One row for each (place, k), k a public key or NULL for all others: no more rows than ticks × cells.
+
+    For few keys: the plan has them all in it, but there is no join and no second shuffle.
+    """
+    known = fn.when(fn.col("k").isin(list(declaration.query.row_keys[0])), fn.col("k"))
+    return _sums(_placed(events, declaration, last, horizon).withColumn("k", known).groupBy("place", "k"))
+
+
+def event_rows(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
+    """One row for each event that names its user: place, cell, units, who, us and o; place as in `group_events`."""
+    query = declaration.query
+    rows = _placed(events, declaration, last, horizon)
+    cell = fn.lit(0) if query.row_bins is None else fn.col("cell")
+    reason = fn.col("place")
+    if is_keyed(declaration):
+        keys, others = query.row_keys
+        rows = rows.join(fn.broadcast(key_table(events.sparkSession, keys)), "k", "left")
+        cell = fn.coalesce("cell", fn.lit(len(keys))) if others else fn.col("cell")
+        reason = fn.when((fn.col("place") > 0) & cell.isNull(), -5).otherwise(fn.col("place"))
+    no_user = fn.when(fn.col("who").isNull(), -8).when(fn.col("o").isNull(), -NO_ORDER)
+    place = fn.when(reason > 0, fn.coalesce(no_user, reason)).otherwise(reason)
+    return rows.select(place.cast("long").alias("place"), cell.cast("long").alias("cell"), "units", "who", "us", "o")
+
+
+def first_of_users(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
+    """`event_rows` without those that at least `max_events` others of their user and tick stand before.
+
+    Such a row is left out whatever else comes, and it changes the turn of no row that is kept.
+    """
+    rows = event_rows(events, declaration, last, horizon)
+    turn = fn.rank().over(Window.partitionBy("place", "who").orderBy("us", "o"))
+    return rows.withColumn("turn", turn).where((fn.col("place") < 0) | (fn.col("turn") <= _most(declaration)))
+
+
+def capped_groups(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
+    """As `group_events`, for the first events of each user of a whole history.
+
+    **Guarantee.** The rule of `store.user_events.cap_ticks`, for all ticks at once: an event counts if at most
+    `max_events` events of its user stand at or before its (time, order). Proof: `queries/user_cap.proof.md`, Lemma 1.
+    Test: tests/contracts/test_same_table.py::test_a_batch_of_spark_publishes_the_same_table.
+    """
+    rows = event_rows(events, declaration, last, horizon)
+    good = (fn.col("place") > 0).alias("good")
+    window = Window.partitionBy(good, "who").orderBy("us", "o")  # up to the last row at the same place
+    turn = fn.when(fn.col("place") > 0, fn.count(fn.lit(1)).over(window))
+    kept = rows.withColumn("turn", turn).where("place < 0 OR turn <= " + str(_most(declaration)))
+    place_cell = ("place", fn.when(fn.col("place") > 0, fn.col("cell")).alias("cell"))
+    return kept.groupBy(*place_cell).agg(fn.count(fn.lit(1)).alias("events"), fn.sum("units").alias("units"))
+
+
+def _most(declaration: StreamDeclaration) -> int:
+    return declaration.budget.max_events
+
+
 def key_table(session: SparkSession, keys: Any) -> DataFrame:
     """The public keys and their cells."""
     pa, _ = parquet_modules()
@@ -154,7 +259,7 @@ def key_table(session: SparkSession, keys: Any) -> DataFrame:
 
 
 def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
-    """One row for each row: place, k and units; place is NULL after the horizon.
+    """One row for each row: place, k, units, and where users are named who, us and o; place is NULL after the horizon.
 
     Nothing is filtered here: Spark would move the condition before the projections and write their expressions out
     again for every use, which grows beyond all bounds for calendars with many clock changes.
@@ -170,8 +275,10 @@ def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizo
     rows = events.select(
         time.isNull().alias("no_time"),
         *_instants(time, kind, columns.time),
-        (_keys(events, columns.key_columns) if columns.key else fn.lit(None).cast("string")).alias("k"),
+        _key_or_path(events, columns).alias("k"),
         (_value(events, columns.value) if columns.value else fn.lit(None).cast("double")).alias("v"),
+        (_key(events, columns.user) if columns.user else fn.lit(None).cast("string")).alias("who"),
+        (_order(events, columns.order) if columns.order else fn.lit(None).cast("long")).alias("o"),
     )
     # the zone's clock changes are a long expression: it is left out where no time can be a wall time
     us = f"coalesce(exact, {schedule.sql_instant('wall', until)})" if isinstance(kind, WALL_TYPES) else "exact"
@@ -190,7 +297,26 @@ def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizo
     for tick, answer in ends:
         place = place.when(fn.col("us") >= fn.lit(schedule.start_of(tick + 1)), fn.lit(answer).cast("long"))
     place = place.otherwise(fn.expr(schedule.sql_tick("us", "div", until)))
-    return rows.select(place.cast("long").alias("place"), "k", "units")
+    chosen: list[Any] = ["k", "units", *(["who", "us", "o"] * bool(columns.user))]
+    if declaration.query.row_bins is not None:
+        chosen.append(_bin(*declaration.query.row_bins).alias("cell"))
+    return rows.select(place.cast("long").alias("place"), *chosen)
+
+
+def _key_or_path(events: DataFrame, columns: Columns) -> Column:
+    """The key, or for a query with levels the text of `queries.rollup.path_key`; NULL where a name is."""
+    if columns.levels:
+        names = [_key(events, name) for name in columns.levels]
+        parts = [part for name in names for part in (fn.octet_length(name).cast("string"), fn.lit(":"), name)]
+        return fn.concat(*parts)
+    return _keys(events, columns.key_columns) if columns.key else fn.lit(None).cast("string")
+
+
+def _bin(low: float, width: float, bins: int) -> Column:
+    """The bin of a value: the arithmetic of `Quantiles.leaves_of`, in the same doubles; NULL where there is none."""
+    v = fn.col("v")
+    place = fn.floor((v - fn.lit(low)) / fn.lit(width))
+    return fn.when(~fn.isnan(v), fn.least(fn.greatest(place, fn.lit(0)), fn.lit(bins - 1)).cast("long"))
 
 
 def _column(name: str) -> Column:
@@ -224,6 +350,15 @@ def _value(events: DataFrame, name: str) -> Column:
     if not isinstance(kind, types.NumericType):
         raise InputError(f"the column {name!r} is of type {kind.simpleString()}; a value is a number")
     return _column(name).cast("double")
+
+
+def _order(events: DataFrame, name: str) -> Column:
+    kind = events.schema[name].dataType
+    if isinstance(kind, types.StringType):
+        return fn.when(_matches(_column(name), ORDER_PATTERN), _column(name).try_cast("long"))
+    if not isinstance(kind, KEY_TYPES):
+        raise InputError(f"the column {name!r} is of type {kind.simpleString()}; an order is a whole number")
+    return _column(name).cast("long")
 
 
 def _units(declaration: StreamDeclaration) -> Column:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND
-from evercount.engine.tick_totals import TickTotals
 from evercount.errors import ParameterError
+from evercount.spark.close_on_executors import executors_of
 from evercount.store import Store, key_from_environment
 from evercount.store.accept_totals import CountedBatch, last_batches
 
@@ -25,13 +27,23 @@ class StoreDoor:
         store: an open store, or the place of one (opened here, with the key of the environment).
         declaration: the stream; it is declared if the store does not have it.
         now: the instant at which a stream without a start begins, in microseconds.
+        shards: into how many shards its cells are cut; None for what the store knows, a new stream is then whole.
+        session: whose executors close the shards.
     """
 
-    def __init__(self, store: Store | str | Path, declaration: StreamDeclaration, now: int) -> None:
+    def __init__(
+        self,
+        store: Store | str | Path,
+        declaration: StreamDeclaration,
+        now: int,
+        shards: int | None,
+        session: SparkSession,
+    ) -> None:
         self._own = not isinstance(store, Store)
         self.store = store if isinstance(store, Store) else open_store(store)
         try:
-            self._live = self.store.declare(declaration, now / SECOND)
+            self._live = self.store.declare(declaration, now / SECOND, shards=shards)
+            self._run = None if self._live.cut is None else executors_of(session, self.store)
         except BaseException:
             self.close()
             raise
@@ -54,9 +66,9 @@ class StoreDoor:
         with self.store.database.reading() as connection:
             return last_batches(connection, self._live.id)
 
-    def accept(self, query: str, batch: int, totals: TickTotals, fresh: bool = False) -> bool:
-        """Commit the totals of a batch; False if it was committed before. See `store.accept_totals`."""
-        return self.store.accept_totals(self._live.name, CountedBatch(query, batch, totals, fresh))
+    def accept(self, batch: CountedBatch) -> bool:
+        """Commit what a batch holds; False if it was committed before. See `store.accept_totals`."""
+        return self.store.accept_totals(self._live.name, batch)
 
     def due(self, now: int) -> int:
         """How many ticks have ended by an instant and are not released."""
@@ -68,7 +80,10 @@ class StoreDoor:
         """Release the ticks that have ended by an instant; returns them."""
         first = self.closed + 1
         while (count := self.due(now)) > 0:
-            self.store.close_ticks(self._live, count, now / SECOND)
+            if self._run is None:
+                self.store.close_ticks(self._live, count, now / SECOND)
+            else:
+                self.store.close_shards(self._live, count, now / SECOND, self._run)
         return range(first, self.closed + 1)
 
     def close(self) -> None:

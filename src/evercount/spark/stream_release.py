@@ -26,6 +26,7 @@ from evercount.spark.failures import first_line
 from evercount.spark.progress import Progress
 from evercount.spark.store_door import StoreDoor
 from evercount.store import Store
+from evercount.store.accept_totals import CountedBatch
 
 MOST_AHEAD, LONGEST_AHEAD = 100_000, 5 * 366 * UNITS["d"]
 """Ticks and microseconds ahead of the open tick that a row may lie in: every such tick has totals in the store."""
@@ -60,6 +61,7 @@ def release_stream(
     *,
     clock: Clock = wall_clock,
     wait: int = 0,
+    shards: int | None = None,
     skip_bad: bool = False,
     new_checkpoint: bool = False,
     progress: Progress | None = None,
@@ -73,6 +75,8 @@ def release_stream(
         checkpoint: the folder in which Spark keeps what it has read. One checkpoint serves one stream.
         clock: the instant now.
         wait: how many microseconds after its end a tick is closed, for sources that deliver late.
+        shards: into how many ranges the cells of a new stream are cut; executors then close them, each by itself. The
+            numbers are the same for any. None: the driver closes the ticks, or what the store knows of the stream.
         skip_bad: whether rows that are no events are left out instead of refused.
         new_checkpoint: whether a checkpoint may be new although the store was fed from another one before. Say so
             only if the source holds no event that was counted already.
@@ -99,7 +103,7 @@ def release_stream(
     if isinstance(wait, bool) or not isinstance(wait, int) or wait < 0:
         raise ParameterError(f"wait must be a number of microseconds of at least 0, got {wait!r}")
     now = clock()
-    with StoreDoor(store, declaration, now) as door:
+    with StoreDoor(store, declaration, now, shards, events.sparkSession) as door:
         round_ = _Round(door, checkpoint, skip_bad, new_checkpoint, progress)
         if not door.finished:
             round_.check_checkpoint(events.sparkSession)
@@ -163,14 +167,14 @@ class _Round:
 
     def _count(self, batch: DataFrame, number: int) -> None:
         door = self.door
-        if self.query is None:  # Spark writes it before the first batch
+        if self.query is None:  # a new checkpoint: Spark has given it an id before the first batch
             self.query = _query_id(batch.sparkSession, self.checkpoint)
             if self.query is None:
                 raise StoreError(f"the checkpoint {self.checkpoint} has no id of its query")
         counted = count_events(batch, door.declaration, self._last_tick(), door.declaration.horizon)
         if not self.skip_bad:
             refuse_bad(counted.bad)
-        if door.accept(self.query, number, counted.totals, self.new_checkpoint):
+        if door.accept(CountedBatch(self.query, number, counted.totals, self.new_checkpoint, counted.users)):
             self.batches += 1
             for reason, rows in counted.bad.items():
                 self.bad[reason] = self.bad.get(reason, 0) + rows

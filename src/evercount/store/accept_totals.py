@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
+from evercount._arrays import AnyArray, BoolArray, IntArray
 from evercount.engine.tick_totals import TickTotals
-from evercount.errors import Conflict, StoreError, StreamStopped
+from evercount.errors import Conflict, ParameterError, StoreError, StreamStopped
 from evercount.store.open_stream import LiveStream
 from evercount.store.saturation import Totals, add_exactly, pack_totals, unpack_totals
-from evercount.store.schema import counted_batches, counted_totals
+from evercount.store.schema import counted_batches, counted_events, counted_totals
 from evercount.store.sealing import Sealer
+from evercount.store.user_events import CappedTicks, UserEvents, cap_ticks, in_one_order, keep_events
 
 REMEMBERED = 10_000
 """Batches of a query whose digests are kept."""
@@ -34,6 +36,7 @@ class CountedBatch:
         query: the id of the streaming query.
         batch: its number, from 0 on without a gap.
         totals: what the events add; of any ticks.
+        users: the events themselves, where the budget protects users; `totals` are then empty.
         fresh: whether the query may be one that the store does not know although it knows another. The caller
             promises that it brings no event that the other has brought.
     """
@@ -42,6 +45,7 @@ class CountedBatch:
     batch: int
     totals: TickTotals
     fresh: bool = False
+    users: UserEvents | None = None
 
 
 def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: CountedBatch) -> bool:
@@ -55,7 +59,10 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
     Raises:
         Conflict: the batch is not the one that the store knows, or cannot come next.
     """
-    digest = _digest(live, one)
+    if (one.users is not None) != (live.declaration.budget.unit == "user"):
+        raise ParameterError("events go with their users where the budget protects users, and nowhere else")
+    records = None if one.users is None else one.users.hashed(live)
+    digest = _digest(live, one, records)
     known = _known(connection, live, one)
     if known is not None:
         if known != digest:
@@ -67,6 +74,9 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
     _check_next(connection, live, one)
     if live.stopped:
         raise StreamStopped(f"stream {live.name!r} is stopped: {live.stopped}")
+    if one.users is not None and records is not None:
+        tick, counted = _place(live, one.users.tick)
+        keep_events(connection, live, sealer, one.query, one.batch, tick[counted], records[counted])
     _add(connection, live, sealer, one.totals)
     connection.execute(
         insert(counted_batches).values(
@@ -89,17 +99,36 @@ def last_batches(connection: Connection, stream: int) -> dict[str, int]:
 
 
 def has_totals(connection: Connection, stream: int) -> bool:
-    """Whether totals of open ticks are stored."""
-    return (
-        connection.execute(select(counted_totals.c.tick).where(counted_totals.c.stream == stream)).first() is not None
+    """Whether totals or events of open ticks are stored."""
+    tables = (counted_totals, counted_events)
+    return any(
+        connection.execute(select(table.c.tick).where(table.c.stream == stream).limit(1)).first() is not None
+        for table in tables
     )
 
 
-def forget_counted(connection: Connection, live: LiveStream, tick: int) -> None:
-    """Remove the totals of ticks up to `tick`: they are released."""
-    connection.execute(
-        delete(counted_totals).where((counted_totals.c.stream == live.id) & (counted_totals.c.tick <= tick))
-    )
+@dataclass(frozen=True, eq=False)
+class CountedTicks:
+    """What was counted elsewhere for the ticks that are about to close. Secret."""
+
+    totals: Mapping[int, Totals] = field(default_factory=dict)
+    """Exact sums of the ticks that have any, after the cap per user."""
+    capped: CappedTicks | None = None
+
+    @classmethod
+    def read(cls, connection: Connection, live: LiveStream, sealer: Sealer, ticks: range) -> CountedTicks:
+        """What is stored for these ticks."""
+        if live.declaration.budget.unit != "user":
+            return cls(stored_totals(connection, live, sealer, ticks))
+        capped = cap_ticks(connection, live, sealer, ticks)
+        return cls(capped.totals, capped)
+
+    def write(self, connection: Connection, live: LiveStream, tick: int) -> None:
+        """With the commit of the ticks up to `tick`: they are released, and what was counted for them is removed."""
+        table = counted_totals
+        connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))
+        if self.capped is not None:
+            self.capped.write(connection, live, tick)
 
 
 def _known(connection: Connection, live: LiveStream, one: CountedBatch) -> bytes | None:
@@ -136,21 +165,13 @@ def _check_next(connection: Connection, live: LiveStream, one: CountedBatch) -> 
 
 def _add(connection: Connection, live: LiveStream, sealer: Sealer, totals: TickTotals) -> None:
     """Add totals to the stored ones, late ones by the declared rule."""
-    tick, cell, total = totals.tick, totals.cell, totals.total
-    late = tick < live.open_tick
-    if live.declaration.late == "next":
-        tick = np.where(late, live.open_tick, tick)
-    else:
-        tick, cell, total = tick[~late], cell[~late], total[~late]
-    horizon = live.declaration.horizon
-    if horizon is not None:
-        inside = tick <= horizon
-        tick, cell, total = tick[inside], cell[inside], total[inside]
+    tick, counted = _place(live, totals.tick)
+    tick, cell, total = tick[counted], totals.cell[counted], totals.total[counted]
     wanted = np.unique(tick).tolist()
     stored = stored_totals(connection, live, sealer, wanted)
     cells = live.stream.query.cells
     zeros = np.zeros(cells, np.int64)
-    fresh = []
+    fresh, changed = [], []
     for one in wanted:
         here = tick == one
         row = np.zeros(cells, np.int64)
@@ -158,12 +179,28 @@ def _add(connection: Connection, live: LiveStream, sealer: Sealer, totals: TickT
         sums = pack_totals(add_exactly(stored.get(one, zeros), row))
         sealed = sealer.seal(sums, "counted", live.id, one)
         if one in stored:
-            where = (counted_totals.c.stream == live.id) & (counted_totals.c.tick == one)
-            connection.execute(update(counted_totals).where(where).values(sealed=sealed))
+            changed.append({"at": one, "sealed": sealed})
         else:
             fresh.append({"stream": live.id, "tick": one, "sealed": sealed})
+    if changed:
+        where = (counted_totals.c.stream == live.id) & (counted_totals.c.tick == bindparam("at"))
+        connection.execute(update(counted_totals).where(where).values(sealed=bindparam("sealed")), changed)
     if fresh:
         connection.execute(insert(counted_totals), fresh)
+
+
+def _place(live: LiveStream, tick: IntArray) -> tuple[IntArray, BoolArray]:
+    """The tick that counts what came for each of these ticks, by the declared rule, and whether any does."""
+    late = tick < live.open_tick
+    counted = np.ones(len(tick), bool)
+    if live.declaration.late == "next":
+        tick = np.where(late, live.open_tick, tick)
+    else:
+        counted &= ~late
+    horizon = live.declaration.horizon
+    if horizon is not None:
+        counted &= tick <= horizon
+    return tick, counted
 
 
 def stored_totals(connection: Connection, live: LiveStream, sealer: Sealer, ticks: Sequence[int]) -> dict[int, Totals]:
@@ -184,11 +221,14 @@ def stored_totals(connection: Connection, live: LiveStream, sealer: Sealer, tick
     return found
 
 
-def _digest(live: LiveStream, one: CountedBatch) -> bytes:
-    """A keyed hash of the totals: it tells a repetition from a change and nothing else."""
+def _digest(live: LiveStream, one: CountedBatch, records: AnyArray | None) -> bytes:
+    """A keyed hash of what a batch holds: it tells a repetition from a change and nothing else."""
     secret = bytes.fromhex(live.secret.derive("evercount/store/counted").hex())
     digest = hashlib.blake2b(digest_size=32, key=secret, person=b"evercount.counts")
     order = np.lexsort((one.totals.cell, one.totals.tick))
     for column in (one.totals.tick, one.totals.cell, one.totals.total):
         digest.update(len(column).to_bytes(8, "little") + column[order].astype("<i8").tobytes())
+    if one.users is not None and records is not None:
+        order = in_one_order(one.users.tick, records)
+        digest.update(one.users.tick[order].astype("<i8").tobytes() + records[order].tobytes())
     return digest.digest()

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, insert, select, update
 from evercount.errors import Conflict, EvercountError, StreamStopped
 from evercount.queries.user_cap import cap_per_user
 from evercount.store import schema
+from evercount.store.known_users import KnownUsers
 from evercount.store.open_stream import Accepted, Batch, LiveStream
 from evercount.store.saturation import Totals, add_exactly
 from evercount.store.sealing import Sealer
@@ -25,9 +26,7 @@ class Group:
         self.streams, self.sealer, self.connection, self.now = streams, sealer, connection, now
         self.totals: dict[str, Totals] = {}
         self.events: dict[str, list[Any]] = {}
-        self.users: dict[tuple[int, bytes], int] = {}
-        self.stored_users: set[tuple[int, bytes]] = set()
-        self.changed_users: set[tuple[int, bytes]] = set()
+        self.users: dict[int, KnownUsers] = {}
         self.keys: dict[tuple[int, bytes], tuple[bytes, int]] = {}
 
     def add(self, batch: Batch) -> Accepted | EvercountError:
@@ -84,25 +83,17 @@ class Group:
         else:
             row = batch.row if len(kept) == batch.size and batch.row is not None else live.encode(kept)
             self.totals[live.name] = add_exactly(self.totals.get(live.name, live.totals), row)
-        for user, events_so_far in changes.items():
-            place = (live.id, user_hash(live, user))
-            self.users[place] = events_so_far
-            self.changed_users.add(place)
+        if changes:
+            self._known(live).change({user_hash(live, user): events for user, events in changes.items()})
 
     def _events_of(self, live: LiveStream, users: list[str]) -> dict[str, int]:
         """How many events each of these users has had."""
         hashes = {user: user_hash(live, user) for user in set(users)}
-        unread = [h for h in hashes.values() if (live.id, h) not in self.users]
-        table = schema.users
-        for start in range(0, len(unread), 500):
-            part = unread[start : start + 500]
-            query = select(table.c.user, table.c.sealed).where((table.c.stream == live.id) & table.c.user.in_(part))
-            for row in self.connection.execute(query):
-                user = bytes(row.user)
-                number = int.from_bytes(self.sealer.open(row.sealed, "user", live.id, 0, user), "big")
-                self.users[live.id, user] = number
-                self.stored_users.add((live.id, user))
-        return {user: self.users.get((live.id, h), 0) for user, h in hashes.items()}
+        seen = self._known(live).read(self.connection, set(hashes.values()))
+        return {user: seen[hashed] for user, hashed in hashes.items()}
+
+    def _known(self, live: LiveStream) -> KnownUsers:
+        return self.users.setdefault(live.id, KnownUsers(live.id, self.sealer))
 
     def write(self) -> None:
         """Everything into the open transaction."""
@@ -127,20 +118,8 @@ class Group:
             sealed = self.sealer.seal(json.dumps(events).encode(), "events", live.id, live.open_tick)
             row = {"stream": live.id, "tick": live.open_tick, "number": live.groups, "sealed": sealed}
             self.connection.execute(insert(schema.open_events), [row])
-        self._write_users()
-
-    def _write_users(self) -> None:
-        table, fresh = schema.users, []
-        for stream, user in self.changed_users:
-            number = self.users[stream, user].to_bytes(8, "big")
-            sealed = self.sealer.seal(number, "user", stream, 0, user)
-            if (stream, user) in self.stored_users:
-                where = (table.c.stream == stream) & (table.c.user == user)
-                self.connection.execute(update(table).where(where).values(sealed=sealed))
-            else:
-                fresh.append({"stream": stream, "user": user, "sealed": sealed})
-        if fresh:
-            self.connection.execute(insert(table), fresh)
+        for known in self.users.values():
+            known.write(self.connection)
 
     def settle(self) -> None:
         """After the commit: the live streams hold what the database holds."""

@@ -92,19 +92,22 @@ class Database:
 
     **Guarantee.** While a Database with `write` is open, no other process has one on the same database: SQLite by an
     operating-system lock on `<file>.lock`, PostgreSQL by an advisory lock of the session that also does all writing, so
-    a writer that lost its lock lost its connection too. Tests: `tests/store/test_store_lock.py`.
+    a writer that lost its lock lost its connection too. With `helper` no lock is taken: for the shards that the process
+    with the lock has asked to close (`close_shards.py`), whose commits are the same whoever does them. Tests:
+    `tests/store/test_store_lock.py`.
     """
 
-    def __init__(self, place: str | Path, write: bool = True) -> None:
+    def __init__(self, place: str | Path, write: bool = True, helper: bool = False) -> None:
         self.url = parse_url(place)
         self.sqlite = self.url.get_backend_name() == "sqlite"
         self.write = write
+        self.helper = helper
         self._lock_file: int | None = None
         self._connection: Connection | None = None
         self._told = ""
         if self.sqlite:
             self._check_file()
-            if write:
+            if write and not helper:
                 assert self.file is not None
                 self._lock_file = take_file_lock(self.file)
         try:
@@ -171,7 +174,7 @@ class Database:
             self._connection = None
         try:
             connection = self.writer.connect()
-            if not self.sqlite and not _advisory_lock(connection):
+            if not self.sqlite and not self.helper and not _advisory_lock(connection):
                 connection.close()
                 raise StoreError(
                     "another process writes to this store: a stream has one writer. Stop that process first",

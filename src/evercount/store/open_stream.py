@@ -16,6 +16,7 @@ from evercount.engine.stream import Stream
 from evercount.errors import EventRefused, HorizonReached, InputError, StreamStopped, TooEarly
 from evercount.noise import Secret
 from evercount.queries.counts import Count
+from evercount.store.close_shards import CutStream
 from evercount.store.open_encoder import ENCODER_FAULTS, OF_REQUEST, UNREADABLE, OpenEncoder
 from evercount.store.saturation import Totals, add_exactly, check_request, cut_total, pack_totals
 from evercount.store.sealing import Sealer
@@ -76,6 +77,8 @@ class LiveStream:
     """One label per number that a tick publishes, as of the last tick that is committed."""
     counted: bool = False
     """Whether the store may hold totals of open ticks that were counted elsewhere."""
+    cut: CutStream | None = None
+    """How its cells are cut into shards; `stream` then stands before the first tick and gives public facts only."""
     stopped: str | None = None
     """Why the stream cannot go on, when it cannot."""
     closed: int = field(init=False)
@@ -92,7 +95,7 @@ class LiveStream:
     @property
     def open_tick(self) -> int:
         """The tick that takes events now."""
-        return self.closed + 1
+        return (self.closed if self.cut is None else self.cut.closing) + 1
 
     @property
     def finished(self) -> bool:

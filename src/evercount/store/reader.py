@@ -145,6 +145,7 @@ class Reading:
         chain = schema.ticks
         where = (chain.c.stream == stream) & (chain.c.tick > after) & (chain.c.tick <= last)
         hashes = {row.tick: bytes(row.hash) for row in connection.execute(select(chain).where(where))}
+        last = max(hashes, default=after)  # shards commit rows of a tick before the tick is released
         tables = _tables(connection, stream, declaration, after, last, cells)
         return [release for table in tables for release in table.described(format_utc, hashes)]
 
@@ -409,7 +410,9 @@ def declared(row: Any) -> StreamDeclaration:
 
 def _secrets_left(connection: Connection, stream: int) -> bool:
     """Whether the secret or the state of a stream is in the database."""
-    tables = (schema.secrets, schema.states, schema.accumulators)
+    tables = [schema.secrets, schema.states, schema.accumulators]
+    # none in a store that an earlier version wrote and nobody opened since
+    tables += [schema.shards] * inspect(connection).has_table(schema.shards.name)
     return any(connection.execute(select(table.c.stream).where(table.c.stream == stream)).first() for table in tables)
 
 

@@ -33,9 +33,13 @@ SECRET_TABLES = (
     schema.counted_totals,
     schema.users,
     schema.batches,
+    schema.counted_events,
+    schema.cut_streams,
+    schema.shards,
 )
-"""All that could release another number or tell a raw one. `noise_identities`, `ledger` and the history stay; so does
-`counted_batches`: keyed digests that keep the checkpoint of a retired stream from feeding another one."""
+"""All that could release another number or tell a raw one. `noise_identities`, `ledger` and the history with
+its `public_keys` stay; so does `counted_batches`: keyed digests that keep the checkpoint of a retired stream from
+feeding another one."""
 LONGEST_REASON = 500
 EXPLANATION = """\
 Retiring {name!r} cannot be undone:

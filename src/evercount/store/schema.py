@@ -165,6 +165,29 @@ retired = Table(
 """Streams that never release again. `stream` is NULL where a restored database does not have the stream at all: its
 spending is then in `facts`, as the head file knew it."""
 
+counted_events = table_per_stream(
+    "counted_events",
+    Column("tick", BigInteger, primary_key=True, autoincrement=False),
+    Column("query", String(64), primary_key=True),
+    Column("batch", BigInteger, primary_key=True, autoincrement=False),
+    sealed_column(),
+    tables=later,
+)
+"""Events of users, whose cap is applied when their tick closes."""
+
+cut_streams = table_per_stream("cut_streams", Column("closing", BigInteger, nullable=False), tables=later)
+"""Streams whose cells are cut into shards, and the last tick that is closed or being closed."""
+
+shards = table_per_stream(
+    "shards",
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("first", Integer, nullable=False),
+    Column("stop", Integer, nullable=False),
+    Column("tick", BigInteger, nullable=False),
+    sealed_column(),
+    tables=later,
+)
+"""The state of the stream of each range of cells."""
 
 public_keys = Table(
     "public_keys",
@@ -210,12 +233,19 @@ def table_of_public_keys(connection: Connection) -> None:
     public_keys.create(connection, checkfirst=True)
 
 
+def tables_of_shards_and_users(connection: Connection) -> None:
+    """Version 6. Events of users that were read elsewhere, and the states of shards."""
+    for table in (counted_events, cut_streams, shards):
+        table.create(connection, checkfirst=True)
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     first_tables,
     table_of_noise_identities,
     counted_tables,
     table_of_retired_streams,
     table_of_public_keys,
+    tables_of_shards_and_users,
 )
 """In order and for ever: a migration that was published is never changed, a new one is added at the end."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,6 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, format_utc, instant_of
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import ReleaseTable
 from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickEvents, TickTotals
@@ -33,7 +32,8 @@ from evercount.errors import (
 )
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
-from evercount.store.accept_totals import CountedBatch, forget_counted, has_totals, stored_totals, take_batch
+from evercount.store.accept_totals import CountedBatch, CountedTicks, has_totals, take_batch
+from evercount.store.close_shards import Run, read_cut, release_rows
 from evercount.store.commit_batches import Group
 from evercount.store.database import Database, insert_rows
 from evercount.store.ended_stream import EndedStream
@@ -44,6 +44,7 @@ from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import HeadFile, default_path
 from evercount.store.saturation import unpack_totals
 from evercount.store.sealing import Sealer
+from evercount.store.shard_writer import close_by_shards, cut_stream
 from evercount.store.spending import Spending, refuse_beyond_cap, retired_rows
 
 REMEMBER_SECONDS = 30 * 86400.0
@@ -72,7 +73,7 @@ class Store(Reading):
     ) -> None:
         super().__init__(Database(place))
         self.noise = noise
-        self._key = key
+        self.key = key
         self._helper = ThreadPoolExecutor(1, "evercount-noise")
         try:
             self.head = HeadFile(head or default_path(self.database))
@@ -85,7 +86,7 @@ class Store(Reading):
         self.database.migrate()
         with self.database.transaction() as connection:
             self.identity = self._identity(connection)
-            self.sealer = self._sealer(connection, self._key)
+            self.sealer = self._sealer(connection, self.key)
         quarantined = self.check_head(self.head)
         keep_lost_spending(self, self.head, [one for one in quarantined.values() if one.lost])
         streams: dict[str, LiveStream] = {}
@@ -177,8 +178,13 @@ class Store(Reading):
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
-    def declare(self, declaration: StreamDeclaration, now: float, secret: Secret | None = None) -> LiveStream:
+    def declare(
+        self, declaration: StreamDeclaration, now: float, secret: Secret | None = None, *, shards: int | None = None
+    ) -> LiveStream:
         """The stream of this declaration: a new one, or the existing one if it was declared in the same way.
+
+        With `shards` its cells are cut into so many ranges that close their ticks apart (`close_shards.py`); the number
+        stays, and may be left out later.
 
         **Guarantee.** No two streams that are declared in one store have the same secret, query, budget and horizon:
         they would have the same noise, and the difference of their releases would be that of their data. Test:
@@ -192,14 +198,19 @@ class Store(Reading):
         known = self.streams.get(declaration.name)
         if known is not None:
             if known.declaration.same_as(declaration):
+                if shards is not None:
+                    cut_stream(self, known, shards)
                 return known
             raise Conflict(
                 f"stream {declaration.name!r} is declared in another way, and a declared stream is immutable: its "
                 "noise is calibrated to its declaration. Declare a new stream under another name (its budget adds to "
                 "this one)"
             )
-        if max(declaration.query.cells, declaration.query.outputs) > MOST_CELLS:
-            raise TooLarge(f"a stream of a store has at most {MOST_CELLS:,} cells; this query has more")
+        if max(declaration.query.cells, declaration.query.outputs) > MOST_CELLS * (shards or 1):
+            raise TooLarge(
+                f"a stream of a store has at most {MOST_CELLS:,} cells, or {MOST_CELLS:,} in each of its shards; this "
+                "query has more"
+            )
         if secret is not None:  # before the stream is built: a live twin in this process would be refused first
             self._refuse_twin(declaration.build(secret=secret, replay=True), secret)
         secret = secret or Secret.generate()
@@ -254,6 +265,8 @@ class Store(Reading):
         self.streams[declaration.name] = live
         self.heads.spend(line, identity)
         self.write_head()
+        if shards is not None:
+            cut_stream(self, live, shards)
         self._draw_ahead(live)
         return live
 
@@ -305,7 +318,9 @@ class Store(Reading):
             .limit(1)
         ).first()
         tick, head = (last.tick, bytes(last.hash)) if last else (0, bytes(row["genesis"]))
-        if not stream.tick == state["tick"] == tick == sums["tick"] - 1:
+        cut = read_cut(connection, number)
+        found = (stream.tick, state["tick"], sums["tick"] - 1)
+        if found != ((tick, tick, tick) if cut is None else (0, tick, cut.closing)):
             raise StoreError(
                 "a stream is not in one piece: its state, sums and releases disagree", f"stream {row['name']!r}"
             )
@@ -318,7 +333,9 @@ class Store(Reading):
             head,
             unpack_totals(totals, stream.query.cells),
             labels=stream.labels,
+            cut=cut,
         )
+        live.closed = tick
         table = schema.open_events
         where = (table.c.stream == number) & (table.c.tick == live.open_tick)
         for group in connection.execute(select(table).where(where).order_by(table.c.number)).mappings():
@@ -379,12 +396,16 @@ class Store(Reading):
         if live.finished:
             assert live.declaration.horizon is not None
             raise HorizonReached(live.declaration.horizon)
+        if live.cut is not None:
+            return self.close_shards(live, count, closed_at, None, describe, cells)
         count = min(count, max(1, NUMBERS_PER_COMMIT // len(live.labels)))
         first, head = live.open_tick, live.head
         if live.ahead is not None:
             wait([live.ahead])  # what went wrong there goes wrong again below
         try:
-            (table,) = close_ticks(live.stream, self._open_ticks(live, count), live.declaration.schedule.starts_of)
+            counted = self.counted_ticks(live, count)
+            totals = self.open_ticks(live, count, counted)
+            (table,) = close_ticks(live.stream, totals, live.declaration.schedule.starts_of)
             links: list[tuple[int, int, bytes, float]] = []
             keys: list[tuple[int, int, str, int]] = []
             for tick, _, numbers in table.each_tick():
@@ -400,7 +421,7 @@ class Store(Reading):
                 insert_rows(connection, schema.ticks, links)
                 if keys:
                     insert_rows(connection, schema.public_keys, keys)
-                self._consume(connection, live, first + count - 1, blob, zeros, closed_at)
+                self._consume(connection, live, first + count - 1, blob, zeros, counted)
         except BaseException as error:
             live.stream, live.encoder = Stream.restore(live.blob), None
             if isinstance(error, EvercountError) and not isinstance(error, StoreError):
@@ -413,52 +434,62 @@ class Store(Reading):
         hashes = {tick: digest for _, tick, digest, _ in links}
         return table.last(describe, cells).described(format_utc, hashes)
 
-    def _open_ticks(self, live: LiveStream, count: int) -> TickTotals | TickEvents:
+    def close_shards(
+        self,
+        live: LiveStream,
+        count: int,
+        closed_at: float,
+        run: Run | None = None,
+        describe: int | None = None,
+        cells: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """As `close_ticks`, for a stream that is cut into shards; `run` closes them, None for this process."""
+        tables, hashes = close_by_shards(self, live, count, closed_at, run)
+        chosen = tables if describe is None else tables[max(0, len(tables) - describe) :]
+        return [one for table in chosen for one in table.last(None, cells).described(format_utc, hashes)]
+
+    def counted_ticks(self, live: LiveStream, count: int) -> CountedTicks | None:
+        """What was counted elsewhere for the next ticks."""
+        if not live.counted:
+            return None
+        with self.database.reading() as connection:
+            return CountedTicks.read(connection, live, self.sealer, range(live.open_tick, live.open_tick + count))
+
+    def open_ticks(self, live: LiveStream, count: int, counted: CountedTicks | None) -> TickTotals | TickEvents:
         """The next ticks: the first with what was accepted, all with what was counted elsewhere."""
         if live.declaration.remembers:
             return TickEvents(live.open_tick, [live.events, *([] for _ in range(count - 1))])
         rows = np.zeros((count, live.stream.query.cells), np.int64)
         rows[0] = live.closing_totals()
-        if live.counted:
-            with self.database.reading() as connection:
-                counted = stored_totals(connection, live, self.sealer, range(live.open_tick, live.open_tick + count))
-            for tick, totals in counted.items():
-                rows[tick - live.open_tick] = live.closing_totals(totals, first=tick == live.open_tick)
+        for tick, totals in () if counted is None else counted.totals.items():
+            rows[tick - live.open_tick] = live.closing_totals(totals, first=tick == live.open_tick)
         return TickTotals.dense(live.open_tick, rows)
 
     def _draw_ahead(self, live: LiveStream) -> None:
         """Draw the next block of noise beside the writer, so that no tick waits for it; the numbers are the same."""
         prepare = getattr(live.stream, "prepare", None)
-        live.ahead = None if prepare is None or live.finished else self._helper.submit(prepare)
+        live.ahead = None if prepare is None or live.finished or live.cut is not None else self._helper.submit(prepare)
 
     def _consume(
-        self, connection: Connection, live: LiveStream, tick: int, blob: bytes, zeros: Any, now: float
+        self, connection: Connection, live: LiveStream, tick: int, blob: bytes, zeros: Any, counted: CountedTicks | None
     ) -> None:
-        connection.execute(
-            update(schema.states)
-            .where(schema.states.c.stream == live.id)
-            .values(tick=tick, sealed=self.sealer.seal(blob, "state", live.id, tick))
-        )
-        connection.execute(
-            update(schema.accumulators)
-            .where(schema.accumulators.c.stream == live.id)
-            .values(tick=tick + 1, sealed=live.pack_totals(self.sealer, zeros, tick + 1))
-        )
-        if live.counted:
-            forget_counted(connection, live, tick)
+        self.write_state(connection, live, tick, blob)
+        self.write_accumulator(connection, live, tick + 1, zeros)
+        if counted is not None:
+            counted.write(connection, live, tick)
         if live.declaration.remembers:
             table = schema.open_events
             connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))
         connection.execute(delete(schema.batches).where(schema.batches.c.accepted < time.time() - REMEMBER_SECONDS))
 
+    def write_state(self, connection: Connection, live: LiveStream, tick: int, blob: bytes) -> None:
+        """The state after a tick, into the open transaction."""
+        table = schema.states
+        sealed = self.sealer.seal(blob, "state", live.id, tick)
+        connection.execute(update(table).where(table.c.stream == live.id).values(tick=tick, sealed=sealed))
 
-def release_rows(stream: int, table: ReleaseTable) -> Iterator[tuple[Any, ...]]:
-    """The rows of `schema.releases`: stream, tick, cell, value, std, low, high."""
-    ticks, parts, cells = table.numbers.shape
-    return zip(
-        [stream] * (ticks * cells),
-        np.repeat(np.asarray(table.ticks), cells).tolist(),
-        list(range(cells)) * ticks,
-        *(table.numbers[:, part].ravel().tolist() for part in range(parts)),
-        strict=True,
-    )
+    def write_accumulator(self, connection: Connection, live: LiveStream, tick: int, totals: Any) -> None:
+        """The sums of the open tick, into the open transaction."""
+        table = schema.accumulators
+        sealed = live.pack_totals(self.sealer, totals, tick)
+        connection.execute(update(table).where(table.c.stream == live.id).values(tick=tick, sealed=sealed))

@@ -1,0 +1,114 @@
+"""The store's side of shards: cut a stream, freeze the totals of its next ticks, and publish what the shards closed."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from sqlalchemy import insert, update
+
+from evercount.engine.cell_range import can_be_cut
+from evercount.engine.release_table import ReleaseTable
+from evercount.engine.tick_totals import TickTotals
+from evercount.errors import ParameterError
+from evercount.store import schema
+from evercount.store.accept_totals import CountedTicks
+from evercount.store.close_shards import (
+    CutStream,
+    Run,
+    ShardWork,
+    all_closed,
+    close_here,
+    new_shards,
+    read_numbers,
+    refuse_other_cut,
+    shareable_place,
+)
+from evercount.store.database import insert_rows
+from evercount.store.release_chain import link
+from evercount.store.saturation import pack_totals
+
+if TYPE_CHECKING:
+    from evercount.store.open_stream import LiveStream
+    from evercount.store.writer import Store
+
+NUMBERS_FROZEN = 5_000_000
+"""Totals that are frozen together."""
+
+
+def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
+    """Cut the cells of a stream into shards, before its first tick; it may be cut in the same way already.
+
+    Raises:
+        Conflict: it is cut in another way, or was released whole.
+        ParameterError: its published numbers mix cells.
+    """
+    refuse_other_cut(live.name, live.cut, shards, live.closed)
+    if live.cut is not None:
+        return
+    if store.noise != "exact" or not can_be_cut(live.declaration.query):
+        raise ParameterError(f"the cells of {live.declaration.query.name!r} cannot be cut into shards")
+    with store.database.transaction() as connection:
+        new_shards(connection, live.id, live.declaration, live.secret, store.sealer, shards)
+    live.cut = CutStream(shards, 0)
+
+
+def close_by_shards(
+    store: Store, live: LiveStream, count: int, closed_at: float, run: Run | None = None
+) -> tuple[list[ReleaseTable], dict[int, bytes]]:
+    """Release the next `count` ticks of a stream that is cut into shards; returns a table and a hash for each tick.
+
+    Args:
+        store: the store, open for writing.
+        live: the stream.
+        count: how many ticks. What an earlier call has begun is brought to its end instead: its ticks keep their
+            totals.
+        closed_at: the time of the clock.
+        run: closes the shards; None for this process.
+
+    Raises:
+        StoreError: a shard has not closed its ticks, or has closed them otherwise; nothing is published.
+    """
+    cut = live.cut
+    assert cut is not None
+    if cut.closing == live.closed:
+        _freeze(store, live, cut, count)
+    (run or partial(close_here, store.key))(ShardWork(shareable_place(store.database), live.id, cut.shards))
+    head, links, tables = live.head, [], []
+    outputs = range(live.declaration.query.outputs)
+    with store.database.transaction() as connection:
+        all_closed(connection, live.id, cut.closing)
+        for tick in range(live.closed + 1, cut.closing + 1):
+            numbers = read_numbers(connection, live.id, tick, outputs)
+            head = link(head, tick, numbers)
+            links.append((live.id, tick, head, closed_at))
+            starts = live.declaration.schedule.starts_of(tick, 1)
+            tables.append(ReleaseTable(tick, starts, live.declaration.query.labels, numbers[np.newaxis]))
+        insert_rows(connection, schema.ticks, links)
+        store.write_state(connection, live, cut.closing, live.blob)
+        CountedTicks().write(connection, live, cut.closing)
+    live.head, live.closed = head, cut.closing
+    store.write_head()
+    return tables, {tick: digest for _, tick, digest, _ in links}
+
+
+def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
+    """The totals of the next ticks are final from here on, whoever closes them, and however often."""
+    if live.declaration.horizon is not None:
+        count = min(count, live.declaration.horizon - live.closed)
+    count = min(count, max(1, NUMBERS_FROZEN // live.stream.query.cells))
+    last = live.closed + count
+    counted = store.counted_ticks(live, count)
+    totals = store.open_ticks(live, count, counted)
+    assert isinstance(totals, TickTotals)
+    zeros = np.zeros(live.stream.query.cells, np.int64)
+    with store.database.transaction() as connection:
+        (counted or CountedTicks()).write(connection, live, last)
+        for tick in np.unique(totals.tick).tolist():
+            sealed = store.sealer.seal(pack_totals(totals.rows(tick, tick + 1)[0]), "counted", live.id, tick)
+            connection.execute(insert(schema.counted_totals).values(stream=live.id, tick=tick, sealed=sealed))
+        store.write_accumulator(connection, live, last + 1, zeros)
+        table = schema.cut_streams
+        connection.execute(update(table).where(table.c.stream == live.id).values(closing=last))
+    live.totals, cut.closing = zeros, last

@@ -1,0 +1,102 @@
+"""WatchedStore: a store that another process writes to, as a service shows it. Nothing can be changed through it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import func, select
+
+from evercount.declare.declaration import StreamDeclaration
+from evercount.errors import StoreError
+from evercount.noise import Secret
+from evercount.store import schema
+from evercount.store.database import Database
+from evercount.store.ended_stream import EndedStream
+from evercount.store.open_stream import LiveStream
+from evercount.store.reader import TICKS_PER_PAGE, Reading, declared, read_identity
+from evercount.store.sealing import Sealer
+from evercount.store.spending import retired_rows
+from evercount.store.writer import Store
+
+
+class WatchedStore(Store):
+    """Streams, declarations and releases of a store without its lock and without its key.
+
+    Every method of `Store` that writes fails, because the database is open for reading only. `look` brings what the
+    writer has released since.
+
+    Args:
+        place: an SQLite file or a PostgreSQL URL; the store must be there.
+    """
+
+    def __init__(self, place: str | Path) -> None:
+        Reading.__init__(self, Database(place, write=False))
+        self.noise, self.key = "exact", None
+        self._helper = ThreadPoolExecutor(1, "evercount-noise")
+        self.streams: dict[str, LiveStream] = {}
+        self.ended: dict[str, EndedStream] = {}
+        try:
+            with self.database.reading() as connection:
+                self.identity = read_identity(connection)
+            self.sealer = Sealer(None, self.identity)
+            self.look()
+        except BaseException:
+            self.database.close()
+            raise
+
+    def recover(self) -> None:
+        """Nothing is kept that a failure could spoil."""
+
+    def declare(
+        self, declaration: StreamDeclaration, now: float, secret: Secret | None = None, *, shards: int | None = None
+    ) -> LiveStream:
+        """Refused."""
+        raise StoreError("this store was opened for reading only")
+
+    def look(self, cells: range | None = None) -> list[tuple[str, list[dict[str, Any]]]]:
+        """Streams and releases that are new since the last look: (name of the stream, releases of these cells)."""
+        with self.database.reading() as connection:
+            rows = connection.execute(select(schema.streams).order_by(schema.streams.c.id)).mappings().all()
+            last = select(schema.ticks.c.stream, func.max(schema.ticks.c.tick)).group_by(schema.ticks.c.stream)
+            released = {stream: int(tick) for stream, tick in connection.execute(last)}
+            retired = retired_rows(connection)
+            for row in rows:
+                if row["name"] in retired:
+                    self.ended[row["name"]] = self._retired(connection, row, retired[row["name"]], False)
+                    self.streams.pop(row["name"], None)
+        news = []
+        for row in rows:
+            if row["name"] in retired:
+                continue
+            live = self.streams.get(row["name"])
+            tick = released.get(row["id"], 0)
+            if live is None:
+                live = _watched(row, tick)
+                live.labels = self._labels_at(live, tick)
+                self.streams[live.name] = live
+                continue
+            while live.closed < tick:
+                page = self.read_releases(live.id, live.declaration, live.closed, TICKS_PER_PAGE, tick, cells)
+                live.labels, live.closed = self._labels_at(live, page[-1]["tick"]), page[-1]["tick"]
+                news.append((live.name, page))
+        return news
+
+    def _labels_at(self, live: LiveStream, tick: int) -> Sequence[str]:
+        """One label per number that this tick published; all keys of the tick are stored with it."""
+        keys = self.public_keys(live.id, live.declaration)
+        declared_labels = live.declaration.query.labels
+        return [*declared_labels, *(key for key, since in keys if since <= tick)] if keys else declared_labels
+
+
+def _watched(row: Any, tick: int) -> LiveStream:
+    """A stream that gives public facts only: its secret is not the one of the stream, and it is never stepped."""
+    declaration, secret = declared(row), Secret.generate()
+    stream = declaration.build(secret=secret)
+    totals = np.zeros(stream.query.cells, np.int64)
+    live = LiveStream(row["id"], declaration, secret, stream, b"", bytes(row["genesis"]), totals)
+    live.closed = tick
+    return live

@@ -1,0 +1,136 @@
+"""Events of users that were read elsewhere: the cap of the whole stream, whatever batches they came in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount.declare.declaration import StreamDeclaration
+from evercount.engine.tick_totals import TickTotals
+from evercount.errors import Conflict, ParameterError
+from evercount.noise import Secret
+from evercount.store import Store
+from evercount.store.accept_totals import CountedBatch
+from evercount.store.user_events import UserEvents
+
+SECRET = Secret.from_hex("6d" * 32)
+MOST, TICKS, CELLS = 3, 6, 4
+DECLARATION = StreamDeclaration.from_dict(
+    {
+        "name": "capped",
+        "query": {"name": "histogram", "parameters": {"keys": CELLS}},
+        "budget": {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_events": MOST},
+        "tick": "1h",
+        "start": "2026-01-01T00:00:00Z",
+        "horizon": 40,
+    }
+)
+START = DECLARATION.schedule.begin / 1e6
+Event = tuple[int, str, int, int, int]
+"""Tick, user, time, order and cell."""
+
+
+def random_events(number: int, seed: int = 3) -> list[Event]:
+    """Few users, few times and few orders: many users are beyond the cap, and many events stand at one place."""
+    draw = np.random.default_rng(seed).integers
+    return [
+        (int(draw(1, TICKS + 1)), f"u{draw(0, 12)}", int(draw(0, 3)), int(draw(0, 3)), int(draw(0, CELLS)))
+        for _ in range(number)
+    ]
+
+
+def by_hand(events: list[Event]) -> Any:
+    """The rule in plain Python: of the user's events, those at or before its (tick, time, order) are at most MOST."""
+    rows = np.zeros((TICKS, CELLS), np.int64)
+    for tick, user, time, order, cell in events:
+        before = [other for other in events if other[1] == user and (other[0], *other[2:4]) <= (tick, time, order)]
+        rows[tick - 1, cell] += len(before) <= MOST
+    return rows
+
+
+def batch(number: int, events: list[Event]) -> CountedBatch:
+    tick, user, time, order, cell = zip(*events, strict=True) if events else ((), (), (), (), ())
+    columns = [np.asarray(column, np.int64) for column in (tick, time, order, cell)]
+    users = UserEvents(columns[0], user, *columns[1:], np.zeros(len(events), np.int64))
+    none = np.empty(0, np.int64)
+    return CountedBatch("q", number, TickTotals(1, 0, CELLS, none, none, none), users=users)
+
+
+def released(store: Store) -> list[list[float]]:
+    return [one["values"] for one in store.all_releases("capped")]
+
+
+def expected(rows: Any) -> list[list[float]]:
+    return DECLARATION.build(secret=SECRET, replay=True).run_totals(np.asarray(rows), capped=True).rows.tolist()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_cap_is_that_of_plain_python(tmp_path: Path, seed: int) -> None:
+    """Batches in any order and of any size, ticks closed one by one or together, with restarts between."""
+    events = random_events(120, seed)
+    generator = np.random.default_rng(seed)
+    path, key = tmp_path / "store.db", bytes(range(32))
+    store = Store(path, key)
+    store.declare(DECLARATION, START, SECRET)
+    number = closed = 0
+    for last in (1, 2, 5, TICKS):
+        left = [event for event in events if closed < event[0] <= last]
+        for part in np.array_split(generator.permutation(len(left)), 3):
+            assert store.accept_totals("capped", batch(number, [left[i] for i in part]))
+            number += 1
+        store.close()
+        store = Store(path, key)
+        store.close_ticks(store.find("capped"), last - closed, 0.0)
+        closed = last
+    found = released(store)
+    store.close()
+    rows = by_hand(events)
+    assert rows.sum() < len(events)
+    assert found == expected(rows)
+
+
+def test_a_user_changes_at_most_the_cap() -> None:
+    """Lemma 1 on the rule itself: without one user, at most MOST events of the others' ticks and cells differ."""
+    events = random_events(150)
+    whole = by_hand(events)
+    for user in Counter(event[1] for event in events):
+        change = whole - by_hand([event for event in events if event[1] != user])
+        assert change.min() >= 0
+        assert change.sum() <= MOST
+
+
+def test_a_repeated_batch_is_known_in_any_order_and_a_changed_one_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store.db")
+    store.declare(DECLARATION, START, SECRET)
+    events = random_events(30)
+    assert store.accept_totals("capped", batch(0, events))
+    assert not store.accept_totals("capped", batch(0, events[::-1]))
+    changed = [*events[:-1], (*events[-1][:4], (events[-1][4] + 1) % CELLS)]
+    with pytest.raises(Conflict, match="counted before with other events"):
+        store.accept_totals("capped", batch(0, changed))
+    with pytest.raises(ParameterError, match="with their users"):
+        store.accept_totals("capped", CountedBatch("q", 1, TickTotals.dense(1, [[1, 0, 0, 0]])))
+    store.close_ticks(store.find("capped"), TICKS, 0.0)
+    assert released(store) == expected(by_hand(events))
+    store.close()
+
+
+def test_users_and_their_events_are_sealed_and_forgotten(tmp_path: Path) -> None:
+    from sqlalchemy import func, select
+
+    from evercount.store.schema import counted_events
+
+    store = Store(tmp_path / "store.db", bytes(range(32)))
+    store.declare(DECLARATION, START, SECRET)
+    store.accept_totals("capped", batch(0, [(1, "maria@example.org", 123456789123, 1, 2)]))
+    content = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert b"maria@example.org" not in content
+    assert (123456789123).to_bytes(8, "little") not in content
+    store.close_ticks(store.find("capped"), 1, 0.0)
+    with store.database.reading() as connection:
+        assert connection.execute(select(func.count()).select_from(counted_events)).scalar() == 0
+    store.close()
