@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
-DEMO_SECONDS = 90
+DEMO_SECONDS = 480
 """The demo shows one hour per second; after this time its curve is worth looking at."""
 
 
@@ -37,7 +37,7 @@ def dashboard() -> None:
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
                 page = browser.new_page(viewport={"width": 1280, "height": 860}, device_scale_factor=1)
-                page.goto(address)
+                page.goto(f"{address}/#/stream/flu-demo/south/per-day")
                 page.wait_for_timeout(4000)
                 page.screenshot(path=str(FIGURES / "dashboard.png"))
                 browser.close()

@@ -119,7 +119,7 @@ class StreamMachine(RuleBasedStateMachine):
             raise Interrupt
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(state_module, "_postprocessed", stop)
+            patch.setattr(state_module, "postprocessed", stop)
             with pytest.raises(Interrupt):
                 self.stream.step(events)
         with pytest.raises(EvercountError, match="interrupted"):

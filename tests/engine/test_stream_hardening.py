@@ -72,7 +72,7 @@ def test_streams_are_not_copied_or_pickled():
                 attempt(stream)
 
 
-@pytest.mark.parametrize("place", ["_running_sums", "_postprocessed", "_advance_block"])
+@pytest.mark.parametrize("place", ["_running_sums", "postprocessed", "_advance_block"])
 @pytest.mark.parametrize("noise", ["exact", "insecure-float"])
 def test_an_interrupted_tick_did_not_happen(noise: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no half-changed state: the same tick can be tried again, and its noise is the same."""
@@ -255,7 +255,7 @@ def test_a_snapshot_of_an_interrupted_stream_is_refused(monkeypatch: pytest.Monk
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(state_module, "_postprocessed", stop)
+            patch.setattr(state_module, "postprocessed", stop)
             with pytest.raises(KeyboardInterrupt):
                 stream.step(events)
         with pytest.raises(EvercountError, match="interrupted"):
