@@ -74,7 +74,17 @@ class TreeQuery(Query):
     # -- from events to increments ---------------------------------------------------------------------------------
 
     def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
-        """The leaf of each event, or InputError."""
+        """The leaf of each event, or InputError.
+
+        Args:
+            events: The events of one tick.
+
+        Returns:
+            The number of the leaf of each event, from 0.
+
+        Raises:
+            InputError: An event belongs to no leaf.
+        """
         raise NotImplementedError
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:

@@ -116,25 +116,48 @@ class GraphQuery(Query[V_co]):
 
     @abstractmethod
     def new_tracker(self) -> Tracker:
-        """A tracker of the empty graph."""
+        """A tracker of the empty graph.
+
+        Returns:
+            The tracker.
+        """
 
     @abstractmethod
     def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
-        """What one update of such a stream changes, cell by cell, when the degree is promised."""
+        """What one update of such a stream changes, cell by cell, when the degree is promised.
+
+        Args:
+            stream: What kind of updates the stream has.
+
+        Returns:
+            One bound for each cell.
+        """
 
     @abstractmethod
     def value_change_bound(self) -> ValueChangeBound:
-        """How far the values of two graphs are apart that differ in one edge, or in two."""
+        """How far the values of two graphs are apart that differ in one edge, or in two.
+
+        Returns:
+            The bound.
+        """
 
     @abstractmethod
     def largest_value(self) -> int:
-        """A number that the function never exceeds."""
+        """A number that the function never exceeds.
+
+        Returns:
+            The number.
+        """
 
     def check(self) -> None:
         """Validate the parameters that only this query has."""
 
     def empty_value(self) -> int:
-        """The function of the graph without edges."""
+        """The function of the graph without edges.
+
+        Returns:
+            The value.
+        """
         return 0
 
     @property
