@@ -104,9 +104,19 @@ def missing_of_method(kind: type, name: str) -> list[str]:
     return lacks
 
 
-@pytest.mark.parametrize("full", sorted(full for full, thing in NAMES.items() if inspect.isclass(thing)))
+def public_classes() -> dict[str, type]:
+    """The public classes, and the classes of this package from which they inherit methods."""
+    kinds = {base for thing in NAMES.values() if inspect.isclass(thing) for base in thing.__mro__}
+    named = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in kinds}
+    return {full: kind for full, kind in sorted(named.items()) if full.startswith("evercount.")}
+
+
+CLASSES = public_classes()
+
+
+@pytest.mark.parametrize("full", CLASSES)
 def test_public_methods_say_what_they_take_and_give(full: str) -> None:
-    kind = NAMES[full]
+    kind = CLASSES[full]
     lacks = {name: gaps for name, _ in functions_of(kind) if (gaps := missing_of_method(kind, name))}
     assert not lacks, f"{full}: {lacks}"
 

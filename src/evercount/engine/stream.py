@@ -226,7 +226,8 @@ class Stream(StreamFacts[V_co]):
             What the ticks publish.
 
         Raises:
-            InputError, HorizonReached: as in `step`; no tick is released.
+            InputError: as in `step`; no tick is released.
+            HorizonReached: as in `step`; no tick is released.
         """
         if not isinstance(ticks, Iterable) or isinstance(ticks, Mapping):
             raise InputError(f"a run is a sequence of ticks, not {type(ticks).__name__}; for one tick use step")

@@ -107,6 +107,12 @@ class TreeQuery(Query):
     def leaf_totals(self, counts: npt.ArrayLike) -> IntArray:
         """What counts per leaf, shape (ticks, leaves), add to the cells: for `Stream.run_totals`.
 
+        Args:
+            counts: The number of events of each leaf at each tick.
+
+        Returns:
+            The totals, shape (ticks, cells).
+
         Raises:
             InputError: not whole numbers from 0 to 2^40, or of another shape.
         """

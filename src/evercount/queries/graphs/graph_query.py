@@ -212,7 +212,15 @@ class GraphQuery(Query[V_co]):
         return float(max(bound.one, bound.exchanged, bound.both if self.stream == "mixed" else 0))
 
     def alternating_sensitivity(self, most: int, adjacency: Adjacency) -> float | None:
-        """`falling_sensitivity` of a number in 0..most that one edge changes by 0 or 1, at any time."""
+        """`falling_sensitivity` of a number in 0..most that one edge changes by 0 or 1, at any time.
+
+        Args:
+            most: The largest value of the number.
+            adjacency: "add-remove" or "replace".
+
+        Returns:
+            The smaller S, or None.
+        """
         if self.stream == "mixed" or (self.enforce_degree and not self.deletes):
             return None
         return alternating_sensitivity(most, adjacency)
@@ -343,7 +351,18 @@ class GraphQuery(Query[V_co]):
             self.rules.parse(number, event, weighted, signed=self.stream == "mixed")
 
     def read_updates(self, state: GraphState, events: Any) -> TickUpdates:
-        """Validate a tick and say what it changes. Changes nothing."""
+        """Validate a tick and say what it changes. Changes nothing.
+
+        Args:
+            state: The graph before the tick.
+            events: The updates of the tick.
+
+        Returns:
+            The changes.
+
+        Raises:
+            InputError: An update is not legal.
+        """
         return self.rules.read_tick(state, events)
 
     def _build(self, edges: dict[Edge, int], dropped: set[Edge], load: dict[int, int]) -> GraphState:
