@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,17 +42,33 @@ def public_names() -> Iterator[tuple[str, Any]]:
 NAMES = dict(public_names())
 
 
+SECTION = re.compile(r"^(?:Args|Attributes):\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
+PARAMETER = re.compile(r"^ {4}\**(\w+):", re.MULTILINE)
+
+
+def undescribed(parameters: Sequence[str], texts: Sequence[str]) -> list[str]:
+    """The parameters that no section Args or Attributes of these docstrings names, in one entry."""
+    named = {name for text in texts for section in SECTION.findall(text) for name in PARAMETER.findall(section)}
+    lacking = [name for name in parameters if name not in named and not name.startswith("_")]
+    return [f"Args of {', '.join(lacking)}"] if lacking else []
+
+
+def texts_of(kind: type, name: str | None = None) -> list[str]:
+    """The docstrings of the classes of this package from which a class inherits, or of their methods of this name."""
+    bases = [base for base in kind.__mro__[1:] if base.__module__.startswith(("evercount", __name__))]
+    found = bases if name is None else [dict(functions_of(base)).get(name) for base in bases]
+    return [inspect.getdoc(thing) or "" for thing in found if thing is not None]
+
+
 def missing(full: str, thing: Any) -> list[str]:
-    """What the text of a public name lacks."""
+    """What the text of a public name lacks. The base class of a class may describe the parameters that both have."""
     text = inspect.getdoc(thing) or ""
     if not text:
         return ["a docstring"]
     if isinstance(thing, type) and issubclass(thing, Exception):
         return []  # users catch it; its first sentence says when it is raised
-    lacks = []
     signature = inspect.signature(thing)
-    if signature.parameters and "Args:" not in text and "Attributes:" not in text:
-        lacks.append("Args")
+    lacks = undescribed([*signature.parameters], [text, *(texts_of(thing) if isinstance(thing, type) else [])])
     gives = signature.return_annotation not in (None, "None", inspect.Signature.empty)
     if not isinstance(thing, type) and gives and "Returns:" not in text:
         lacks.append("Returns")
@@ -92,14 +108,11 @@ def missing_of_method(kind: type, name: str) -> list[str]:
         return ["a docstring"]
     if isinstance(member, property | cached_property):
         return []  # the first sentence says what it is
-    bases = [dict(functions_of(base)).get(name) for base in kind.__mro__[1:]]
-    text = own + "".join(inspect.getdoc(base) or "" for base in bases if base)
+    texts = [own, *texts_of(kind, name)]
     signature = inspect.signature(behind)
-    lacks = []
-    if len(signature.parameters) > (not isinstance(member, staticmethod)) and "Args:" not in text:
-        lacks.append("Args")
+    lacks = undescribed([*signature.parameters][0 if isinstance(member, staticmethod) else 1 :], texts)
     gives = signature.return_annotation not in (None, "None", "NoReturn", inspect.Signature.empty)
-    if gives and not re.search("Returns:|Yields:", text):
+    if gives and not any(re.search("^(Returns|Yields):", text, re.MULTILINE) for text in texts):
         lacks.append("Returns")
     return lacks
 
@@ -126,7 +139,7 @@ def test_a_bare_function_is_caught() -> None:
         """Count."""
         return ticks
 
-    assert missing("bare", bare) == ["Args", "Returns", "an example"]
+    assert missing("bare", bare) == ["Args of ticks", "Returns", "an example"]
 
 
 def test_a_bare_method_is_caught() -> None:
@@ -160,4 +173,4 @@ def test_a_bare_method_is_caught() -> None:
             return True
 
     lacks = {name: missing_of_method(Bare, name) for name, _ in functions_of(Bare)}
-    assert lacks == {"silent": ["a docstring"], "bare": ["Args", "Returns"], "told": [], "ready": []}
+    assert lacks == {"silent": ["a docstring"], "bare": ["Args of ticks", "Returns"], "told": [], "ready": []}

@@ -46,6 +46,7 @@ class Releases(TableExports, Generic[V_co]):
         guarantee: the guarantee of the whole stream in one sentence.
         postprocessed: the post-processing that was applied.
         sums: the noisy sums behind the numbers, where the query keeps them.
+        growth: where keys are discovered, the labels of the last tick and how many of them each tick publishes.
 
     >>> from evercount import Budget, Count, Stream
     >>> releases = Stream(Count(), Budget(1.0, 1e-6), 24, noise="insecure-float", seed=1).run([100, 50])
