@@ -20,6 +20,7 @@ EXEMPT = {
     "evercount.local.losses.Loss": "a base class: its subclasses have examples",
     "evercount.spark.batch_release.release_batch": "it needs a Spark session; docs/scale.md shows it",
     "evercount.spark.stream_release.release_stream": "it needs a Spark session; docs/scale.md shows it",
+    "evercount.spark.session.open_session": "it starts Java, which not every machine has",
 }
 """Names that need no example, with the reason."""
 
