@@ -79,6 +79,12 @@ def test_site_refuses_a_broken_link(tmp_path):
     assert "gone.md" in done.stderr
 
 
+def test_the_list_of_decisions_is_complete():
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(r"\]\((0[\w-]+\.md)\)", (folder / "index.md").read_text(encoding="utf-8"))
+    assert listed == sorted(page.name for page in folder.glob("0*.md"))
+
+
 def test_every_fence_is_executed_or_has_a_reason():
     for page in PAGES:
         for language in FENCE.findall(page.read_text(encoding="utf-8")):
