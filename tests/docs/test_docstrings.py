@@ -12,6 +12,12 @@ from typing import Any
 
 import pytest
 
+from evercount.engine.views import View
+from evercount.queries.cuts.cut_graph import CutEstimate, CutGraph, CutValue
+from evercount.queries.top_keys import TopKey
+from evercount.sparse.budget_split import SparsePlan
+from evercount.sparse.sparse_count import SparseRelease
+
 PAGE = (Path(__file__).parents[2] / "docs" / "public-api.md").read_text(encoding="utf-8")
 MODULES = ["evercount", *re.findall(r"^\| `(evercount\.[\w.]+)` \|", PAGE, re.MULTILINE)]
 
@@ -118,9 +124,14 @@ def missing_of_method(kind: type, name: str) -> list[str]:
     return lacks
 
 
+HANDED_OUT = (View, CutEstimate, CutGraph, CutValue, SparsePlan, SparseRelease, TopKey)
+"""Classes whose objects users get from public methods, although nobody imports them by name."""
+
+
 def public_classes() -> dict[str, type]:
-    """The public classes, and the classes of this package from which they inherit methods."""
-    kinds = {base for thing in NAMES.values() if inspect.isclass(thing) for base in thing.__mro__}
+    """The public classes, those that they hand out, and the classes of this package from which these inherit."""
+    public = [thing for thing in NAMES.values() if inspect.isclass(thing)]
+    kinds = {base for thing in (*public, *HANDED_OUT) for base in thing.__mro__}
     named = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in kinds}
     return {full: kind for full, kind in sorted(named.items()) if full.startswith("evercount.")}
 
@@ -133,6 +144,11 @@ def test_public_methods_say_what_they_take_and_give(full: str) -> None:
     kind = CLASSES[full]
     lacks = {name: gaps for name, _ in functions_of(kind) if (gaps := missing_of_method(kind, name))}
     assert not lacks, f"{full}: {lacks}"
+
+
+@pytest.mark.parametrize("kind", HANDED_OUT, ids=lambda kind: kind.__name__)
+def test_classes_that_are_handed_out_describe_their_fields(kind: type) -> None:
+    assert undescribed([*inspect.signature(kind).parameters], [inspect.getdoc(kind) or ""]) == []
 
 
 def test_a_bare_function_is_caught() -> None:

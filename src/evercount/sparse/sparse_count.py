@@ -37,7 +37,17 @@ LARGEST_COUNT = 2**53
 
 @dataclass(frozen=True)
 class SparseRelease:
-    """What one tick publishes. `closed`: a segment ended here. `full`: the counter has no segments left."""
+    """What one tick publishes. `closed`: a segment ended here. `full`: the counter has no segments left.
+
+    Attributes:
+        tick: The 1-based tick.
+        value: The published count.
+        low: The lower end of its interval.
+        high: The upper end of its interval; infinite where nothing limits it.
+        closed: Whether a segment ended at this tick.
+        segments: How many segments have ended.
+        full: Whether no segment is left.
+    """
 
     tick: int
     value: float
