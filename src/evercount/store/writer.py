@@ -453,7 +453,13 @@ class Store(Reading):
 
 
 def release_rows(stream: int, table: ReleaseTable) -> Iterator[tuple[Any, ...]]:
-    """The rows of `schema.releases`: stream, tick, cell, value, std, low, high."""
+    """The rows of `schema.releases`: stream, tick, cell, value, std, low, high; none for keys not public yet."""
+    if np.isnan(table.numbers).any():
+        return (
+            (stream, tick, cell, *row)
+            for tick, _, numbers in table.each_tick()
+            for cell, row in enumerate(numbers.T.tolist())
+        )
     ticks, parts, cells = table.numbers.shape
     return zip(
         [stream] * (ticks * cells),
