@@ -1,4 +1,4 @@
-"""Write the reference pages that follow from the code: commands, HTTP API, exit codes.
+"""Write the reference pages that follow from the code: commands, HTTP API, exit codes, metrics.
 
 python tools/reference.py            writes docs/reference/*.md
 python tools/reference.py --check    fails if a page is not what the code says
@@ -7,6 +7,7 @@ python tools/reference.py --check    fails if a page is not what the code says
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,66 @@ def exit_codes_page() -> str:
     )
 
 
-PAGES = {"commands.md": commands_page, "http-api.md": http_page, "exit-codes.md": exit_codes_page}
+def metrics_page() -> str:
+    """Every metric of the service with its type, its labels, its meaning and who may read it."""
+    from evercount.service.metrics import REMEMBERED, Requests, StreamMetrics, process_lines, public_lines
+    from evercount.service.runtime import MOST_GAUGES
+
+    stream = StreamMetrics("flu", 1, 0.0, 0, (("north", 1.0, 1.0),))
+    requests = Requests()
+    requests.record("GET", "/v1/streams", 200, 0.001)
+    requests.record("POST", "/v1/streams/{name}/events", 202, 0.001)
+    readers = {
+        "every token": public_lines("", 0.0, True, True, 0.0, 1, [stream]),
+        "admin": [*requests.lines(0), *process_lines(0)],
+    }
+    rows = [row for who, lines in readers.items() for row in metric_rows(lines, who)]
+    return "\n".join(
+        [
+            "# Metrics",
+            "",
+            WRITTEN,
+            "",
+            "`GET /metrics` of a service answers in the text format of Prometheus. It needs a token of any role; the",
+            "metrics that only an `admin` token gets move with single events or requests.",
+            "",
+            "| metric | type | labels | meaning | for |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+            "A metric that has no sample yet shows its type and meaning only. `evercount_released_value` and",
+            f"`evercount_released_std` are there for public streams of at most {MOST_GAUGES} cells.",
+            f"`evercount_accept_seconds` has quantiles of the last {REMEMBERED} accepted batches.",
+            "How the service hides single events from its metrics stands in [Security](../security.md).",
+            "",
+        ]
+    )
+
+
+def metric_rows(lines: list[str], who: str) -> list[str]:
+    """A row of a Markdown table for each metric of an exposition text."""
+    rows = []
+    for place, line in enumerate(lines):
+        if not line.startswith("# HELP "):
+            continue
+        name, meaning = line.removeprefix("# HELP ").split(" ", 1)
+        kind = lines[place + 1].removeprefix(f"# TYPE {name} ")
+        labels: dict[str, None] = {}  # in their order
+        for sample in lines[place + 2 :]:
+            if sample.startswith("# "):
+                break
+            labels.update(dict.fromkeys(re.findall(r'[{,](\w+)="', sample)))
+        shown = ", ".join(f"`{label}`" for label in labels)
+        rows.append(f"| `{name}` | {kind} | {shown} | {one_line(meaning)} | {who} |")
+    return rows
+
+
+PAGES = {
+    "commands.md": commands_page,
+    "http-api.md": http_page,
+    "exit-codes.md": exit_codes_page,
+    "metrics.md": metrics_page,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -100,7 +100,15 @@ class EventRefused(InputError):
         super().__init__(f"{what} {number} {where} (from 0) {reason}")
 
     def numbered(self, number: int, where: str) -> EventRefused:
-        """The same refusal with another number."""
+        """The same refusal with another number.
+
+        Args:
+            number: The new number.
+            where: What it counts, such as "of this request".
+
+        Returns:
+            A new exception; this one is unchanged.
+        """
         return EventRefused(number, self.reason, self.what, where)
 
 
@@ -166,7 +174,11 @@ class StoreError(EvercountError):
         super().__init__(message)
 
     def for_operator(self) -> str:
-        """The message with its detail, for the operator's eyes."""
+        """The message with its detail, for the operator's eyes.
+
+        Returns:
+            The text. It must not be shown to clients.
+        """
         return f"{self} ({self.detail})" if self.detail else str(self)
 
     exit_code = 5

@@ -485,5 +485,5 @@ def test_the_documented_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
             done = CliRunner().invoke(app, ["release", *arguments])
             assert done.exit_code == 0, done.stderr
             ran += 1
-    assert ran == 5
+    assert ran == 6
     assert [len(rows(name)) for name in ("hourly.csv", "daily.parquet")] == [48 * 8, 2]

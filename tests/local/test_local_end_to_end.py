@@ -91,7 +91,7 @@ def test_std_is_the_measured_one() -> None:
     assert abs(1.15**2 - 1) > spread
     assert np.abs(np.mean(errors, axis=0))[1:-1].max() < 5 * std.max() / np.sqrt(500)
     mid = server.estimate().f_std(0.5)
-    f_errors = [float(np.diff(np.minimum(server.estimate()._knots, 0.5)) @ e) for e in errors]
+    f_errors = [float(np.diff(np.minimum(server.estimate().knots, 0.5)) @ e) for e in errors]
     assert np.std(f_errors) == pytest.approx(mid, rel=0.16)
 
 

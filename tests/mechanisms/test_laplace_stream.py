@@ -231,7 +231,9 @@ def test_build_pure_for_a_query() -> None:
     """Adjacency and unit reach the rate: ε·grid/(levels·Δ₁·max_events)."""
 
     def budget(**changes: Any) -> Any:
-        return SimpleNamespace(**{"epsilon": 1.0, "delta": 0.0, "adjacency": "add-remove", "max_events": 1, **changes})
+        return SimpleNamespace(
+            **{"epsilon": 1.0, "delta": 0.0, "adjacency": "add-remove", "unit": "event", "max_events": 1, **changes}
+        )
 
     tree = DigitTree(100)
     query = Sum(-2, 3)

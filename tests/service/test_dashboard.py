@@ -276,7 +276,8 @@ def test_the_band_is_what_was_released_and_is_drawn(service: Running, visit: Cal
         }"""
     )
     assert pixels["size"] > 8
-    assert pixels["above"] == pixels["below"]  # the band's one colour on both sides of the line
+    # the band's one colour on both sides of the line, whose own edge may touch the pixel
+    assert all(abs(a - b) <= 24 for a, b in zip(pixels["above"], pixels["below"], strict=True))
     assert pixels["above"][3] > 20
     assert pixels["line"][3] > pixels["above"][3]
     assert pixels["outside"] != pixels["above"]  # and not outside: the reading itself can tell

@@ -34,6 +34,8 @@ NEEDS: list[tuple[str, str, set[str | None]]] = [
     ("GET", "/v1/streams/hidden/releases", {"read", "write", "admin"}),
     ("GET", "/v1/streams/open/releases.csv", {None, "read", "write", "admin"}),
     ("GET", "/v1/streams/open/labels", {None, "read", "write", "admin"}),
+    ("GET", "/v1/streams/open/cells", {None, "read", "write", "admin"}),
+    ("GET", "/v1/streams/hidden/cells", {"read", "write", "admin"}),
     ("GET", "/v1/streams/hidden/releases.csv", {"read", "write", "admin"}),
     ("GET", "/v1/streams/hidden/labels", {"read", "write", "admin"}),
     ("GET", "/v1/streams/hidden/plan", {"read", "write", "admin"}),
@@ -98,7 +100,7 @@ def test_no_route_is_forgotten(client: httpx.Client) -> None:
 def test_hidden_streams_are_not_betrayed(client: httpx.Client) -> None:
     assert [stream["name"] for stream in client.get("/v1/streams").json()["streams"]] == ["open"]
     for name in ("hidden", "none"):
-        for rest in ("", "/releases", "/releases.csv", "/labels", "/live", "/plan"):
+        for rest in ("", "/releases", "/releases.csv", "/labels", "/cells", "/live", "/plan"):
             answers = client.get(f"/v1/streams/{name}{rest}")
             assert answers.status_code == 401
     assert client.get("/v1/streams/hidden").text == client.get("/v1/streams/none").text

@@ -57,7 +57,8 @@ class RunsAway:
 
 
 @pytest.fixture
-def service(tmp_path: Path, clock: HandClock) -> Service:
+def service(tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> Service:
+    monkeypatch.setattr(catch_up, "LARGEST_SLICE_TICKS", 1024)  # a fast machine would catch up in one slice
     store = Store(tmp_path / "a.db")
     for table in (TABLE, {**TABLE, "name": "manual", "tick": "manual"}):
         store.declare(StreamDeclaration.from_dict(table), clock.now(), SECRET if table is TABLE else None)

@@ -38,7 +38,8 @@ class AttackReport:
         claimed: the promise.
         possible: what the replay of the same pair spends: no attack can do better on a correct mechanism.
         attacked: the estimate of the attack.
-        low, high: its confidence interval (Gaussian: of the normal model; pure: of Clopper and Pearson).
+        low: the lower end of its confidence interval (Gaussian: of the normal model; pure: of Clopper and Pearson).
+        high: the upper end.
         proved: a lower bound of what the mechanism spends that assumes nothing about its noise (Clopper and Pearson).
         epsilon: the same as a lower bound of ε at the promised δ.
         resolved: whether the runs are many enough to see an event of probability δ.

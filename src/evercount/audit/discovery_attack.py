@@ -35,7 +35,8 @@ class DiscoveryReport:
     """What the attack proved: a lower bound of the δ that is needed at the promised ε.
 
     Args:
-        epsilon, delta: the promise.
+        epsilon: the promised ε.
+        delta: the promised δ.
         proved: δ at this ε is at least this, at the confidence.
         event: the event that tells the two sides apart best.
         listed: in how many runs with the person their key was public.

@@ -50,6 +50,9 @@ class Growth:
         Args:
             **params: A positive number for each name in `parameters`.
 
+        Returns:
+            The value.
+
         Raises:
             ParameterError: Another set of names, or the expression has no positive value there.
         """

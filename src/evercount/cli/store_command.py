@@ -180,18 +180,27 @@ def export_releases(
     db: Db = "evercount.db",
     output: Annotated[Path | None, typer.Option(help="File to write; otherwise standard output.")] = None,
     form: Annotated[str, typer.Option("--format", help="csv or jsonl.")] = "csv",
+    head: Head = None,
 ) -> None:
-    """Write all releases of a stream: tick, start, cell, value, std, low, high. Published numbers only."""
+    """Write all releases of a stream: tick, start, cell, value, std, low, high. Published numbers only.
+
+    A history that differs from the published one (the database was put back from another copy) is refused.
+    """
     import csv
 
     from evercount._safe_files import refuse_link
-    from evercount.errors import UnknownName
+    from evercount.errors import StoreError, UnknownName
     from evercount.store import Reading
+    from evercount.store.rollback_guard import HeadFile, default_path
 
     if form not in ("csv", "jsonl"):
         raise UnknownName("format", form, ("csv", "jsonl"))
     reading = Reading.open(db)
     try:
+        newest = HeadFile(head or default_path(reading.database))
+        why = reading.check_head(newest).get(stream) if newest.read() is not None else None
+        if why is not None and not why.readable:
+            raise StoreError("the history in this database is not the one that was published; nothing was written")
         labels = reading.labels(stream)
         columns = ("tick", "start", "cell", "value", "std", "low", "high")
         if output:

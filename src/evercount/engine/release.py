@@ -46,6 +46,7 @@ class Releases(TableExports, Generic[V_co]):
         guarantee: the guarantee of the whole stream in one sentence.
         postprocessed: the post-processing that was applied.
         sums: the noisy sums behind the numbers, where the query keeps them.
+        growth: where keys are discovered, the labels of the last tick and how many of them each tick publishes.
 
     >>> from evercount import Budget, Count, Stream
     >>> releases = Stream(Count(), Budget(1.0, 1e-6), 24, noise="insecure-float", seed=1).run([100, 50])
@@ -102,7 +103,14 @@ class Releases(TableExports, Generic[V_co]):
         return self._errors.query.labels if self._growth is None else self._growth[0]
 
     def width(self, index: int) -> int:
-        """How many numbers one of the ticks publishes; the rest of its row is NaN."""
+        """How many numbers one of the ticks publishes; the rest of its row is NaN.
+
+        Args:
+            index: The place of the tick in this run, from 0.
+
+        Returns:
+            The number of numbers.
+        """
         return self._values.shape[1] if self._growth is None else int(self._growth[1][index])
 
     @property
@@ -151,7 +159,15 @@ class Releases(TableExports, Generic[V_co]):
         return self._errors_all[0]
 
     def limits(self, level: float, index: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """Lower and upper ends of the intervals of all ticks, or of one, shape (ticks, outputs)."""
+        """Lower and upper ends of the intervals of all ticks, or of one, shape (ticks, outputs).
+
+        Args:
+            level: The probability that an interval holds its true number.
+            index: The place of one tick in this run, from 0; None for all.
+
+        Returns:
+            The lower ends and the upper ends.
+        """
         part = slice(None) if index is None else slice(index, index + 1)
         if self._sums is not None:
             spread, slack = (error[part, :1] for error in self._errors_all[1:])
@@ -161,7 +177,15 @@ class Releases(TableExports, Generic[V_co]):
         return self._values[part] - half, self._values[part] + half
 
     def half_widths(self, level: float, index: int | None = None) -> FloatArray:
-        """Half-widths of the intervals, shape (ticks, outputs); the larger side where they differ."""
+        """Half-widths of the intervals, shape (ticks, outputs); the larger side where they differ.
+
+        Args:
+            level: The probability that an interval holds its true number.
+            index: The place of one tick in this run, from 0; None for all.
+
+        Returns:
+            The half-widths.
+        """
         part = slice(None) if index is None else slice(index, index + 1)
         if self._sums is None:
             return self._symmetric(level, part)
@@ -169,7 +193,17 @@ class Releases(TableExports, Generic[V_co]):
         return np.maximum(self._values[part] - low, high - self._values[part])
 
     def rank_errors(self, index: int) -> RankErrors:
-        """The errors of one tick's numbers, as the selection of the largest needs them."""
+        """The errors of one tick's numbers, as the selection of the largest needs them.
+
+        Args:
+            index: The place of the tick in this run, from 0.
+
+        Returns:
+            The errors.
+
+        Raises:
+            ParameterError: The query publishes nothing to select from.
+        """
         if self._sums is not None:
             raise ParameterError(
                 "there is nothing to select from: an average per event is one number, and discovered keys are selected "
@@ -215,7 +249,14 @@ class Releases(TableExports, Generic[V_co]):
         return self._squeeze(self.std_all)
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
-        """(low, high): each holds its true number with probability at least `level`; see `Release.interval`."""
+        """(low, high): each holds its true number with probability at least `level`; see `Release.interval`.
+
+        Args:
+            level: The probability.
+
+        Returns:
+            The lower and the upper ends, each in the shape of `values`.
+        """
         low, high = self.limits(level)
         return self._squeeze(low), self._squeeze(high)
 
@@ -262,6 +303,16 @@ class Releases(TableExports, Generic[V_co]):
 
         Of sums and counts the sum over those ticks, of averages per tick their average, of graph statistics their
         change. Windows and averages per event are refused with the reason.
+
+        Args:
+            earlier: A tick of this run; 0 for the time before the first tick, where the run begins with tick 1.
+            later: A tick of this run that is not before `earlier`.
+
+        Returns:
+            The value and its std: one number each, or arrays with one entry per output.
+
+        Raises:
+            ParameterError: The ticks do not fit this run, or the query does not tell what came between.
         """
         last = self.first_tick + len(self) - 1
         if not all(isinstance(tick, int | np.integer) for tick in (earlier, later)):
@@ -278,19 +329,55 @@ class Releases(TableExports, Generic[V_co]):
     # -- views, at no further cost (engine/views.py) ------------------------------------------------------------
 
     def running(self) -> View:
-        """The running totals as a view: to compare cells, or to read quantiles."""
+        """The running totals as a view: to compare cells, or to read quantiles.
+
+        Returns:
+            The view.
+
+        Raises:
+            ParameterError: As `per_tick`, or this run does not begin with tick 1.
+        """
         return views.running(self)
 
     def per_tick(self) -> View:
-        """The events of each tick, with the exact error of each number."""
+        """The events of each tick, with the exact error of each number.
+
+        Returns:
+            The view.
+
+        Raises:
+            ParameterError: The numbers were post-processed, or the query is not a sum over ticks.
+        """
         return views.per_tick(self)
 
     def last(self, ticks: int) -> View:
-        """The events of the last `ticks` ticks, at every tick that has as many before it."""
+        """The events of the last `ticks` ticks, at every tick that has as many before it.
+
+        Args:
+            ticks: How many ticks.
+
+        Returns:
+            The view.
+
+        Raises:
+            ParameterError: As `per_tick`, or `ticks` is not a whole number of at least 1.
+        """
         return views.last_ticks(self, ticks)
 
     def spans(self, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
-        """The events of ticks after+1 … until, for any spans: days, weeks, one number for all."""
+        """The events of ticks after+1 … until, for any spans: days, weeks, one number for all.
+
+        Args:
+            name: What the view is called.
+            after: For each span, the tick before its first one.
+            until: For each span, its last tick.
+
+        Returns:
+            The view, with a row for each span.
+
+        Raises:
+            ParameterError: As `per_tick`, or a span does not lie in this run.
+        """
         return views.spans(self, name, after, until)
 
     def _squeeze(self, array: FloatArray) -> FloatArray:
@@ -302,6 +389,12 @@ class Releases(TableExports, Generic[V_co]):
         """Columns tick, cell, value, std, low, high: one row per tick and output.
 
         A column `noise` follows where it is not exact, and `postprocessed` where the numbers are.
+
+        Args:
+            level: The probability of the intervals low … high.
+
+        Returns:
+            The columns by name.
         """
         outputs = len(self.labels)
         low, high = self.limits(level)
@@ -325,25 +418,59 @@ class Releases(TableExports, Generic[V_co]):
         return {**marks, "postprocessed": " ".join(self.postprocessed)} if self.postprocessed else marks
 
     def to_csv(self, target: TextTarget, level: float = 0.95) -> None:
-        """Write `table` as CSV to a path or an open text file."""
+        """Write `table` as CSV to a path or an open text file.
+
+        Args:
+            target: A path or an open text file.
+            level: The probability of the intervals.
+        """
         write_csv(self.table(level), target)
 
     def to_jsonl(self, target: TextTarget, level: float = 0.95) -> None:
-        """Write `table` as one JSON object per line."""
+        """Write `table` as one JSON object per line.
+
+        Args:
+            target: A path or an open text file.
+            level: The probability of the intervals.
+        """
         write_jsonl(self.table(level), target)
 
     def to_parquet(self, target: str | Path, level: float = 0.95) -> None:
-        """Write `table` as Parquet, with the guarantee in the file's metadata."""
+        """Write `table` as Parquet, with the guarantee in the file's metadata.
+
+        Args:
+            target: The path of the file.
+            level: The probability of the intervals.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+        """
         metadata = {"evercount.guarantee": self.guarantee, "evercount.noise": self.noise}
         write_parquet(self.table(level), target, metadata)
 
     def to_numpy(self, target: str | Path) -> None:
-        """Write ticks, values and std as a NumPy archive (.npz)."""
+        """Write ticks, values and std as a NumPy archive (.npz).
+
+        Args:
+            target: The path of the file.
+        """
         arrays: dict[str, Any] = {"ticks": self.ticks, "values": self._values, "std": self.std_all, **self._marks()}
         np.savez(Path(target), labels=np.asarray(self.labels), **arrays)
 
     def plot(self, target: str | Path | Axes | None = None, level: float = 0.95, outputs: int = 8) -> Axes:
-        """Values with their error band: into a file (PNG, SVG, PDF), given axes, or new axes that are returned."""
+        """Values with their error band: into a file (PNG, SVG, PDF), given axes, or new axes that are returned.
+
+        Args:
+            target: A path, axes, or None for new axes.
+            level: The probability of the intervals in the band.
+            outputs: How many outputs are drawn at most.
+
+        Returns:
+            The axes.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+        """
         from evercount.plotting import band_plot
 
         low, high = (side[:, :outputs] for side in self.limits(level))
@@ -356,6 +483,13 @@ class Releases(TableExports, Generic[V_co]):
         return "Running totals", self.labels, self._values, self._values - half, self._values + half
 
     def caption(self, level: float = 0.95) -> str:
-        """What a chart of these numbers must say."""
+        """What a chart of these numbers must say.
+
+        Args:
+            level: The probability of the intervals in the band.
+
+        Returns:
+            One line of text.
+        """
         kind = "" if self.noise == "exact" else f"; noise: {self.noise}, for simulation only"
         return f"band: {level:.0%} interval per number{kind}"

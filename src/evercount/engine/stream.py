@@ -146,7 +146,21 @@ class Stream(StreamFacts[V_co]):
         return self._step(seen, tick, self._account(named is not None, capped), encode)
 
     def step_totals(self, totals: Any, tick: int | None = None, *, capped: bool = False) -> Release[V_co]:
-        """As `step`, for events that were already added up per cell (grid units): see `Query.encode_totals`."""
+        """As `step`, for events that were already added up per cell (grid units): see `Query.encode_totals`.
+
+        Args:
+            totals: One whole number for each cell.
+            tick: As in `step`.
+            capped: As in `step`.
+
+        Returns:
+            What the tick publishes.
+
+        Raises:
+            InputError: The totals do not fit the query, or the tick is out of turn; the stream is unchanged.
+            AlreadyReleased: The tick was released with other totals.
+            HorizonReached: All ticks are released.
+        """
 
         def encode() -> EncodedTicks:
             row, encoder = self.query.encode_totals(self._state.encoder, totals)
@@ -212,7 +226,8 @@ class Stream(StreamFacts[V_co]):
             What the ticks publish.
 
         Raises:
-            InputError, HorizonReached: as in `step`; no tick is released.
+            InputError: as in `step`; no tick is released.
+            HorizonReached: as in `step`; no tick is released.
         """
         if not isinstance(ticks, Iterable) or isinstance(ticks, Mapping):
             raise InputError(f"a run is a sequence of ticks, not {type(ticks).__name__}; for one tick use step")
@@ -239,7 +254,19 @@ class Stream(StreamFacts[V_co]):
         return self._release(EncodedTicks(increments, encoder, changes), counting)
 
     def run_totals(self, totals: Any, *, capped: bool = False) -> Releases[V_co]:
-        """As `run`, for ticks that were already added up, shape (ticks, cells): see `Query.encode_totals`."""
+        """As `run`, for ticks that were already added up, shape (ticks, cells): see `Query.encode_totals`.
+
+        Args:
+            totals: One row of whole numbers for each tick.
+            capped: As in `step`.
+
+        Returns:
+            What the ticks publish.
+
+        Raises:
+            InputError: The totals do not fit the query; no tick is released.
+            HorizonReached: There are more ticks than the horizon has left; no tick is released.
+        """
         self._check_owner()
         counting = self._account(False, capped)
         self._check_torn()
@@ -257,7 +284,14 @@ class Stream(StreamFacts[V_co]):
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def dump(self) -> dict[str, Any]:
-        """Everything needed to continue identically, as `load` takes it. Secret: see `snapshot`."""
+        """Everything needed to continue identically, as `load` takes it. Secret: see `snapshot`.
+
+        Returns:
+            Data for `load`.
+
+        Raises:
+            ParameterError: The stream is a replay.
+        """
         self._check_owner()
         self._check_torn()
         if self.replay:
@@ -266,7 +300,17 @@ class Stream(StreamFacts[V_co]):
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Stream[Any]:
-        """The stream of `dump`, with every check that a new one passes; SnapshotError says what does not fit."""
+        """The stream of `dump`, with every check that a new one passes; SnapshotError says what does not fit.
+
+        Args:
+            data: A result of `dump`.
+
+        Returns:
+            The stream, which goes on with the same numbers.
+
+        Raises:
+            SnapshotError: The data do not fit.
+        """
         stream = cls.__new__(cls)
         stream._open(*load_stream(data), restored=True)
         return stream
@@ -277,6 +321,12 @@ class Stream(StreamFacts[V_co]):
         Keep the newest snapshot only, and store it before its release is shown: a stream that goes on from an older
         one releases the same ticks again with the same noise, and if their data differ (late events, say), the
         difference of the two releases reveals it exactly. The store of `evercount serve` sees to both.
+
+        Returns:
+            The bytes for `restore`.
+
+        Raises:
+            ParameterError: The stream is a replay.
         """
         return pack(self.dump())
 
@@ -285,5 +335,14 @@ class Stream(StreamFacts[V_co]):
         """The stream of `snapshot`; a corrupt, truncated, foreign or newer one is refused with SnapshotError.
 
         Restore the newest snapshot only (see there), and only once: two streams from one snapshot share their noise.
+
+        Args:
+            blob: A result of `snapshot`.
+
+        Returns:
+            The stream, which goes on with the same numbers.
+
+        Raises:
+            SnapshotError: The bytes are anything else.
         """
         return cls.load(unpack(blob))

@@ -100,11 +100,29 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         return self._parameters.errors
 
     def std(self, ticks: Any) -> FloatArray:
-        """Exact std of what is published at 1-based ticks, past or future, shape (ticks, outputs or 1)."""
+        """Exact std of what is published at 1-based ticks, past or future, shape (ticks, outputs or 1).
+
+        Args:
+            ticks: The ticks, up to the horizon.
+
+        Returns:
+            The stds; one column where those of all outputs are equal.
+        """
         return self._parameters.errors.std(ticks)
 
     def read_back(self, values: FloatArray, first_tick: int = 1) -> Releases:
-        """Numbers that this stream published before, shape (ticks, outputs), as releases with their errors."""
+        """Numbers that this stream published before, shape (ticks, outputs), as releases with their errors.
+
+        Args:
+            values: The published numbers.
+            first_tick: The 1-based tick of the first row.
+
+        Returns:
+            The releases.
+
+        Raises:
+            ParameterError: The shape is another, or some of these ticks are not released.
+        """
         rows = np.asarray(values, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.query.outputs or not 1 <= first_tick <= self.tick - len(rows) + 1:
             raise ParameterError(f"published numbers of released ticks have the shape (ticks, {self.query.outputs})")

@@ -30,7 +30,14 @@ class TableExports(ABC):
 
     @abstractmethod
     def table(self, level: float = 0.95) -> dict[str, npt.NDArray[Any]]:
-        """The columns, one row per number."""
+        """The columns, one row per number.
+
+        Args:
+            level: The probability of the intervals.
+
+        Returns:
+            The columns by name.
+        """
 
     @abstractmethod
     def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
@@ -38,6 +45,12 @@ class TableExports(ABC):
 
     def to_arrow(self, level: float = 0.95) -> Any:
         """`table` as a `pyarrow.Table`, with the guarantee and the kind of noise in its metadata.
+
+        Args:
+            level: The probability of the intervals.
+
+        Returns:
+            The table.
 
         Raises:
             MissingExtra: pyarrow is not installed.
@@ -48,13 +61,33 @@ class TableExports(ABC):
         return pa.table(columns).replace_schema_metadata(metadata)
 
     def to_pandas(self, level: float = 0.95) -> Any:
-        """`table` as a `pandas.DataFrame`, with the guarantee and the kind of noise in its `attrs`."""
+        """`table` as a `pandas.DataFrame`, with the guarantee and the kind of noise in its `attrs`.
+
+        Args:
+            level: The probability of the intervals.
+
+        Returns:
+            The data frame.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
         frame = _module("pandas").DataFrame(dict(self._columns(level)))
         frame.attrs.update({"evercount.guarantee": self.guarantee, "evercount.noise": self.noise})
         return frame
 
     def to_polars(self, level: float = 0.95) -> Any:
-        """`table` as a `polars.DataFrame`. It has no place for the guarantee: state it beside the numbers."""
+        """`table` as a `polars.DataFrame`. It has no place for the guarantee: state it beside the numbers.
+
+        Args:
+            level: The probability of the intervals.
+
+        Returns:
+            The data frame.
+
+        Raises:
+            MissingExtra: polars is not installed.
+        """
         columns = {name: column.tolist() if column.dtype == object else column for name, column in self._columns(level)}
         return _module("polars").DataFrame(columns)
 

@@ -113,7 +113,14 @@ class Release(Generic[V_co]):
         return cast(tuple[V_co, V_co], ends)
 
     def half_widths(self, level: float = 0.95) -> FloatArray:
-        """How far each output's interval reaches on either side; the larger side where they differ."""
+        """How far each output's interval reaches on either side; the larger side where they differ.
+
+        Args:
+            level: The probability that an interval holds its true number.
+
+        Returns:
+            One half-width for each output.
+        """
         return np.asarray(self._run.half_widths(level, self._index)[0, : self._width])
 
     def top(self, k: int | None = None, level: float = 0.95) -> list[TopKey]:
@@ -121,6 +128,16 @@ class Release(Generic[V_co]):
 
         The intervals of all numbers hold at once with probability at least `level`, and so for selected ones;
         `confidence` is that the key belongs to the true k largest (`TopKey`).
+
+        Args:
+            k: How many numbers.
+            level: The probability that all intervals hold at once.
+
+        Returns:
+            The numbers with their labels, the largest first.
+
+        Raises:
+            ParameterError: k is not a whole number of at least 1, or the query publishes nothing to select from.
         """
         return self.query.top(self.values, self._run.rank_errors(self._index), k, level)
 
@@ -146,17 +163,41 @@ class Release(Generic[V_co]):
         """Published numbers moved to the nearest ones that are possible, for `DegreeHistogram` and `DegreeSequence`.
 
         They are post-processed, so `std` and `interval` do not apply; they are closer to the truth.
+
+        Returns:
+            One number for each output.
+
+        Raises:
+            ParameterError: The query has no such form.
         """
         return self.query.consistent(self.values)
 
     def graph(self) -> CutGraph:
-        """The released weighted graph of a `Cuts` stream."""
+        """The released weighted graph of a `Cuts` stream.
+
+        Returns:
+            The graph.
+
+        Raises:
+            ParameterError: The query is not `Cuts`.
+        """
         if not isinstance(self.query, Cuts):
             raise ParameterError("only releases of Cuts are graphs")
         return self.query.graph(self.values, float(self.std_all[0]))
 
     def cut(self, S: Collection[int], P: Collection[int] | None = None) -> CutValue:
-        """The weight between vertex sets S and P (default: all others) with its exact std, for `Cuts`."""
+        """The weight between vertex sets S and P (default: all others) with its exact std, for `Cuts`.
+
+        Args:
+            S: Vertices, by their numbers.
+            P: Vertices that are not in S; None for all others.
+
+        Returns:
+            The weight and its std.
+
+        Raises:
+            ParameterError: The query is not `Cuts`, or the sets are not legal.
+        """
         return self.graph().cut(S, P)
 
     def __repr__(self) -> str:

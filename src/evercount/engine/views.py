@@ -32,14 +32,15 @@ class View(TableExports):
 
     Args:
         name: what it is called.
-        first: the 1-based ticks that each span counts, both included.
-        last: the 1-based ticks that each span counts, both included.
+        first: the first tick that each span counts, from 1.
+        last: the last tick that each span counts.
         cells: one label for each column of `values`.
         values: shape (spans, cells).
-        norms: std of each column in units of a cell's std; `rounding` bounds the effect of rounding likewise.
+        norms: std of each column in units of a cell's std.
+        rounding: the most that rounding of a cell by 1 changes each column.
         errors: the error model of the stream.
-        guarantee: as the releases state them.
-        noise: as the releases state them.
+        guarantee: as the releases state it.
+        noise: the kind of noise, as the releases state it.
 
     **Guarantee.** A function of published numbers and public parameters. `std` is exact: the noise of a running sum
     and of its earlier value are correlated, and their joint law is known. Test:
@@ -76,17 +77,41 @@ class View(TableExports):
         return self.cell_errors[0] * self.norms
 
     def half_widths(self, level: float = 0.95) -> FloatArray:
-        """Half the width of each number's interval, shape (spans, cells)."""
+        """Half the width of each number's interval, shape (spans, cells).
+
+        Args:
+            level: The probability that an interval holds its true number.
+
+        Returns:
+            The half-widths.
+        """
         factor = interval_factor(level, (), 1, self.errors.difference_tails)
         return factor * self.cell_errors[1] * self.norms + self.cell_errors[2] * self.rounding
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
-        """(low, high): each holds its true number with probability at least `level`."""
+        """(low, high): each holds its true number with probability at least `level`.
+
+        Args:
+            level: The probability.
+
+        Returns:
+            The lower and the upper ends, each of shape (spans, cells).
+        """
         half = self.half_widths(level)
         return self.values - half, self.values + half
 
     def only(self, *cells: str) -> View:
-        """The same view of some cells."""
+        """The same view of some cells.
+
+        Args:
+            *cells: The labels of the cells.
+
+        Returns:
+            A new view.
+
+        Raises:
+            ParameterError: A cell is not in this view.
+        """
         chosen = self._places(cells)
         return replace(
             self,
@@ -97,11 +122,25 @@ class View(TableExports):
         )
 
     def spans_at(self, places: IntArray) -> View:
-        """The same view of some spans."""
+        """The same view of some spans.
+
+        Args:
+            places: The places of the spans in this view, from 0.
+
+        Returns:
+            A new view.
+        """
         return replace(self, first=self.first[places], last=self.last[places], values=self.values[places])
 
     def compare(self, one: str, other: str) -> View:
         """`one` minus `other`, with the exact error of the difference.
+
+        Args:
+            one: The label of a cell.
+            other: The label of another cell.
+
+        Returns:
+            A view with one cell, the difference.
 
         Raises:
             ParameterError: a cell is not there, or the query does not declare how its outputs vary together.
@@ -123,6 +162,13 @@ class View(TableExports):
 
         [low, high] holds the smallest value that at least a part q of all values do not exceed, with probability at
         least `level` for each span by itself, if the span has a value at all.
+
+        Args:
+            q: Which quantile, between 0 and 1.
+            level: The probability of the interval.
+
+        Returns:
+            The value, the lower and the upper end of each span.
 
         Raises:
             ParameterError: another query, or some of its cells only.

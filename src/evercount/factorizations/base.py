@@ -121,7 +121,11 @@ class Factorization(ABC):
         return False
 
     def public_parameters(self) -> tuple[FloatArray, ...]:
-        """The numbers beside `name` and `horizon` that fix L, as arrays of doubles: for fingerprints of noise."""
+        """The numbers beside `name` and `horizon` that fix L, as arrays of doubles: for fingerprints of noise.
+
+        Returns:
+            The arrays.
+        """
         return ()
 
     @property
@@ -153,12 +157,23 @@ class Factorization(ABC):
             earlier: A tick; 0 stands for the time before the first tick, where the noise is 0.
             later: A tick that is not before `earlier`.
 
+        Returns:
+            The norm.
+
         Raises:
             ParameterError: A tick lies outside 1..horizon, or `earlier` is after `later`.
         """
 
     def difference_norms_to(self, later: int, earlier: IntArray) -> FloatArray:
-        """`difference_norm` to one later tick from many earlier ones, equal up to rounding; faster where it can be."""
+        """`difference_norm` to one later tick from many earlier ones, equal up to rounding; faster where it can be.
+
+        Args:
+            later: A tick.
+            earlier: Ticks that are not after `later`.
+
+        Returns:
+            One norm for each earlier tick.
+        """
         return np.asarray([self.difference_norm(tick, later) for tick in earlier.tolist()])
 
     def worst_row(self) -> tuple[int, float]:
@@ -197,12 +212,27 @@ class Factorization(ABC):
     # -- streaming -----------------------------------------------------------------------------------------------
 
     def draws(self, start: int, stop: int) -> int:
-        """The number of normals that each cell consumes in ticks start+1 … stop."""
+        """The number of normals that each cell consumes in ticks start+1 … stop.
+
+        Args:
+            start: The tick before the first of them.
+            stop: The last tick.
+
+        Returns:
+            The number of normals.
+        """
         return stop - start
 
     @abstractmethod
     def initial(self, cells: int = 1) -> State:
-        """The state before the first tick, for this many cells."""
+        """The state before the first tick, for this many cells.
+
+        Args:
+            cells: The number of cells.
+
+        Returns:
+            The state.
+        """
 
     @abstractmethod
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
@@ -222,7 +252,17 @@ class Factorization(ABC):
         """
 
     def prepare(self, start: int, stop: int, cells: int, scale: float) -> Any:
-        """Public numbers of ticks start+1 … stop that several calls of `block_into` can share."""
+        """Public numbers of ticks start+1 … stop that several calls of `block_into` can share.
+
+        Args:
+            start: The tick before the first of them.
+            stop: The last tick.
+            cells: The number of cells.
+            scale: What the noise is multiplied with.
+
+        Returns:
+            What `block_into` takes as `prepared`.
+        """
         return None
 
     def block_into(self, state: State, z: FloatArray, out: FloatArray, scale: float, prepared: Any) -> State:
@@ -243,7 +283,15 @@ class Factorization(ABC):
         return state
 
     def next(self, state: State, z: FloatArray) -> tuple[FloatArray, State]:
-        """`block` for one tick: noise of shape (cells,) from z of shape (draws, cells) or (cells,)."""
+        """`block` for one tick: noise of shape (cells,) from z of shape (draws, cells) or (cells,).
+
+        Args:
+            state: The state after the tick before.
+            z: Independent standard normals.
+
+        Returns:
+            The noise of the tick and the next state.
+        """
         noise, state = self.block(state, np.atleast_2d(z), 1)
         return noise[0], state
 

@@ -18,6 +18,12 @@ class Direct(Factorization):
     at most v at every tick, however often, ‖R(X−X′)‖² ≤ T·v² (`Query.squared_value_sensitivity`), which may be far
     below c²·S.
 
+    Args:
+        horizon: The number of ticks.
+
+    Raises:
+        ParameterError: The horizon is None or not a whole number from 1 to 2^50.
+
     >>> Direct(9).dense()[1][2].tolist()
     [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     """

@@ -224,7 +224,11 @@ class Balanced(Weighted):
 class Normalized(Weighted):
     """e = 1: the square root with its columns scaled to norm 1 (Henzinger, Kalinin and Upadhyay 2025).
 
-    Args and Raises: as `Balanced`.
+    Args:
+        horizon: The number of ticks.
+
+    Raises:
+        ParameterError: The horizon is not a whole number from 1 to 2^50.
 
     >>> engine = Normalized(2**16)
     >>> tick, norm = engine.worst_row()
@@ -262,7 +266,11 @@ class Unbounded(Weighted):
 class Anytime(Weighted):
     """As `Unbounded` with e_t = (4+t)^−0.3: 11 % more error at the first tick, and less from about the ninth on.
 
-    Args and Raises: as `Unbounded`.
+    Args:
+        horizon: None, or a limit for the number of ticks, which does not lower the error.
+
+    Raises:
+        ParameterError: The horizon is neither None nor a whole number from 1 to 2^50.
 
     >>> engine = Anytime()
     >>> engine.row_norms([1, 10**3, 10**6]).round(2).tolist()

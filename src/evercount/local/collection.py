@@ -73,14 +73,26 @@ class Collection:
         return shared_plan(self.epsilon, self.delta, self.n, self.form, self.buckets)
 
     def client(self, secret: Secret | None = None, *, loss: Loss | None = None) -> AnyClient:
-        """A client, for one message; it makes its own secret unless one is given."""
+        """A client, for one message; it makes its own secret unless one is given.
+
+        Args:
+            secret: The client's own secret; None for a fresh one.
+            loss: What the server will minimise; None for the absolute loss.
+
+        Returns:
+            The client of the chosen form.
+        """
         plan = self.plan
         if isinstance(plan, HierarchyPlan):
             return HierarchyClient(plan, secret, loss=loss)
         return LocalClient(plan.epsilon, plan.delta, plan.n, secret, plan.form, buckets=plan.w, loss=loss)
 
     def server(self) -> AnyServer:
-        """A server that adds up messages of this collection."""
+        """A server that adds up messages of this collection.
+
+        Returns:
+            The server of the chosen form.
+        """
         plan = self.plan
         if isinstance(plan, HierarchyPlan):
             return HierarchyServer(plan)

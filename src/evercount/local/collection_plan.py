@@ -73,10 +73,25 @@ class LocalPlan:
     `n` is the number of clients that is planned for (it sets the number of buckets); any number may answer. `buckets`
     overrides w = ⌈ε√n⌉.
 
+    Args:
+        epsilon: The ε of one client's message, above 0.
+        delta: The δ of one client's message, between 0 and 1.
+        n: The number of clients that is planned for.
+        form: "one-counter", or "two-counter" for the form of the paper.
+        buckets: How many buckets [0, 1] is cut into, from 2 to 4096; None takes ⌈ε√n⌉.
+
+    Raises:
+        ParameterError: An argument is outside its range, or δ is too small for exact arithmetic.
+        TooLarge: There are too many clients or buckets, or the noise does not fit the message format.
+
     **Guarantee.** A client's message is (epsilon, delta)-LDP: for any two values the probabilities of every set of
     messages differ by a factor e^ε and by delta at most. (That a client takes part at all is not hidden.) Proof:
     `local.proof.md`, theorem 1. Assumption: the client's secret is its own and used for this message only; the bits
     of AES-256 are as good as random ones. Tests: tests/local/test_local_sensitivity.py.
+
+    >>> plan = LocalPlan(1.0, 1e-6, 10_000)
+    >>> plan.w, plan.counters, plan.bucket([0.0, 0.5, 1.0]).tolist()
+    (100, 1, [1, 50, 100])
     """
 
     epsilon: float
@@ -206,7 +221,14 @@ class LocalPlan:
         return made
 
     def mean(self, bucket: int) -> FloatArray:
-        """R·e_bucket in entries (in the paper's form, that of the other end behind it), exact."""
+        """R·e_bucket in entries (in the paper's form, that of the other end behind it), exact.
+
+        Args:
+            bucket: The 1-based bucket of the client's value.
+
+        Returns:
+            The vector that a message has without its noise, of `entries` numbers.
+        """
         w, ramp = self.w, self._ramp
         first = ramp[w + 1 - bucket : 2 * w + 1 - bucket]
         return first if self.counters == 1 else np.concatenate([first, ramp[bucket : w + bucket]])
@@ -244,7 +266,14 @@ class LocalPlan:
         return np.cumsum(inverse)
 
     def prefix(self, vector: FloatArray) -> FloatArray:
-        """L·vector: noisy numbers of values up to the end of each bucket."""
+        """L·vector: noisy numbers of values up to the end of each bucket.
+
+        Args:
+            vector: The mean of accepted messages for one counter, in real units.
+
+        Returns:
+            `w` numbers, one for the end of each bucket.
+        """
         return np.convolve(self.left, vector)[: self.w]
 
     @property
@@ -254,11 +283,22 @@ class LocalPlan:
         return np.asarray(own * np.cumsum(self.left**2))
 
     def bucket(self, values: npt.ArrayLike) -> IntArray:
-        """1-based bucket j of each value in [0, 1]: (j−1)/w < value ≤ j/w, and 1 for value 0."""
+        """1-based bucket j of each value in [0, 1]: (j−1)/w < value ≤ j/w, and 1 for value 0.
+
+        Args:
+            values: One value in [0, 1], or an array of them.
+
+        Returns:
+            The buckets, of the shape of `values`.
+        """
         return np.clip(np.ceil(np.asarray(values, np.float64) * self.w), 1, self.w).astype(np.int64)
 
     def describe(self) -> dict[str, Any]:
-        """The public facts, JSON-serialisable."""
+        """The public facts, JSON-serialisable.
+
+        Returns:
+            The parameters and the numbers that follow from them, by name.
+        """
         return {
             "epsilon": self.epsilon,
             "delta": self.delta,

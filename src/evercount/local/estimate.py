@@ -52,9 +52,21 @@ class LocalEstimate(RiskFunction):
     `x` is x̂ at the ends 0, 1/w, …, 1 of the buckets: the share of values up to there minus the share beyond, so
     2F̂ − 1 and the slope of the risk; x̂[0] = −1 is known.
 
+    Args:
+        plan: The public plan of the collection.
+        accepted: How many messages were accepted.
+        x: x̂ at the w + 1 ends of the buckets.
+
     **Guarantee.** The errors of x are normal (up to the rounding of entries) with exactly the std `std`, whatever
     the data. Proof: `local.proof.md`, lemma 2. Test:
     tests/local/test_local_end_to_end.py::test_std_is_the_measured_one.
+
+    >>> import numpy as np
+    >>> from evercount.local import LocalPlan
+    >>> plan = LocalPlan(1.0, 1e-6, 10_000, buckets=4)
+    >>> estimate = LocalEstimate(plan, 10_000, np.array([-1.0, -0.5, 0.5, 1.0, 1.0]))
+    >>> estimate.median, estimate.minimiser
+    (0.375, 0.375)
     """
 
     plan: LocalPlan
@@ -87,7 +99,14 @@ class LocalEstimate(RiskFunction):
         return np.asarray(self._noise * np.linalg.norm(self.rows, axis=1))
 
     def band(self, beta: float = 0.05) -> FloatArray:
-        """Half widths: with probability 1 − β all of x lie within them of the values that no noise would give."""
+        """Half widths: with probability 1 − β all of x lie within them of the values that no noise would give.
+
+        Args:
+            beta: The probability that some entry lies outside, between 0 and 1.
+
+        Returns:
+            One half width for each entry of `x`.
+        """
         return np.asarray(simultaneous_quantile(self.plan.w, check_number("beta", beta)) * self.std)
 
     @cached_property
@@ -113,7 +132,17 @@ class LocalEstimate(RiskFunction):
         return self.x
 
     def quantile(self, tau: float) -> float:
-        """The estimated τ-quantile of the collected points: where F̂ = (1 + x̂)/2 passes τ, linear inside a bucket."""
+        """The estimated τ-quantile of the collected points: where F̂ = (1 + x̂)/2 passes τ, linear inside a bucket.
+
+        Args:
+            tau: Which quantile, between 0 and 1; 0.5 is the median.
+
+        Returns:
+            A number in [0, 1].
+
+        Raises:
+            ParameterError: tau is not between 0 and 1.
+        """
         if not 0 < check_number("tau", tau) < 1:
             raise ParameterError(f"tau must lie between 0 and 1, got {tau!r}")
         share = (1 + self.monotone) / 2
@@ -133,7 +162,17 @@ class LocalEstimate(RiskFunction):
     # -- errors of the risk --------------------------------------------------------------------------------------
 
     def f_std(self, theta: float) -> float:
-        """Std of f(theta, raw=True) at one θ in [0, 1]: f is linear in x̂."""
+        """Std of f(theta, raw=True) at one θ in [0, 1]: f is linear in x̂.
+
+        Args:
+            theta: One number in [0, 1].
+
+        Returns:
+            The std.
+
+        Raises:
+            ParameterError: theta is not one number in [0, 1].
+        """
         point = read_points(theta)
         if point.ndim != 0:
             raise ParameterError(f"theta must be one number, got an array of shape {point.shape}")
@@ -141,7 +180,18 @@ class LocalEstimate(RiskFunction):
         return float(self._noise * np.linalg.norm(lengths @ self.rows))
 
     def f_interval(self, theta: float, level: float = 0.95) -> tuple[float, float]:
-        """(low, high) that holds the empirical f(θ) with probability `level`: normal noise plus 1/w for the buckets."""
+        """(low, high) that holds the empirical f(θ) with probability `level`: normal noise plus 1/w for the buckets.
+
+        Args:
+            theta: One number in [0, 1].
+            level: The probability of the interval.
+
+        Returns:
+            The lower and the upper end.
+
+        Raises:
+            ParameterError: theta or the level is outside its range.
+        """
         half = interval_quantile(1 - check_number("level", level)) * self.f_std(theta) + 1 / self.plan.w
         middle = self.f(theta, raw=True)
         return middle - half, middle + half
@@ -151,6 +201,14 @@ class LocalEstimate(RiskFunction):
 
         Noise: the largest half width of the band, or with `raw` its mean over [0, 1]. Buckets: 1/w. With `population`,
         half of β pays for the difference between the clients and the population they are drawn from: 2·√(ln(2/β′)/2n).
+
+        Args:
+            beta: The probability that the bound may fail.
+            population: Whether the risk is that of the population, not that of the clients who answered.
+            raw: Whether the bound is for `f(theta, raw=True)`.
+
+        Returns:
+            The bound.
 
         **Guarantee.** `local.proof.md`, theorem 2. Test:
         tests/local/test_local_end_to_end.py::test_errors_stay_within_the_bound.
@@ -166,6 +224,12 @@ class LocalEstimate(RiskFunction):
         """The paper's corollary for probability 2/3, with its own constants: 2β + 2/(ε√n). Not relied on.
 
         Only for ε < 2: the paper gives each of two counters ε/2, and its calibration needs that below 1.
+
+        Returns:
+            The bound.
+
+        Raises:
+            ParameterError: ε is 2 or more.
         """
         if self.plan.epsilon >= 2:
             raise ParameterError(

@@ -48,8 +48,25 @@ class GenProtPlan:
     has the least variance. rule="paper": the Gaussian randomizer with (ε/10, delta) inside, clip 2ε/10, p_t = ½ outside
     of it; Lemma 6.2 of Bun, Nelson and Stemmer then gives ε, and the exact value `exact_epsilon` is smaller.
 
+    Args:
+        epsilon: The ε of one client's message, above 0.
+        n: The number of clients that is planned for.
+        seed: The public text from which all candidates follow.
+        candidates: T, from 2 to 64.
+        rule: "best" or "paper".
+        buckets: How many buckets [0, 1] is cut into; None takes ⌈ε√n⌉.
+        delta: The δ inside the paper's rule. The message is pure in any case.
+
+    Raises:
+        ParameterError: An argument is outside its range, or the paper's rule costs more than ε.
+        TooLarge: There are too many buckets.
+
     **Guarantee.** Pure `exact_epsilon`-LDP, at most epsilon. Proof: `genprot.proof.md`. Test:
     tests/local/test_local_genprot.py::test_exact_privacy_by_enumeration.
+
+    >>> plan = GenProtPlan(1.0, 10_000, "survey 2026", buckets=16)
+    >>> plan.bits, plan.exact_epsilon <= 1.0
+    (2.0, True)
     """
 
     epsilon: float
@@ -147,7 +164,14 @@ class GenProtPlan:
         return np.asarray(np.column_stack([apart, rest]) / self.radius)
 
     def bit_probabilities(self, match: FloatArray) -> IntArray:
-        """p_t in units of 2^−53 from the inner products of the candidates with the client's direction."""
+        """p_t in units of 2^−53 from the inner products of the candidates with the client's direction.
+
+        Args:
+            match: The inner products.
+
+        Returns:
+            One whole number for each of them, between the two `limits`.
+        """
         low, high = self.limits
         if self.rule == "best":
             return np.where(match > 0, high, low)
@@ -201,7 +225,15 @@ class GenProtPlan:
         return hashlib.blake2b(text.encode(), digest_size=8, person=_PERSON).hexdigest()
 
     def candidate(self, client: int, number: int) -> FloatArray:
-        """Candidate y_number of a client: w + 1 standard normals from the public seed, or zeros beyond `reach`."""
+        """Candidate y_number of a client: w + 1 standard normals from the public seed, or zeros beyond `reach`.
+
+        Args:
+            client: The public number of the client.
+            number: Which candidate, from 0.
+
+        Returns:
+            The vector, of w + 1 numbers.
+        """
         from scipy.special import ndtri
 
         text = f"{self.seed}|{client}|{number}".encode()
@@ -258,8 +290,21 @@ class GenProtClient(OneMessage[int]):
     `loss` as in `LocalClient`: the default is the absolute loss; others go through the randomised reduction, which
     comes before the private message and so costs no privacy.
 
+    Args:
+        plan: The public plan.
+        number: The client's public number, from 0 to below 2^63. No two clients share one.
+        secret: The client's own secret; None for a fresh one.
+        loss: What the server will minimise; None for the absolute loss.
+
+    Raises:
+        ParameterError: An argument is of another kind or outside its range, or a client of the same secret is alive.
+
     **Guarantee.** The message is pure `plan.exact_epsilon`-LDP. Proof: `genprot.proof.md`, theorem 1. Test:
     tests/local/test_local_genprot.py::test_choose_has_the_exact_law.
+
+    >>> plan = GenProtPlan(1.0, 10_000, "survey 2026", buckets=16)
+    >>> GenProtClient(plan, 7).message(0.25) in range(plan.candidates)
+    True
     """
 
     def __init__(
@@ -299,9 +344,22 @@ class PureEstimate(LocalEstimate):
 class GenProtServer:
     """Adds up the candidates that clients name. Constant memory; servers of one plan merge.
 
+    Args:
+        plan: The public plan of the clients.
+
+    Raises:
+        ParameterError: plan is no `GenProtPlan`.
+
     **Guarantee.** A rejected message changes nothing but the number of rejected ones. An accepted message, whatever
     its client number, moves any entry of x̂ by at most `poison_bound()`/accepted. Proof: `GenProtPlan.poison_bound`.
     Test: tests/local/test_local_genprot.py::test_a_poisoned_message_moves_no_more_than_its_share.
+
+    >>> plan = GenProtPlan(2.0, 100, "survey 2026", buckets=4)
+    >>> server = GenProtServer(plan)
+    >>> server.add_many((number, GenProtClient(plan, number).message(0.25)) for number in range(100))
+    100
+    >>> 0 <= server.estimate().median <= 1
+    True
     """
 
     def __init__(self, plan: GenProtPlan) -> None:
@@ -315,7 +373,15 @@ class GenProtServer:
         return f"GenProtServer({self.plan!r}, accepted={self.accepted}, rejected={self.rejected})"
 
     def add(self, number: object, message: object) -> None:
-        """Add the message of the client with this number, or count it as rejected and raise MessageRejected."""
+        """Add the message of the client with this number, or count it as rejected and raise MessageRejected.
+
+        Args:
+            number: The client's public number.
+            message: What the client sent.
+
+        Raises:
+            MessageRejected: The number or the message is none that a client of this plan sends.
+        """
         client, chosen = _whole(number, NUMBERS), _whole(message, self.plan.candidates)
         if client is None or chosen is None:
             self.rejected += 1
@@ -326,7 +392,17 @@ class GenProtServer:
         self.accepted += 1
 
     def add_many(self, messages: Iterable[object]) -> int:
-        """Add pairs (client's number, message); the number of accepted ones. Bad ones are only counted."""
+        """Add pairs (client's number, message); the number of accepted ones. Bad ones are only counted.
+
+        Args:
+            messages: The pairs.
+
+        Returns:
+            How many of them were accepted.
+
+        Raises:
+            InputError: messages is one message or no sequence.
+        """
         before = self.accepted
         pair: Any
         for pair in iterate(messages):
@@ -342,7 +418,14 @@ class GenProtServer:
         return self.accepted - before
 
     def merge(self, *others: GenProtServer) -> None:
-        """Add the sums of other servers of the same plan; they are left as they are and must not be merged twice."""
+        """Add the sums of other servers of the same plan; they are left as they are and must not be merged twice.
+
+        Args:
+            *others: Servers of the same plan.
+
+        Raises:
+            ParameterError: One of them has another plan, or is this server itself.
+        """
         for other in others:
             if not isinstance(other, GenProtServer) or other.plan != self.plan or other is self:
                 raise ParameterError("only different GenProt servers of the same plan can be merged")
@@ -352,11 +435,22 @@ class GenProtServer:
             self.rejected += other.rejected
 
     def poison_bound(self) -> float:
-        """As `LocalServer.poison_bound`: see `GenProtPlan.poison_bound`."""
+        """As `LocalServer.poison_bound`: see `GenProtPlan.poison_bound`.
+
+        Returns:
+            The bound.
+        """
         return self.plan.poison_bound
 
     def estimate(self) -> PureEstimate:
-        """The estimate from all accepted messages: unbiased for rule="best", nearly so for rule="paper"."""
+        """The estimate from all accepted messages: unbiased for rule="best", nearly so for rule="paper".
+
+        Returns:
+            The estimate, with its errors.
+
+        Raises:
+            InputError: No message was accepted yet.
+        """
         if not self.accepted:
             raise InputError("no message was accepted yet: there is nothing to estimate")
         plan, shape = self.plan, self.plan.shape
@@ -370,7 +464,11 @@ class GenProtServer:
     # -- keeping and moving the sums -----------------------------------------------------------------------------
 
     def dump(self) -> bytes:
-        """The partial sums, to store or to send to another server. They hold private messages only: no secret."""
+        """The partial sums, to store or to send to another server. They hold private messages only: no secret.
+
+        Returns:
+            JSON as bytes, for `load`.
+        """
         plan = self.plan
         data: dict[str, Any] = {
             "format": VERSION,
@@ -384,7 +482,17 @@ class GenProtServer:
 
     @classmethod
     def load(cls, blob: bytes) -> GenProtServer:
-        """The server of `dump`, or a SnapshotError."""
+        """The server of `dump`, or a SnapshotError.
+
+        Args:
+            blob: A result of `dump`.
+
+        Returns:
+            A server with the same sums.
+
+        Raises:
+            SnapshotError: It is anything else, is damaged, or belongs to another version or plan.
+        """
         try:
             data = json.loads(blob)
             made = cls(GenProtPlan(*data["genprot"]))

@@ -40,6 +40,13 @@ class HierarchyPlan:
         epsilon: Privacy of one client; at most 40.
         buckets: Leaves, a power of two from 2 to 4096. F̂ is estimated at their ends.
         fan_out: Children of a node; by default the one with the smallest worst std.
+
+    Raises:
+        ParameterError: An argument is outside its range.
+
+    >>> plan = HierarchyPlan(1.0)
+    >>> plan.buckets, plan.fan_out, plan.levels
+    (64, 4, 3)
     """
 
     epsilon: float
@@ -76,11 +83,25 @@ class HierarchyPlan:
         return 2.0**63 / (self.threshold - 2**63)
 
     def nodes(self, level: int) -> int:
-        """Nodes of a level."""
+        """Nodes of a level.
+
+        Args:
+            level: A level below the root, from 1.
+
+        Returns:
+            How many nodes it has.
+        """
         return int(self.fan_out**level)
 
     def bucket(self, point: float) -> int:
-        """The bucket, from 0, of a value in [0, 1]: bucket j holds (j/w, (j+1)/w], and 0 belongs to the first."""
+        """The bucket, from 0, of a value in [0, 1]: bucket j holds (j/w, (j+1)/w], and 0 belongs to the first.
+
+        Args:
+            point: A value in [0, 1].
+
+        Returns:
+            The number of its bucket.
+        """
         return min(max(math.ceil(point * self.buckets), 1), self.buckets) - 1
 
     @cached_property
@@ -93,9 +114,20 @@ class HierarchyPlan:
 class HierarchyClient(OneMessage[bytes]):
     """One client: `message(value)` is everything that ever leaves it, six bytes.
 
+    Args:
+        plan: The public plan.
+        secret: The client's own secret; None for a fresh one.
+        loss: What the server will minimise; None for the absolute loss.
+
+    Raises:
+        ParameterError: An argument is of another kind, or a client of the same secret is alive.
+
     **Guarantee.** Pure ε-LDP on a real computer: for any two values and any message the probabilities differ by a
     factor of at most e^ε, for a uniform key stream. Proof: `hierarchical.proof.md`. Test:
     tests/local/test_local_hierarchical.py::test_messages_have_the_exact_law.
+
+    >>> len(HierarchyClient(HierarchyPlan(1.0)).message(0.25))
+    6
     """
 
     def __init__(self, plan: HierarchyPlan, secret: Secret | None = None, *, loss: Loss | None = None) -> None:
@@ -122,8 +154,18 @@ def encode(plan: HierarchyPlan, bucket: int, chance: int, row: int, level: int) 
 class HierarchyServer:
     """Adds up bits in constant memory; servers of equal plans merge.
 
+    Args:
+        plan: The public plan of the clients.
+
     **Guarantee.** A message that no client sends is rejected and changes nothing but the number of rejected ones. Test:
     tests/local/test_local_hierarchical.py::test_bad_messages_are_rejected.
+
+    >>> plan = HierarchyPlan(1.0, 16)
+    >>> server = HierarchyServer(plan)
+    >>> server.add_many(HierarchyClient(plan).message(0.25) for _ in range(200))
+    200
+    >>> 0 <= server.estimate().median <= 1
+    True
     """
 
     def __init__(self, plan: HierarchyPlan) -> None:
@@ -138,7 +180,14 @@ class HierarchyServer:
         return int(self._counts.sum())
 
     def add(self, message: object) -> None:
-        """Add one message, or count it as rejected and raise MessageRejected."""
+        """Add one message, or count it as rejected and raise MessageRejected.
+
+        Args:
+            message: What a client sent.
+
+        Raises:
+            MessageRejected: No client of this plan sends it.
+        """
         if isinstance(message, bytes) and len(message) == MESSAGE.size:
             level, row, bit = MESSAGE.unpack(message)
             if 1 <= level <= self.plan.levels and row < self.plan.nodes(level) and bit <= 1:
@@ -149,7 +198,14 @@ class HierarchyServer:
         raise MessageRejected(f"a message is {MESSAGE.size} bytes: a level, a coefficient of it and a bit")
 
     def add_many(self, messages: Iterable[object]) -> int:
-        """Add many; the number of accepted ones. Bad ones are only counted."""
+        """Add many; the number of accepted ones. Bad ones are only counted.
+
+        Args:
+            messages: What clients sent.
+
+        Returns:
+            How many of them were accepted.
+        """
         before = self.accepted
         for message in messages:
             try:
@@ -159,7 +215,14 @@ class HierarchyServer:
         return self.accepted - before
 
     def merge(self, other: HierarchyServer) -> None:
-        """Add the sums of another server of the same plan; it must not be merged twice."""
+        """Add the sums of another server of the same plan; it must not be merged twice.
+
+        Args:
+            other: A server of the same plan.
+
+        Raises:
+            ParameterError: It has another plan, or is this server itself.
+        """
         if not isinstance(other, HierarchyServer) or other.plan != self.plan or other is self:
             raise ParameterError("only another server of the same plan can be merged")
         for mine, theirs in zip(self._sums, other._sums, strict=True):
@@ -168,7 +231,14 @@ class HierarchyServer:
         self.rejected += other.rejected
 
     def estimate(self) -> HierarchyEstimate:
-        """The distribution of all accepted values; needs a message of every level."""
+        """The distribution of all accepted values; needs a message of every level.
+
+        Returns:
+            The estimate, with its errors.
+
+        Raises:
+            InputError: No message of some level was accepted yet.
+        """
         if not self._counts.all():
             raise InputError("no message of some level was accepted yet: there is nothing to estimate")
         nodes = [
@@ -222,8 +292,19 @@ def simulate_hierarchy(plan: HierarchyPlan, points: npt.ArrayLike, secret: Secre
 class HierarchyEstimate(RiskFunction):
     """F̂ at the ends 1/w, …, 1 of the buckets, and the risk function that follows from it.
 
+    Args:
+        plan: The public plan of the collection.
+        accepted: How many messages were accepted.
+        cdf: F̂ at the ends of the buckets, as it was estimated.
+        std: The std of each entry of `cdf`.
+
     **Guarantee.** `cdf` is unbiased and each entry has at most the std `std`, whatever the data. Proof:
     `hierarchical.proof.md`. Test: tests/local/test_local_hierarchical.py::test_estimates_are_unbiased_and_std_holds.
+
+    >>> plan = HierarchyPlan(1.0, 4)
+    >>> estimate = HierarchyEstimate(plan, 10_000, np.array([0.25, 0.75, 1.0, 1.0]), np.full(4, 0.01))
+    >>> estimate.median, estimate.quantile(0.25)
+    (0.375, 0.25)
     """
 
     plan: HierarchyPlan
@@ -253,15 +334,38 @@ class HierarchyEstimate(RiskFunction):
 
         Twice the widest half width of the band, and 1/w for the buckets: `local.proof.md`, theorem 2, with the normal
         law of `band`.
+
+        Args:
+            beta: The probability that the bound may fail.
+
+        Returns:
+            The bound.
         """
         return 2 * float(self.band(beta).max()) + 1 / self.plan.buckets
 
     def band(self, beta: float = 0.05) -> FloatArray:
-        """Half widths of F̂ at all ends together, by the normal law of sums of very many bits."""
+        """Half widths of F̂ at all ends together, by the normal law of sums of very many bits.
+
+        Args:
+            beta: The probability that some entry lies outside, between 0 and 1.
+
+        Returns:
+            One half width for each entry of `cdf`.
+        """
         return np.asarray(simultaneous_quantile(self.plan.buckets, check_number("beta", beta)) * self.std)
 
     def quantile(self, tau: float) -> float:
-        """The estimated τ-quantile, linear inside a bucket."""
+        """The estimated τ-quantile, linear inside a bucket.
+
+        Args:
+            tau: Which quantile, between 0 and 1; 0.5 is the median.
+
+        Returns:
+            A number in [0, 1].
+
+        Raises:
+            ParameterError: tau is not between 0 and 1.
+        """
         if not 0 < check_number("tau", tau) < 1:
             raise ParameterError(f"tau must lie between 0 and 1, got {tau!r}")
         share = np.concatenate([[0.0], self.monotone])

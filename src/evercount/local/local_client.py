@@ -119,7 +119,18 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
         self._lock = threading.Lock()
 
     def message(self, value: Any) -> Message:
-        """The one message of this client; the same value again gives the same message."""
+        """The one message of this client; the same value again gives the same message.
+
+        Args:
+            value: A value in [0, 1], or a data point of the client's loss.
+
+        Returns:
+            What is sent to the server.
+
+        Raises:
+            InputError: The value is none of these. The message does not show it.
+            AlreadyReleased: A message for another value was made before.
+        """
         self._check_owner()
         with self._lock:  # two threads must not both find that nothing was sent
             if self._sent is None:
@@ -149,8 +160,25 @@ class LocalClient(OneMessage[bytes]):
     randomised reduction of `losses.py`. A second call with another value is refused: the same noise on two values would
     reveal their difference.
 
+    Args:
+        epsilon: The ε of the message, above 0.
+        delta: The δ of the message, between 0 and 1.
+        n: The number of clients that is planned for.
+        secret: The client's own secret; None for a fresh one.
+        form: "one-counter", or "two-counter" for the form of the paper.
+        buckets: How many buckets [0, 1] is cut into; None takes ⌈ε√n⌉.
+        loss: What the server will minimise; None for the absolute loss.
+
+    Raises:
+        ParameterError: An argument is of another kind or outside its range, or a client of the same secret is alive.
+        TooLarge: As for `LocalPlan`.
+
     **Guarantee.** The message is (epsilon, delta)-LDP on a real computer: `local.proof.md`, theorem 1. Test:
     tests/local/test_local_client.py::test_message_is_the_rounding_of_the_exact_sum.
+
+    >>> client = LocalClient(1.0, 1e-6, 10_000)
+    >>> client.message(0.25) == client.message(0.25)
+    True
     """
 
     def __init__(
@@ -214,6 +242,22 @@ def simulate(plan: LocalPlan, points: npt.ArrayLike, secret: Secret, first: int 
 
     Real clients each hold their own secret and draw a `NormalSequence` from it; the distribution is the same. `first`
     numbers the first client.
+
+    Args:
+        plan: The public plan.
+        points: Values in [0, 1].
+        secret: The key of all clients; real clients each have their own.
+        first: The number of the first client: other numbers give other noise.
+
+    Returns:
+        One row for each client, for `LocalServer.add_entries`.
+
+    Raises:
+        InputError: A point lies outside [0, 1].
+
+    >>> plan = LocalPlan(1.0, 1e-6, 10_000, buckets=16)
+    >>> simulate(plan, [0.25, 0.5, 0.75], Secret.generate()).shape
+    (3, 16)
     """
     values = np.atleast_1d(np.asarray(points, np.float64))
     if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():

@@ -29,10 +29,28 @@ def iterate(messages: Iterable[object]) -> Iterator[object]:
 class LocalServer:
     """Sums of accepted messages. Servers of equal plans merge, in any order, to the same sums.
 
+    Args:
+        epsilon: As the clients have it.
+        delta: As the clients have it.
+        n: As the clients have it.
+        form: As the clients have it.
+        buckets: As the clients have it.
+
+    Raises:
+        ParameterError: An argument is outside its range.
+        TooLarge: As for `LocalPlan`.
+
     **Guarantee.** The sums are exact integers. A rejected message changes nothing but the number of rejected ones. An
     accepted message, however it was made, moves any entry of x̂ by at most `poison_bound()`/accepted. Proof:
     `local.proof.md`, lemma 4. Test:
     tests/local/test_local_server.py::test_a_poisoned_message_moves_no_more_than_its_share.
+
+    >>> from evercount.local import LocalClient
+    >>> server = LocalServer(1.0, 1e-6, 100)
+    >>> server.add_many(LocalClient(1.0, 1e-6, 100).message(0.25) for _ in range(100))
+    100
+    >>> 0 <= server.estimate().median <= 1
+    True
     """
 
     def __init__(
@@ -47,7 +65,14 @@ class LocalServer:
         return f"LocalServer({self.plan.describe()!r}, accepted={self.accepted}, rejected={self.rejected})"
 
     def add(self, message: object) -> None:
-        """Add one message, or count it as rejected and raise MessageRejected."""
+        """Add one message, or count it as rejected and raise MessageRejected.
+
+        Args:
+            message: What a client sent.
+
+        Raises:
+            MessageRejected: No client of this plan sends it.
+        """
         try:
             entries = unpack(self.plan, message)
         except MessageRejected:
@@ -57,7 +82,17 @@ class LocalServer:
         self.accepted += 1
 
     def add_many(self, messages: Iterable[object]) -> int:
-        """Add a batch of any length; the number of accepted ones. Bad ones are only counted."""
+        """Add a batch of any length; the number of accepted ones. Bad ones are only counted.
+
+        Args:
+            messages: What clients sent.
+
+        Returns:
+            How many of them were accepted.
+
+        Raises:
+            InputError: messages is one message or no sequence.
+        """
         source = iterate(messages)
         before = self.accepted
         while batch := list(islice(source, BATCH)):
@@ -66,7 +101,17 @@ class LocalServer:
         return self.accepted - before
 
     def add_entries(self, entries: npt.NDArray[np.int16]) -> int:
-        """Add unpacked messages, shape (messages, entries), as `simulate` makes them; the number of accepted ones."""
+        """Add unpacked messages, shape (messages, entries), as `simulate` makes them; the number of accepted ones.
+
+        Args:
+            entries: The messages as 16-bit numbers.
+
+        Returns:
+            How many of them were accepted.
+
+        Raises:
+            InputError: The array has another shape or type.
+        """
         if entries.ndim != 2 or entries.shape[1] != self.plan.entries or entries.dtype != np.int16:
             raise InputError(f"entries must be int16 of shape (messages, {self.plan.entries})")
         before = self.accepted
@@ -83,7 +128,14 @@ class LocalServer:
         self.rejected += rejected
 
     def merge(self, *others: LocalServer) -> None:
-        """Add the sums of other servers of the same plan; they are left as they are and must not be merged twice."""
+        """Add the sums of other servers of the same plan; they are left as they are and must not be merged twice.
+
+        Args:
+            *others: Servers of the same plan.
+
+        Raises:
+            ParameterError: One of them has another plan, or is this server itself.
+        """
         for other in others:
             if not isinstance(other, LocalServer):
                 raise ParameterError(f"a LocalServer is merged with others of its kind, got {type(other).__name__}")
@@ -97,7 +149,14 @@ class LocalServer:
             self.rejected += other.rejected
 
     def estimate(self) -> LocalEstimate:
-        """What all accepted messages together say; may be asked at any time and as often as wanted."""
+        """What all accepted messages together say; may be asked at any time and as often as wanted.
+
+        Returns:
+            The estimate, with its errors.
+
+        Raises:
+            InputError: No message was accepted yet.
+        """
         if not self.accepted:
             raise InputError("no message was accepted yet: there is nothing to estimate")
         return make_estimate(self.plan, self._sums, self.accepted)
@@ -106,6 +165,9 @@ class LocalServer:
         """The most that one accepted message in place of an honest one moves any entry of x̂, times the accepted ones.
 
         Two vectors of the ball are at most 2·radius apart, and an entry of x̂ is a linear function of the mean vector.
+
+        Returns:
+            The bound; divided by the number of accepted messages it is the share of one of them.
         """
         rows = LocalEstimate(self.plan, 1, np.zeros(self.plan.w + 1)).rows
         norms = np.linalg.norm(rows.reshape(len(rows), self.plan.counters, self.plan.w), axis=2).sum(axis=1)
@@ -114,7 +176,11 @@ class LocalServer:
     # -- keeping and moving the sums -----------------------------------------------------------------------------
 
     def dump(self) -> bytes:
-        """The partial sums, to store or to send to another server. They hold private messages only: no secret."""
+        """The partial sums, to store or to send to another server. They hold private messages only: no secret.
+
+        Returns:
+            JSON as bytes, for `load`.
+        """
         plan = self.plan
         data: dict[str, Any] = {
             "format": 1,
@@ -128,7 +194,17 @@ class LocalServer:
 
     @classmethod
     def load(cls, blob: bytes) -> LocalServer:
-        """The server of `dump`, or a SnapshotError."""
+        """The server of `dump`, or a SnapshotError.
+
+        Args:
+            blob: A result of `dump`.
+
+        Returns:
+            A server with the same sums.
+
+        Raises:
+            SnapshotError: It is anything else, or belongs to another version or plan.
+        """
         try:
             data = json.loads(blob)
             epsilon, delta, n, form, buckets = data["plan"]

@@ -52,14 +52,42 @@ class Loss(ABC):
 
     @abstractmethod
     def value(self, theta: float, data: Any) -> float:
-        """ℓ(θ, d)."""
+        """ℓ(θ, d).
+
+        Args:
+            theta: θ, in [0, 1].
+            data: The data point d.
+
+        Returns:
+            The loss.
+        """
 
     @abstractmethod
     def derivative(self, theta: float, data: Any) -> float:
-        """The right derivative in θ, in [−1, 1] and nondecreasing."""
+        """The right derivative in θ, in [−1, 1] and nondecreasing.
+
+        Args:
+            theta: θ, in [0, 1].
+            data: The data point d.
+
+        Returns:
+            The slope.
+        """
 
     def sample(self, data: Any, u: float) -> float:
-        """Z(d) from a uniform u in [0, 1): the smallest θ in [0, 1] with (1 + ℓ′(θ, d))/2 > u, to 2^−53; else 1."""
+        """Z(d) from a uniform u in [0, 1): the smallest θ in [0, 1] with (1 + ℓ′(θ, d))/2 > u, to 2^−53; else 1.
+
+        Args:
+            data: The data point d.
+            u: The random number, in [0, 1).
+
+        Returns:
+            A point in [0, 1].
+
+        Raises:
+            ParameterError: u lies outside [0, 1).
+            InputError: The loss is not 1-Lipschitz.
+        """
         if not 0 <= u < 1:
             raise ParameterError(f"u must lie in [0, 1), got {u!r}")
 
@@ -82,7 +110,12 @@ class Loss(ABC):
 
 @dataclass(frozen=True)
 class Absolute(Loss):
-    """|θ − d|: the median. Z(d) = d, so no randomness is used."""
+    """|θ − d|: the median. Z(d) = d, so no randomness is used.
+
+    >>> loss = Absolute()
+    >>> loss.value(0.5, 0.25), loss.derivative(0.5, 0.25), loss.sample(0.25, 0.9)
+    (0.25, 1.0, 0.25)
+    """
 
     def value(self, theta: float, data: Any) -> float:
         """ℓ(θ, d)."""
@@ -103,6 +136,16 @@ class Quantile(Loss):
 
     One collection with `Absolute` answers every quantile (`LocalEstimate.quantile`) with less noise; this loss
     is for a server that minimises.
+
+    Args:
+        tau: τ, between 0 and 1; 0.5 is the median.
+
+    Raises:
+        ParameterError: tau is not between 0 and 1.
+
+    >>> loss = Quantile(0.75)
+    >>> loss.value(0.5, 1.0), loss.derivative(0.5, 1.0), loss.sample(0.5, 0.1)
+    (0.375, -0.75, 0.0)
     """
 
     tau: float
@@ -131,7 +174,18 @@ class Quantile(Loss):
 
 @dataclass(frozen=True)
 class Hinge(Loss):
-    """Threshold classification: data (x, y) with y = ±1, ℓ = max(0, margin − y·(θ − x)), x and θ in [0, 1]."""
+    """Threshold classification: data (x, y) with y = ±1, ℓ = max(0, margin − y·(θ − x)), x and θ in [0, 1].
+
+    Args:
+        margin: How far θ must lie on the right side of x for no loss, from 0 to 1.
+
+    Raises:
+        ParameterError: margin lies outside [0, 1].
+
+    >>> loss = Hinge(0.25)
+    >>> loss.value(0.5, (0.5, 1)), loss.derivative(0.5, (0.5, 1)), loss.sample((0.5, 1), 0.25)
+    (0.25, -1.0, 0.75)
+    """
 
     margin: float = 0.1
 
@@ -207,7 +261,19 @@ class Logistic(Loss):
 
 @dataclass(frozen=True)
 class ConvexLoss(Loss):
-    """Your own loss from two functions of (θ, d): the loss and its right derivative, which must lie in [−1, 1]."""
+    """Your own loss from two functions of (θ, d): the loss and its right derivative, which must lie in [−1, 1].
+
+    Args:
+        loss: ℓ(θ, d).
+        slope: Its right derivative in θ.
+
+    Raises:
+        ParameterError: One of them cannot be called.
+
+    >>> loss = ConvexLoss(lambda theta, d: (theta - d) ** 2 / 2, lambda theta, d: theta - d)
+    >>> loss.value(1.0, 0.5), loss.derivative(1.0, 0.5), round(loss.sample(0.5, 0.5), 6)
+    (0.125, 0.5, 0.5)
+    """
 
     loss: Callable[[float, Any], float]
     slope: Callable[[float, Any], float]

@@ -52,6 +52,9 @@ class RiskFunction(ABC):
             theta: One number in [0, 1], or an array of them.
             raw: Whether x̂ is used as it is; by default its monotone form, which makes f convex.
 
+        Returns:
+            One number, or an array of the shape of theta.
+
         Raises:
             ParameterError: If theta is no number in [0, 1].
         """
@@ -64,7 +67,17 @@ class RiskFunction(ABC):
         return np.concatenate([[0.0], np.cumsum(np.diff(self.knots) * slopes)])
 
     def risk(self, theta: Any) -> Any:
-        """f plus the estimated risk at 0, E|0 − d|: for the absolute loss the risk itself; else up to a constant."""
+        """f plus the estimated risk at 0, E|0 − d|: for the absolute loss the risk itself; else up to a constant.
+
+        Args:
+            theta: One number in [0, 1], or an array of them.
+
+        Returns:
+            One number, or an array of the shape of theta.
+
+        Raises:
+            ParameterError: If theta is no number in [0, 1].
+        """
         return self.f(theta) + (1 - float(self._values(self.slopes)[-1])) / 2
 
     @cached_property

@@ -56,7 +56,7 @@ class NamedNoise(NoiseStream):
         self._found(0, list(names))
 
     def __repr__(self) -> str:
-        return f"NamedNoise({self._parameters[0].name}, tick={self.tick}, names={len(self.place)}, secret=…)"
+        return f"NamedNoise({self._parameters[0].name}, tick={self.tick}, secret=…)"
 
     @property
     def tick(self) -> int:

@@ -74,7 +74,11 @@ class Normals:
         )
 
     def to_float(self) -> FloatArray:
-        """The numbers as doubles, relative error ≤ 2^−51. For display and tests, never for a release."""
+        """The numbers as doubles, relative error ≤ 2^−51. For display and tests, never for a release.
+
+        Returns:
+            An array of the same shape.
+        """
         magnitude = self.fraction_lo * 2.0**-128
         magnitude += self.fraction_hi * 2.0**-64
         magnitude += self.integer
@@ -82,7 +86,11 @@ class Normals:
         return np.asarray(magnitude, dtype=np.float64)
 
     def to_ints(self) -> npt.NDArray[np.object_]:
-        """The exact values z · 2^128 as Python integers."""
+        """The exact values z · 2^128 as Python integers.
+
+        Returns:
+            An array of the same shape.
+        """
         magnitude = (self.integer.astype(object) << 64) + self.fraction_hi.astype(object)
         magnitude = (magnitude << 64) + self.fraction_lo.astype(object)
         return np.asarray(magnitude * self.sign.astype(object), dtype=object)
@@ -91,6 +99,9 @@ class Normals:
         """Three doubles each: multiples of 2^−20, multiples of 2^−40 below 2^−20, and the rest below 2^−40.
 
         All have the sign of z. The first two are exact, the third is rounded: the sum is within 2^−92 of z.
+
+        Returns:
+            Three arrays of the same shape.
         """
         sign = self.sign.astype(np.float64)
         high = self.fraction_hi

@@ -82,7 +82,11 @@ class FloatNoise:
         return out
 
     def state(self) -> dict[str, Any]:
-        """Everything that the next draws depend on, JSON-serialisable. `from_state` is the inverse."""
+        """Everything that the next draws depend on, JSON-serialisable. `from_state` is the inverse.
+
+        Returns:
+            The state. It gives the next numbers away.
+        """
         inner = self._generator.bit_generator.state
         words = [int(word) for word in inner["state"]["state"]]
         return {"name": self.name, "generator": "SFC64", "position": self._position, "words": words}
@@ -93,6 +97,9 @@ class FloatNoise:
 
         Args:
             state: A result of `state()`.
+
+        Returns:
+            The generator.
 
         Raises:
             SnapshotError: It is anything else.

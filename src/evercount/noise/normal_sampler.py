@@ -115,7 +115,20 @@ class ExactNoise:
         self._prf = Prf(secret) if names is None else NamedPrf(secret, names)
 
     def normals(self, start: int, stop: int, cells: int, first_cell: int = 0) -> Normals:
-        """Draws ``start … stop−1`` of `cells` cells from `first_cell` on, shape ``(stop − start, cells)``."""
+        """Draws ``start … stop−1`` of `cells` cells from `first_cell` on, shape ``(stop − start, cells)``.
+
+        Args:
+            start: The first draw, from 0.
+            stop: The draw after the last one.
+            cells: The number of cells.
+            first_cell: The number of the first cell.
+
+        Returns:
+            The numbers, which depend on the secret, the draw and the cell only.
+
+        Raises:
+            ParameterError: The draws or the cells are not a legal range.
+        """
         start, stop = whole("start", start), whole("stop", stop)
         cells, first_cell = whole("cells", cells), whole("first_cell", first_cell)
         if not 0 <= start <= stop <= DRAWS:

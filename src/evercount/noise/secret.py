@@ -76,7 +76,11 @@ class Secret:
 
     @classmethod
     def generate(cls) -> Secret:
-        """A fresh secret from the operating system's generator."""
+        """A fresh secret from the operating system's generator.
+
+        Returns:
+            The secret.
+        """
         return cls._of(secrets.token_bytes(_KEY_BYTES))
 
     @classmethod
@@ -85,6 +89,9 @@ class Secret:
 
         Args:
             text: Exactly 64 hexadecimal digits.
+
+        Returns:
+            The secret.
 
         Raises:
             ParameterError: The text is anything else. The message does not repeat it.
@@ -101,7 +108,11 @@ class Secret:
         return secret
 
     def hex(self) -> str:
-        """The key as 64 hexadecimal digits: the only way to see it. Keep it as you would keep a password."""
+        """The key as 64 hexadecimal digits: the only way to see it. Keep it as you would keep a password.
+
+        Returns:
+            The digits.
+        """
         return self.__key.hex()
 
     def derive(self, label: str) -> Secret:
@@ -109,6 +120,9 @@ class Secret:
 
         Args:
             label: The purpose, not empty. The same label always gives the same secret.
+
+        Returns:
+            The secret for this purpose.
 
         Raises:
             ParameterError: The label is empty or no text.

@@ -173,7 +173,11 @@ class Plan:
         }
 
     def ledger_sentence(self) -> str:
-        """What two such streams over the same events cost together, for each kind of noise in the plan."""
+        """What two such streams over the same events cost together, for each kind of noise in the plan.
+
+        Returns:
+            One sentence.
+        """
         parts = []
         if any(row.delta == 0 for row in self.rows):
             parts.append(f"with pure mechanisms epsilon={2 * self.epsilon:g} and delta=0 (pure epsilons add up)")
@@ -184,7 +188,11 @@ class Plan:
         return "Two such streams over the same events cost " + ", ".join(parts) + "."
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable, with the rows under "mechanisms"."""
+        """JSON-serialisable, with the rows under "mechanisms".
+
+        Returns:
+            The facts of the plan by name.
+        """
         data = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "rows"}
         data["mechanisms"] = [row.to_dict() for row in self.rows]
         data["lower_bound"] = {"worst_std": self.lower_bound}

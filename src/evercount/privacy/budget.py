@@ -98,6 +98,9 @@ class Budget:
             unit: As for `Budget`.
             max_events: As for `Budget`.
 
+        Returns:
+            The budget.
+
         Raises:
             ParameterError: A number is outside its range, or δ alone covers the mechanism (ε would be 0).
 
@@ -135,6 +138,19 @@ class Budget:
         ρ fixes σ, and the Gaussian mechanism with that σ is exactly √(2ρ)-Gaussian-DP, so the conversion
         loses nothing. The result's `.rho` is at most `rho`. Args and Raises: as `from_mu`.
 
+        Args:
+            rho: The zCDP parameter Δ²/2σ².
+            delta: The δ of the budget, above 0.
+            adjacency: As for `Budget`.
+            unit: As for `Budget`.
+            max_events: As for `Budget`.
+
+        Returns:
+            The budget.
+
+        Raises:
+            ParameterError: A number is outside its range, or δ alone covers the mechanism (ε would be 0).
+
         >>> round(Budget.from_rho(0.5, 1e-6).epsilon, 3)
         4.887
         """
@@ -158,6 +174,9 @@ class Budget:
     def noise_multiplier(self) -> float:
         """σ/Δ, rounded up: the std of the noise for sensitivity one.
 
+        Returns:
+            The ratio.
+
         Raises:
             ParameterError: δ = 0, which Gaussian noise cannot give.
         """
@@ -166,19 +185,39 @@ class Budget:
     def epsilon_at(self, delta: float) -> float:
         """The ε that the same noise gives at another δ, rounded up; 0.0 when δ alone covers it.
 
+        Args:
+            delta: The other δ.
+
+        Returns:
+            The ε.
+
         >>> round(Budget(0.5, 1e-10).epsilon_at(1e-6), 4)
         0.3438
         """
         return gaussian.epsilon_of(self.mu, check_delta(delta))
 
     def delta_at(self, epsilon: float) -> float:
-        """The δ that the same noise gives at another ε ≥ 0, rounded up."""
+        """The δ that the same noise gives at another ε ≥ 0, rounded up.
+
+        Args:
+            epsilon: The other ε.
+
+        Returns:
+            The δ.
+        """
         return gaussian.delta_upper(self.mu, epsilon)
 
     # -- changes ---------------------------------------------------------------------------------------------
 
     def with_delta(self, delta: float) -> Budget:
-        """The same budget with another δ."""
+        """The same budget with another δ.
+
+        Args:
+            delta: The other δ.
+
+        Returns:
+            The new budget.
+        """
         return replace(self, delta=delta)
 
     def reserve(self, numeric_delta: float) -> Budget:
@@ -186,6 +225,9 @@ class Budget:
 
         Args:
             numeric_delta: The part of δ to set aside, ≥ 0 and below δ.
+
+        Returns:
+            The budget that is left.
 
         Raises:
             ParameterError: It is negative, or nothing would be left.
@@ -215,6 +257,9 @@ class Budget:
         Args:
             S: The squared sensitivity for one event.
 
+        Returns:
+            The squared sensitivity for one unit.
+
         Raises:
             ParameterError: S is negative or not finite.
 
@@ -238,6 +283,9 @@ class Budget:
 
     def sentence(self) -> str:
         """The guarantee in one plain sentence, with numbers rounded up.
+
+        Returns:
+            The sentence.
 
         >>> print(Budget(0.5, 1e-10).sentence())
         All releases together protect any one event: the probability of any outcome is at most e^0.5 times ...
@@ -264,6 +312,9 @@ class Budget:
     def to_dict(self) -> dict[str, Any]:
         """The fields, JSON-serialisable; `from_dict` is the inverse.
 
+        Returns:
+            The fields by name.
+
         >>> Budget.from_dict(Budget(0.5, 1e-10).to_dict()) == Budget(0.5, 1e-10)
         True
         """
@@ -272,6 +323,12 @@ class Budget:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Budget:
         """The budget of `to_dict`.
+
+        Args:
+            data: A result of `to_dict`.
+
+        Returns:
+            The budget.
 
         Raises:
             ParameterError: Not a mapping, or with unknown or missing fields.

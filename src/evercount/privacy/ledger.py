@@ -241,6 +241,21 @@ class Ledger:
         is `restated` already. A budget with δ = 0 is a pure entry. A sparse counter with δ > 0 has a pure part and a
         Gaussian one and takes two entries (`SparsePlan.budgets`). `stream` identifies the stream; one that has spent
         already is refused.
+
+        Args:
+            name: The name of the entry, used by no other.
+            budget: What the stream spends, with the adjacency and unit of the total.
+            note: A remark for readers of the ledger.
+            numeric_delta: What finite arithmetic costs of δ, at least 0.
+            restated: Whether `numeric_delta` is for the total's ε already.
+            stream: The stream's identifier, or "".
+
+        Returns:
+            The new entry.
+
+        Raises:
+            ParameterError: An argument is not legal, or the name is taken.
+            BudgetExceeded: It does not fit into what is left.
         """
         self._check_may_spend()
         if not isinstance(name, str) or not name:
@@ -299,6 +314,9 @@ class Ledger:
 
         It is never below Σε of the pure entries, although some of δ could be traded for a little of that. The rule is
         that of `spent_together`, at the δ of the total instead of the sum of the entries' δ.
+
+        Returns:
+            The ε.
         """
         entries = self._entries
         if not entries:
@@ -312,13 +330,23 @@ class Ledger:
         """The largest budget that still fits in one piece, at the total's δ where possible; None if none.
 
         Gaussian, unless the total is pure or `pure` asks for the largest pure budget that still fits.
+
+        Args:
+            pure: Whether the budget shall have δ = 0.
+
+        Returns:
+            The budget, or None.
         """
         return _remaining(self._total, self._entries, pure or self._total.pure)
 
     # -- JSON ------------------------------------------------------------------------------------------------
 
     def to_json(self) -> str:
-        """The ledger as JSON text, for the eye and for `from_json`. A ledger that lasts is kept in a file (`path`)."""
+        """The ledger as JSON text, for the eye and for `from_json`. A ledger that lasts is kept in a file (`path`).
+
+        Returns:
+            The text.
+        """
         return json.dumps(
             {
                 "format": LEDGER_FORMAT,
@@ -334,6 +362,15 @@ class Ledger:
         """The ledger of `to_json`, to be read: it is a copy, so it spends nothing.
 
         Entries are checked again; damage or overspending is a SnapshotError.
+
+        Args:
+            text: A result of `to_json`.
+
+        Returns:
+            The copy.
+
+        Raises:
+            SnapshotError: The text is anything else.
         """
         try:
             data = json.loads(text)

@@ -97,10 +97,23 @@ class Query(RowContract, ABC, Generic[V_co]):
 
     @abstractmethod
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S of the class docstring, in real units squared."""
+        """S of the class docstring, in real units squared.
+
+        Args:
+            adjacency: "add-remove" or "replace".
+
+        Returns:
+            S.
+        """
 
     def user_sensitivity(self, adjacency: Adjacency) -> float | None:
         """S for one user with any number of events, where the query declares its own; None: S·k² for at most k events.
+
+        Args:
+            adjacency: "add-remove" or "replace".
+
+        Returns:
+            S for one user, or None.
 
         **Guarantee.** As for S, with two streams as neighbours that differ in the events of one user. Test:
         tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
@@ -108,11 +121,24 @@ class Query(RowContract, ABC, Generic[V_co]):
         return None
 
     def user_l1_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """Δ₁ for one user with any number of events, as `user_sensitivity`; None: Δ₁·k for at most k events."""
+        """Δ₁ for one user with any number of events, as `user_sensitivity`; None: Δ₁·k for at most k events.
+
+        Args:
+            adjacency: "add-remove" or "replace".
+
+        Returns:
+            Δ₁ for one user, or None.
+        """
         return None
 
     def protected_l1(self, budget: Budget) -> float:
         """Δ₁ for what the budget protects: one event, a user of at most k events, or a user of any number of them.
+
+        Args:
+            budget: What is protected.
+
+        Returns:
+            Δ₁ for one protected unit.
 
         **Guarantee.** A query's own user-level Δ₁ is taken only where the budget protects users. Test:
         tests/queries/test_queries_distinct_users.py::test_pure_noise_is_calibrated_to_the_unit.
@@ -123,6 +149,13 @@ class Query(RowContract, ABC, Generic[V_co]):
     def protected_sensitivity(self, budget: Budget, S: float) -> float:
         """S for what the budget protects, from the S of one event; the query's own user-level S is never scaled.
 
+        Args:
+            budget: What is protected.
+            S: The squared sensitivity for one event.
+
+        Returns:
+            The squared sensitivity for one protected unit.
+
         **Guarantee.** As `protected_l1`. Test:
         tests/queries/test_queries_distinct_users.py::test_noise_is_calibrated_to_the_unit.
         """
@@ -131,6 +164,12 @@ class Query(RowContract, ABC, Generic[V_co]):
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """A smaller S for factorisations whose Gram matrix falls away from the diagonal; None where there is none.
+
+        Args:
+            adjacency: "add-remove" or "replace".
+
+        Returns:
+            The smaller S, or None.
 
         **Guarantee.** For every pair of neighbours and every R with `Factorization.falling_gram`, ‖R(X−X′)‖_F² is at
         most c² times this. Proof: `factorizations/sensitivity.proof.md`, "Changes that take turns". Test:
@@ -143,6 +182,12 @@ class Query(RowContract, ABC, Generic[V_co]):
 
         None where nothing better than the increments' S is known. It is what the factorisation `direct` needs.
 
+        Args:
+            adjacency: "add-remove" or "replace".
+
+        Returns:
+            v², or None.
+
         **Guarantee.** For every pair of neighbours and every tick, Σ over cells of the squared difference of their
         running sums is at most this, in real units. Then ‖M(X−X′)‖_F² ≤ T·v², M the running-count matrix. Proof:
         `factorizations/sensitivity.proof.md`, "Values". Tests: tests/queries/test_queries_values.py.
@@ -151,6 +196,15 @@ class Query(RowContract, ABC, Generic[V_co]):
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         """The most that one event changes all increments together, Σ_cells (P + N), in real units: what δ = 0 needs.
+
+        Args:
+            adjacency: "add-remove" or "replace".
+
+        Returns:
+            Δ₁.
+
+        Raises:
+            ParameterError: The query does not declare it.
 
         **Guarantee.** For every pair of neighbours Σ over cells and ticks of |change of increment|·grid is at most
         this. Proof: `mechanisms/laplace_noise.proof.md`, lemma 3. Queries that do not declare it are refused under δ =
@@ -168,6 +222,9 @@ class Query(RowContract, ABC, Generic[V_co]):
             horizon: the number of ticks, or None.
             name: the factorisation that the user asked for, or None.
             pure: whether δ = 0.
+
+        Returns:
+            The query and the factorisation.
         """
         return self, pure_factorization(name, horizon) if pure else factorization(name, horizon)
 
@@ -176,11 +233,24 @@ class Query(RowContract, ABC, Generic[V_co]):
         """The parameters with defaults under which no event is refused because of earlier ones.
 
         Anyone who sends an event to a service and is told that it is there already has learnt what somebody else sent.
+
+        Args:
+            parameters: The constructor's arguments by name, as they were declared.
+
+        Returns:
+            The same with defaults where nothing was declared.
         """
         return dict(parameters)
 
     def check_budget(self, budget: Budget) -> None:
-        """Refuse a budget whose promise the query's sensitivity does not cover."""
+        """Refuse a budget whose promise the query's sensitivity does not cover.
+
+        Args:
+            budget: The budget of the stream.
+
+        Raises:
+            ParameterError: It does not fit.
+        """
         if self.names_users and budget.max_events != 1:
             raise ParameterError(
                 f"{self.name!r} protects users with any number of events: leave max_events={budget.max_events} out"
@@ -195,11 +265,25 @@ class Query(RowContract, ABC, Generic[V_co]):
     """Whether nobody lists the keys of events beforehand; rows of a table then have keys that `check_keys` takes."""
 
     def touched_cells(self, budget: Budget) -> int:
-        """How many cells one protected unit can change at most: what finite arithmetic is priced for."""
+        """How many cells one protected unit can change at most: what finite arithmetic is priced for.
+
+        Args:
+            budget: What is protected.
+
+        Returns:
+            The number of cells.
+        """
         return self.cells
 
     def own_delta(self, budget: Budget) -> float:
-        """The part of δ that the query's own decisions cost beside the noise."""
+        """The part of δ that the query's own decisions cost beside the noise.
+
+        Args:
+            budget: The budget of the stream.
+
+        Returns:
+            The part of δ.
+        """
         return 0.0
 
     def thresholds(
@@ -211,29 +295,67 @@ class Query(RowContract, ABC, Generic[V_co]):
             budget: of the stream.
             horizon: the number of ticks, or None.
             std: from ticks to the std of a cell's noise before rounding, in grid units.
+
+        Returns:
+            The thresholds, or None.
         """
         return None
 
     def labels_now(self, state: Any) -> Sequence[str]:
-        """One label per number that a tick publishes now, given the encoder's state; public."""
+        """One label per number that a tick publishes now, given the encoder's state; public.
+
+        Args:
+            state: The encoder's state.
+
+        Returns:
+            The labels.
+        """
         return self.labels
 
     def expected_names(self, state: Any) -> Iterable[str]:
-        """Names that may join soon, so that their noise can be made ready."""
+        """Names that may join soon, so that their noise can be made ready.
+
+        Args:
+            state: The encoder's state.
+
+        Returns:
+            The names.
+        """
         return ()
 
     def check_keys(self, keys: Sequence[Any]) -> list[str | None]:
-        """For rows of a table whose keys nobody listed: each key as it is counted; None where it is not legal."""
+        """For rows of a table whose keys nobody listed: each key as it is counted; None where it is not legal.
+
+        Args:
+            keys: The keys of the rows.
+
+        Returns:
+            One text or None for each key.
+
+        Raises:
+            ParameterError: The query has a list of keys.
+        """
         raise ParameterError(f"{self.name!r} has a list of keys")
 
     def with_known_keys(self, events: Iterable[Any]) -> Query:
-        """A query whose increments are those that S speaks of, over the keys of these events; for audits."""
+        """A query whose increments are those that S speaks of, over the keys of these events; for audits.
+
+        Args:
+            events: The events of an audit.
+
+        Returns:
+            The query to be audited.
+        """
         return self
 
     # -- from events to increments -----------------------------------------------------------------------------
 
     def initial_state(self) -> Any:
-        """The encoder's memory before the first tick, JSON-serialisable; None for encoders without memory."""
+        """The encoder's memory before the first tick, JSON-serialisable; None for encoders without memory.
+
+        Returns:
+            The state for the first `encode`.
+        """
         return None
 
     @abstractmethod
@@ -242,6 +364,16 @@ class Query(RowContract, ABC, Generic[V_co]):
 
         Validates everything before it changes anything: on an InputError the old state is as it was. After a
         successful call the old state must not be used again (an encoder may update it in place).
+
+        Args:
+            state: The state after the tick before.
+            events: The events of the tick.
+
+        Returns:
+            The increments and the next state.
+
+        Raises:
+            InputError: An event is not legal.
         """
 
     def check_events(self, events: Iterable[Any]) -> None:
@@ -249,6 +381,12 @@ class Query(RowContract, ABC, Generic[V_co]):
 
         Encoders with a memory that `splits` override it. So a service can refuse what one sender got wrong before
         it looks at what others have sent.
+
+        Args:
+            events: The events.
+
+        Raises:
+            InputError: One of them is not legal.
         """
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
@@ -256,6 +394,16 @@ class Query(RowContract, ABC, Generic[V_co]):
 
         The caller promises that each event was legal (files and services check that while they add up). Queries whose
         encoder has a memory refuse.
+
+        Args:
+            state: The encoder's state.
+            totals: One whole number for each cell.
+
+        Returns:
+            The increments and the next state.
+
+        Raises:
+            InputError: The query needs the events themselves, or the totals do not fit the cells.
         """
         if self.initial_state() is not None:
             raise InputError(f"{type(self).__name__} needs the events themselves, not their totals")
@@ -269,7 +417,18 @@ class Query(RowContract, ABC, Generic[V_co]):
         return array.astype(np.int64), state
 
     def encode_totals_run(self, state: Any, totals: npt.ArrayLike) -> IntArray:
-        """As `encode_totals`, for many ticks of shape (ticks, cells)."""
+        """As `encode_totals`, for many ticks of shape (ticks, cells).
+
+        Args:
+            state: The encoder's state.
+            totals: One row of whole numbers for each tick.
+
+        Returns:
+            The increments, shape (ticks, cells).
+
+        Raises:
+            InputError: As `encode_totals`.
+        """
         if not isinstance(totals, Iterable):
             raise InputError(f"totals are a sequence of ticks, not {type(totals).__name__}")
         try:
@@ -293,15 +452,40 @@ class Query(RowContract, ABC, Generic[V_co]):
         return False
 
     def dump_state(self, state: Any) -> Any:
-        """The encoder's state as JSON-serialisable data."""
+        """The encoder's state as JSON-serialisable data.
+
+        Args:
+            state: The encoder's state.
+
+        Returns:
+            Lists, texts, numbers and dicts only.
+        """
         return state
 
     def load_state(self, data: Any) -> Any:
-        """The inverse of `dump_state`."""
+        """The inverse of `dump_state`.
+
+        Args:
+            data: A result of `dump_state`.
+
+        Returns:
+            The state.
+        """
         return data
 
     def encode_run(self, state: Any, ticks: Iterable[Any]) -> tuple[IntArray, Any]:
-        """Increments of many ticks, shape ``(ticks, cells)``; subclasses override it where a block is faster."""
+        """Increments of many ticks, shape ``(ticks, cells)``; subclasses override it where a block is faster.
+
+        Args:
+            state: The state after the tick before.
+            ticks: The events of each tick.
+
+        Returns:
+            The increments and the state after the last tick.
+
+        Raises:
+            InputError: An event is not legal; it names the tick.
+        """
         rows = []
         for number, events in enumerate(ticks):
             try:
@@ -335,6 +519,13 @@ class Query(RowContract, ABC, Generic[V_co]):
         """Published numbers of one tick (shape ``(outputs,)``) from the noisy running sums (``(cells,)``).
 
         Post-processing only: it sees nothing of the data but `noisy`.
+
+        Args:
+            tick: The 1-based tick.
+            noisy: The noisy running sums.
+
+        Returns:
+            The published numbers.
         """
         return noisy
 
@@ -352,6 +543,12 @@ class Query(RowContract, ABC, Generic[V_co]):
         """What is published at each tick as a sum of terms (ticks, weights): weight × running sum at that tick.
 
         This is what the exact error of the published number needs. Tick 0 stands for a running sum of zero.
+
+        Args:
+            ticks: The 1-based ticks.
+
+        Returns:
+            The terms, each for all ticks.
         """
         return ((ticks, np.ones(len(ticks))),)
 
@@ -359,6 +556,13 @@ class Query(RowContract, ABC, Generic[V_co]):
         """Published numbers of many ticks, shape (ticks, outputs).
 
         `noisy` has `memory` rows of earlier ticks (zeros before the first) and then one row per tick.
+
+        Args:
+            first_tick: The 1-based tick of the first published row.
+            noisy: The noisy running sums, shape (memory + ticks, cells).
+
+        Returns:
+            The published numbers.
         """
         rows = noisy[self.memory :]
         if type(self).decode is Query.decode:
@@ -371,7 +575,11 @@ class Query(RowContract, ABC, Generic[V_co]):
         return type(self).decode_run is Query.decode_run and type(self).decode is Query.decode
 
     def output_norms(self) -> FloatArray | float:
-        """‖row‖₂ of the linear map `decode` for each output: std of an output = this × std of a cell."""
+        """‖row‖₂ of the linear map `decode` for each output: std of an output = this × std of a cell.
+
+        Returns:
+            One number for each output, or one for all.
+        """
         return 1.0
 
     @property
@@ -380,7 +588,15 @@ class Query(RowContract, ABC, Generic[V_co]):
         return False
 
     def output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
-        """Std of the published numbers over that of a cell, to first order, for queries that keep their sums."""
+        """Std of the published numbers over that of a cell, to first order, for queries that keep their sums.
+
+        Args:
+            sums: The noisy sums, shape (ticks, cells).
+            values: The published numbers, shape (ticks, outputs).
+
+        Returns:
+            The ratios, in the shape of `values`.
+        """
         raise NotImplementedError
 
     def interval(
@@ -389,21 +605,51 @@ class Query(RowContract, ABC, Generic[V_co]):
         """(low, high) of published `values`, shape (ticks, outputs), from the noisy `sums` of their ticks.
 
         Asked of queries that keep their sums; the intervals of all others follow from their stds.
+
+        Args:
+            values: The published numbers.
+            sums: The noisy sums, shape (ticks, cells).
+            errors: The errors of a cell at these ticks.
+            level: The probability that an interval holds its true number.
+
+        Returns:
+            The lower and the upper ends, each in the shape of `values`.
         """
         raise NotImplementedError
 
     def sums_behind(self, values: FloatArray, scale: FloatArray) -> FloatArray:
-        """Noisy sums that give these published numbers and stds: for releases of snapshots that kept stds only."""
+        """Noisy sums that give these published numbers and stds: for releases of snapshots that kept stds only.
+
+        Args:
+            values: The published numbers, shape (ticks, outputs).
+            scale: Their stds over that of a cell.
+
+        Returns:
+            The noisy sums, shape (ticks, cells).
+        """
         raise NotImplementedError
 
     def before_first(self) -> FloatArray:
-        """What would be published before the first tick, without noise; public."""
+        """What would be published before the first tick, without noise; public.
+
+        Returns:
+            One number for each output.
+        """
         return np.zeros(self.outputs)
 
     def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(change, weight): what is published for ticks earlier+1 … later, given the published numbers at both ends.
 
         `weight` × the std of a cell's change is the std of each output's change.
+
+        Args:
+            earlier: The tick before the span; 0 for the time before the first tick.
+            later: The last tick of the span.
+            low: The published numbers of `earlier`.
+            high: The published numbers of `later`.
+
+        Returns:
+            The change and the weight of each output.
 
         Raises:
             ParameterError: With the reason, where published numbers do not tell.
@@ -417,6 +663,12 @@ class Query(RowContract, ABC, Generic[V_co]):
     def consistent(self, values: FloatArray) -> FloatArray:
         """The nearest values, one tick's, that a real state of the world could have; post-processing.
 
+        Args:
+            values: The published numbers of one tick.
+
+        Returns:
+            The nearest possible ones.
+
         Raises:
             ParameterError: Where the query has no such form.
         """
@@ -425,13 +677,30 @@ class Query(RowContract, ABC, Generic[V_co]):
         )
 
     def top(self, values: FloatArray, errors: RankErrors, k: int | None, level: float) -> list[TopKey]:
-        """The k largest published numbers (1 by default) with intervals and confidences: see `TopKey`."""
+        """The k largest published numbers (1 by default) with intervals and confidences: see `TopKey`.
+
+        Args:
+            values: The published numbers of one tick.
+            errors: Their errors.
+            k: How many are asked for.
+            level: The probability that all intervals hold at once.
+
+        Returns:
+            The largest numbers, the largest first.
+
+        Raises:
+            ParameterError: k is not a whole number of at least 1.
+        """
         return top_keys(
             list(self.labels), values, errors, min(check_count("k", 1 if k is None else k), len(values)), level
         )
 
     def rounding_norms(self) -> FloatArray | float:
-        """Σ|coefficients| of each output's row (or a bound of it): what a change of 1 in every cell can do to it."""
+        """Σ|coefficients| of each output's row (or a bound of it): what a change of 1 in every cell can do to it.
+
+        Returns:
+            One number for each output, or one for all.
+        """
         return self.output_norms()
 
     @property
@@ -448,7 +717,17 @@ class Query(RowContract, ABC, Generic[V_co]):
         return self.memory == 0 and self.restart is None and type(self).decode_run is Query.decode_run
 
     def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
-        """Covariance of some outputs of one tick, in units of a cell's variance: for comparisons of outputs."""
+        """Covariance of some outputs of one tick, in units of a cell's variance: for comparisons of outputs.
+
+        Args:
+            outputs: The numbers of the outputs, from 0.
+
+        Returns:
+            A square matrix with a row for each of them.
+
+        Raises:
+            ParameterError: The query does not declare it.
+        """
         if type(self).decode is not Query.decode or type(self).decode_run is not Query.decode_run:
             raise ParameterError(f"outputs of {self.name!r} cannot be compared: their covariance is not declared")
         chosen = np.asarray(outputs)
@@ -458,18 +737,44 @@ class Query(RowContract, ABC, Generic[V_co]):
     """Whether quantiles of a value can be read from its numbers: `norms_beside` and `read_quantile`."""
 
     def norms_beside(self, q: float) -> FloatArray:
-        """For quantiles: std of (number below each edge) − q·(number of all), in units of a cell's std."""
+        """For quantiles: std of (number below each edge) − q·(number of all), in units of a cell's std.
+
+        Args:
+            q: Which quantile, between 0 and 1.
+
+        Returns:
+            One number for each edge.
+
+        Raises:
+            ParameterError: The query has no quantiles.
+        """
         raise ParameterError(f"{self.name!r} has no quantiles: they are read from a stream of 'quantiles'")
 
     def read_quantile(self, below: FloatArray, half: FloatArray, q: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(value, low, high) of the q-quantile from numbers below edges and their half-widths."""
+        """(value, low, high) of the q-quantile from numbers below edges and their half-widths.
+
+        Args:
+            below: The published numbers of values below each edge, shape (ticks, edges).
+            half: Half-widths that hold for (number below an edge) − q·(number of all).
+            q: Which quantile, between 0 and 1.
+
+        Returns:
+            The value and the ends of its interval, one of each for a tick.
+
+        Raises:
+            ParameterError: The query has no quantiles.
+        """
         raise ParameterError(f"{self.name!r} has no quantiles: they are read from a stream of 'quantiles'")
 
     # -- identity ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments, JSON-serialisable: ``type(self)(**self.parameters())`` equals self."""
+        """The constructor's arguments, JSON-serialisable: ``type(self)(**self.parameters())`` equals self.
+
+        Returns:
+            The arguments by name.
+        """
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.parameters() == other.parameters()

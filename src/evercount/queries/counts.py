@@ -188,7 +188,17 @@ class Sum(Query[float]):
         return self._low >= 0
 
     def units(self, events: Any) -> IntArray:
-        """The events' values in grid units, or an InputError that names the first illegal one."""
+        """The events' values in grid units, or an InputError that names the first illegal one.
+
+        Args:
+            events: The values of one tick.
+
+        Returns:
+            One whole number for each event.
+
+        Raises:
+            InputError: A value is no number or lies outside the declared range.
+        """
         if isinstance(events, list | tuple) and not {bool, str}.isdisjoint(map(type, events)):
             raise InputError("the events of a tick must be numbers: no text, no true or false")
         values = np.atleast_1d(np.asarray(events))

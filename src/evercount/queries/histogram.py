@@ -187,6 +187,15 @@ class Histogram(Query[FloatArray]):
         The caller promises what `encode` would have checked: the array is a sum over events of which each changed at
         most `max_keys_per_event` cells by at most one. That promise carries the privacy guarantee; nothing in the
         array can confirm it. Without removals a negative entry is refused.
+
+        Args:
+            counts: The number of events of each cell.
+
+        Returns:
+            The increments.
+
+        Raises:
+            InputError: The array has another shape or type, an entry beyond 2^53, or a negative one without removals.
         """
         array = np.asarray(counts)
         if array.shape != (self._cells,) or array.dtype.kind not in "iu":

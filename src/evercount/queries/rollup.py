@@ -74,7 +74,17 @@ class TreeQuery(Query):
     # -- from events to increments ---------------------------------------------------------------------------------
 
     def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
-        """The leaf of each event, or InputError."""
+        """The leaf of each event, or InputError.
+
+        Args:
+            events: The events of one tick.
+
+        Returns:
+            The number of the leaf of each event, from 0.
+
+        Raises:
+            InputError: An event belongs to no leaf.
+        """
         raise NotImplementedError
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
@@ -96,6 +106,12 @@ class TreeQuery(Query):
 
     def leaf_totals(self, counts: npt.ArrayLike) -> IntArray:
         """What counts per leaf, shape (ticks, leaves), add to the cells: for `Stream.run_totals`.
+
+        Args:
+            counts: The number of events of each leaf at each tick.
+
+        Returns:
+            The totals, shape (ticks, cells).
 
         Raises:
             InputError: not whole numbers from 0 to 2^40, or of another shape.

@@ -48,5 +48,8 @@ class RowContract:
             cell: the cell of their key (0 without keys).
             events: the number of rows.
             units: the sum of their values in grid units (0 without values).
+
+        Returns:
+            The tick, the cell and the total of each group, in grid units.
         """
         return tick, cell, events

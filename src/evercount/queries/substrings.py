@@ -76,6 +76,13 @@ class Substrings(WordQuery):
         c²·S, usually less, because the changed ticks are not the same tick. It is not a bound for streams with
         several letters in a tick; calibrate to `squared_sensitivity` there.
 
+        Args:
+            gram: The inner product of two columns of R.
+            horizon: The number of ticks.
+
+        Returns:
+            The squared sensitivity.
+
         Guarantee. Proposition 4 of `substrings.proof.md`; test
         tests/queries/test_queries_substrings.py::test_exact_sensitivity_matches_brute_force.
         """

@@ -21,6 +21,13 @@ class TopKey(NamedTuple):
 
     With probability ≥ level all published intervals of a release hold at once, whatever was selected. For every c, with
     probability ≥ c all keys of a release whose confidence is at least c belong to the true k largest (ties included).
+
+    Attributes:
+        key: The label.
+        value: The published number.
+        low: The lower end of its interval.
+        high: The upper end of its interval.
+        confidence: That the key belongs to the true k largest.
     """
 
     key: str

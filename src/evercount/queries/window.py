@@ -56,7 +56,14 @@ class WindowQuery(Query[V_co]):
         self.method = method
 
     def with_method(self, method: Method) -> WindowQuery:
-        """The same window with this method."""
+        """The same window with this method.
+
+        Args:
+            method: The method.
+
+        Returns:
+            A new query.
+        """
         return type(self)(**{**self.parameters(), "method": method})
 
     @property
@@ -88,7 +95,18 @@ class WindowQuery(Query[V_co]):
         return query, engine
 
     def resolved(self, horizon: int | None, pure: bool = False) -> WindowQuery:
-        """The same window with the method that has the smallest worst error over the horizon; `pure`: for δ = 0."""
+        """The same window with the method that has the smallest worst error over the horizon; `pure`: for δ = 0.
+
+        Args:
+            horizon: The number of ticks, or None.
+            pure: Whether δ = 0.
+
+        Returns:
+            A query whose method is not "auto".
+
+        Raises:
+            ParameterError: The method is for the other kind of noise.
+        """
         if pure and self.method == "auto":
             return self.with_method("nodes")
         if pure != (self.method == "nodes"):
@@ -102,7 +120,17 @@ class WindowQuery(Query[V_co]):
         return self.with_method(best_method(self.width, horizon))
 
     def engine(self, horizon: int | None) -> Factorization:
-        """The factorisation that the method runs on, for Gaussian noise."""
+        """The factorisation that the method runs on, for Gaussian noise.
+
+        Args:
+            horizon: The number of ticks, or None.
+
+        Returns:
+            The factorisation.
+
+        Raises:
+            ParameterError: The method is for pure privacy.
+        """
         if self.method == "nodes":
             raise ParameterError(
                 "window method 'nodes' is for pure privacy (delta=0) and has no Gaussian factorisation"

@@ -215,7 +215,17 @@ class WordQuery(Query[FloatArray]):
         return self._words.labels
 
     def cell(self, word: Iterable[Any]) -> int:
-        """The cell of one word."""
+        """The cell of one word.
+
+        Args:
+            word: The letters of the word.
+
+        Returns:
+            The number of the cell, from 0.
+
+        Raises:
+            InputError: It is no word of the query.
+        """
         return self._words.cell(word)
 
     def check_events(self, events: Iterable[Any]) -> None:

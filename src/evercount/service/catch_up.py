@@ -37,7 +37,6 @@ class CatchUp:
         self.store, self.clock, self.publish = store, clock, publish
         self._sizes: dict[str, int] = {}
         self._told: dict[str, float] = {}
-        self._speed: dict[str, float] = {}
 
     def close_slice(self, live: LiveStream, now: float) -> int:
         """Close the oldest of the ticks that have ended. Returns how many are left."""
@@ -48,7 +47,6 @@ class CatchUp:
         before, began = live.closed, time.perf_counter()
         self.publish(live.name, self.store.close_ticks(live, size, now, RECENT, CELLS_PER_PAGE))
         took, closed = time.perf_counter() - began, live.closed - before
-        self._speed[live.name] = closed / max(took, 1e-6)
         if closed == size < due:  # a short last slice says nothing about the speed
             wanted = round(size * min(4.0, SLICE_SECONDS / max(took, 1e-3)))
             self._sizes[live.name] = min(LARGEST_SLICE_TICKS, max(1, wanted))
@@ -65,10 +63,6 @@ class CatchUp:
         elif not left and told is not None:
             log.info("stream %s has closed all missed ticks, up to tick %d", live.name, live.closed)
             del self._told[live.name]
-
-    def seconds_left(self, name: str, left: int) -> float:
-        """How long closing that many ticks will take, by the speed of the last slice."""
-        return left / self._speed.get(name, 1e4)
 
 
 def ticks_left(streams: Iterable[LiveStream], now: float) -> dict[str, int]:

@@ -23,6 +23,8 @@ MOST_PER_COMMIT = 256
 MOST_WAITING = 4096
 """Commands that may wait before new ones are refused."""
 LONGEST_WAIT = 3600.0
+BEHIND_RETRY_SECONDS = 5.0
+"""Retry-After of a stream that is behind: always the same, because the speed of closing depends on data."""
 RETRY_SECONDS = 1.0
 """Seconds before a failed store is tried again."""
 
@@ -179,7 +181,10 @@ class Writer(threading.Thread):
                 future.set_exception(answer)
 
     def _behind(self, name: str, now: float) -> CatchingUp | None:
-        """Close what a stream missed, if that is soon done; otherwise the refusal of its batches. A public fact."""
+        """Close what a stream missed, if that is soon done; otherwise the refusal of its batches.
+
+        It says how many ticks are left, which the clock decides, and never how long they take, which the data might.
+        """
         live = self.store.streams.get(name)
         if live is None or not live.due(now):
             return None
@@ -191,8 +196,7 @@ class Writer(threading.Thread):
             return None  # a failing store has its own refusal
         if self.guard.holding:
             return CatchingUp("the clock of the service has jumped ahead, and the operator has not agreed yet", 60.0)
-        seconds = self.catch_up.seconds_left(name, left)
-        return CatchingUp(f"stream {name!r} closes {left} ticks that it missed", min(60.0, 1.0 + seconds))
+        return CatchingUp(f"stream {name!r} closes {left} ticks that it missed", BEHIND_RETRY_SECONDS)
 
     def close_due(self) -> float:
         """Close ticks that have ended; returns the time that was looked at.

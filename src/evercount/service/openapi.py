@@ -148,6 +148,7 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ),
     ("post", "/v1/streams/{name}/close-tick"): f"{SEND} -X POST '{HOST}/v1/streams/flu/close-tick?tick=7'",
     ("get", "/v1/streams/{name}/releases"): f"curl '{HOST}/v1/streams/flu/releases?after=100&limit=24'",
+    ("get", "/v1/streams/{name}/cells"): f"curl '{HOST}/v1/streams/flu/cells'",
     ("get", "/v1/streams/{name}/labels"): f"curl '{HOST}/v1/streams/flu/labels?first_cell=1000'",
     ("get", "/v1/streams/{name}/releases.{kind}"): f"curl -O {HOST}/v1/streams/flu/releases.csv",
     ("get", "/v1/streams/{name}/live"): f"curl -N -H 'Last-Event-ID: 100' {HOST}/v1/streams/flu/live",

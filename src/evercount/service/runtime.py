@@ -106,9 +106,14 @@ class Service:
     def look_up(self, name: str) -> LiveStream | EndedStream | None:
         """The stream, or None; Problem 503 while nobody can say whether it exists."""
         known = self.store.streams.get(name) or self.store.ended.get(name)
-        if known is None and self.writer.failing is not None:
-            raise Problem(503, "Recovering", "the store is being loaded again", "Try again in a moment.", retry=2)
+        if known is None:
+            self.check_recovered()
         return known
+
+    def check_recovered(self) -> None:
+        """Problem 503 while the store is loaded again: nobody can say then which streams there are."""
+        if self.writer.failing is not None:
+            raise Problem(503, "Recovering", "the store is being loaded again", "Try again in a moment.", retry=2)
 
     def find(self, name: str) -> LiveStream:
         """The stream that takes events; Problem 404 where there is none, 410 where it is over."""
@@ -247,7 +252,8 @@ class Service:
 
     def cells(self, live: LiveStream | EndedStream) -> list[dict[str, Any]]:
         """The cells of a stream in order; `since` is the tick at which a key became public, null for declared ones."""
-        keys = self.store.public_keys(live.id, live.declaration)
+        hidden = isinstance(live, EndedStream) and not live.readable
+        keys = [] if hidden else self.store.public_keys(live.id, live.declaration)
         declared: list[tuple[str, int | None]] = [(label, None) for label in live.declaration.query.labels]
         return [
             {"cell": cell, "label": label, "since": since} for cell, (label, since) in enumerate([*declared, *keys])

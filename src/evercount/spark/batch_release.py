@@ -37,7 +37,18 @@ CELLS_OF_A_SHARD = 20_000
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """What a batch run has done: public, but for the bad rows."""
+    """What a batch run has done: public, but for the bad rows.
+
+    Args:
+        ticks: the number of released ticks.
+        shards: the number of ranges of cells.
+        run: the public name of the run.
+        guarantee: the guarantee of the run in one sentence.
+        bad: rows that were left out.
+
+    >>> BatchOutcome(24, 1, "c0ffee", "...", {"no time": 2}).bad
+    {'no time': 2}
+    """
 
     ticks: int
     """Ticks 1 … ticks were released."""

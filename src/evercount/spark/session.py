@@ -24,6 +24,9 @@ def open_session(master: str | None = None, name: str = "evercount") -> SparkSes
         master: where Spark runs, such as local[2]; None for what spark-submit or the configuration says.
         name: shown in Spark's own pages.
 
+    Returns:
+        The session; `stop` ends it.
+
     Raises:
         ParameterError: Java is missing or too old.
     """

@@ -36,7 +36,17 @@ Clock = Callable[[], int]
 
 @dataclass(frozen=True)
 class StreamOutcome:
-    """What one round has done. Public, but for the bad rows."""
+    """What one round has done. Public, but for the bad rows.
+
+    Args:
+        ticks: the released ticks.
+        batches: the number of new micro-batches.
+        finished: whether the stream has ended.
+        bad: rows that were left out.
+
+    >>> len(StreamOutcome(range(1, 25), batches=2, finished=False).ticks)
+    24
+    """
 
     ticks: range
     """The ticks that were released."""

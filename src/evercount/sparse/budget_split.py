@@ -106,6 +106,21 @@ class SparsePlan:
     exceeds it, with chance 1 − 2β/3. With `segments` (None: unknown) the counter serves that many; they suffice for at
     most `max_ones` ones. With a horizon `threshold` and `spread` hold for all ticks, without one they are those of tick
     1. By "plain" all of ε pays for a counter over ticks, and by "constant" nothing is spent.
+
+    Attributes:
+        epsilon: The whole ε.
+        delta: The whole δ.
+        horizon: The number of ticks, or None.
+        max_ones: The promised largest number of events, or None.
+        beta: The chance that the stated bounds may fail.
+        threshold_epsilon: The rate of the noise of thresholds.
+        tick_epsilon: The rate of the noise of ticks.
+        counter_epsilon: The ε of the counter.
+        threshold: The threshold of a segment before its noise.
+        spread: A of the proof.
+        segments: How many segments the counter serves, or None.
+        method: "partition", "plain" or "constant".
+        counter: The mechanism of the counter.
     """
 
     epsilon: float
@@ -134,7 +149,11 @@ class SparsePlan:
         return sum(rates) if self.counter == FIRST else max(rates)
 
     def sentence(self) -> str:
-        """The guarantee in one sentence."""
+        """The guarantee in one sentence.
+
+        Returns:
+            The sentence.
+        """
         if self.method == "constant":
             return "Nothing is released but max_ones/2, which no event changes: no budget is spent."
         promise = (
@@ -148,13 +167,27 @@ class SparsePlan:
     # -- the partition ---------------------------------------------------------------------------------------------
 
     def spread_at(self, tick: int) -> int:
-        """A of the proof at a tick; without a horizon it grows with the logarithm of the tick."""
+        """A of the proof at a tick; without a horizon it grows with the logarithm of the tick.
+
+        Args:
+            tick: The 1-based tick.
+
+        Returns:
+            A.
+        """
         if self.horizon is not None or self.method != "partition":
             return self.spread
         return _endless_spread(self.threshold_epsilon, self.tick_epsilon, self.segments, tick, self.beta)
 
     def threshold_at(self, tick: int) -> int:
-        """The threshold of a tick: what a closed segment holds at least (the gap) is A less."""
+        """The threshold of a tick: what a closed segment holds at least (the gap) is A less.
+
+        Args:
+            tick: The 1-based tick.
+
+        Returns:
+            The threshold before its noise.
+        """
         spread = self.spread_at(tick)
         return 2 * spread if self.max_ones is None else spread + self.gap
 
@@ -164,7 +197,14 @@ class SparsePlan:
         return self.threshold - self.spread
 
     def offset(self, tick: int) -> float:
-        """What is added to the counter: the middle of what an open segment may hold."""
+        """What is added to the counter: the middle of what an open segment may hold.
+
+        Args:
+            tick: The 1-based tick.
+
+        Returns:
+            The number that is added.
+        """
         if self.method != "partition":
             return 0.0
         return (self.threshold_at(tick) + self.spread_at(tick)) / 2
@@ -174,6 +214,9 @@ class SparsePlan:
 
         They add up to (epsilon, delta) in exact arithmetic; `SparseCount.numeric_delta` belongs to the last one. A
         constant costs nothing, and there is nothing to ask for.
+
+        Returns:
+            No budget, one or two.
         """
         if self.method == "constant":
             return ()
@@ -185,7 +228,14 @@ class SparsePlan:
     # -- errors ----------------------------------------------------------------------------------------------------
 
     def counter_bound(self, releases: int) -> float:
-        """How far the counter is off, for all of its first releases, with chance 1 − β/3 (plain counters: 1 − β)."""
+        """How far the counter is off, for all of its first releases, with chance 1 − β/3 (plain counters: 1 − β).
+
+        Args:
+            releases: How many releases of the counter.
+
+        Returns:
+            The bound.
+        """
         if self.counter == FIRST:
             from evercount.sparse.first_plans import first_counter_bound
 
@@ -206,6 +256,9 @@ class SparsePlan:
             ones: The number of events; `max_ones` by default.
             ticks: The number of ticks; the horizon by default.
 
+        Returns:
+            The bound.
+
         Raises:
             ParameterError: `max_ones` or the horizon is unknown, and `ones` or `ticks` is missing.
 
@@ -220,7 +273,18 @@ class SparsePlan:
         return min(wide, self.max_ones / 2)  # releases are the middle of what is possible in 0 … max_ones
 
     def bound_without_promise(self, ones: int | None = None, ticks: int | None = None) -> float:
-        """As `bound`, from the noise alone: not from the promise that the count lies in 0 … max_ones."""
+        """As `bound`, from the noise alone: not from the promise that the count lies in 0 … max_ones.
+
+        Args:
+            ones: As `bound`.
+            ticks: As `bound`.
+
+        Returns:
+            The bound.
+
+        Raises:
+            ParameterError: As `bound`.
+        """
         ones = self.max_ones if ones is None else ones
         if ones is None:
             raise ParameterError("max_ones is unknown: say for how many ones the bound is wanted")

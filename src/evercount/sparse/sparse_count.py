@@ -37,7 +37,17 @@ LARGEST_COUNT = 2**53
 
 @dataclass(frozen=True)
 class SparseRelease:
-    """What one tick publishes. `closed`: a segment ended here. `full`: the counter has no segments left."""
+    """What one tick publishes. `closed`: a segment ended here. `full`: the counter has no segments left.
+
+    Attributes:
+        tick: The 1-based tick.
+        value: The published count.
+        low: The lower end of its interval.
+        high: The upper end of its interval; infinite where nothing limits it.
+        closed: Whether a segment ended at this tick.
+        segments: How many segments have ended.
+        full: Whether no segment is left.
+    """
 
     tick: int
     value: float
@@ -146,6 +156,9 @@ class SparseCount(NoiseOwner):
         Args:
             events: The number of events of the tick.
 
+        Returns:
+            What the tick publishes.
+
         Raises:
             InputError: It is not a whole number, or negative.
             HorizonReached: All ticks of the horizon were released.
@@ -153,7 +166,18 @@ class SparseCount(NoiseOwner):
         return self._advance(self._checked([events]))[0]
 
     def run(self, counts: Iterable[int]) -> list[SparseRelease]:
-        """Release many ticks: the same numbers as one `step` for each."""
+        """Release many ticks: the same numbers as one `step` for each.
+
+        Args:
+            counts: The number of events of each tick.
+
+        Returns:
+            One release for each tick.
+
+        Raises:
+            InputError: They are not whole numbers of at least 0.
+            HorizonReached: There are more ticks than the horizon has left. Nothing was released.
+        """
         return self._advance(self._checked(counts))
 
     def _checked(self, counts: Iterable[int]) -> list[int]:
@@ -258,7 +282,11 @@ class SparseCount(NoiseOwner):
     # -- snapshots -------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """Everything needed to continue identically. Secret: it holds raw sums and the key of the noise."""
+        """Everything needed to continue identically. Secret: it holds raw sums and the key of the noise.
+
+        Returns:
+            The bytes for `restore`.
+        """
         self._check_owner()
         self._check_whole()
         plan: SparsePlan = self.plan
@@ -276,7 +304,17 @@ class SparseCount(NoiseOwner):
 
     @classmethod
     def restore(cls, blob: bytes) -> SparseCount:
-        """The counter of `snapshot`, or a SnapshotError."""
+        """The counter of `snapshot`, or a SnapshotError.
+
+        Args:
+            blob: A result of `snapshot`.
+
+        Returns:
+            The counter, which goes on with the same numbers.
+
+        Raises:
+            SnapshotError: It is anything else, or comes from another split of the budget.
+        """
         data = unpack(blob)
         try:
             epsilon, horizon, delta, max_ones, beta = data["sparse"]

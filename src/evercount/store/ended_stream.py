@@ -25,7 +25,7 @@ class EndedStream:
         noise: the kind of noise of its releases.
         readable: whether its history may be shown.
         successor: the stream that goes on in its place, if there is one.
-        labels: one label per number that its last tick published.
+        labels: one label per number that its last tick published; the declared ones only, where the history is hidden.
     """
 
     id: int
@@ -38,6 +38,10 @@ class EndedStream:
     readable: bool = True
     successor: str | None = None
     labels: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not self.readable:  # keys that became public in a hidden history are a part of it
+            object.__setattr__(self, "labels", tuple(self.declaration.query.labels))
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert, inspect, select
@@ -40,8 +40,16 @@ class Spending:
     retired: bool = False
 
     def group(self) -> tuple[Any, ...]:
-        """Streams with the same group speak about the same unit; only they can be added up."""
-        return self.budget.adjacency, self.budget.unit, self.budget.max_events
+        """Streams with the same group speak about the same unit; only they can be added up.
+
+        A store enforces the cap of each stream (or its query needs none), so every stream about users keeps its promise
+        for all events of a user, however many it counts: all of them speak about the same unit.
+        """
+        return self.budget.adjacency, self.budget.unit
+
+    def entry(self) -> tuple[Budget, float]:
+        """What `spent_together` takes: the promise about the unit, without the number of events that are counted."""
+        return replace(self.budget, max_events=1), self.numeric_delta
 
     def to_dict(self) -> dict[str, Any]:
         """As the head file keeps it."""
@@ -110,20 +118,20 @@ def read_cap(connection: Connection) -> Cap | None:
 
 def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[str, Any]:
     """The lines, and what streams about the same unit spend together, exactly composed."""
-    entries, groups = [], dict[tuple[Any, ...], list[tuple[Budget, float]]]()
+    entries, groups = [], dict[tuple[Any, ...], list[Spending]]()
     for line in lines:
         mark = {"retired": True} if line.retired else {}
         entries.append({"stream": line.stream, "mu": line.mu, **line.budget.to_dict(), **mark})
-        groups.setdefault(line.group(), []).append((line.budget, line.numeric_delta))
+        groups.setdefault(line.group(), []).append(line)
     totals = []
-    for (adjacency, unit, most), budgets in groups.items():
-        together = spent_together(budgets)
+    for (adjacency, unit), members in groups.items():
+        together = spent_together([line.entry() for line in members])
         totals.append(
             {
                 "adjacency": adjacency,
                 "unit": unit,
-                "max_events": most,
-                "streams": len(budgets),
+                "max_events": max(line.budget.max_events for line in members),
+                "streams": len(members),
                 "epsilon": together.epsilon,
                 "delta": together.delta,
             }
@@ -144,9 +152,7 @@ def check_cap(cap: Cap | None, lines: Iterable[Spending], new: Spending) -> None
     """
     if cap is None:
         return
-    together = spent_together(
-        [(line.budget, line.numeric_delta) for line in (*lines, new) if line.group() == new.group()]
-    )
+    together = spent_together([line.entry() for line in (*lines, new) if line.group() == new.group()])
     if together.epsilon > cap.epsilon or together.delta > cap.delta:
         raise BudgetExceeded(
             f"with stream {new.stream!r} the streams about the same unit would spend epsilon {together.epsilon:.6g}, "

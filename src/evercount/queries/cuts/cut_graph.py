@@ -23,7 +23,12 @@ ENUMERATED = 16
 
 @dataclass(frozen=True)
 class CutValue:
-    """The weight of one cut in the released graph and the standard deviation of its noise."""
+    """The weight of one cut in the released graph and the standard deviation of its noise.
+
+    Attributes:
+        value: The weight.
+        std: The standard deviation.
+    """
 
     value: float
     std: float
@@ -62,6 +67,15 @@ class CutGraph:
     """The noisy weights of all pairs of vertices (u < v, lexicographic) and the noise's standard deviation of each.
 
     `nonnegative` says that no true weight is below 0; it sharpens the lower ends of `CutEstimate`.
+
+    Args:
+        vertices: The number of vertices, at least 2.
+        edges: The released weights, one for each pair.
+        std: The standard deviation of the noise of one weight.
+        nonnegative: Whether no true weight is below 0.
+
+    Raises:
+        ParameterError: The weights do not fit the number of vertices, or std is negative.
     """
 
     vertices: int
@@ -92,7 +106,18 @@ class CutGraph:
     # -- one cut, and all cuts -----------------------------------------------------------------------------------
 
     def cut(self, S: Collection[int], P: Collection[int] | None = None) -> CutValue:
-        """Weight between the disjoint sets S and P (default: all other vertices), with its exact std."""
+        """Weight between the disjoint sets S and P (default: all other vertices), with its exact std.
+
+        Args:
+            S: Vertices, by their numbers from 0.
+            P: Vertices that are not in S; None for all others.
+
+        Returns:
+            The weight and its std.
+
+        Raises:
+            ParameterError: A set is empty, the sets overlap, or a vertex does not exist.
+        """
         first = self._side("S", S)
         second = self._side("P", set(range(self.vertices)) - set(first) if P is None else P)
         if set(first) & set(second):
@@ -108,6 +133,18 @@ class CutGraph:
 
             Guarantee. ``cuts.proof.md``. Assumption: `std` is the exact std of every edge's noise, independent
             between edges. Test: tests/queries/test_queries_cuts.py::test_bound_covers_all_cuts_of_real_noise.
+
+        Args:
+            sizes: The numbers of vertices in S and in P.
+            ticks: Over how many ticks the bound holds.
+            beta: The probability that it may fail.
+            every_size: Whether the bounds for all sizes hold together.
+
+        Returns:
+            The bound.
+
+        Raises:
+            ParameterError: An argument is outside its range.
         """
         a, b = self._sizes(sizes)
         events = check_count("ticks", ticks) * _cuts_of_size(self.vertices, a, b)
@@ -119,6 +156,14 @@ class CutGraph:
         """The paper's bound 3·C·|S|·Ψ(T)·√((|S|+|P|)·ln(|S|+|P|)·ln 6T), |S| ≤ |P|, claimed with probability 2/3.
 
         `multiplier` is its C_{ε,δ}. Quoted for comparison: its Ψ is too small, and nothing rests on it.
+
+        Args:
+            sizes: The numbers of vertices in S and in P.
+            ticks: T.
+            multiplier: C_{ε,δ}.
+
+        Returns:
+            The bound.
         """
         small, large = sorted(self._sizes(sizes))
         return cuts_paper(ticks, check_number("multiplier", multiplier), small, large)
@@ -145,11 +190,27 @@ class CutGraph:
         return self._extreme(1.0, False, level, seed)
 
     def max_cut(self, *, level: float = 0.95, seed: int = 0) -> CutEstimate:
-        """The heaviest cut into two sides, searched and stated as `min_cut`."""
+        """The heaviest cut into two sides, searched and stated as `min_cut`.
+
+        Args:
+            level: Probability that the interval and the error bar hold, each by itself.
+            seed: Seed of the local search's random starts.
+
+        Returns:
+            The cut, its weight, its error bar and the interval.
+        """
         return self._extreme(-1.0, False, level, seed)
 
     def sparsest_cut(self, *, level: float = 0.95, seed: int = 0) -> CutEstimate:
-        """The cut with the least weight per pair, w(S, V∖S)/(|S|·|V∖S|), searched and stated as `min_cut`."""
+        """The cut with the least weight per pair, w(S, V∖S)/(|S|·|V∖S|), searched and stated as `min_cut`.
+
+        Args:
+            level: Probability that the interval and the error bar hold, each by itself.
+            seed: Seed of the local search's random starts.
+
+        Returns:
+            The cut, its weight per pair, its error bar and the interval.
+        """
         return self._extreme(1.0, True, level, seed)
 
     def _extreme(self, sign: float, sparsity: bool, level: float, seed: int) -> CutEstimate:

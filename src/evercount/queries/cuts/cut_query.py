@@ -120,7 +120,15 @@ class Cuts(Query[FloatArray]):
         return increments, state
 
     def graph(self, noisy: FloatArray, std: float) -> CutGraph:
-        """The released graph of one tick: `noisy` as published, `std` the standard deviation of one edge."""
+        """The released graph of one tick: `noisy` as published, `std` the standard deviation of one edge.
+
+        Args:
+            noisy: The published numbers, one for each pair of vertices.
+            std: The std of one of them.
+
+        Returns:
+            The graph, which answers all cuts.
+        """
         return CutGraph(self.vertices, noisy, std, nonnegative=self.weights == "unit")
 
     def parameters(self) -> dict[str, Any]:

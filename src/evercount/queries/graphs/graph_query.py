@@ -116,25 +116,48 @@ class GraphQuery(Query[V_co]):
 
     @abstractmethod
     def new_tracker(self) -> Tracker:
-        """A tracker of the empty graph."""
+        """A tracker of the empty graph.
+
+        Returns:
+            The tracker.
+        """
 
     @abstractmethod
     def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
-        """What one update of such a stream changes, cell by cell, when the degree is promised."""
+        """What one update of such a stream changes, cell by cell, when the degree is promised.
+
+        Args:
+            stream: What kind of updates the stream has.
+
+        Returns:
+            One bound for each cell.
+        """
 
     @abstractmethod
     def value_change_bound(self) -> ValueChangeBound:
-        """How far the values of two graphs are apart that differ in one edge, or in two."""
+        """How far the values of two graphs are apart that differ in one edge, or in two.
+
+        Returns:
+            The bound.
+        """
 
     @abstractmethod
     def largest_value(self) -> int:
-        """A number that the function never exceeds."""
+        """A number that the function never exceeds.
+
+        Returns:
+            The number.
+        """
 
     def check(self) -> None:
         """Validate the parameters that only this query has."""
 
     def empty_value(self) -> int:
-        """The function of the graph without edges."""
+        """The function of the graph without edges.
+
+        Returns:
+            The value.
+        """
         return 0
 
     @property
@@ -189,7 +212,15 @@ class GraphQuery(Query[V_co]):
         return float(max(bound.one, bound.exchanged, bound.both if self.stream == "mixed" else 0))
 
     def alternating_sensitivity(self, most: int, adjacency: Adjacency) -> float | None:
-        """`falling_sensitivity` of a number in 0..most that one edge changes by 0 or 1, at any time."""
+        """`falling_sensitivity` of a number in 0..most that one edge changes by 0 or 1, at any time.
+
+        Args:
+            most: The largest value of the number.
+            adjacency: "add-remove" or "replace".
+
+        Returns:
+            The smaller S, or None.
+        """
         if self.stream == "mixed" or (self.enforce_degree and not self.deletes):
             return None
         return alternating_sensitivity(most, adjacency)
@@ -320,7 +351,18 @@ class GraphQuery(Query[V_co]):
             self.rules.parse(number, event, weighted, signed=self.stream == "mixed")
 
     def read_updates(self, state: GraphState, events: Any) -> TickUpdates:
-        """Validate a tick and say what it changes. Changes nothing."""
+        """Validate a tick and say what it changes. Changes nothing.
+
+        Args:
+            state: The graph before the tick.
+            events: The updates of the tick.
+
+        Returns:
+            The changes.
+
+        Raises:
+            InputError: An update is not legal.
+        """
         return self.rules.read_tick(state, events)
 
     def _build(self, edges: dict[Edge, int], dropped: set[Edge], load: dict[int, int]) -> GraphState:

@@ -97,6 +97,8 @@ def add_releases(app: FastAPI, service: Service) -> None:
         request: Request, view: str, cell: list[str] | None, minus: str | None, other: str | None, limit: int
     ) -> Asked:
         beside = None if other is None else visible(service, request, other)
+        if beside is not None:
+            service.check_readable(beside)  # a difference would show the history that must stay hidden
         return Asked(view, tuple(cell or ()), minus, beside, limit)
 
     @app.get("/v1/streams/{name}/live", tags=["releases"], response_class=StreamingResponse)
