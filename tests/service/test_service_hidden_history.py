@@ -13,6 +13,7 @@ from evercount.cli import app
 from evercount.service.read_events import read_batch
 from evercount.service.runtime import Service
 from evercount.store import Reading, Store, StreamDeclaration
+from evercount.store.watched_store import WatchedStore
 from serving import ADMIN, served
 
 QUERIES = {"one": "count", "other": "count", "keys": "discovered-keys"}
@@ -56,8 +57,9 @@ def forked(tmp_path: Path) -> Path:
     return place
 
 
-def test_no_route_shows_it(forked: Path) -> None:
-    service = Service(Store(forked), admin=ADMIN)
+@pytest.mark.parametrize("opened", [Store, WatchedStore])
+def test_no_route_shows_it(forked: Path, opened: type[Store]) -> None:
+    service = Service(opened(forked), admin=ADMIN)
     assert {name: ended.readable for name, ended in service.store.ended.items()} == {"one": False, "keys": False}
     with served(service) as client:
         client.headers.pop("authorization", None)

@@ -95,7 +95,7 @@ def serve(
     if read_only and declared:
         raise ParameterError("--read-only shows a store and declares nothing: leave --streams and --demo away")
     place = db or "evercount.db"
-    store = WatchedStore(place) if read_only else Store(place, key_from_environment(key_file), head)
+    store = WatchedStore(place, head) if read_only else Store(place, key_from_environment(key_file), head)
     try:
         clock = demo_clock(store) if demo else None
         limits = Limits(rate=rate, burst=2 * rate)

@@ -16,8 +16,10 @@ from evercount.noise import Secret
 from evercount.store import schema
 from evercount.store.database import Database
 from evercount.store.ended_stream import EndedStream
+from evercount.store.head_keeper import quarantine
 from evercount.store.open_stream import LiveStream
 from evercount.store.reader import TICKS_PER_PAGE, Reading, declared, read_identity
+from evercount.store.rollback_guard import HeadFile, default_path
 from evercount.store.sealing import Sealer
 from evercount.store.spending import retired_rows
 from evercount.store.writer import Store
@@ -31,9 +33,14 @@ class WatchedStore(Store):
 
     Args:
         place: an SQLite file or a PostgreSQL URL; the store must be there.
+        head: the head file of the store (default: beside the SQLite file, or in the user's state folder). Where there
+            is none, as on another machine than the writer's, nothing can be compared with it.
+
+    **Guarantee.** A history that differs from the one that the head file names is not shown. Test:
+    `tests/service/test_service_hidden_history.py::test_no_route_shows_it`.
     """
 
-    def __init__(self, place: str | Path) -> None:
+    def __init__(self, place: str | Path, head: Path | None = None) -> None:
         Reading.__init__(self, Database(place, write=False))
         self.noise, self.key = "exact", None
         self._helper = ThreadPoolExecutor(1, "evercount-noise")
@@ -43,6 +50,9 @@ class WatchedStore(Store):
             with self.database.reading() as connection:
                 self.identity = read_identity(connection)
             self.sealer = Sealer(None, self.identity)
+            newest = HeadFile(head or default_path(self.database))
+            differing = {} if newest.read() is None else self.check_head(newest)
+            self._hidden = {name: why for name, why in differing.items() if not why.readable}
             self.look()
         except BaseException:
             self.database.close()
@@ -70,12 +80,15 @@ class WatchedStore(Store):
                     self.streams.pop(row["name"], None)
         news = []
         for row in rows:
-            if row["name"] in retired:
+            if row["name"] in retired or row["name"] in self.ended:
                 continue
             live = self.streams.get(row["name"])
             tick = released.get(row["id"], 0)
             if live is None:
                 live = _watched(row, tick)
+                if live.name in self._hidden:
+                    self.ended[live.name] = quarantine(live, self._hidden[live.name])
+                    continue
                 live.labels = self._labels_at(live, tick)
                 self.streams[live.name] = live
                 continue
