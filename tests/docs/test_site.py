@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -112,3 +113,30 @@ def test_snippets_run(page, tmp_path, monkeypatch):
                 )
                 output.seek(0)
                 assert done.returncode == 0, f"{block}\n{output.read()}"
+
+
+INDENTED = re.compile(r"^    (evercount (?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
+
+
+def test_commands_that_are_shown_but_not_run_are_legal():
+    """Indented lines show commands that need a cluster, a server or an hour: each must name what there is."""
+    import typer.main
+
+    from evercount.cli import app
+
+    seen = 0
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for line in INDENTED.findall(text):
+            words = shlex.split(line.replace("\\\n", " "), comments=True)[1:]
+            command, context = typer.main.get_command(app), None
+            while words and hasattr(command, "get_command"):
+                context = typer.Context(command, parent=context)
+                command, words = command.get_command(context, words[0]), words[1:]
+                assert command is not None, f"{page.name}: {line}"
+            known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+            for word in words:
+                if word.startswith("-") and not word.lstrip("-").replace(".", "").isdigit() and word != "-":
+                    assert word.partition("=")[0] in known | {"--help", "-h"}, f"{page.name}: {line}"
+            seen += 1
+    assert seen > 20
