@@ -6,12 +6,36 @@ import importlib.util
 import os
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from serving import Postgres
+
+
+SLOW_FILES = {
+    "audit/test_mechanism.py",
+    "audit/test_vectors.py",
+    "cli/test_cli_release_kill_trees.py",
+    "package/test_package.py",
+    "queries/test_queries_cuts.py",
+    "queries/test_queries_values.py",
+    "reproduce/test_reproduce_items.py",
+    "service/test_service_fuzz.py",
+    "service/test_service_neighbours.py",
+    "store/test_store_lock.py",
+}
+"""The slow tier (`make slow`): what takes longest and seldom fails alone. CI runs it after `make test`."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of slow files into their tier."""
+    root = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(root) and item.path.relative_to(root).as_posix() in SLOW_FILES:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
