@@ -54,7 +54,7 @@ WHOLE_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLIN
 ORDER_PATTERN = r"[+-]?[0-9]{1,18}"
 FARTHEST = 2**61
 """Instants beyond this (in microseconds) are no times: sums with them could overflow."""
-ROWS_OF_USERS_AT_A_TIME = 1 << 18
+ROWS_OF_USERS_AT_A_TIME = 1 << 20
 """So many events are put in the order of their users at a time."""
 USER_GROUPS = 256
 """Events are kept in so many groups, each with all events of its users."""
