@@ -27,7 +27,7 @@ SLOW_FILES = {
     "service/test_service_neighbours.py",
     "store/test_store_lock.py",
 }
-"""The slow tier (`make slow`): what takes longest and seldom fails alone. CI runs it after `make test`."""
+"""The slow tier, which `make quick` leaves out: what takes longest and seldom fails alone."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
