@@ -107,6 +107,17 @@ def test_hidden_streams_are_not_betrayed(client: httpx.Client) -> None:
     assert "hidden" not in client.get("/v1/streams").text
 
 
+def test_an_outage_does_not_betray_them_either(client: httpx.Client, service: Service) -> None:
+    """While the store is loaded again, a hidden name and an unused one have the same answer for a stranger."""
+    service.writer.failing = "planted"
+    try:
+        for rest in ("", "/releases", "/releases.csv", "/labels", "/cells", "/live", "/plan"):
+            hidden, none = (client.get(f"/v1/streams/{name}{rest}") for name in ("hidden", "none"))
+            assert (hidden.status_code, hidden.text) == (none.status_code, none.text) == (503, none.text)
+    finally:
+        service.writer.failing = None
+
+
 @pytest.mark.parametrize("header", ["Bearer", "Bearer wrong", "Basic x", ADMIN, "Bearer " + ADMIN[:-1], "Bearer \xe9"])
 def test_wrong_tokens_are_refused_everywhere(client: httpx.Client, header: str) -> None:
     for path in ("/v1/streams", "/v1/streams/open/releases", "/metrics"):

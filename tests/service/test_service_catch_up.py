@@ -85,7 +85,7 @@ def test_a_stream_that_is_behind_refuses_its_batches_and_no_others(
     for _ in range(3):
         answer = client.post("/v1/streams/seconds/events", json=["a"])
         assert (answer.status_code, answer.json()["error"]["type"]) == (503, "CatchingUp")
-        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        assert answer.headers["retry-after"] == "5"  # never a measured time, which could depend on data
         assert client.post("/v1/streams/manual/events", json=["a"]).status_code == 200
     ready = client.get("/readyz")
     assert (ready.status_code, ready.json()["status"]) == (503, "catching-up")

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from evercount.cli.store_command import store as commands
 from evercount.errors import BudgetExceeded, ParameterError
+from evercount.privacy import Budget, spent_together
 from evercount.store import Cap, Store, StreamDeclaration, retire_stream, set_cap
 
 
@@ -47,6 +48,22 @@ def test_units_that_cannot_be_added_up_have_the_cap_each(tmp_path: Path) -> None
     with pytest.raises(BudgetExceeded, match="cap of this store"):
         store.declare(declared("more", 0.1), 0.0)
     assert store.declare(declared("events", 1.0), 0.0).name == "events", "the same declaration spends nothing"
+    store.close()
+
+
+def test_streams_about_users_add_up_whatever_they_count_of_each(tmp_path: Path) -> None:
+    """Each keeps its promise for all events of a user: four of epsilon 1 are no four totals of 1."""
+    store = Store(tmp_path / "a.db")
+    for events in (5, 4, 3, 1):
+        store.declare(declared(f"k{events}", 1.0, unit="user", max_events=events), 0.0)
+    (total,) = store.ledger()["totals"]
+    same = spent_together([(Budget(1.0, 1e-9), 0.0)] * 4)
+    assert (total["streams"], total["max_events"]) == (4, 5)
+    assert total["delta"] == same.delta
+    assert same.epsilon * (1 - 1e-9) <= total["epsilon"] <= same.epsilon * 1.001
+    set_cap(store.database, Cap(total["epsilon"], total["delta"] + 1e-9))
+    with pytest.raises(BudgetExceeded):
+        store.declare(declared("k2", 0.5, unit="user", max_events=2), 0.0)
     store.close()
 
 

@@ -34,7 +34,7 @@ EXTRA_OF_PACKAGE = {
     "pandas": "frames",
     "polars": "frames",
     "hypothesis": "audit",
-    "httpx": "audit",
+    "httpx": "client",
     "torch": "gpu",
 }
 """Which extra installs a package that a command lacks."""
