@@ -267,7 +267,9 @@ class ExactStream(NoiseStream):
         }
 
     def _packed(self) -> Any:
-        """`_before` for a dump; it changes once in a block, so what was packed last is kept."""
+        """`_before` for a dump; it changes once in a block, so what was packed last is kept, but for very many cells."""
+        if self._rows_in_dumps:
+            return pack(self._before, self.near.narrow)
         if self._kept is None or self._kept[0] is not self._before:
             self._kept = (self._before, pack(self._before, self.near.narrow))
         return self._kept[1]

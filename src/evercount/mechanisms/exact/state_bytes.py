@@ -11,12 +11,13 @@ import numpy as np
 from evercount._arrays import AnyArray, FloatArray, ObjectArray
 from evercount.errors import SnapshotError
 
+PIECE = 1 << 18
+"""Numbers that become text at a time."""
+
 
 def pack(state: FloatArray, narrow: int) -> str:
     """A state (2, rows, cells) in base 64; the low parts of the first `narrow` rows are cut to 24 bits."""
-    high, low = state.astype("<f8", copy=False)
-    data = high.tobytes() + low[:narrow].astype("<f4").tobytes() + low[narrow:].tobytes()
-    return base64.b64encode(data).decode("ascii")
+    return _text((state[0], "<f8"), (state[1, :narrow], "<f4"), (state[1, narrow:], "<f8"))
 
 
 def unpack(packed: object, shape: tuple[int, int], narrow: int) -> FloatArray:
@@ -35,7 +36,7 @@ def unpack(packed: object, shape: tuple[int, int], narrow: int) -> FloatArray:
 
 def pack_rows(rows: AnyArray) -> str:
     """Rows of noise in base 64: whole numbers of 32 bits, or doubles where some are larger."""
-    return base64.b64encode(rows.astype("<i4" if rows.dtype == np.int32 else "<f8").tobytes()).decode("ascii")
+    return _text((rows, "<i4" if rows.dtype == np.int32 else "<f8"))
 
 
 def unpack_rows(packed: object, ticks: int, cells: int) -> AnyArray:
@@ -61,6 +62,20 @@ def unpack_integers(packed: Any, shape: tuple[int, int]) -> ObjectArray:
     out = np.empty(shape[0] * shape[1], dtype=object)
     out[:] = [int.from_bytes(data[i : i + width], "little", signed=True) for i in range(0, len(data), width)]
     return out.reshape(shape)
+
+
+def _text(*arrays: tuple[AnyArray, str]) -> str:
+    """Arrays, each with the type of its numbers, one after the other in base 64; piece by piece, as it may be long."""
+    text, rest = "", b""
+    for array, kind in arrays:
+        flat = array.reshape(-1)
+        for start in range(0, len(flat), PIECE):
+            data = rest + flat[start : start + PIECE].astype(kind, copy=False).tobytes()
+            end = len(data) // 3 * 3
+            text += base64.b64encode(data[:end]).decode("ascii")
+            rest = data[end:]
+    text += base64.b64encode(rest).decode("ascii")
+    return text
 
 
 def _bytes(packed: object, size: int) -> bytes:
