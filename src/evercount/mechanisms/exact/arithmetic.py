@@ -13,7 +13,6 @@ from evercount.factorizations import BinaryTree, Direct, Factorization, Honaker,
 from evercount.factorizations.row_weighted import Weighted
 from evercount.mechanisms.exact.filter_kernel import DRAW_BITS, MOST_TICKS, SIGMAS, FilterKernel
 from evercount.mechanisms.exact.near_filter import NearFilter
-from evercount.mechanisms.exact.near_trees import NearDirect, NearHonaker, NearOptimal, NearTree
 from evercount.mechanisms.exact.tree_kernels import (
     DirectKernel,
     HonakerKernel,
@@ -37,7 +36,7 @@ FEWEST_BITS, MOST_BITS = 6 * BITS_STEP, 10 * BITS_STEP
 
 
 class Kernel(Protocol):
-    """The arithmetic of one factorisation: `FilterKernel` has the contract."""
+    """The arithmetic of one factorisation in integers: `FilterKernel` has the contract."""
 
     bits: int
     rows: int
@@ -64,15 +63,13 @@ class Near(Protocol):
     def shape(self, cells: int, ticks: int) -> tuple[int, int]:
         """(ticks of a block, blocks) of the next call of `advance`."""
 
+    def drift(self, tick: int, size: int) -> float:
+        """A bound of what the state after these ticks adds to the error of any later number."""
+
     def advance(
         self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
     ) -> tuple[FloatArray, float, FloatArray]:
         """(noise, bound, state after)."""
-
-    def refine(
-        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
-    ) -> tuple[FloatArray, float]:
-        """(noise in two doubles, a bound far below the other)."""
 
 
 def make_kernel(factorization: Factorization, bits: int) -> Kernel:
@@ -118,15 +115,8 @@ def kernel(factorization: Factorization) -> Kernel:
 def near(factorization: Factorization) -> Near:
     """The arithmetic in doubles that stands beside `kernel`."""
     made = kernel(factorization)
-    match made:
-        case DirectKernel():
-            return NearDirect(made)
-        case HonakerKernel():
-            return NearHonaker(made)
-        case TreeKernel():
-            return NearTree(made)
-        case OptimalKernel():
-            return NearOptimal(made)
+    if isinstance(made, TreeKernel | OptimalKernel):
+        return made
     assert isinstance(made, FilterKernel | IdentityKernel)
     return NearFilter(made, narrow=factorization.horizon is not None and factorization.horizon <= LONG_HORIZON)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -95,4 +96,12 @@ def to_pairs(values: ObjectArray, bits: int) -> FloatArray:
         number = Fraction(value, 1 << bits)
         out[(0, *place)] = float(number)
         out[(1, *place)] = float(number - Fraction(out[(0, *place)]))
+    return out
+
+
+def of_pairs(pairs: FloatArray, bits: int) -> ObjectArray:
+    """Two doubles each as integers / 2^bits, rounded downwards."""
+    out = np.empty(pairs.shape[1:], dtype=object)
+    for place in np.ndindex(out.shape):
+        out[place] = math.floor((Fraction(pairs[(0, *place)]) + Fraction(pairs[(1, *place)])) * (1 << bits))
     return out
