@@ -37,7 +37,8 @@ MANY = 4000
 """From this many cells on, blocks have BLOCK_TICKS ticks, else LONG_BLOCK_TICKS: fewer rows lie ready."""
 MOST_BLOCKS = 64
 """Blocks of few cells that go through the matrices at once."""
-MOST_TICKS_AT_ONCE = LONG_BLOCK_TICKS * MOST_BLOCKS
+MOST_TICKS_AT_ONCE = 4 * LONG_BLOCK_TICKS * MOST_BLOCKS
+"""Ticks of one call."""
 BITS = 256
 """Fractional bits of the constants before they are cut into slices."""
 BUFFER = 130.0
@@ -56,6 +57,8 @@ class Tables:
     """Q: how inputs end up in the buffers, (5, d, size)."""
     chain: FloatArray
     """Powers of D: (buffers, feeds of the blocks) to the buffers before every block and after the last one."""
+    reach: tuple[float, float]
+    """The largest sums of a row's magnitudes in `output`, for inputs and for buffers."""
     drift: float
     """What one block adds to the error of the noise of any later tick, in units (lemma 10)."""
     buffer_error: float
@@ -92,7 +95,7 @@ def _tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow
     columns = output.swapaxes(1, 2)
     sums = responses * size + readouts * size  # of a row of weights that sums up a block
     entry = product_error(size, max(responses, _most(columns[4])), 1.0) + 2.0**-83
-    total = product_error(size + d, sums, BUFFER) + entry * (65 * size + BUFFER * d) + 2.0**-74
+    total = product_error(size + d, sums, BUFFER) + entry * (65 * size + BUFFER * d) + 2.0**-72
     total += 2.0**-83 * (sums + 65 * size)  # of the weighted inputs, or of the weights in the matrix
     drift, buffer_error = total, 0.0
     check_exact(columns, np.ones(size))
@@ -107,7 +110,7 @@ def _tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow
         own += 2 * product_error(links, past + 1, top) + BUFFER * (2.0**-76 if narrow else 2.0**-100) + 2.0**-76
         drift += exact.gains[i] / lack * own
         buffer_error += exact.gains[i] * exact.memory[i] * own
-    return Tables(most, output, feed, chain, drift * 1.01, buffer_error * 1.01)
+    return Tables(most, output, feed, chain, (responses, readouts), drift * 1.01, buffer_error * 1.01)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +119,8 @@ class _Public:
 
     eta: FloatArray | None
     """Weights of the normals, (5, size, blocks, 1), or None where the matrices hold them: for one block."""
-    n: FloatArray
-    """The weights n as doubles, (size, blocks, 1)."""
+    n: FloatArray | None
+    """The weights n as doubles, (size, blocks, 1), or None."""
     unit: float
     """Of inputs and buffers."""
     unit_sum: float
@@ -127,7 +130,7 @@ class _Public:
     plain: FloatArray
     """What they add to the ticks of a block, in doubles; for one block what they add to the noise itself."""
     reach: tuple[float, float]
-    """The largest sum of a row's magnitudes in `plain`, for inputs and for buffers; times what is still to be done."""
+    """The largest sums of magnitudes by which inputs and buffers enter a number."""
     drift: float
 
 
@@ -157,7 +160,9 @@ class NearFilter:
         """(ticks of a block, blocks) of the next call, for so many cells and ticks that are wanted at least."""
         if cells >= 24:
             return (LONG_BLOCK_TICKS if cells < MANY else BLOCK_TICKS), 1
-        return LONG_BLOCK_TICKS, max(1, (8 if ticks <= 8 * LONG_BLOCK_TICKS else 4 * MOST_BLOCKS) // cells)
+        return LONG_BLOCK_TICKS, max(
+            1, (8 if ticks <= 8 * LONG_BLOCK_TICKS else MOST_TICKS_AT_ONCE // LONG_BLOCK_TICKS) // cells
+        )
 
     def drift(self, tick: int, size: int = LONG_BLOCK_TICKS) -> float:
         """A bound of what the state after `tick` ticks adds to the error of any later number (lemma 10).
@@ -181,61 +186,54 @@ class NearFilter:
     def _units(self) -> tuple[AnyArray, FloatArray, FloatArray]:
         """Knots; the largest product of units of inputs and weights n between each and the next; its sum over ticks."""
         knots, values, eta = self._n.line.knots, self._n.line.values, self._eta.line
-        ahead = np.maximum.accumulate(values[::-1])[::-1]
         so_far = np.maximum.accumulate(eta.values)
-        # a call that begins before the next knot ends before this tick
+        ahead = np.maximum.accumulate(values[::-1])[::-1]
+        # a call that reaches the ticks between two knots begins after `before` and ends before `after`
+        before = np.searchsorted(knots, knots - MOST_TICKS_AT_ONCE - LONG_BLOCK_TICKS)
         after = np.append(knots[1:], knots[-1]) + MOST_TICKS_AT_ONCE + LONG_BLOCK_TICKS
-        units = 4 * ahead * so_far[np.minimum(np.searchsorted(eta.knots, after), len(so_far) - 1)]
+        units = (
+            4
+            * ahead[np.maximum(before - 1, 0)]
+            * so_far[np.minimum(np.searchsorted(eta.knots, after), len(so_far) - 1)]
+        )
         return knots, units, np.append(0.0, np.cumsum(np.diff(knots) * units[:-1]))
 
     def advance(
         self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
     ) -> tuple[FloatArray, float, FloatArray]:
         """(noise, bound, state after) of so many blocks of `size` ticks from `start` on, a multiple of 32."""
-        most = self._tables[size].most
-        if blocks <= most:
-            return self._advance(state, start, size, blocks, normals)
-        middle = most * size
-        first, one, state = self._advance(state, start, size, most, normals[:middle])
-        rest, two, state = self.advance(state, start + middle, size, blocks - most, normals[middle:])
-        return np.concatenate([first, rest]), max(one, two), state
-
-    def _advance(
-        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
-    ) -> tuple[FloatArray, float, FloatArray]:
-        made, d, cells = self._tables[size], self._order, normals.shape[1]
+        made, d, cells, after = self._tables[size], self._order, normals.shape[1], state[:, : self._order]
         public = self._public(start, size, blocks)
         # inputs of a block, then the buffers before it
         inputs = np.empty((5, size + d, blocks, cells))
         x, before = inputs[:, :size], inputs[:, size:]
-        for part, numbers in zip(x[:3], normals.slices(), strict=True):
-            part[:] = numbers.reshape(blocks, size, cells).swapaxes(0, 1)
+        for row, numbers in zip(x[:3], normals.slices(), strict=True):
+            row[:] = numbers.reshape(blocks, size, cells).swapaxes(0, 1)
         with_sums(x)
         if public.eta is not None:
             x[:] = settle(product(public.eta, x), public.unit)
-        fed = settle(product(public.feed, x.reshape(5, size, -1), np.matmul), public.unit)
-        links = np.concatenate(
-            [cut(state[0, :d], state[1, :d], public.unit)[:, :, np.newaxis], fed.reshape(5, d, blocks, cells)], axis=2
-        )
-        one, two, three = product(made.chain[:, :, : blocks + 1, : blocks + 1], links, np.matmul)
-        after = pair((one[:, -1], two[:, -1], three[:, -1]))
-        before[:] = settle((one[:, :-1], two[:, :-1], three[:, :-1]), public.unit)
+        fed = settle(product(public.feed, x.reshape(5, size, -1), np.matmul), public.unit).reshape(before.shape)
+        for first in range(0, blocks, made.most):
+            some = slice(first, min(first + made.most, blocks))
+            links = np.concatenate([cut(after[0], after[1], public.unit)[:, :, np.newaxis], fed[:, :, some]], axis=2)
+            one, two, three = product(made.chain[:, :, : links.shape[2], : links.shape[2]], links, np.matmul)
+            before[:, :, some] = settle((one[:, :-1].copy(), two[:, :-1], three[:, :-1]), public.unit)
+            after = pair((one[:, -1], two[:, -1], three[:, -1]))
 
-        noise = public.plain @ inputs[4].reshape(size + d, -1)
+        noise = (public.plain @ inputs[4].reshape(size + d, -1)).reshape(size, blocks, cells)
         top, highest = float(np.abs(x[4]).max()), float(np.abs(before[4]).max(initial=0.0))
         bound = (3 * size + d + 16) * ROUNDING * (public.reach[0] * top + public.reach[1] * highest) + public.drift
-        noise = noise.reshape(size, blocks, cells)
         if public.sums is not None:
             one, two, three = (
-                np.concatenate([np.zeros((1, cells)), part]).cumsum(axis=0)
-                for part in product(public.sums, inputs, _inner)
+                np.concatenate([np.zeros((1, cells)), term]).cumsum(axis=0)
+                for term in product(public.sums, inputs, _inner)
             )
             check_sums(one, two, public.unit_sum)
             level = pair((one, two, three), state[0, d], state[1, d])  # the running sum before every block, and after
             after = np.concatenate([after, level[:, -1:]], axis=1)
-            if blocks > 1:
+            if public.n is not None:
                 noise *= public.n
-                noise = noise.cumsum(axis=0)
+                noise = (_running(size) @ noise.reshape(size, -1)).reshape(noise.shape)
             noise += level[0, :-1]
             bound += 4 * ROUNDING * float(np.abs(level[0]).max())
         return noise.swapaxes(0, 1).reshape(-1, cells), bound, after
@@ -246,23 +244,30 @@ class NearFilter:
         high, low = _weights(self._n, start, size, blocks)
         unit_n = _power(float(high.max()))
         n = cut(high, low, unit_n)
-        feed, plain, sums, factor = made.feed, made.output[4], None, 1.0
+        feed, plain, sums, reach = made.feed, made.output[4], None, made.reach
         if self._summed:
             sums = settle(product(made.output.swapaxes(1, 2), n, np.matmul), unit_n)
             check_exact(sums.swapaxes(1, 2), _tops(size, self._order), unit_n)
-        if blocks == 1:  # the weights go into the matrices
-            feed = settle(product(feed, eta.swapaxes(1, 2)), unit)
-            if sums is not None:
-                sums[:, :size] = settle(product(sums[:, :size], eta), unit * unit_n)
-                one, two, three = (part.cumsum(axis=0) for part in product(n, made.output))
-                plain = one + (two + three)
-            plain = np.hstack([plain[:, :size] * eta[4, :, 0], plain[:, size:]])
-        elif self._summed:
-            factor = size * float(high.max())
-        reach = factor * _most(plain[:, :size]), factor * _most(plain[:, size:])
-        weights = None if blocks == 1 else eta[..., np.newaxis]
-        drift = self.drift(start, size)
-        return _Public(weights, n[4, ..., np.newaxis], unit, unit * unit_n, feed, sums, plain, reach, drift)
+            reach = reach[0] * size * float(high.max()), reach[1] * size * float(high.max())
+        drift = self.drift(start + size * blocks, size)
+        if blocks > 1:
+            columns = eta[..., np.newaxis], n[4, ..., np.newaxis]
+            return _Public(*columns, unit, unit * unit_n, feed, sums, plain, reach, drift)
+        # the weights of one block go into the matrices
+        feed = settle(product(feed, eta.swapaxes(1, 2)), unit)
+        if sums is not None:
+            sums[:, :size] = settle(product(sums[:, :size], eta), unit * unit_n)
+            one, two, three = (term.cumsum(axis=0) for term in product(n, made.output))
+            plain = one + (two + three)
+        plain = np.hstack([plain[:, :size] * eta[4, :, 0], plain[:, size:]])
+        reach = _most(plain[:, :size]), _most(plain[:, size:])
+        return _Public(None, None, unit, unit * unit_n, feed, sums, plain, reach, drift)
+
+
+@lru_cache(maxsize=4)
+def _running(size: int) -> FloatArray:
+    """The matrix of running sums."""
+    return np.tril(np.ones((size, size)))
 
 
 def _inner(weights: FloatArray, numbers: FloatArray) -> FloatArray:
