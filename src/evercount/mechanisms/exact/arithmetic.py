@@ -67,9 +67,9 @@ class Near(Protocol):
         """A bound of what the state after these ticks adds to the error of any later number."""
 
     def advance(
-        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
     ) -> tuple[FloatArray, float, FloatArray]:
-        """(noise, bound, state after)."""
+        """(noise, bound, state after); `fine` asks for a small bound."""
 
 
 def make_kernel(factorization: Factorization, bits: int) -> Kernel:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from evercount._arrays import AnyArray, FloatArray, ObjectArray
+from evercount._arrays import AnyArray, FloatArray, IntArray, ObjectArray
 from evercount.errors import HorizonReached, ParameterError, PrecisionReached, SnapshotError, TooLarge
 from evercount.factorizations import Factorization
 from evercount.mechanisms.blas_threads import one_thread
@@ -83,8 +83,8 @@ class ExactStream(NoiseStream):
 
     tick: int = 0
 
-    _doubt: ClassVar[tuple[float, float]] = (0.0, 0.0)
-    """Tests add this to the two error bounds (in grid units): more calls are then close, and no number changes."""
+    _doubt: ClassVar[tuple[float, float, float]] = (0.0, 0.0, 0.0)
+    """Tests add this to the three error bounds (in grid units): more calls are then close, and no number changes."""
 
     def __init__(
         self,
@@ -184,19 +184,30 @@ class ExactStream(NoiseStream):
     ) -> tuple[FloatArray, FloatArray]:
         """Noise and state after of a piece of the cells: doubles decide, or integers where the call is close."""
         normals = self._normals(start, start + size * blocks, state.shape[2], first)
-        noise, bound, after = self.near.advance(state, start, size, blocks, normals)
+        whole, close, after = self._rounded(state, start, size, blocks, normals)
+        if len(close):
+            some, again = state[:, :, close], normals[:, close]
+            whole[:, close], closer, _ = self._rounded(some, start, size, blocks, again, fine=True)
+            for cell in close[closer].tolist():
+                whole[:, cell] = self._closely(start, size, blocks, first + cell, state[:, :, cell : cell + 1])
+        return whole, after
+
+    def _rounded(
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
+    ) -> tuple[FloatArray, IntArray, FloatArray]:
+        """(noise by doubles, the cells in which a number is too close to a half to tell, state after)."""
+        noise, bound, after = self.near.advance(state, start, size, blocks, normals, fine)
         noise *= self.scale
         whole = np.rint(noise)
         noise -= whole
         largest = float(np.abs(whole).max()) + 1.0
         if not largest < _LARGEST:
             raise TooLarge(f"noise of scale {self.scale} has passed 2^53 grid units; use a coarser grid")
-        error = self.scale * (bound + self._own_error) * 1.01 + largest * 2.0**-50 + self._doubt[0]
+        error = self.scale * (bound + self._own_error) * 1.01 + largest * 2.0**-50 + self._doubt[fine]
         np.abs(noise, out=noise)
-        if float(noise.max()) >= 0.5 - error:
-            for cell in np.flatnonzero((noise >= 0.5 - error).any(axis=0)).tolist():
-                whole[:, cell] = self._closely(start, size, blocks, first + cell, state[:, :, cell : cell + 1])
-        return whole, after
+        if float(noise.max()) < 0.5 - error:  # nearly always
+            return whole, np.empty(0, dtype=np.int64), after
+        return whole, np.flatnonzero((noise >= 0.5 - error).any(axis=0)), after
 
     def _closely(self, start: int, size: int, blocks: int, cell: int, state: FloatArray) -> FloatArray:
         """A cell's noise where a call is close: doubles again for half of the blocks; for one block, integers."""
@@ -205,7 +216,7 @@ class ExactStream(NoiseStream):
             first, state = self._piece(start, size, middle, cell, state)
             rest, _ = self._piece(start + middle * size, size, blocks - middle, cell, state)
             return np.concatenate([first, rest])[:, 0]
-        drift = self.scale * (self.near.drift(start, size) + self._own_error) * 1.01 + self._doubt[1]
+        drift = self.scale * (self.near.drift(start, size) + self._own_error) * 1.01 + self._doubt[2]
         whole = of_pairs(state, self.kernel.bits)
         numbers = self._exactly(start, start, start + size, cell, whole, Fraction(drift))
         return np.asarray(numbers or self._exactly(0, start, start + size, cell, whole * 0), dtype=np.float64)

@@ -119,8 +119,8 @@ class _Public:
 
     eta: FloatArray | None
     """Weights of the normals, (5, size, blocks, 1), or None where the matrices hold them: for one block."""
-    n: FloatArray | None
-    """The weights n as doubles, (size, blocks, 1), or None."""
+    n: FloatArray
+    """The weights n, (5, size, blocks, 1)."""
     unit: float
     """Of inputs and buffers."""
     unit_sum: float
@@ -130,7 +130,9 @@ class _Public:
     plain: FloatArray
     """What they add to the ticks of a block, in doubles; for one block what they add to the noise itself."""
     reach: tuple[float, float]
-    """The largest sums of magnitudes by which inputs and buffers enter a number."""
+    """What inputs and buffers add to the error of a number in doubles, for each unit of their size (lemma 11)."""
+    fine: float
+    """The same where they are read finely."""
     drift: float
 
 
@@ -199,11 +201,14 @@ class NearFilter:
         return knots, units, np.append(0.0, np.cumsum(np.diff(knots) * units[:-1]))
 
     def advance(
-        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
     ) -> tuple[FloatArray, float, FloatArray]:
-        """(noise, bound, state after) of so many blocks of `size` ticks from `start` on, a multiple of 32."""
+        """(noise, bound, state after) of so many blocks of `size` ticks from `start` on, a multiple of 32.
+
+        `fine` takes longer and has a bound that is little more than the last rounding of the noise.
+        """
         made, d, cells, after = self._tables[size], self._order, normals.shape[1], state[:, : self._order]
-        public = self._public(start, size, blocks)
+        public = self._public(start, size, blocks, blocks == 1 and not fine)
         # inputs of a block, then the buffers before it
         inputs = np.empty((5, size + d, blocks, cells))
         x, before = inputs[:, :size], inputs[:, size:]
@@ -220,9 +225,14 @@ class NearFilter:
             before[:, :, some] = settle((one[:, :-1].copy(), two[:, :-1], three[:, :-1]), public.unit)
             after = pair((one[:, -1], two[:, -1], three[:, -1]))
 
-        noise = (public.plain @ inputs[4].reshape(size + d, -1)).reshape(size, blocks, cells)
         top, highest = float(np.abs(x[4]).max()), float(np.abs(before[4]).max(initial=0.0))
-        bound = (3 * size + d + 16) * ROUNDING * (public.reach[0] * top + public.reach[1] * highest) + public.drift
+        if fine:
+            parts = product(made.output, inputs.reshape(5, size + d, -1), np.matmul)
+            w = settle(parts, public.unit).reshape(5, size, blocks, cells)
+            noise, bound = w[4], public.drift + public.fine * (public.unit + top + highest)
+        else:
+            noise = (public.plain @ inputs[4].reshape(size + d, -1)).reshape(size, blocks, cells)
+            bound = public.drift + public.reach[0] * top + public.reach[1] * highest
         if public.sums is not None:
             one, two, three = (
                 np.concatenate([np.zeros((1, cells)), term]).cumsum(axis=0)
@@ -231,41 +241,54 @@ class NearFilter:
             check_sums(one, two, public.unit_sum)
             level = pair((one, two, three), state[0, d], state[1, d])  # the running sum before every block, and after
             after = np.concatenate([after, level[:, -1:]], axis=1)
-            if public.n is not None:
-                noise *= public.n
-                noise = (_running(size) @ noise.reshape(size, -1)).reshape(noise.shape)
+            low = level[1, :-1]
+            if fine:
+                noise = public.n[0] * w[0]
+                check_sums(size * noise, two[:1], public.unit_sum)
+                low = low + _running(public.n[0] * w[3] + public.n[3] * w[4])
+            elif blocks > 1:
+                noise *= public.n[4]
+            if fine or blocks > 1:
+                noise = _running(noise)
             noise += level[0, :-1]
+            noise += low
             bound += 4 * ROUNDING * float(np.abs(level[0]).max())
         return noise.swapaxes(0, 1).reshape(-1, cells), bound, after
 
-    def _public_numbers(self, start: int, size: int, blocks: int) -> _Public:
+    def _public_numbers(self, start: int, size: int, blocks: int, fold: bool) -> _Public:
         made, unit = self._tables[size], _power(self._eta.largest(start + size * blocks))
         eta = cut(*_weights(self._eta, start, size, blocks), unit)
         high, low = _weights(self._n, start, size, blocks)
-        unit_n = _power(float(high.max()))
+        unit_n, d = _power(float(high.max())), self._order
         n = cut(high, low, unit_n)
-        feed, plain, sums, reach = made.feed, made.output[4], None, made.reach
+        feed, plain, sums, times = made.feed, made.output[4], None, 1.0
         if self._summed:
-            sums = settle(product(made.output.swapaxes(1, 2), n, np.matmul), unit_n)
-            check_exact(sums.swapaxes(1, 2), _tops(size, self._order), unit_n)
-            reach = reach[0] * size * float(high.max()), reach[1] * size * float(high.max())
-        drift = self.drift(start + size * blocks, size)
-        if blocks > 1:
-            columns = eta[..., np.newaxis], n[4, ..., np.newaxis]
-            return _Public(*columns, unit, unit * unit_n, feed, sums, plain, reach, drift)
-        # the weights of one block go into the matrices
-        feed = settle(product(feed, eta.swapaxes(1, 2)), unit)
-        if sums is not None:
-            sums[:, :size] = settle(product(sums[:, :size], eta), unit * unit_n)
-            one, two, three = (term.cumsum(axis=0) for term in product(n, made.output))
-            plain = one + (two + three)
-        plain = np.hstack([plain[:, :size] * eta[4, :, 0], plain[:, size:]])
-        reach = _most(plain[:, :size]), _most(plain[:, size:])
-        return _Public(None, None, unit, unit * unit_n, feed, sums, plain, reach, drift)
+            sums, times = settle(product(made.output.swapaxes(1, 2), n, np.matmul), unit_n), size * unit_n
+            check_exact(sums.swapaxes(1, 2), _tops(size, d), unit_n)
+        drift, (inputs, buffers) = self.drift(start + size * blocks, size), made.reach
+        error, entries = (3 * size + d + 16) * ROUNDING * times, 0.0
+        fine = times * (inputs + buffers + 1) * ((size + 8) * ROUNDING * 2.0**-20 + 2.0**-70)
+        if fold:  # the weights of one block go into the matrices
+            feed = settle(product(feed, eta.swapaxes(1, 2)), unit)
+            if sums is not None:
+                sums[:, :size] = settle(product(sums[:, :size], eta), unit * unit_n)
+                one, two, three = (term.cumsum(axis=0) for term in product(n, made.output))
+                plain = one + (two + three)
+            plain = np.hstack([plain[:, :size] * eta[4, :, 0], plain[:, size:]])
+            error, entries = (size + d + 24) * ROUNDING, 2.0**-58 * unit_n
+            inputs, buffers = _most(plain[:, :size]), _most(plain[:, size:])
+        reach = error * inputs + entries * unit, error * buffers + entries
+        weights = None if fold else eta[..., np.newaxis]
+        return _Public(weights, n[..., np.newaxis], unit, unit * unit_n, feed, sums, plain, reach, fine, drift)
+
+
+def _running(terms: FloatArray) -> FloatArray:
+    """Running sums of (size, blocks, cells) over the ticks of a block."""
+    return np.asarray(_ones(len(terms)) @ terms.reshape(len(terms), -1)).reshape(terms.shape)
 
 
 @lru_cache(maxsize=4)
-def _running(size: int) -> FloatArray:
+def _ones(size: int) -> FloatArray:
     """The matrix of running sums."""
     return np.tril(np.ones((size, size)))
 

@@ -79,7 +79,7 @@ class TreeKernel(IdentityKernel):
         return 2.0**-76
 
     def advance(
-        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
     ) -> tuple[FloatArray, float, FloatArray]:
         """See `NearFilter`."""
         first, second, third = normals.slices()
@@ -201,7 +201,7 @@ class OptimalKernel(IdentityKernel):
         return 0.0
 
     def advance(
-        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
     ) -> tuple[FloatArray, float, FloatArray]:
         """See `NearFilter`."""
         rows, used = self.left[start : start + size], min(normals.shape[0], len(self.left))
