@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import operator
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
-from evercount._arrays import FloatArray, ObjectArray
 from evercount.errors import ParameterError
 from evercount.factorizations import BinaryTree, Direct, Factorization, Honaker, Identity, Optimal, SquareRoot
 from evercount.factorizations.row_weighted import Weighted
@@ -20,7 +19,6 @@ from evercount.mechanisms.exact.tree_kernels import (
     OptimalKernel,
     TreeKernel,
 )
-from evercount.noise import Normals
 
 LARGEST_TICKS = MOST_TICKS
 """Ticks that the counters of the generator serve (a tree uses up to two draws a tick)."""
@@ -35,41 +33,10 @@ BITS_STEP = 22
 FEWEST_BITS, MOST_BITS = 6 * BITS_STEP, 10 * BITS_STEP
 
 
-class Kernel(Protocol):
-    """The arithmetic of one factorisation in integers: `FilterKernel` has the contract."""
-
-    bits: int
-    rows: int
-
-    def window(self, block: int) -> tuple[int, int]:
-        """The draws that a block reads."""
-
-    def norm(self, ticks: int) -> float:
-        """An upper bound of ‖L_t‖ over the first ticks."""
-
-    def error(self, ticks: int) -> float:
-        """An upper bound of |Ỹ_t − (L z)_t·2^bits| over the first ticks."""
-
-    def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
-        """Y and the state after a block, in Python integers."""
-
-
-class Near(Protocol):
-    """The same noise in doubles, with a proved error: `NearFilter` has the contract."""
-
-    narrow: int
-    """Of so many first rows of the state, dumps keep the low part with 24 bits."""
-
-    def shape(self, cells: int, ticks: int) -> tuple[int, int]:
-        """(ticks of a block, blocks) of the next call of `advance`."""
-
-    def drift(self, tick: int, size: int) -> float:
-        """A bound of what the state after these ticks adds to the error of any later number."""
-
-    def advance(
-        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
-    ) -> tuple[FloatArray, float, FloatArray]:
-        """(noise, bound, state after); `fine` asks for a small bound."""
+Kernel = FilterKernel | IdentityKernel
+"""The arithmetic of one factorisation in integers: `FilterKernel` has the contract."""
+Near = NearFilter | TreeKernel | OptimalKernel
+"""The same noise in doubles, with a proved error: `NearFilter` has the contract."""
 
 
 def make_kernel(factorization: Factorization, bits: int) -> Kernel:
@@ -117,7 +84,6 @@ def near(factorization: Factorization) -> Near:
     made = kernel(factorization)
     if isinstance(made, TreeKernel | OptimalKernel):
         return made
-    assert isinstance(made, FilterKernel | IdentityKernel)
     return NearFilter(made, narrow=factorization.horizon is not None and factorization.horizon <= LONG_HORIZON)
 
 

@@ -24,12 +24,11 @@ def pack(state: FloatArray, narrow: int) -> str:
 def unpack(packed: object, shape: tuple[int, int], narrow: int) -> FloatArray:
     """The state that `pack` wrote, or a SnapshotError if it is not of that shape."""
     rows, cells = shape
-    sizes = [8 * rows * cells, 4 * narrow * cells, 8 * (rows - narrow) * cells]
-    data = _bytes(packed, sum(sizes))
-    state = np.empty((2, rows, cells))
-    state[0] = np.frombuffer(data[: sizes[0]], "<f8").reshape(shape)
-    state[1, :narrow] = np.frombuffer(data[sizes[0] : sizes[0] + sizes[1]], "<f4").reshape(narrow, cells)
-    state[1, narrow:] = np.frombuffer(data[sizes[0] + sizes[1] :], "<f8").reshape(rows - narrow, cells)
+    data = _bytes(packed, (16 * rows - 4 * narrow) * cells)
+    state, start = np.empty((2, rows, cells)), 0
+    for part, kind in ((state[0], "<f8"), (state[1, :narrow], "<f4"), (state[1, narrow:], "<f8")):
+        part[:] = np.frombuffer(data, kind, part.size, start).reshape(part.shape)
+        start += part.size * np.dtype(kind).itemsize
     if not np.isfinite(state).all():
         raise SnapshotError("the state of the noise is damaged: it holds numbers that are not finite")
     return state
