@@ -31,7 +31,7 @@ KINDS: dict[str, type[Any]] = {
 }
 NUMBERS = json.loads((GOLDEN / "exact_noise_numbers.json").read_text())
 HUNDRED_MILLION = json.loads((GOLDEN / "exact_noise_hundred_million.json").read_text())
-"""1.1·10^8 numbers over all factorisations: digests that limbs of integers computed, before doubles decided anything."""
+"""1.1·10^8 numbers over all factorisations: digests from the time when limbs of integers computed all of them."""
 SNAPSHOTS = sorted(GOLDEN.glob("exact_noise_snapshot_*.json"))
 
 
