@@ -7,6 +7,7 @@ import io
 import json
 import tracemalloc
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def test_bytes_are_those_of_the_description() -> None:
     "large", ["A" * (64 * PIECE), np.zeros(8 * PIECE), bytes(64 * PIECE)], ids=["text", "array", "bytes"]
 )
 def test_writing_takes_no_copy(large: Any) -> None:
-    with open("/dev/null", "r+b") as file:
+    with Path("/dev/null").open("r+b") as file:
         tracemalloc.start()
         write({"large": large}, file)
         peak = tracemalloc.get_traced_memory()[1]

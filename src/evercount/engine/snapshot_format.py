@@ -14,7 +14,6 @@ import hashlib
 import hmac
 import io
 import json
-import secrets
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import numpy as np
 
 from evercount._arrays import AnyArray
 from evercount.errors import SnapshotError
+from evercount.noise import random_token
 
 MAGIC = b"evercount snapshot\n"
 VERSION = 2
@@ -74,7 +74,7 @@ def write(tree: Mapping[str, Any], file: IO[bytes]) -> None:
 
 def _body(tree: Mapping[str, Any]) -> list[str | bytes | memoryview]:
     """The body before it is squeezed: the length of the JSON, the JSON in parts, the blocks."""
-    parts = _Parts([], [], secrets.token_hex(16))
+    parts = _Parts([], [], random_token())
     first, *others = json.dumps(_without_blocks(tree, parts)).split(parts.mark)
     text = [first]
     for long, after in zip(parts.texts, others, strict=True):
