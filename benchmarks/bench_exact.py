@@ -176,7 +176,7 @@ def _memory() -> list[Row]:
         last, by_doubles = f.horizon or 10**8, near(f)
         assert isinstance(by_doubles, NearFilter)
         for size, cells_note in ((BLOCK_TICKS, "many cells"), (LONG_BLOCK_TICKS, "few cells")):
-            # integers take about 10 µs a tick from the first one on
+            # integers from the first draw on take about 10 µs a tick
             cost = 2 * SCALE * by_doubles.drift(last, size) * last * 10_000
             note = f"expected at tick {last} of {f.name}, {cells_note}, scale {SCALE:g}"
             rows.append(_row("integers", cost, "ns a number", None, None, note))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import resource
 import subprocess
@@ -14,7 +15,7 @@ TICKS = 3
 MOST_KB_PER_CELL = 2.0
 
 
-def release(folder: Path, cells: int) -> dict[str, float]:
+def release(folder: Path, cells: int, horizon: int | None) -> dict[str, float]:
     """Run the command in this process and measure it."""
     from evercount.cli import app
     from evercount.factorizations import factorization
@@ -23,22 +24,24 @@ def release(folder: Path, cells: int) -> dict[str, float]:
     (folder / "keys.txt").write_text("".join(f"key-{i}\n" for i in range(cells)))
     rows = "".join(f"2026-01-01T0{i % TICKS}:00:00,key-{i}\n" for i in range(1000))
     (folder / "events.csv").write_text("ts,k\n" + rows)
-    options = "--time ts --every 1h --start 2026-01-01 --key k --epsilon 1 --delta 1e-9 --horizon 8760 --quiet"
+    options = "--time ts --every 1h --start 2026-01-01 --key k --epsilon 1 --delta 1e-9 --quiet"
+    options += f" --horizon {horizon or 'none'}"
     files = ["--keys", str(folder / "keys.txt"), "--out", str(folder / "out.csv")]
     command = ["release", str(folder / "events.csv"), *options.split(), *files, "--end", f"2026-01-01T0{TICKS}:00"]
     app(command, standalone_mode=False)
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    state = factorization(None, 8760).state_bytes
+    state = factorization(None, horizon).state_bytes
     return {"used": used, "formula": release_memory(cells, state), "state": (folder / "out.csv.state").stat().st_size}
 
 
 def run(sizes: tuple[int, ...] = (10**5, 10**6)) -> list[dict[str, Any]]:
-    """One row per number of cells."""
+    """Rows for every number of cells, with a horizon and without one."""
     results: list[dict[str, Any]] = []
-    for cells in sizes:
-        done = subprocess.run([sys.executable, __file__, str(cells)], capture_output=True, text=True, check=True)
+    for cells, horizon in itertools.product(sizes, (8760, None)):
+        command = [sys.executable, __file__, str(cells), str(horizon or 0)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
         one = json.loads(done.stdout.splitlines()[-1])
-        name = f"release, {cells:.0e} cells × {TICKS} ticks"
+        name = f"release, {cells:.0e} cells × {TICKS} ticks, horizon {horizon or 'none'}"
         note = f"formula: {one['formula'] / 1e6:.0f} MB; state on disk {one['state'] / 1e6:.1f} MB"
         results.append(
             {
@@ -66,7 +69,7 @@ def run(sizes: tuple[int, ...] = (10**5, 10**6)) -> list[dict[str, Any]]:
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         with tempfile.TemporaryDirectory() as made:
-            print(json.dumps(release(Path(made), int(sys.argv[1]))))
+            print(json.dumps(release(Path(made), int(sys.argv[1]), int(sys.argv[2]) or None)))
     else:
         for row in run():
             print(row)

@@ -30,6 +30,8 @@ KINDS: dict[str, type[Any]] = {
     kind.name: kind for kind in (Balanced, Normalized, Unbounded, SquareRoot, Identity, BinaryTree, Honaker, Optimal)
 }
 NUMBERS = json.loads((GOLDEN / "exact_noise_numbers.json").read_text())
+HUNDRED_MILLION = json.loads((GOLDEN / "exact_noise_hundred_million.json").read_text())
+"""1.1·10^8 numbers over all factorisations: digests from the time when limbs of integers computed all of them."""
 SNAPSHOTS = sorted(GOLDEN.glob("exact_noise_snapshot_*.json"))
 
 
@@ -64,3 +66,20 @@ def test_snapshots_of_format_1_continue(path: Path) -> None:
     assert stream.tick == entry["dump"]["tick"]
     wanted = np.asarray(entry["next"], dtype=np.float64).reshape(-1, entry["cells"])
     assert np.array_equal(stream.take(len(wanted)), wanted)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("entry", HUNDRED_MILLION, ids=title)
+def test_a_hundred_million_numbers(entry: dict[str, Any]) -> None:
+    stream = ExactStream(factorization(entry), entry["scale"], entry["cells"], Secret.from_hex("d9" * 32))
+    found = hashlib.sha256()
+    while stream.tick < entry["ticks"]:
+        noise = stream.take(min(2**21 // entry["cells"], entry["ticks"] - stream.tick))
+        found.update(noise.astype("<i8").tobytes())
+    assert found.hexdigest() == entry["sha256"]
+
+
+def test_how_many_numbers_are_compared() -> None:
+    assert sum(entry["cells"] * entry["ticks"] for entry in NUMBERS) > 2 * 10**6
+    assert sum(entry["cells"] * entry["ticks"] for entry in HUNDRED_MILLION) > 10**8
+    assert {entry["name"] for entry in HUNDRED_MILLION} == set(KINDS)

@@ -12,21 +12,28 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import io
 import json
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import IO, Any
 
 import numpy as np
 
 from evercount._arrays import AnyArray
 from evercount.errors import SnapshotError
+from evercount.noise import random_token
 
 MAGIC = b"evercount snapshot\n"
 VERSION = 2
 DIGEST_BYTES = 32
 LARGEST_BODY = 1 << 34
 """Bytes of an unpacked snapshot: a crafted small file must not fill the memory."""
+PIECE = 1 << 20
+"""Bytes that are squeezed at a time, so that a large snapshot is never copied as one."""
+LONG_TEXT = 1 << 16
+"""Texts of this length are not given to the JSON encoder, which would copy them."""
 DTYPES = ("<i8", "<f8", ">i8", ">f8", "|u1")
 """The kinds of numbers that a snapshot holds; no other is read."""
 
@@ -37,12 +44,42 @@ def pack(tree: Mapping[str, Any]) -> bytes:
     >>> unpack(pack({"tick": 3, "sums": np.arange(2), "more": {"raw": b"x"}}))["more"]
     {'raw': b'x'}
     """
-    blocks: list[bytes] = []
-    text = json.dumps(_without_blocks(tree, blocks, [0])).encode()
+    file = io.BytesIO()
+    write(tree, file)
+    return file.getvalue()
+
+
+def write(tree: Mapping[str, Any], file: IO[bytes]) -> None:
+    """Write what `pack` returns into a file that can seek, from its position on, piece by piece."""
+    head = MAGIC + VERSION.to_bytes(2, "big")
+    place = file.tell() + len(head)
+    file.write(head + bytes(DIGEST_BYTES))
     # most of a snapshot is the noise's state, random bits: looking for repetitions in it takes time and finds none
-    squeeze = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY)
-    body = squeeze.compress(b"".join([len(text).to_bytes(8, "big"), text, *blocks])) + squeeze.flush()
-    return MAGIC + VERSION.to_bytes(2, "big") + hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest() + body
+    squeeze, digest = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY), hashlib.blake2b(digest_size=DIGEST_BYTES)
+
+    def put(piece: bytes) -> None:
+        digest.update(piece)
+        file.write(piece)
+
+    for part in _body(tree):
+        for start in range(0, len(part), PIECE):
+            piece = part[start : start + PIECE]
+            put(squeeze.compress(piece.encode() if isinstance(piece, str) else piece))
+    put(squeeze.flush())
+    end = file.tell()
+    file.seek(place)
+    file.write(digest.digest())
+    file.seek(end)
+
+
+def _body(tree: Mapping[str, Any]) -> list[str | bytes | memoryview]:
+    """The body before it is squeezed: the length of the JSON, the JSON in parts, the blocks."""
+    parts = _Parts([], [], random_token())
+    first, *others = json.dumps(_without_blocks(tree, parts)).split(parts.mark)
+    text = [first]
+    for long, after in zip(parts.texts, others, strict=True):
+        text += [long, after]
+    return [sum(map(len, text)).to_bytes(8, "big"), *text, *parts.blocks]
 
 
 def unpack(blob: bytes) -> dict[str, Any]:
@@ -78,32 +115,50 @@ def unpack(blob: bytes) -> dict[str, Any]:
     return tree
 
 
-def _without_blocks(value: Any, blocks: list[bytes], end: list[int]) -> Any:
-    """The tree as JSON; arrays and bytes go to `blocks`, `end[0]` is the length of those so far."""
+@dataclass
+class _Parts:
+    """What is kept out of the JSON of a tree."""
+
+    blocks: list[bytes | memoryview]
+    texts: list[str]
+    """Long texts, in the order of the marks that stand for them."""
+    mark: str
+    end: int = 0
+    """Bytes of all blocks."""
+
+    def add(self, block: bytes | memoryview) -> int:
+        """The offset of a new block."""
+        self.blocks.append(block)
+        self.end += len(block)
+        return self.end - len(block)
+
+
+def _without_blocks(value: Any, parts: _Parts) -> Any:
+    """The tree as JSON; arrays, bytes and long plain texts go to `parts`."""
     if isinstance(value, Mapping):
-        packed = {key: _without_blocks(item, blocks, end) for key, item in value.items()}
+        packed = {key: _without_blocks(item, parts) for key, item in value.items()}
         return {"$map": packed} if any(str(key).startswith("$") for key in value) else packed
     if isinstance(value, list | tuple):
-        return [_without_blocks(item, blocks, end) for item in value] if _has_blocks(value) else value
+        return [_without_blocks(item, parts) for item in value] if _has_blocks(value) else value
     if isinstance(value, np.ndarray):
-        return {
-            "$array": [value.dtype.str, list(value.shape), _added(np.ascontiguousarray(value).tobytes(), blocks, end)]
-        }
+        raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        return {"$array": [value.dtype.str, list(value.shape), parts.add(raw.data)]}
     if isinstance(value, bytes):
-        return {"$bytes": [len(value), _added(value, blocks, end)]}
+        return {"$bytes": [len(value), parts.add(value)]}
+    if isinstance(value, str) and len(value) >= LONG_TEXT and _plain(value):
+        parts.texts.append(value)
+        return parts.mark
     return value
+
+
+def _plain(text: str) -> bool:
+    """Whether the JSON of a text is the text between quotes."""
+    return text.isascii() and text.isprintable() and not ('"' in text or "\\" in text)
 
 
 def _has_blocks(items: list[Any] | tuple[Any, ...]) -> bool:
     """Whether a list may hold arrays or bytes. Long lists of numbers and texts are passed on as they are."""
     return any(isinstance(item, Mapping | list | tuple | np.ndarray | bytes) for item in items)
-
-
-def _added(block: bytes, blocks: list[bytes], end: list[int]) -> int:
-    offset = end[0]
-    blocks.append(block)
-    end[0] += len(block)
-    return offset
 
 
 def _with_blocks(value: Any, content: bytes, start: int) -> Any:

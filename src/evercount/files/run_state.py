@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from evercount._safe_files import lock_exclusively, new_mode, new_private, open_private, sync_folder
-from evercount.engine.snapshot_format import pack, unpack
+from evercount.engine.snapshot_format import pack, unpack, write
 from evercount.errors import ParameterError, SnapshotError, StoreError
 from evercount.files.source import Prefix, SeenRows
 
@@ -65,6 +65,10 @@ class State:
 
     def dump(self) -> bytes:
         """The state as bytes with a checksum; `load` is the inverse."""
+        return pack(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The state as a tree that `pack` takes."""
         data = {
             "format": FORMAT,
             "version": VERSION,
@@ -78,7 +82,7 @@ class State:
         }
         if self.seen:
             data["seen"] = {name: [seen.rows, seen.digest] for name, seen in self.seen.items()}
-        return pack(data)
+        return data
 
     @classmethod
     def load(cls, blob: bytes) -> State:
@@ -265,7 +269,7 @@ def commit(places: Places, state: State) -> None:
     """
     complete = replace(state, output=digest_of(places.pending))
     with new_private(places.new_state) as file:
-        file.write(complete.dump())
+        write(complete.to_dict(), file)
         file.flush()
         os.fsync(file.fileno())
     places.new_state.replace(places.state)

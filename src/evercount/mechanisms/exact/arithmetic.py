@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import operator
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
-from evercount._arrays import FloatArray, ObjectArray
 from evercount.errors import ParameterError
 from evercount.factorizations import BinaryTree, Direct, Factorization, Honaker, Identity, Optimal, SquareRoot
 from evercount.factorizations.row_weighted import Weighted
 from evercount.mechanisms.exact.filter_kernel import DRAW_BITS, MOST_TICKS, SIGMAS, FilterKernel
 from evercount.mechanisms.exact.near_filter import NearFilter
-from evercount.mechanisms.exact.near_trees import NearDirect, NearHonaker, NearOptimal, NearTree
 from evercount.mechanisms.exact.tree_kernels import (
     DirectKernel,
     HonakerKernel,
@@ -21,7 +19,6 @@ from evercount.mechanisms.exact.tree_kernels import (
     OptimalKernel,
     TreeKernel,
 )
-from evercount.noise import Normals
 
 LARGEST_TICKS = MOST_TICKS
 """Ticks that the counters of the generator serve (a tree uses up to two draws a tick)."""
@@ -36,43 +33,10 @@ BITS_STEP = 22
 FEWEST_BITS, MOST_BITS = 6 * BITS_STEP, 10 * BITS_STEP
 
 
-class Kernel(Protocol):
-    """The arithmetic of one factorisation: `FilterKernel` has the contract."""
-
-    bits: int
-    rows: int
-
-    def window(self, block: int) -> tuple[int, int]:
-        """The draws that a block reads."""
-
-    def norm(self, ticks: int) -> float:
-        """An upper bound of ‖L_t‖ over the first ticks."""
-
-    def error(self, ticks: int) -> float:
-        """An upper bound of |Ỹ_t − (L z)_t·2^bits| over the first ticks."""
-
-    def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
-        """Y and the state after a block, in Python integers."""
-
-
-class Near(Protocol):
-    """The same noise in doubles, with a proved error: `NearFilter` has the contract."""
-
-    narrow: int
-    """Of so many first rows of the state, dumps keep the low part with 24 bits."""
-
-    def shape(self, cells: int, ticks: int) -> tuple[int, int]:
-        """(ticks of a block, blocks) of the next call of `advance`."""
-
-    def advance(
-        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
-    ) -> tuple[FloatArray, float, FloatArray]:
-        """(noise, bound, state after)."""
-
-    def refine(
-        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals
-    ) -> tuple[FloatArray, float]:
-        """(noise in two doubles, a bound far below the other)."""
+Kernel = FilterKernel | IdentityKernel
+"""The arithmetic of one factorisation in integers: `FilterKernel` has the contract."""
+Near = NearFilter | TreeKernel | OptimalKernel
+"""The same noise in doubles, with a proved error: `NearFilter` has the contract."""
 
 
 def make_kernel(factorization: Factorization, bits: int) -> Kernel:
@@ -118,16 +82,8 @@ def kernel(factorization: Factorization) -> Kernel:
 def near(factorization: Factorization) -> Near:
     """The arithmetic in doubles that stands beside `kernel`."""
     made = kernel(factorization)
-    match made:
-        case DirectKernel():
-            return NearDirect(made)
-        case HonakerKernel():
-            return NearHonaker(made)
-        case TreeKernel():
-            return NearTree(made)
-        case OptimalKernel():
-            return NearOptimal(made)
-    assert isinstance(made, FilterKernel | IdentityKernel)
+    if isinstance(made, TreeKernel | OptimalKernel):
+        return made
     return NearFilter(made, narrow=factorization.horizon is not None and factorization.horizon <= LONG_HORIZON)
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
 
-from evercount._arrays import AnyArray, FloatArray, IntArray
+from evercount._arrays import AnyArray, FloatArray, IntArray, ObjectArray
 from evercount.errors import HorizonReached, ParameterError, PrecisionReached, SnapshotError, TooLarge
 from evercount.factorizations import Factorization
 from evercount.mechanisms.blas_threads import one_thread
@@ -28,7 +29,15 @@ from evercount.mechanisms.exact.arithmetic import (
     numeric_horizon,
 )
 from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS, SIGMAS
-from evercount.mechanisms.exact.state_bytes import pack, pack_rows, to_pairs, unpack, unpack_integers, unpack_rows
+from evercount.mechanisms.exact.state_bytes import (
+    of_pairs,
+    pack,
+    pack_rows,
+    to_pairs,
+    unpack,
+    unpack_integers,
+    unpack_rows,
+)
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import ExactNoise, Normals, Secret
 
@@ -55,27 +64,6 @@ def fingerprint(factorization: Factorization, scale: float, bits: int) -> str:
     return digest.hexdigest()
 
 
-def _columns(distance: FloatArray, limit: float) -> IntArray:
-    """The columns in which something is not below the limit."""
-    if float(distance.max(initial=0.0)) < limit:  # nearly always
-        return np.empty(0, dtype=np.int64)
-    return np.flatnonzero((distance >= limit).any(axis=0))
-
-
-def _times(scale: float, number: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """scale·(high + low) as (a double, the rest): Dekker's product, exact but for scale·low and one sum."""
-    high, low = number
-    top = high * 134217729.0  # 2^27 + 1
-    top -= top - high
-    part = scale * 134217729.0
-    part -= part - scale
-    total = high * scale
-    rest = ((top * part - total) + top * (scale - part)) + (high - top) * part
-    rest += (high - top) * (scale - part)
-    rest += low * scale
-    return total, rest
-
-
 class ExactStream(NoiseStream):
     """Noise that is private on a real computer: row t is scale·(L z)_t rounded to the nearest integer, halves upwards.
 
@@ -95,8 +83,8 @@ class ExactStream(NoiseStream):
 
     tick: int = 0
 
-    _doubt: ClassVar[tuple[float, float]] = (0.0, 0.0)
-    """Tests add this to the two error bounds (in grid units): more calls are then close, and no number changes."""
+    _doubt: ClassVar[tuple[float, float, float]] = (0.0, 0.0, 0.0)
+    """Tests add this to the three error bounds (in grid units): more calls are then close, and no number changes."""
 
     def __init__(
         self,
@@ -196,26 +184,42 @@ class ExactStream(NoiseStream):
     ) -> tuple[FloatArray, FloatArray]:
         """Noise and state after of a piece of the cells: doubles decide, or integers where the call is close."""
         normals = self._normals(start, start + size * blocks, state.shape[2], first)
-        noise, bound, after = self.near.advance(state, start, size, blocks, normals)
+        whole, close, after = self._rounded(state, start, size, blocks, normals)
+        if len(close):
+            some, again = state[:, :, close], normals[:, close]
+            whole[:, close], closer, _ = self._rounded(some, start, size, blocks, again, fine=True)
+            for cell in close[closer].tolist():
+                whole[:, cell] = self._closely(start, size, blocks, first + cell, state[:, :, cell : cell + 1])
+        return whole, after
+
+    def _rounded(
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
+    ) -> tuple[FloatArray, IntArray, FloatArray]:
+        """(noise by doubles, the cells in which a number is too close to a half to tell, state after)."""
+        noise, bound, after = self.near.advance(state, start, size, blocks, normals, fine)
         noise *= self.scale
         whole = np.rint(noise)
         noise -= whole
         largest = float(np.abs(whole).max()) + 1.0
         if not largest < _LARGEST:
             raise TooLarge(f"noise of scale {self.scale} has passed 2^53 grid units; use a coarser grid")
-        error = self.scale * (bound + self._own_error) * 1.01 + largest * 2.0**-50 + self._doubt[0]
-        close = _columns(np.abs(noise, out=noise), 0.5 - error)
-        if len(close):
-            fine, bound = self.near.refine(state[:, :, close], start, size, blocks, normals[:, close])
-            fine, rest = _times(self.scale, fine)
-            up = np.rint(fine)
-            rest += fine - up
-            more = np.rint(rest)
-            whole[:, close] = up + more
-            error = self.scale * (bound + self._own_error) * 1.01 + largest * 2.0**-98 + 2.0**-50 + self._doubt[1]
-            for cell in close[_columns(np.abs(rest - more), 0.5 - error)].tolist():
-                whole[:, cell] = self._exactly(start, start + size * blocks, first + cell)
-        return whole, after
+        error = self.scale * (bound + self._own_error) * 1.01 + largest * 2.0**-50 + self._doubt[fine]
+        np.abs(noise, out=noise)
+        if float(noise.max()) < 0.5 - error:  # nearly always
+            return whole, np.empty(0, dtype=np.int64), after
+        return whole, np.flatnonzero((noise >= 0.5 - error).any(axis=0)), after
+
+    def _closely(self, start: int, size: int, blocks: int, cell: int, state: FloatArray) -> FloatArray:
+        """A cell's noise where a call is close: doubles again for half of the blocks; for one block, integers."""
+        if blocks > 1:
+            middle = blocks // 2
+            first, state = self._piece(start, size, middle, cell, state)
+            rest, _ = self._piece(start + middle * size, size, blocks - middle, cell, state)
+            return np.concatenate([first, rest])[:, 0]
+        drift = self.scale * (self.near.drift(start, size) + self._own_error) * 1.01 + self._doubt[2]
+        whole = of_pairs(state, self.kernel.bits)
+        numbers = self._exactly(start, start, start + size, cell, whole, Fraction(drift))
+        return np.asarray(numbers or self._exactly(0, start, start + size, cell, whole * 0), dtype=np.float64)
 
     def _normals(self, start: int, stop: int, cells: int, first: int) -> Normals:
         """The draws that ticks start+1 … stop read."""
@@ -225,16 +229,20 @@ class ExactStream(NoiseStream):
             raise AssertionError("a normal is 64 standard deviations out: the chance of that is below e^-2000")
         return normals
 
-    def _exactly(self, start: int, stop: int, cell: int) -> list[int]:
-        """A cell's noise of whole blocks in integers, from the first draw on."""
-        state = np.zeros((self.kernel.rows, 1), dtype=object)
+    def _exactly(
+        self, begin: int, start: int, stop: int, cell: int, state: ObjectArray, doubt: Fraction | None = None
+    ) -> list[int]:
+        """A cell's noise of whole blocks in integers, from the state at `begin`; [] if one is in doubt."""
         found: list[int] = []
-        for block in range(stop // BLOCK_TICKS):
+        for block in range(begin // BLOCK_TICKS, stop // BLOCK_TICKS):
             normals = self._normals(block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS, 1, cell)
             y, state = self.kernel.step(state, block, normals.to_ints())
             if block * BLOCK_TICKS >= start:
-                found += (((y[:, 0] * (2 * self._numerator)) + (1 << self._point)) >> (self._point + 1)).tolist()
-        return found
+                found += ((y[:, 0] * (2 * self._numerator)) + (1 << self._point)).tolist()
+        unit = 2 << self._point
+        if doubt is not None and any(min(value % unit, -value % unit) <= doubt * unit for value in found):
+            return []
+        return [value // unit for value in found]
 
     @classmethod
     def rebuild(
@@ -267,7 +275,9 @@ class ExactStream(NoiseStream):
         }
 
     def _packed(self) -> Any:
-        """`_before` for a dump; it changes once in a block, so what was packed last is kept."""
+        """`_before` for a dump. It changes once in a block, so what was packed last is kept, if it is not large."""
+        if self._rows_in_dumps:
+            return pack(self._before, self.near.narrow)
         if self._kept is None or self._kept[0] is not self._before:
             self._kept = (self._before, pack(self._before, self.near.narrow))
         return self._kept[1]

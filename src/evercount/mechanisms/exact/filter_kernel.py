@@ -11,6 +11,7 @@ their evaluation wherever they can tell how they round. `exact_noise.proof.md` h
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -29,24 +30,25 @@ SIGMAS = 64
 """No normal and no buffer is ever further out than so many standard deviations (but with probability < e^−2000)."""
 DRAW_BITS = 128
 MOST_TICKS = 2**47
+_WORK_BITS = 600
+"""Fractional bits of powers before they are rounded."""
 
 IntRows = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class Constants:
-    """The integer matrices, with `bits` fractional bits, each entry within half a unit of the exact value.
+    """The matrices of a block as integers with so many fractional bits, each entry within half a unit.
 
     Buffer i is kept divided by 2^shift_i, so that its standard deviation is below twice that of its inputs.
     """
 
-    bits: int
     response: tuple[int, ...]
-    """G_0 … G_31; G_0 is exactly 1."""
+    """G_0 … of the ticks of a block; G_0 is exactly 1."""
     readout: IntRows
-    """C: 32 rows of d."""
+    """C: a row of d for each tick."""
     feed: IntRows
-    """Q: d rows of 32."""
+    """Q: d rows."""
     decay: tuple[int, ...]
     """D."""
     gains: tuple[float, ...]
@@ -56,47 +58,32 @@ class Constants:
     inflow: tuple[float, ...]
     """Upper bounds of Σ_j Q_{i,j}."""
 
-    @property
-    def order(self) -> int:
-        """d, the number of buffers."""
-        return len(self.decay)
-
 
 @lru_cache(maxsize=64)
-def constants(roots_lack: tuple[float, ...], tops_lack: tuple[float, ...], bits: int) -> Constants:
-    """The matrices of Π(1 − top_j·z)/Π(1 − root_i·z) from the dyadic 1 − root and 1 − top, by exact rationals."""
-    roots = [1 - Fraction(lack) for lack in roots_lack]
-    tops = [1 - Fraction(lack) for lack in tops_lack]
-    one = 1 << bits
-    series = [Fraction(1)] + [Fraction(0)] * (BLOCK_TICKS - 1)
-    for root, top in zip(roots, tops, strict=True):
-        previous = Fraction(0)
-        last = Fraction(0)
-        for k, value in enumerate(series):
-            last = value - top * previous + root * last
-            previous, series[k] = value, last
-    readout, feed, decay, gains, memory, inflow = [], [], [], [], [], []
+def constants(
+    roots_lack: tuple[float, ...], tops_lack: tuple[float, ...], bits: int, size: int = BLOCK_TICKS
+) -> Constants:
+    """The matrices of Π(1 − top_j·z)/Π(1 − root_i·z) over `size` ticks, from the dyadic 1 − root and 1 − top."""
+    one = 1 << _WORK_BITS
+
+    def rounded(values: Iterable[int]) -> tuple[int, ...]:
+        return tuple(round(Fraction(value, 1 << _WORK_BITS - bits)) for value in values)
+
+    response, rows = [one] + [0] * (size - 1), []
     for root, weight, shift in poles(roots_lack, tops_lack):
-        powers = [Fraction(1)]
-        for _ in range(BLOCK_TICKS):
-            powers.append(powers[-1] * root)
-        scaled = weight * (1 << shift)
-        readout.append(tuple(round(scaled * power * one) for power in powers[:BLOCK_TICKS]))
-        feed.append(tuple(round(powers[BLOCK_TICKS - j] / (1 << shift) * one) for j in range(BLOCK_TICKS)))
-        decay.append(round(powers[BLOCK_TICKS] * one))
-        gains.append(float(abs(scaled)) * (1 + 1e-9))
-        memory.append(float(1 / (1 - powers[BLOCK_TICKS])) * (1 + 1e-9))
-        inflow.append(float(sum(powers[1:]) / (1 << shift)) * (1 + 1e-9))
-    return Constants(
-        bits,
-        tuple(round(value * one) for value in series),
-        tuple(zip(*readout, strict=True)) if readout else ((),) * BLOCK_TICKS,
-        tuple(feed),
-        tuple(decay),
-        tuple(gains),
-        tuple(memory),
-        tuple(inflow),
-    )
+        powers = [one]
+        for _ in range(size):
+            powers.append(powers[-1] * root.numerator // root.denominator)
+        gain = weight * (1 << shift)
+        readout = [gain.numerator * power // gain.denominator for power in powers[:size]]
+        feed = [power >> shift for power in powers[:0:-1]]
+        for k in range(1, size):
+            response[k] += readout[k] >> shift
+        bounds = (abs(gain), 1 / (1 - root**size), Fraction(sum(feed), one))
+        rows.append((rounded(readout), rounded(feed), powers[-1], *(float(bound) * (1 + 1e-9) for bound in bounds)))
+    readouts, feeds, decay, *bounds_of = zip(*rows, strict=True) if rows else ((),) * 6
+    by_tick = tuple(zip(*readouts, strict=True)) or ((),) * size
+    return Constants(rounded(response), by_tick, feeds, rounded(decay), *bounds_of)
 
 
 @lru_cache(maxsize=64)
@@ -201,7 +188,7 @@ class FilterKernel:
         self.constants = constants(self.roots_lack, self.tops_lack, bits)
         self.eta = Dyadics(eta) if eta is not None else None
         self.n = Dyadics(n) if n is not None else None
-        self.rows = self.constants.order + (self.n is not None)
+        self.rows = len(self.roots_lack) + (self.n is not None)
         self._backwards = self.constants.response[::-1]
         signs = {entry < 0 for entry in self.constants.readout[0]}
         if signs - {eta is not None} or max(self.constants.response[1:]) > 1 << bits:
@@ -268,7 +255,7 @@ class FilterKernel:
         n: tuple[list[int], int] | None,
     ) -> tuple[list[int], list[int]]:
         bits, table = self.bits, self.constants
-        buffers = state[: table.order]
+        buffers = state[: len(table.decay)]
         x = [value << (bits - DRAW_BITS) for value in z]
         if eta is not None:
             weights, h = eta

@@ -1,8 +1,9 @@
-"""Numbers as three doubles each, for products and sums of about 100 bits at the speed of matrix products of doubles.
+"""Numbers in three doubles: products and sums with about 100 bits, as products of matrices.
 
-A number v is first + second + third: `first` is a multiple of unit·2^−20, `second` of unit·2^−40, and `third` the rest.
-Sums of products of firsts, and of firsts and seconds, are sums of integers below 2^53 (times a power of two): exact in
-any order, fused or not. Only the other products are rounded, and these are 2^−40 times smaller.
+A number of a unit (a power of two) is first + second + third: `first` is a multiple of unit·2^−20, `second` of
+unit·2^−40, and `third` the rest. Sums of products of firsts, and of firsts and seconds, are sums of integers below 2^53
+(times a power of two): exact in any order, fused or not. Only the other products are rounded, and these are 2^−40 times
+smaller. An array of slices is (5, …): first, second, third, second + third rounded, and the number as a double.
 `exact_noise.proof.md`, lemma 9, has the same letters.
 """
 
@@ -10,8 +11,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -29,75 +28,43 @@ Parts = tuple[FloatArray, FloatArray, FloatArray]
 Multiply = Callable[[FloatArray, FloatArray], FloatArray]
 
 
-@dataclass(frozen=True, eq=False)
-class Slices:
-    """An array of numbers, first + second + third."""
-
-    first: FloatArray
-    second: FloatArray
-    third: FloatArray
-
-    @cached_property
-    def rest(self) -> FloatArray:
-        """second + third, rounded."""
-        return self.second + self.third
-
-    @cached_property
-    def whole(self) -> FloatArray:
-        """The numbers as doubles."""
-        return self.first + self.rest
-
-    def map(self, change: Callable[[FloatArray], FloatArray]) -> Slices:
-        """The same numbers in another shape or order."""
-        return Slices(change(self.first), change(self.second), change(self.third))
+def with_sums(slices: FloatArray) -> FloatArray:
+    """The same array with its last two rows computed from the first three."""
+    np.add(slices[1], slices[2], out=slices[3])
+    np.add(slices[0], slices[3], out=slices[4])
+    return slices
 
 
-def nearest(x: FloatArray, grid: float) -> FloatArray:
-    """The multiple of a power of two that is nearest to x, for |x| < 2^51·grid."""
-    large = 1.5 * 2.0**52 * grid
-    rounded = x + large
-    rounded -= large
-    return rounded
-
-
-def cut(high: FloatArray, low: FloatArray, unit: float) -> Slices:
+def cut(high: FloatArray, low: FloatArray, unit: float) -> FloatArray:
     """high + low as slices, for |high| < 2^31·unit and |low| ≤ 2^−50·|high|."""
-    first = nearest(high, unit * 2.0**-WIDTH)
-    rest = high - first
-    second = nearest(rest, unit * 2.0 ** (-2 * WIDTH))
-    rest -= second
-    rest += low
-    return Slices(first, second, rest)
+    return settle((high.copy(), np.zeros_like(high), low), unit)
 
 
-def product(a: Slices, v: Slices, multiply: Multiply = operator.mul) -> Parts:
-    """a·v in parts, for any bilinear product of arrays."""
-    one = multiply(a.first, v.first)
-    two = multiply(a.first, v.second)
-    two += multiply(a.second, v.first)
-    three = multiply(a.first, v.third)
-    three += multiply(a.second, v.rest)
-    three += multiply(a.third, v.whole)
-    return one, two, three
-
-
-def settle(parts: Parts, unit: float) -> Slices:
-    """The sum of parts as slices again. The parts are used up."""
+def settle(parts: Parts, unit: float) -> FloatArray:
+    """The sum of parts as slices. The first part is used up."""
     one, two, three = parts
-    first = nearest(one + two, unit * 2.0**-WIDTH)
-    one -= first
-    one += two
-    second = nearest(one + three, unit * 2.0 ** (-2 * WIDTH))
-    one -= second
-    one += three
-    return Slices(first, second, one)
+    slices = np.empty((5, *one.shape))
+    for place, more in ((0, two), (1, three)):
+        # adding and subtracting 1.5·2^52 grids rounds to the grid
+        large = 1.5 * 2.0 ** (52 - WIDTH * (place + 1)) * unit
+        np.add(one, more, out=slices[place])
+        slices[place] += large
+        slices[place] -= large
+        one -= slices[place]
+        one += more
+    slices[2] = one
+    return with_sums(slices)
 
 
-def two_sum(a: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(a + b rounded, what the rounding lost): their sum is exactly a + b (Knuth)."""
-    total = a + b
-    back = total - a
-    return total, (a - (total - back)) + (b - back)
+def product(a: FloatArray, v: FloatArray, multiply: Multiply = operator.mul) -> Parts:
+    """a·v in parts, for any bilinear product of arrays."""
+    one = multiply(a[0], v[0])
+    two = multiply(a[0], v[1])
+    two += multiply(a[1], v[0])
+    three = multiply(a[0], v[2])
+    three += multiply(a[1], v[3])
+    three += multiply(a[2], v[4])
+    return one, two, three
 
 
 def pair(parts: Parts, high: FloatArray | float = 0.0, low: FloatArray | float = 0.0) -> FloatArray:
@@ -107,16 +74,22 @@ def pair(parts: Parts, high: FloatArray | float = 0.0, low: FloatArray | float =
     return np.stack(two_sum(total, (lost + more) + (parts[2] + low)))
 
 
-def of_integers(values: ObjectArray, bits: int) -> Slices:
+def two_sum(a: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(a + b rounded, what the rounding lost): their sum is exactly a + b (Knuth)."""
+    total = a + b
+    back = total - a
+    return total, (a - (total - back)) + (b - back)
+
+
+def of_integers(values: ObjectArray, bits: int) -> FloatArray:
     """Constants value / 2^bits as slices of unit 1, each within 2^−94 of the exact number."""
-
-    def rounded(numbers: ObjectArray, place: int) -> ObjectArray:
-        return np.asarray(numbers + (1 << bits - place - 1) >> bits - place << bits - place, dtype=object)
-
-    first = rounded(values, WIDTH)
-    second = rounded(values - first, 2 * WIDTH)
-    parts = (np.ldexp(part.astype(np.float64), -bits) for part in (first, second, values - first - second))
-    return Slices(next(parts), next(parts), next(parts))
+    slices = np.empty((5, *values.shape))
+    for place in range(3):
+        drop = bits - WIDTH * (place + 1) if place < 2 else 0
+        part = (values + (1 << drop >> 1)) >> drop << drop
+        slices[place] = np.ldexp(part.astype(np.float64), -bits)
+        values = values - part
+    return with_sums(slices)
 
 
 def product_error(terms: int, size: float, top: float) -> float:
@@ -127,9 +100,15 @@ def product_error(terms: int, size: float, top: float) -> float:
     return (terms + 8) * ROUNDING * 2.0**-41 * (2.1 * size + 2.1 * terms + 1.1 * terms * top)
 
 
-def check_exact(matrix: Slices, tops: FloatArray, unit: float = 1.0) -> None:
+def check_exact(matrix: FloatArray, tops: FloatArray, unit: float = 1.0) -> None:
     """That the first two parts of matrix·v are sums of integers below 2^53, for |v_j| ≤ tops_j in units of v."""
-    one = np.abs(matrix.first) @ tops
-    two = np.abs(matrix.second) @ tops * 2.0**WIDTH + 1.1 * np.abs(matrix.first).sum(axis=-1)
-    if max(one.max(initial=0.0), two.max(initial=0.0)) / unit * 2.0 ** (2 * WIDTH) > EXACT:
+    one = np.abs(matrix[0]) @ tops
+    two = np.abs(matrix[1]) @ tops * 2.0**WIDTH + 1.1 * np.abs(matrix[0]).sum(axis=-1)
+    check_sums(one, two * 2.0**-WIDTH, unit)
+
+
+def check_sums(one: FloatArray, two: FloatArray, unit: float) -> None:
+    """That the first two parts of a sum, or bounds of them, are integers below 2^53 in their units."""
+    top = max(float(np.abs(one).max(initial=0.0)), float(np.abs(two).max(initial=0.0)) * 2.0**WIDTH)
+    if top / unit * 2.0 ** (2 * WIDTH) >= EXACT:
         raise AssertionError("sums of products of slices would pass 2^53")

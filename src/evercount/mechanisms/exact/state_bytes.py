@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -11,23 +12,23 @@ import numpy as np
 from evercount._arrays import AnyArray, FloatArray, ObjectArray
 from evercount.errors import SnapshotError
 
+PIECE = 1 << 18
+"""Numbers that become text at a time."""
+
 
 def pack(state: FloatArray, narrow: int) -> str:
     """A state (2, rows, cells) in base 64; the low parts of the first `narrow` rows are cut to 24 bits."""
-    high, low = state.astype("<f8", copy=False)
-    data = high.tobytes() + low[:narrow].astype("<f4").tobytes() + low[narrow:].tobytes()
-    return base64.b64encode(data).decode("ascii")
+    return _text((state[0], "<f8"), (state[1, :narrow], "<f4"), (state[1, narrow:], "<f8"))
 
 
 def unpack(packed: object, shape: tuple[int, int], narrow: int) -> FloatArray:
     """The state that `pack` wrote, or a SnapshotError if it is not of that shape."""
     rows, cells = shape
-    sizes = [8 * rows * cells, 4 * narrow * cells, 8 * (rows - narrow) * cells]
-    data = _bytes(packed, sum(sizes))
-    state = np.empty((2, rows, cells))
-    state[0] = np.frombuffer(data[: sizes[0]], "<f8").reshape(shape)
-    state[1, :narrow] = np.frombuffer(data[sizes[0] : sizes[0] + sizes[1]], "<f4").reshape(narrow, cells)
-    state[1, narrow:] = np.frombuffer(data[sizes[0] + sizes[1] :], "<f8").reshape(rows - narrow, cells)
+    data = _bytes(packed, (16 * rows - 4 * narrow) * cells)
+    state, start = np.empty((2, rows, cells)), 0
+    for part, kind in ((state[0], "<f8"), (state[1, :narrow], "<f4"), (state[1, narrow:], "<f8")):
+        part[:] = np.frombuffer(data, kind, part.size, start).reshape(part.shape)
+        start += part.size * np.dtype(kind).itemsize
     if not np.isfinite(state).all():
         raise SnapshotError("the state of the noise is damaged: it holds numbers that are not finite")
     return state
@@ -35,7 +36,7 @@ def unpack(packed: object, shape: tuple[int, int], narrow: int) -> FloatArray:
 
 def pack_rows(rows: AnyArray) -> str:
     """Rows of noise in base 64: whole numbers of 32 bits, or doubles where some are larger."""
-    return base64.b64encode(rows.astype("<i4" if rows.dtype == np.int32 else "<f8").tobytes()).decode("ascii")
+    return _text((rows, "<i4" if rows.dtype == np.int32 else "<f8"))
 
 
 def unpack_rows(packed: object, ticks: int, cells: int) -> AnyArray:
@@ -63,6 +64,20 @@ def unpack_integers(packed: Any, shape: tuple[int, int]) -> ObjectArray:
     return out.reshape(shape)
 
 
+def _text(*arrays: tuple[AnyArray, str]) -> str:
+    """Arrays, each with the type of its numbers, one after the other in base 64; piece by piece, as it may be long."""
+    text, rest = "", b""
+    for array, kind in arrays:
+        flat = array.reshape(-1)
+        for start in range(0, len(flat), PIECE):
+            data = rest + flat[start : start + PIECE].astype(kind, copy=False).tobytes()
+            end = len(data) // 3 * 3
+            text += base64.b64encode(data[:end]).decode("ascii")
+            rest = data[end:]
+    text += base64.b64encode(rest).decode("ascii")
+    return text
+
+
 def _bytes(packed: object, size: int) -> bytes:
     try:
         data = base64.b64decode(packed, validate=True) if isinstance(packed, str) else b""
@@ -80,4 +95,12 @@ def to_pairs(values: ObjectArray, bits: int) -> FloatArray:
         number = Fraction(value, 1 << bits)
         out[(0, *place)] = float(number)
         out[(1, *place)] = float(number - Fraction(out[(0, *place)]))
+    return out
+
+
+def of_pairs(pairs: FloatArray, bits: int) -> ObjectArray:
+    """Two doubles each as integers / 2^bits, rounded downwards."""
+    out = np.empty(pairs.shape[1:], dtype=object)
+    for place in np.ndindex(out.shape):
+        out[place] = math.floor((Fraction(pairs[(0, *place)]) + Fraction(pairs[(1, *place)])) * (1 << bits))
     return out

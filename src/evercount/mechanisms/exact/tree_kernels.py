@@ -1,20 +1,24 @@
-"""Other factorisations in fixed point: `identity`, `direct`, `binary-tree`, `optimal` without rounding; `honaker`."""
+"""Other factorisations, in fixed point and in doubles: `identity`, `direct`, `binary-tree`, `honaker`, `optimal`.
+
+Only `honaker` rounds. In doubles a number of a tree is two of them: a multiple of 2^−40, of which sums are exact, and a
+rest. `exact_noise.proof.md`, lemmas 6, 7 and 12, has the same letters. `identity` in doubles is in `near_filter.py`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
 from evercount._arrays import AnyArray, FloatArray, ObjectArray
 from evercount.factorizations.trees import node_estimates, prefix_sums
 from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS, DRAW_BITS, SIGMAS, Dyadics
+from evercount.mechanisms.exact.slices import ROUNDING, cut, of_integers, product, settle
+from evercount.noise import Normals
 
-
-def _levels(horizon: int) -> int:
-    """Levels of the tree over whole blocks."""
-    return (-(-horizon // BLOCK_TICKS) * BLOCK_TICKS).bit_length()
+MOST_LEVELS = 48
 
 
 class IdentityKernel:
@@ -28,7 +32,7 @@ class IdentityKernel:
     tops_lack: tuple[float, ...] = ()
 
     def window(self, block: int) -> tuple[int, int]:
-        """The draws that a block reads."""
+        """See `FilterKernel`."""
         return block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS
 
     def norm(self, ticks: int) -> float:
@@ -45,25 +49,17 @@ class IdentityKernel:
         return y, y[-1:]
 
 
-class DirectKernel(IdentityKernel):
-    """The normals themselves."""
-
-    rows = 0
-
-    def norm(self, ticks: int) -> float:
-        """See `FilterKernel`: 1."""
-        return 1.0
-
-    def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
-        """See `FilterKernel`."""
-        return z, state
-
-
 class TreeKernel(IdentityKernel):
-    """The binary mechanism: sums of the nodes of a prefix."""
+    """The binary mechanism: sums of the nodes of a prefix.
+
+    **Guarantee.** In doubles that of `NearFilter`. Proof: `exact_noise.proof.md`, lemma 12. Tests:
+    `tests/mechanisms/test_near_noise.py` (measured error below the bound; planted losses of bits are caught).
+    """
+
+    narrow = 0
 
     def __init__(self, horizon: int) -> None:
-        self.levels = _levels(horizon)
+        self.levels = (-(-horizon // BLOCK_TICKS) * BLOCK_TICKS).bit_length()  # of the tree over whole blocks
         self.rows = self.levels + 1
 
     def norm(self, ticks: int) -> float:
@@ -72,7 +68,42 @@ class TreeKernel(IdentityKernel):
 
     def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
         """See `FilterKernel`."""
-        return prefix_sums(z, state, block * BLOCK_TICKS)
+        return self._sums(state, block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS, z)
+
+    def shape(self, cells: int, ticks: int) -> tuple[int, int]:
+        """See `NearFilter`."""
+        return BLOCK_TICKS, 1 if cells >= 24 else max(1, (16 if ticks <= 512 else 256) // cells)
+
+    def drift(self, tick: int, size: int = BLOCK_TICKS) -> float:
+        """See `NearFilter`."""
+        return 2.0**-76
+
+    def advance(
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
+    ) -> tuple[FloatArray, float, FloatArray]:
+        """See `NearFilter`."""
+        first, second, third = normals.slices()
+        z = np.stack([first + second, third], axis=1)
+        noise, after = self._sums(np.ascontiguousarray(state.swapaxes(0, 1)), start, start + size * blocks, z)
+        return noise[:, 0] + noise[:, 1], self.drift(start), np.ascontiguousarray(after.swapaxes(0, 1))
+
+    def _sums(self, state: AnyArray, start: int, stop: int, z: AnyArray) -> tuple[AnyArray, AnyArray]:
+        """(Y, state after) of ticks start+1 … stop, in integers or in doubles."""
+        return prefix_sums(z, state, start)
+
+
+class DirectKernel(TreeKernel):
+    """The normals themselves: a tree whose every number is one node, so the bound of a tree holds."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def norm(self, ticks: int) -> float:
+        """See `FilterKernel`: 1."""
+        return 1.0
+
+    def _sums(self, state: AnyArray, start: int, stop: int, z: AnyArray) -> tuple[AnyArray, AnyArray]:
+        return z, state
 
 
 class HonakerKernel(TreeKernel):
@@ -88,8 +119,13 @@ class HonakerKernel(TreeKernel):
         own = [(1 << h + bits) // ((2 << h) - 1) for h in range(self.levels)]
         self.weights = [(v, (1 << bits) - v) for v in own]
 
+    @cached_property
+    def _slices(self) -> FloatArray:
+        """The weights, (5, levels, 2)."""
+        return of_integers(np.asarray(self.weights, dtype=object), self.bits)
+
     def window(self, block: int) -> tuple[int, int]:
-        """See `IdentityKernel`: one draw for every node that completes."""
+        """See `FilterKernel`: one draw for every node that completes."""
         start, stop = block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS
         return 2 * start - start.bit_count(), 2 * stop - stop.bit_count()
 
@@ -98,51 +134,50 @@ class HonakerKernel(TreeKernel):
         levels = ticks.bit_length()
         return levels**2 * (1 + 3 * SIGMAS * (levels + 1)) * (1 + 1e-6)
 
-    def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
-        """See `FilterKernel`."""
+    def drift(self, tick: int, size: int = BLOCK_TICKS) -> float:
+        """See `NearFilter`."""
+        return MOST_LEVELS**2 * 2.0**-76
 
-        def combine(level: int, own: AnyArray, children: AnyArray) -> AnyArray:
-            v, rest = self.weights[level]
-            return np.asarray((v * own + rest * children) >> self.bits, dtype=object)
-
-        return self.estimate(
-            state, block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS, z << (self.bits - DRAW_BITS), combine
-        )
-
-    def estimate(
-        self,
-        state: AnyArray,
-        start: int,
-        stop: int,
-        z: AnyArray,
-        combine: Callable[[int, AnyArray, AnyArray], AnyArray],
-    ) -> tuple[AnyArray, AnyArray]:
-        """(Y, state after) of ticks start+1 … stop, for any form of numbers that can be added and combined."""
-        prefixes, newest = state[: self.levels + 1], state[self.levels + 1 :]
-        values, after = node_estimates(z, newest, start, stop, combine)
-        noise, prefixes = prefix_sums(values, prefixes, start)
+    def _sums(self, state: AnyArray, start: int, stop: int, z: AnyArray) -> tuple[AnyArray, AnyArray]:
+        whole = z.dtype == object
+        combine: Callable[[int, AnyArray, AnyArray], AnyArray] = self._whole if whole else self._doubles
+        newest = state[self.levels + 1 :]
+        values, after = node_estimates(z << self.bits - DRAW_BITS if whole else z, newest, start, stop, combine)
+        noise, prefixes = prefix_sums(values, state[: self.levels + 1], start)
         return noise, np.concatenate([prefixes, after])
+
+    def _whole(self, level: int, own: AnyArray, children: AnyArray) -> AnyArray:
+        v, rest = self.weights[level]
+        return np.asarray((v * own + rest * children) >> self.bits, dtype=object)
+
+    def _doubles(self, level: int, own: AnyArray, children: AnyArray) -> AnyArray:
+        numbers = np.stack([own, children])
+        slices = cut(numbers[:, :, 0], numbers[:, :, 1], 1.0)
+        weights = self._slices[:, level].reshape(5, 2, *[1] * (slices.ndim - 2))
+        one, two, three = (part.sum(axis=0) for part in product(weights, slices))
+        sums = settle((one, two, three), 1.0)
+        return np.stack([sums[0] + sums[1], sums[2]], axis=1)
 
 
 class OptimalKernel(IdentityKernel):
     """The dense matrix, its doubles taken exactly. Every block reads all draws from the first on; there is no state."""
 
-    rows = 0
+    rows = narrow = 0
 
     def __init__(self, left: FloatArray) -> None:
         self.left = left
-        self._size = len(left)
         mantissa, exponent = np.frexp(left)
         # entries are whole·2^−extra; zeros have exponent 0 and no say
         self._whole = (mantissa * 2.0**53).astype(np.int64)
-        self._shift = np.where(left != 0, exponent - 53, 0)
-        self._extra = -min(0, int(self._shift.min()))
-        self._shift = np.where(left != 0, self._shift + self._extra, 0)
-        self.bits = DRAW_BITS + self._extra
+        shift = np.where(left != 0, exponent - 53, 0)
+        extra = -min(0, int(shift.min()))
+        self._shift = np.where(left != 0, shift + extra, 0)
+        self.bits = DRAW_BITS + extra
         self._norm = float(np.linalg.norm(left, axis=1).max()) * (1 + 1e-6)
+        self._sum = float(np.abs(left).sum(axis=1).max()) * 1.001
 
     def window(self, block: int) -> tuple[int, int]:
-        """See `IdentityKernel`: all draws so far."""
+        """See `FilterKernel`: all draws so far."""
         return 0, (block + 1) * BLOCK_TICKS
 
     def norm(self, ticks: int) -> float:
@@ -152,7 +187,25 @@ class OptimalKernel(IdentityKernel):
     def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
         """See `FilterKernel`."""
         out = np.zeros((BLOCK_TICKS, z.shape[1]), dtype=object)
-        for k, t in enumerate(range(block * BLOCK_TICKS, min((block + 1) * BLOCK_TICKS, self._size))):
+        for k, t in enumerate(range(block * BLOCK_TICKS, min((block + 1) * BLOCK_TICKS, len(self.left)))):
             row = self._whole[t, : t + 1].astype(object) << self._shift[t, : t + 1].astype(object)
             out[k] = row @ z[: t + 1]
         return out, state
+
+    def shape(self, cells: int, ticks: int) -> tuple[int, int]:
+        """See `NearFilter`."""
+        return BLOCK_TICKS, 1
+
+    def drift(self, tick: int, size: int = BLOCK_TICKS) -> float:
+        """See `NearFilter`: there is no state."""
+        return 0.0
+
+    def advance(
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
+    ) -> tuple[FloatArray, float, FloatArray]:
+        """See `NearFilter`."""
+        rows, used = self.left[start : start + size], min(normals.shape[0], len(self.left))
+        z = normals[:used].to_float()
+        noise = np.zeros((size, z.shape[1]))
+        noise[: len(rows)] = rows[:, :used] @ z
+        return noise, (used + 8) * ROUNDING * self._sum * float(np.abs(z).max()), state
