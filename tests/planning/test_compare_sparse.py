@@ -54,6 +54,19 @@ def test_plain_counters_with_delta_are_those_of_plan() -> None:
     assert found.best_plain == min(rows.values())
 
 
+def test_without_a_horizon() -> None:
+    """The counter without a horizon, over so many ticks: its own bounds, beside mechanisms that need no horizon."""
+    found = plan_sparse_count(Budget(1.0, 0.0), None, 400, ticks=2**12)
+    own = SparseCount(1.0, None, max_ones=400, method="partition").plan
+    assert (found.horizon, found.ticks) == (None, 2**12)
+    assert found.bound == own.bound_without_promise(ticks=2**12)
+    assert set(found.plain) == {"endless-bridge", "pure-hybrid", "pure-hybrid-binary"}
+    assert next(iter(found.plain)) == "endless-bridge"
+    shown = run("-t", "none", "--ticks", "1024", "-e", "1", "-d", "0", "-p", "max_ones=50")
+    assert shown.exit_code == 0
+    assert "no horizon, first 1024 ticks" in shown.output
+
+
 def beats(found: SparseComparison, ones: int) -> bool:
     own = plan_sparse(found.epsilon, found.horizon, found.delta, ones, found.beta, "partition")
     sparse = own.bound_without_promise()
@@ -105,7 +118,7 @@ def test_json_and_chart(tmp_path: Path) -> None:
         (("-p", "max_ones=many"), "max_ones must be a whole number"),
         (("-p", "max_ones=2000000000000"), "2^40"),
         (("-p", "maxones=3"), "maxones"),
-        (("-t", "none"), "known horizon"),
+        (("-t", "none", "--ticks", "0"), "ticks"),
         (("--ticks", "5"), "--ticks"),
         (("--adjacency", "replace"), "add-remove"),
         (("--user-events", "2"), "unit event"),

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
+from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, WindowTree
 
@@ -96,8 +97,9 @@ def equal_numbers(variance: FloatArray, largest: FloatArray) -> IntArray:
 def simultaneous_radius(tree: PureFactorization, rate: float, beta: float, ticks: int, outputs: int = 1) -> float:
     """h with P(|noise| > h at any of the first `ticks` ticks, in any of `outputs` equal outputs) ≤ beta, in grid units.
 
-    A union bound over the tail of each tick, from its own coefficients, plus half a unit as the noise is discrete.
-    `rate` is that of a node that has all of ε.
+    A union bound over the tail of each tick, from its own coefficients, plus half a unit as the noise is discrete. For
+    an endless bridge, given the totals that its ticks share (`endless_tails.py`). `rate` is that of a node that has all
+    of ε.
 
     Args:
         tree: The mechanism.
@@ -116,6 +118,10 @@ def simultaneous_radius(tree: PureFactorization, rate: float, beta: float, ticks
     """
     if not 0 < beta < 1:
         raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
+    if isinstance(tree, EndlessBridge) and ticks <= ALL_TICKS:
+        from evercount.bounds.endless_tails import endless_radius  # it needs the tails of this module
+
+        return endless_radius(tree.whole, beta / outputs, ticks) / rate + 0.5
     std, weight, count = _groups(tree, rate, ticks)
     return _union_radius(std, weight, count * float(outputs), beta) + 0.5
 

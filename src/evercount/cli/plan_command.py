@@ -273,9 +273,9 @@ def _sparse(
             f"parameters of 'sparse-count': unknown {', '.join(unknown)}; it has max_ones, the most events that are "
             "expected in the whole stream (leave it out where that is unknown). The rest are options of the command."
         )
-    if ticks is not None:
-        raise ParameterError(f"--ticks {ticks} is for streams without a horizon, and sparse-count needs one")
-    found = plan_sparse_count(budget, horizon, parameters.get("max_ones"), names=names, beta=beta)
+    if ticks is not None and horizon is not None:
+        raise ParameterError(f"--ticks {ticks} is for streams without a horizon: add --horizon none, or leave it out")
+    found = plan_sparse_count(budget, horizon, parameters.get("max_ones"), names=names, ticks=ticks, beta=beta)
     if plot is not None:
         _plot_sparse(found, plot)
     if json_output:
@@ -289,7 +289,8 @@ def _print_sparse(found: SparseComparison) -> None:
 
     console = _console()
     known = "max_ones unknown" if found.max_ones is None else f"max_ones={found.max_ones}"
-    title = f"SparseCount({known}), horizon {found.horizon}, bounds for all ticks together ({_percent(found.beta)})"
+    length = f"no horizon, first {found.ticks} ticks" if found.horizon is None else f"horizon {found.horizon}"
+    title = f"SparseCount({known}), {length}, bounds for all ticks together ({_percent(found.beta)})"
     table = Table()
     if found.max_ones is None:
         best = next(iter(found.plain))
@@ -352,6 +353,6 @@ def _plot_sparse(found: SparseComparison, target: Path) -> None:
     axes.set_xlabel("events in the whole stream" if found.max_ones is not None else "events so far")
     axes.set_ylabel(f"error bound for all ticks ({_percent(found.beta)})")
     budget = f"ε={found.epsilon:g}, δ={found.delta:g}"
-    axes.set_title(f"SparseCount, {budget}, {found.horizon} ticks", fontsize=10, loc="left")
+    axes.set_title(f"SparseCount, {budget}, {found.ticks} ticks", fontsize=10, loc="left")
     axes.legend(frameon=False, fontsize=8)
     save(axes, target)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
+from evercount.factorizations.bridge_blocks import largest_scales
 from evercount.factorizations.bridge_table import ENDLESS, Design
 from evercount.factorizations.laplace_base import LARGEST_TICKS, PureFactorization, node_variance
 from evercount.factorizations.laplace_bridge import NARROW, UNITS, Bridge
@@ -31,6 +32,27 @@ class EpochBridge(Bridge):
     """The bridge of one epoch; its ticks are counted from the start of the epoch."""
 
     name = "endless-bridge"
+
+    def beside_total(self, ticks: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(weight of the epoch's total, variance and largest scale of the rest) of the noise at each tick, rate 1.
+
+        Sorted ticks. Of continuous noise, as the last two of `laplace_errors`; the rest is independent of the total.
+        """
+        weights, scales = np.zeros((2, 2, 1))  # at both ends of the blocks
+        for level, _, split, row, child in self._descend(ticks):
+            alpha = split.alpha / self._one
+            if level == 0:
+                weight, scale = np.asarray([[0.0, 1.0]]), np.zeros((1, 2))
+            else:
+                weight = alpha * weights[0][:, None] + (1 - alpha) * weights[1][:, None]
+                scale = largest_scales(UNITS / split.shares, alpha, *scales)
+            if level + 1 < self.levels:
+                _, first = np.unique((ticks - 1) // self._size[level], return_index=True)
+                r, c = row[first], child[first]
+                weights, scales = (np.stack([ends[r, c], ends[r, c + 1]]) for ends in (weight, scale))
+        of_total = weight[row, child + 1]
+        rest = split.variance[row, child + 1] - 2 * (of_total * UNITS / self.top_shares[0]) ** 2
+        return of_total, np.maximum(rest, 0.0), scale[row, child + 1]
 
 
 @lru_cache(maxsize=64)

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from evercount._validate import check_count
+from evercount.bounds.laplace_tails import simultaneous_radius
 from evercount.errors import ParameterError
-from evercount.factorizations.laplace_choice import PURE
+from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS, pure_factorization
 from evercount.planning.compare import plan
 from evercount.privacy import Budget
-from evercount.sparse.budget_split import plain_bound, plan_sparse
+from evercount.sparse.budget_split import REFERENCE_TICKS, plain_bound, plan_sparse
 
 ONES = tuple(digit * 10**power for power in range(6) for digit in (1, 3))
 """Numbers of events at which a sparse counter is compared."""
@@ -22,7 +24,9 @@ class SparseComparison:
 
     epsilon: float
     delta: float
-    horizon: int
+    horizon: int | None
+    ticks: int
+    """Over how many ticks bounds are compared: the horizon, or those that were asked for where there is none."""
     method: str
     """What a `SparseCount` of these parameters does: it takes the least of the bounds."""
     max_ones: int | None
@@ -71,9 +75,12 @@ def plan_sparse_count(
     max_ones: int | None = None,
     *,
     names: tuple[str, ...] | None = None,
+    ticks: int | None = None,
     beta: float = 0.05,
 ) -> SparseComparison:
     """`SparseCount` beside the plain counters for this budget and horizon: proved simultaneous bounds of all of them.
+
+    Without a horizon all are compared over `ticks` ticks, 2^20 by default; thresholds are then those of tick 1.
 
     Plain counters: as `plan` states them, for δ = 0 by the tails of each tick's own coefficients, as the sparse
     counter's own (`bounds/laplace_tails.py`).
@@ -85,15 +92,19 @@ def plan_sparse_count(
         )
     if budget.calibration != "tight":
         raise ParameterError(f"sparse-count has tight noise only, got calibration {budget.calibration!r}")
-    if horizon is None:
-        raise ParameterError("sparse counters are compared at a known horizon; SparseCount itself needs none")
+    if ticks is not None and horizon is not None:
+        raise ParameterError(
+            f"ticks={ticks} is for counters without a horizon; this one is compared over its {horizon}"
+        )
+    span = check_count("ticks", REFERENCE_TICKS if ticks is None else ticks) if horizon is None else horizon
     split = plan_sparse(budget.epsilon, horizon, budget.delta, max_ones, beta, "partition")
-    plain = _plain_counters(budget, horizon, names, beta)
+    plain = _plain_counters(budget, horizon, span, names, beta)
 
     def sparse(ones: int) -> float:
         if max_ones is None:
-            return split.bound(ones)
-        return plan_sparse(budget.epsilon, horizon, budget.delta, ones, beta, "partition").bound_without_promise()
+            return split.bound(ones, span)
+        promised = plan_sparse(budget.epsilon, horizon, budget.delta, ones, beta, "partition")
+        return promised.bound_without_promise(ticks=span)
 
     def beats(ones: int) -> bool:
         rival = min(plain.values()) if max_ones is None else min(*plain.values(), ones / 2)
@@ -103,6 +114,7 @@ def plan_sparse_count(
         epsilon=budget.epsilon,
         delta=budget.delta,
         horizon=horizon,
+        ticks=span,
         method=plan_sparse(budget.epsilon, horizon, budget.delta, max_ones, beta).method,
         max_ones=split.max_ones,
         beta=beta,
@@ -113,7 +125,7 @@ def plan_sparse_count(
         threshold=split.threshold,
         spread=split.spread,
         segments=split.segments,
-        bound=None if max_ones is None else split.bound_without_promise(),
+        bound=None if max_ones is None else split.bound_without_promise(ticks=span),
         plain=dict(sorted(plain.items(), key=lambda item: item[1])),
         ones=list(ONES),
         bounds=[sparse(s) for s in ONES],
@@ -121,14 +133,19 @@ def plan_sparse_count(
     )
 
 
-def _plain_counters(budget: Budget, horizon: int, names: tuple[str, ...] | None, beta: float) -> dict[str, float]:
-    """Simultaneous bounds of the counters without partition."""
+def _plain_counters(
+    budget: Budget, horizon: int | None, ticks: int, names: tuple[str, ...] | None, beta: float
+) -> dict[str, float]:
+    """Simultaneous bounds over these ticks of the counters without partition."""
     if not budget.pure:
-        return {row.name: row.simultaneous for row in plan(budget, horizon, names=names, beta=beta).rows}
-    bounds_by_name = {}
-    for name in names or PURE:
-        bounds_by_name[name] = plain_bound(budget.epsilon, horizon, 0.0, beta, name)
-    return bounds_by_name
+        found = plan(budget, horizon, names=names, ticks=ticks if horizon is None else None, beta=beta)
+        return {row.name: row.simultaneous for row in found.rows}
+    if horizon is not None:
+        return {name: plain_bound(budget.epsilon, horizon, 0.0, beta, name) for name in names or PURE}
+    return {
+        name: simultaneous_radius(pure_factorization(name, None), budget.epsilon, beta, ticks)
+        for name in names or PURE_ENDLESS
+    }
 
 
 def _winning_range(beats: Callable[[int], bool]) -> tuple[int, int] | None:

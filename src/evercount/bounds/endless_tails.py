@@ -1,0 +1,181 @@
+"""A bound for all ticks of an endless bridge: ticks of an epoch share the noise of few totals.
+
+In epoch e the noise of a tick is S + c·Z + rest: S the totals of earlier epochs, Z the epoch's own total with a weight
+c between 0 and 1, and a rest that is independent of both. Given S and Z, a union over the ticks adds up the tails of
+the rests, and no probability exceeds 1:
+
+    P(some tick of the epoch beyond ±h) ≤ E[min(1, Σ_ticks P(|S + c·Z + rest| > h | S, Z))].
+
+A union over ticks alone counts an epoch with a large S or Z once for each of its ticks: 1.49 times the simulated
+quantile, where this is at most 1.3 times. The mean is taken over a grid of rectangles of (S, Z) with Z ≥ 0; the other
+half is the mirror image. In a rectangle S + c·Z is largest at the upper corner and smallest at the lower one, so tails
+at the corners bound those inside. Outside the grid the chance counts as 1. Every number is rounded to the larger side.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from evercount._arrays import FloatArray, IntArray
+from evercount.bounds.laplace_tails import laplace_tail
+from evercount.factorizations.endless_bridge import ENDS, EndlessBridge
+
+STEPS = 256
+"""Steps from 0 to h, of S and of Z."""
+FAR = 24
+"""Steps of Z beyond h, to where it hardly comes."""
+WEIGHTS = 64
+"""Classes of the weight c."""
+STD_CLASSES = (100, 40)
+"""Classes of stds per factor e, in the epochs up to 4096 ticks and in later ones."""
+TABLE_STEP, TABLE_END = 1 / 256, 24.0
+"""Tails of sums are computed at these steps, in stds, up to this one."""
+NUMBERS = np.asarray([*np.arange(1, 5, 0.25), *np.arange(5, 8, 0.5), 8, 10, 12, 16, 20, 40])
+"""V/2m² of a rest, V its variance and m its largest scale, counts as the next of these below: heavier tails.
+
+4.25 stands for four numbers of scale m and one of variance m²/2: the most unequal scales that V and m allow.
+"""
+LEAST_VARIANCE = 1e-6
+"""At the end of an epoch there is no rest: it then counts as a small one."""
+ROOM, ABSOLUTE = 1 + 1e-9, 1e-11
+"""Far more than the rounding errors of doubles, relative and (where tails are subtracted) absolute."""
+
+
+@lru_cache(maxsize=256)
+def endless_radius(whole: bool, beta: float, ticks: int) -> float:
+    """h with P(|noise| > h at any of the first `ticks` ticks) ≤ beta, for continuous noise of rate 1, to 0.2 %.
+
+    **Guarantee.** An upper bound, by the argument of the module's docstring; tails of the rests as in
+    `laplace_tails.py`. Tests: tests/bounds/test_endless_tails.py::test_the_chance_is_not_below_the_simulated_one,
+    tests/bounds/test_laplace_tails.py::test_bounds_for_all_ticks_hold_and_are_close.
+
+    Args:
+        whole: As `EndlessBridge`.
+        beta: The chance that the bound may fail.
+        ticks: The number of ticks, from the first one on.
+
+    Returns:
+        The half width of a band; over a rate it is that of noise of this rate.
+
+    >>> 13 < endless_radius(False, 0.05, 16) < 15
+    True
+    """
+    tree = EndlessBridge(whole)
+    std = math.sqrt(2) * float(tree.row_norms(tree.suspects(ticks)).max())
+    low, high = 2.5 * std, 4 * std
+    if endless_chance(tree, ticks, low, beta) <= beta:
+        low, high = 0.0, low
+    while endless_chance(tree, ticks, high, beta) > beta:
+        low, high = high, 2 * high
+    while high - low > 2e-3 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if endless_chance(tree, ticks, middle, beta) > beta else (low, middle)
+    return high
+
+
+def endless_chance(tree: EndlessBridge, ticks: int, h: float, enough: float = 1.0) -> float:
+    """An upper bound of P(|noise| > h at any of the first ticks), for rate 1; above `enough` it need not be exact."""
+    chance = 0.0
+    for epoch in range(int(tree.epochs([ticks])[0]), -1, -1):
+        if chance <= enough:
+            inside = min(ticks, int(ENDS[epoch + 1])) - int(ENDS[epoch])
+            chance += _epoch_chance(tree.whole, epoch, inside, h)
+    return chance
+
+
+def _epoch_chance(whole: bool, epoch: int, inside: int, h: float) -> float:
+    """The bound for the first ticks of one epoch. S is a multiple of a step, from −h to h; so is c·Z, rounded."""
+    step = h / STEPS
+    low, high, sums = _tail_sums(whole, epoch, inside, step)
+    scales = 1 / EndlessBridge(whole).total_parts[: epoch + 1]
+    own, before = float(scales[-1]), scales[:-1]
+    far = max(2 * h, 16 * own)
+    z = np.concatenate([np.linspace(0.0, h, STEPS + 1), np.geomspace(h, far, FAR + 1)[1:]])
+    z_chance = np.exp(-z[:-1] / own) - np.exp(-z[1:] / own)  # of |Z|: with the mirror image
+    s = np.arange(-STEPS, STEPS + 1) if epoch else np.zeros(1, np.int64)
+    outside = math.exp(-far / own) + (2 * float(_cdf(before, np.asarray([-h]))[0]) if epoch else 0.0)
+    s_chance = np.diff(_cdf(before, np.asarray(s * step, np.float64))) if epoch else np.ones(1)
+    # m = S + c·Z in steps: rows of `sums` begin at m = −3·STEPS, and beyond 3·STEPS nothing is asked
+    width = len(s_chance)
+    total = np.zeros((len(z_chance), width))
+    upper, lower = int(s[-width]), int(s[0])
+    for c_low, c_high, row in zip(low, high, sums, strict=True):
+        up = np.minimum(np.ceil(c_high * z[1:] / step * ROOM), 2 * STEPS).astype(np.int64)
+        down = np.minimum(np.floor(c_low * z[:-1] / step / ROOM), 2 * STEPS).astype(np.int64)
+        windows = np.lib.stride_tricks.sliding_window_view(row, width)
+        total += windows[upper + up + 3 * STEPS]
+        backwards = np.lib.stride_tricks.sliding_window_view(row[::-1], width)  # entry i: m = 3·STEPS − i
+        total += backwards[lower + down + 3 * STEPS]
+    return (outside + float(z_chance @ np.minimum(total, 1.0) @ s_chance)) * ROOM
+
+
+def _tail_sums(whole: bool, epoch: int, inside: int, step: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """For classes of ticks: least and largest weight of the total, and Σ P(rest > h − m), m = −3h … 3h by steps."""
+    low, high, place, std, numbers, count = _classes(whole, epoch, inside)
+    at = (STEPS - np.arange(-3 * STEPS, 3 * STEPS + 1)) * step
+    sums = np.zeros((len(low), len(at)))
+    for number in np.unique(numbers):
+        table, here = _upper_tails(float(number)), np.flatnonzero(numbers == number)
+        index = np.clip(np.multiply.outer(1 / (std[here] * (TABLE_STEP * ROOM)), at), 0, len(table) - 1)
+        tails = np.where(index >= 1, table[index.astype(np.int64)], 1.0)
+        rows, first = np.unique(place[here], return_index=True)  # places are sorted
+        sums[rows] += np.add.reduceat(count[here, None] * tails, first, axis=0)
+    return low, high, sums
+
+
+@lru_cache(maxsize=32)
+def _classes(
+    whole: bool, epoch: int, inside: int
+) -> tuple[FloatArray, FloatArray, IntArray, FloatArray, IntArray, FloatArray]:
+    """Classes of ticks by the weight of the total: (least, largest weight), and their parts.
+
+    Parts: (class, std of the rest rounded up, equal Laplace numbers, number of ticks).
+    """
+    weight, variance, largest = EndlessBridge(whole).bridge(epoch).beside_total(np.arange(1, inside + 1))
+    bins = np.minimum((weight * WEIGHTS).astype(np.int64), WEIGHTS - 1)
+    none = variance <= LEAST_VARIANCE
+    variance, largest = np.where(none, LEAST_VARIANCE, variance), np.where(none, LEAST_VARIANCE, largest)
+    ratio = np.where(none, 1.0, variance / (2 * largest**2) * ROOM)
+    numbers = np.maximum(np.searchsorted(NUMBERS, ratio, side="right") - 1, 0)
+    classes = STD_CLASSES[epoch > 2]
+    size = np.ceil(np.log(variance) * (classes / 2)).astype(np.int64)
+    least = int(size.min())
+    spread = int(size.max()) - least + 1
+    key, count = np.unique((bins * spread + size - least) * len(NUMBERS) + numbers, return_counts=True)
+    used, first = np.unique(bins, return_inverse=True)
+    low, high = np.full(len(used), 2.0), np.zeros(len(used))
+    np.minimum.at(low, first, weight)
+    np.maximum.at(high, first, weight)
+    head, numbers = key // len(NUMBERS), NUMBERS[key % len(NUMBERS)]
+    std = np.exp((head % spread + least) / classes)
+    return low, high, np.searchsorted(used, head // spread), std, numbers, count.astype(np.float64)
+
+
+@lru_cache(maxsize=len(NUMBERS))
+def _upper_tails(numbers: float) -> FloatArray:
+    """P(S > x) at x = 0, TABLE_STEP, … stds, for a sum S of ⌊numbers⌋ equal Laplace numbers and a smaller one.
+
+    With ρ the scale of the smaller one, 1/((1+θ²)(1+ρ²θ²)) = (1/(1+θ²) − ρ²/(1+ρ²θ²))/(1 − ρ²): so the tail of n
+    numbers and the smaller one follows from those of n numbers, and of n − 1 and the smaller one.
+    """
+    x = np.arange(round(TABLE_END / TABLE_STEP) + 1) * (TABLE_STEP * math.sqrt(2 * numbers))
+    whole, square = math.floor(numbers), numbers % 1
+    if not square:
+        return laplace_tail(whole, x) / 2 * ROOM
+    tail = np.exp(-x / math.sqrt(square))
+    for n in range(1, whole + 1):
+        tail = (laplace_tail(n, x) - square * tail) / (1 - square)
+    return np.asarray(np.maximum(tail, 0.0) / 2 * ROOM + ABSOLUTE)
+
+
+def _cdf(scales: FloatArray, x: FloatArray) -> FloatArray:
+    """P(S ≤ x) for a sum of Laplace numbers of different scales: a mixture of them, by partial fractions."""
+    squares = scales**2
+    upper = np.zeros(len(x))
+    for j, scale in enumerate(scales):
+        share = np.prod(squares[j] / (squares[j] - np.delete(squares, j)))
+        upper += share * np.exp(-np.abs(x) / scale) / 2
+    return np.where(x > 0, 1 - upper, upper)
