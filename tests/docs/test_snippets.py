@@ -30,11 +30,13 @@ READ_ELSEWHERE = {
 }
 """Fences of other languages, and what becomes of them."""
 COMMAND = re.compile(
-    r"^ *(?:\$ |\* \* )?(?:evercount|python3?|pip|uv|make|curl|createdb|podman|from|import)\b|^\S+ \* \* "
+    r"^ *(?:\$ |\* \* )?(?:evercount|python3?|pip|uv|make|curl|createdb|podman|from|import|\.)(?: |\b)|^\S+ \* \* "
 )
 SHOWN = {
     ("README.md", "make run"): "it installs a whole environment; tests/service starts the demonstration",
     ("README.md", "make test"): "it would run this test",
+    ("README.md", ". .venv/bin/activate"): "a habit of the reader's shell",
+    ("docs/tutorial/flights.md", ". .venv/bin/activate"): "a habit of the reader's shell",
     ("CONTRIBUTING.md", "make "): "a list of commands; CI runs them",
     ("docs/audit.md", "evercount audit mechanism count --all"): "some minutes",
     ("docs/audit.md", "evercount audit mechanism --all"): "an hour: 1,480 combinations",
@@ -281,7 +283,7 @@ def test_servers_that_are_shown_start(
             if "--read-only" in words:
                 from evercount.store import Store
 
-                Store(words[number], head_file=tmp_path / "first.head").close()
+                Store(words[number], head=tmp_path / "first.head").close()
         elif word.startswith("/"):
             words[number] = str(tmp_path / Path(word).name)
     with the_declaration_and_events(text), started(*words) as address:
