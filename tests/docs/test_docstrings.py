@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from evercount import errors
 from evercount.engine.views import View
+from evercount.errors import ParameterError
 from evercount.queries.cuts.cut_graph import CutEstimate, CutGraph, CutValue
 from evercount.queries.top_keys import TopKey
 from evercount.sparse.budget_split import SparsePlan
@@ -67,6 +71,18 @@ def texts_of(kind: type, name: str | None = None) -> list[str]:
     return [inspect.getdoc(thing) or "" for thing in found if thing is not None]
 
 
+def raises(function: Any) -> set[str]:
+    """The errors of this package that the body of a function raises by name."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    calls = [node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)]
+    return {call.func.id for call in calls if isinstance(call.func, ast.Name) and hasattr(errors, call.func.id)}
+
+
+def constructors(kind: type) -> list[Any]:
+    """What a class runs itself when it is built."""
+    return [vars(kind)[name] for name in ("__init__", "__post_init__") if inspect.isfunction(vars(kind).get(name))]
+
+
 def missing(full: str, thing: Any) -> list[str]:
     """What the text of a public name lacks. The base class of a class may describe the parameters that both have."""
     text = inspect.getdoc(thing) or ""
@@ -79,6 +95,12 @@ def missing(full: str, thing: Any) -> list[str]:
     gives = signature.return_annotation not in (None, "None", inspect.Signature.empty)
     if not isinstance(thing, type) and gives and "Returns:" not in text:
         lacks.append("Returns")
+    bodies = constructors(thing) if isinstance(thing, type) else [thing]
+    written = [body for body in bodies if not body.__code__.co_filename.startswith("<")]  # not those of a dataclass
+    if any(map(raises, written)) and not any(
+        "Raises:" in one for one in (text, *map(str, map(inspect.getdoc, written)))
+    ):
+        lacks.append("Raises")
     if ">>>" not in text and full not in EXEMPT:
         lacks.append("an example")
     return lacks
@@ -154,9 +176,11 @@ def test_classes_that_are_handed_out_describe_their_fields(kind: type) -> None:
 def test_a_bare_function_is_caught() -> None:
     def bare(ticks: int) -> int:
         """Count."""
+        if ticks < 0:
+            raise ParameterError("ticks")
         return ticks
 
-    assert missing("bare", bare) == ["Args of ticks", "Returns", "an example"]
+    assert missing("bare", bare) == ["Args of ticks", "Returns", "Raises", "an example"]
 
 
 def test_a_bare_method_is_caught() -> None:

@@ -48,6 +48,9 @@ class Secret:
 
     Build one with `Secret.generate()` or `Secret.from_hex(text)`; the constructor is refused.
 
+    Raises:
+        ParameterError: the constructor was called.
+
     **Guarantee.** `repr`, `str`, `format` and error messages contain no bit of the key; pickling is refused;
     comparison takes the same time wherever the keys differ. Keys of different labels (`derive`) are
     independent and tell nothing of their parent, if keyed BLAKE2b is a pseudorandom function. Tests:

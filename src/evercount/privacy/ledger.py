@@ -99,6 +99,10 @@ class Ledger:
         head: where the head of the chain is kept; default `<path>.head`.
         adopt: accept a file whose head is missing or names another copy. Only if nothing was spent elsewhere since.
 
+    Raises:
+        ParameterError: no total where one is needed, or key, head or adopt without a path.
+        StoreError: the file is locked by another ledger, was changed, or is a copy.
+
     **Guarantee.** The streams of all entries together, with the numerical error that each declared, are
     (total.epsilon, total.delta)-DP, also where they run side by side and inputs depend on earlier releases. Let ε_p be
     Σε of the pure entries and μ = √Σμ² of the others. After every `spend` ε_p ≤ ε in exact arithmetic, and

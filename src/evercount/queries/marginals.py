@@ -39,6 +39,9 @@ class Marginals(Query):
             () included). What they span is published: with [0, 1] also [0], [1] and ().
         weights: one whole number from 1 to 1000 for each measured table (default: 1 each); see `Rollup`.
 
+    Raises:
+        ParameterError: only one cell, two numbers with one label, or tables or weights outside their domain.
+
     Guarantee. One event adds w to one cell of each measured table. So S = Σ w² for add-remove. Under replace a table
     changes in two cells by w or not at all, and tables of one cell never change: S = 2·Σ w² over tables with more than
     one cell. Proof: `marginals.proof.md`. Tests:

@@ -34,6 +34,9 @@ class Quantiles(TreeQuery):
         weights: one whole number for each level of the tree from the top, log2(bins) + 1 of them (default: 1 each); see
             `Rollup`.
 
+    Raises:
+        ParameterError: lo is not below hi, bins is no such power of two, or the range is too narrow for doubles.
+
     Guarantee. See `TreeQuery`: S = Σ weight² for add-remove, log2(bins) + 1 by default. Intervals of quantiles hold at
     least as often as they say, for one tick and one quantile. Proof: `rollup.proof.md`, "Quantiles". Tests:
     tests/queries/test_queries_quantiles.py::test_sensitivity_is_the_exact_maximum and

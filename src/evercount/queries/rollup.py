@@ -150,6 +150,9 @@ class Rollup(TreeQuery):
         unknown: a path that is not in the list is refused ("refuse") or counted in a leaf of its own under the total,
             whose names are all "other" ("other").
 
+    Raises:
+        ParameterError: fewer than two leaves, paths of different lengths, or weights outside their domain.
+
     Guarantee. See `TreeQuery`: S = Σ weight² for add-remove. The estimate is post-processing. Its std is exact, and
     every node's is at most that of its own cell. Proof: `rollup.proof.md`. Tests:
     tests/queries/test_queries_rollup.py::test_sensitivity_is_the_exact_maximum and

@@ -1,0 +1,290 @@
+"""Every snippet of README and docs is executed, or stands in a list with the reason why it is not.
+
+Fences `python` and `sh` run in order, in one empty folder for each page. A fence `console` runs what follows `$` and
+compares the output (`…` stands for what differs from run to run). All other fences and indented blocks are only shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INDENTED = re.compile(r"(?:\A|\n)\n((?: {4}[^\n]*\n)+(?:\n+(?: {4}[^\n]*\n)+)*)")
+EXECUTED = ("python", "sh", "console")
+READ_ELSEWHERE = {
+    "toml": "tests/declare and the pages' own commands read such files",
+    "sql": "tests/files/test_duckdb_queries.py runs the statements of the page",
+    "nginx": "a file of another program",
+}
+"""Fences of other languages, and what becomes of them."""
+COMMAND = re.compile(
+    r"^ *(?:\$ |\* \* )?(?:evercount|python3?|pip|uv|make|curl|createdb|podman|from|import|\.)(?: |\b)|^\S+ \* \* "
+)
+SHOWN = {
+    ("README.md", "make run"): "it installs a whole environment; tests/service starts the demonstration",
+    ("README.md", "make test"): "it would run this test",
+    ("README.md", ". .venv/bin/activate"): "a habit of the reader's shell",
+    ("docs/tutorial/flights.md", ". .venv/bin/activate"): "a habit of the reader's shell",
+    ("CONTRIBUTING.md", "make "): "a list of commands; CI runs them",
+    ("docs/audit.md", "evercount audit mechanism count --all"): "some minutes",
+    ("docs/audit.md", "evercount audit mechanism --all"): "an hour: 1,480 combinations",
+    ("docs/howto/cron.md", "5 * * * *"): "a line for another program; its command runs above it",
+    ("docs/howto/postgresql.md", "pip install"): "it needs a package registry",
+    (
+        "docs/howto/postgresql.md",
+        "createdb",
+    ): "it needs the reader's database; tests/serving.py does it for the next line",
+    ("docs/paper.md", "evercount reproduce --out DIR"): "half an hour; tests/reproduce runs each item in a small size",
+    ("docs/paper.md", "evercount reproduce figure-1"): "it needs a GPU",
+    ("docs/paper.md", "python src/evercount/reproduce/gpu_bench.py"): "it needs a GPU",
+    ("docs/scale.md", "pip install"): "it needs a package registry",
+    ("docs/scale.md", "evercount spark"): "it needs Java; tests/spark/test_spark_command.py runs the command",
+    ("docs/scale.md", "from evercount.spark import release_stream"): "Java; tests/spark/test_stream_release.py",
+    ("docs/scale.md", "from evercount.spark import release_batch"): "Java; tests/spark/test_batch_release.py",
+}
+"""What is shown and not executed: page, how the line begins, and why. Lines `evercount serve` are started below."""
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def shown_blocks(text: str) -> list[str]:
+    """The blocks of a page that are not executed, without the indentation."""
+    fences = [body for language, body in FENCE.findall(text) if language not in (*EXECUTED, *READ_ELSEWHERE)]
+    rest = FENCE.sub("", text)
+    return [*fences, *(re.sub(r"^ {4}", "", block, flags=re.MULTILINE) for block in INDENTED.findall(rest))]
+
+
+def shown_commands(text: str) -> list[str]:
+    """The lines of these blocks that begin like a command; a line that ends with a backslash goes on."""
+    lines = [line for block in shown_blocks(text) for line in block.replace("\\\n", " ").splitlines()]
+    return [line.strip() for line in lines if COMMAND.match(line)]
+
+
+def without_a_reason(page: str, text: str) -> list[str]:
+    reasons = [begin for place, begin in SHOWN if place == page]
+    return [
+        line for line in shown_commands(text) if not line.startswith(("evercount serve", *reasons))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_is_not_executed_has_a_reason(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert without_a_reason(name_of(page), text) == []
+    for language, _ in FENCE.findall(text):
+        assert language in (*EXECUTED, *READ_ELSEWHERE, "text"), f"{page.name} has a fence of kind {language!r}"
+
+
+def test_a_snippet_without_a_reason_is_caught() -> None:
+    planted = "Text.\n\n    evercount plan --epsilon 1\n\nText.\n\n```text\npip install x\n```\n"
+    assert without_a_reason("docs/new.md", planted) == ["pip install x", "evercount plan --epsilon 1"]
+
+
+def test_every_reason_is_about_a_line_that_is_there() -> None:
+    lines = {name_of(page): shown_commands(page.read_text(encoding="utf-8")) for page in PAGES}
+    stale = [key for key in SHOWN if not any(line.startswith(key[1]) for line in lines.get(key[0], []))]
+    assert stale == []
+
+
+def test_commands_that_are_shown_are_legal() -> None:
+    """Each names a command and options that exist; shown Python compiles."""
+    import typer.main
+
+    from evercount.cli import app
+
+    seen = 0
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for line in shown_commands(text):
+            if not line.startswith("evercount "):
+                continue
+            words = shlex.split(line, comments=True)[1:]
+            command, context = typer.main.get_command(app), None
+            while words and hasattr(command, "get_command"):
+                context = typer.Context(command, parent=context)
+                command, words = command.get_command(context, words[0]), words[1:]
+                assert command is not None, f"{page.name}: {line}"
+            known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+            for word in words:
+                if word.startswith("-") and word != "-":
+                    assert word.partition("=")[0] in known, f"{page.name}: {line}"
+            seen += 1
+        for block in shown_blocks(text):
+            if block.startswith(("from ", "import ")):
+                compile(block, page.name, "exec")
+    assert seen > 8
+
+
+# What a page needs before its first block: made here, because readers have it already.
+
+STORE = """
+from evercount.store import Store, StreamDeclaration
+store = Store("counts.db")
+flu = StreamDeclaration.from_dict({
+    "name": "flu", "query": {"name": "histogram", "parameters": {"keys": ["North", "South"]}},
+    "budget": {"epsilon": 1.0, "delta": 1e-9}, "tick": "manual", "horizon": 100})
+store.close_ticks(store.declare(flu, 0.0), 3, 0.0)
+store.close()
+"""
+
+
+@contextlib.contextmanager
+def the_class_in_a_module(text: str) -> Iterator[dict[str, str]]:
+    block = next(body for language, body in FENCE.findall(text) if language == "python")
+    Path("mymodule.py").write_text(block.partition("\ndata, ")[0], encoding="utf-8")
+    yield {}
+
+
+@contextlib.contextmanager
+def a_store(text: str) -> Iterator[dict[str, str]]:
+    subprocess.run([sys.executable, "-c", STORE], check=True)
+    yield {}
+
+
+@contextlib.contextmanager
+def the_declaration_and_events(text: str) -> Iterator[dict[str, str]]:
+    block = next(body for language, body in FENCE.findall(text) if language == "toml")
+    Path("streams.toml").write_text(block, encoding="utf-8")
+    rows = [f"2026-01-{day:02},{region}" for day in range(1, 9) for region in ("North", "West", "West", "abroad")]
+    Path("events.csv").write_text("\n".join(["when,region", *rows, ""]), encoding="utf-8")
+    yield {}
+
+
+@contextlib.contextmanager
+def started(*arguments: str) -> Iterator[str]:
+    """A service that runs, by its address; afterwards it must end in peace."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "evercount", "serve", *arguments, "--port", "0"], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    try:
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if " serves " in line:
+                break
+        assert lines, f"evercount serve {shlex.join(arguments)} says nothing"
+        assert " serves " in lines[-1], "".join(lines)
+        yield lines[-1].split(" serves ")[1].split()[0]
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+        assert process.wait(60) == 0, rest
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+@contextlib.contextmanager
+def a_service(text: str) -> Iterator[dict[str, str]]:
+    with started("--db", "counts.db") as address:
+        token = Path("counts.db.admin-token").read_text(encoding="utf-8").strip()
+        yield {"TOKEN": token, "http://127.0.0.1:8000": address}
+
+
+Preparation = Callable[[str], contextlib.AbstractContextManager[dict[str, str]]]
+PREPARED: dict[str, Preparation] = {
+    "docs/audit.md": the_class_in_a_module,
+    "docs/declarations.md": the_declaration_and_events,
+    "docs/howto/backup.md": a_store,
+    "docs/service.md": a_service,
+}
+
+
+def run_in_shell(block: str) -> tuple[int, str]:
+    # into a file: a pipe would wait for servers in the background
+    with Path("output.txt").open("w+", encoding="utf-8") as output:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, check=False,
+        )  # fmt: skip
+        output.seek(0)
+        return done.returncode, output.read()
+
+
+def is_said(expected: str, said: str) -> bool:
+    """Whether a program said what a page shows; `…` stands for anything."""
+    wanted, got = ("\n".join(line.rstrip() for line in text.strip().splitlines()) for text in (expected, said))
+    return re.fullmatch(re.escape(wanted).replace("…", ".*?"), got, re.DOTALL) is not None
+
+
+def test_wrong_output_is_caught() -> None:
+    assert is_said("a\n… of 3\n", "\na  \n2 of 3\n")
+    assert not is_said("a\nb\n", "a\nc\n")
+    assert not is_said("", "a")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if any(kind in EXECUTED for kind, _ in FENCE.findall(page.read_text(encoding="utf-8")))],
+    ids=name_of,
+)
+def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a page belong together: they run in order, in one empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("COLUMNS", "80")
+    names: dict[str, object] = {"__name__": "snippet"}
+    text = page.read_text(encoding="utf-8")
+    with PREPARED.get(name_of(page), lambda text: contextlib.nullcontext({}))(text) as here:
+        for name, value in here.items():
+            if name.isidentifier():
+                monkeypatch.setenv(name, value)
+            text = text if name.isidentifier() else text.replace(name, value)
+        for language, block in FENCE.findall(text):
+            if language == "python":
+                exec(compile(block, page.name, "exec"), names)
+            elif language == "sh":
+                code, said = run_in_shell(block)
+                assert code == 0, f"{block}\n{said}"
+            elif language == "console":
+                for part in re.split(r"^\$ ", block.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
+                    command, _, expected = part.partition("\n")
+                    said = run_in_shell(command)[1]
+                    assert is_said(expected, said), f"{page.name} shows for {command}\n{expected}\nbut it says\n{said}"
+
+
+def servers() -> list[str]:
+    lines = [line for page in PAGES for line in shown_commands(page.read_text(encoding="utf-8"))]
+    return sorted({line.partition("#")[0].strip() for line in lines if line.startswith("evercount serve")})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", servers())
+def test_servers_that_are_shown_start(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Each `evercount serve` of the pages, on a free port and with paths and database of this machine."""
+    import httpx
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "key").write_text("ab" * 32, encoding="utf-8")
+    (tmp_path / "key").chmod(0o600)
+    text = (ROOT / "docs" / "declarations.md").read_text(encoding="utf-8")
+    words = shlex.split(line)[2:]
+    for number, word in enumerate(words):
+        if word.startswith("postgresql://"):
+            words[number] = request.getfixturevalue("postgres").fresh()
+            if "--read-only" in words:
+                from evercount.store import Store
+
+                Store(words[number], head=tmp_path / "first.head").close()
+        elif word.startswith("/"):
+            words[number] = str(tmp_path / Path(word).name)
+    with the_declaration_and_events(text), started(*words) as address:
+        assert httpx.get(f"{address}/healthz").status_code == 200
