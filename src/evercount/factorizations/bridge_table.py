@@ -1,7 +1,7 @@
 """Shapes and shares of bridges: few numbers for each range of horizons, printed by `benchmarks/fit_bridge.py`.
 
-The numbers stand in `bridge_table.json`. The table is frozen: `bridge` means these numbers, and streams in the world depend on them. A better table gets a new
-name.
+The numbers stand in `bridge_table.json`. The table is frozen: `bridge` means these numbers, and streams in the world
+depend on them. A better table gets a new name.
 """
 
 from __future__ import annotations
