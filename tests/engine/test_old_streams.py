@@ -71,7 +71,7 @@ def test_a_newer_derivation_is_refused() -> None:
 
 
 def test_an_old_stream_of_long_episodes_keeps_its_larger_noise() -> None:
-    """It was calibrated to S = 13,267 for episodes of up to 7 letters; a new one needs 2,051. It goes on as it began."""
+    """It was calibrated to S = 13,267 for episodes of up to 7 letters; a new one needs 2,051.."""
     old = json.loads((Path(__file__).parents[1] / "fixtures/keys1/episodes.json").read_text())["episodes-7"]
     needed = Episodes(["a", "b"], 7).squared_sensitivity("replace")
     assert needed == 2051 < old["sensitivity"] == 13267
