@@ -86,6 +86,28 @@ def test_intervals_hold_sums_of_discrete_numbers() -> None:
     assert narrow > 100
 
 
+@pytest.mark.parametrize(
+    "rates", [(1.0,) * 50, (0.3, 2.0), (0.2, 0.2, 1.5, 4.0, 4.0), (0.5,) * 3 + (3.0,) * 40], ids=len
+)
+def test_discrete_sums_of_mixed_rates_never_leave_more_often(rates: tuple[float, ...]) -> None:
+    """P(|D| > x + ½) ≤ P(|C| > x) by exact laws, where x is largest for its bound; without the ½ it is false."""
+    half = 600
+    law = np.ones(1)
+    for rate in rates:
+        one = np.exp(-rate * np.abs(np.arange(-half, half + 1)))
+        law = np.convolve(law, one / one.sum())[max(0, len(law) // 2) :][: 2 * half + 1]
+    theta = (np.arange(40_000) + 0.5) * 0.001
+    phi = np.prod([1 / (1 + (theta / rate) ** 2) for rate in rates], axis=0)
+    narrow = 0
+    for N in range(40):
+        discrete = 2 * float(law[half + N + 1 :].sum())
+        continuous = 1 - 2 / math.pi * float(np.sum(np.sin(theta * (N + 0.5)) / theta * phi)) * 0.001
+        assert discrete <= continuous + 2e-4, N
+        wider = 1 - 2 / math.pi * float(np.sum(np.sin(theta * (N + 1)) / theta * phi)) * 0.001
+        narrow += discrete > wider + 2e-4
+    assert narrow > 0
+
+
 def test_the_stated_intervals_of_a_narrow_pure_stream_hold() -> None:
     """Window(3) at epsilon=3.4 has a std of half a unit: intervals of ±factor·std would hold in 82 % of cases only."""
     budget, hits, narrow, runs = Budget(3.4, 0.0), 0, 0, 300

@@ -41,7 +41,13 @@ REFUSED: dict[str, str] = {}
 GUARANTEE = b"evercount.guarantee"
 QUIET = "graphs that are declared in a store ignore duplicate edges and enforce their degree"
 NEW_KEY = "the key of new counters and clients is derived from the secret and their declaration"
+SMALLER = "one update changes this query by less than was proved then, so that new streams have less noise"
+SMALLER_NOISE = {
+    f"streams/{kind}"
+    for kind in ("degree-histogram-enforced", "degree-histogram-replace", "high-degree-replace", "matching-replace")
+}
 CHANGED: dict[str, str] = {
+    **dict.fromkeys(SMALLER_NOISE, SMALLER),
     **{f"sparse/{kind}": NEW_KEY for kind in ("full", "gauss", "gauss-promised", "pure", "pure-promised")},
     **{f"local/{kind}": NEW_KEY for kind in ("default-buckets", "genprot-best", "genprot-paper")},
     **{f"local/{kind}": NEW_KEY for kind in ("one-counter", "two-counter")},
@@ -149,11 +155,10 @@ def test_a_snapshot_continues(name: str) -> None:
         stream = Stream.restore(base64.b64decode(data["snapshot"]))
     rule = rule_of(spec["query"], spec["parameters"], spec["budget"])
     assert stream.tick == len(released)
-    assert {
-        "sigma": stream.sigma,
-        "numeric_delta": stream.numeric_delta,
-        "factorization": stream.factorization.name,
-    } == (data["facts"])
+    facts = replay.facts(stream)
+    if name in SMALLER_NOISE:  # it keeps its noise, and its arithmetic is paid by the smaller sensitivity
+        assert facts.pop("numeric_delta") <= data["facts"].pop("numeric_delta")
+    assert facts == data["facts"]
     if released and spec.get("by") != "run":  # a retry reads the last release back
         assert same(replay.feed(stream, spec, spec["before"][-1:], len(released)), released[-1:], rule)
     half = len(continues) // 2

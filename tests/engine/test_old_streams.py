@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from evercount import SparseCount, Stream
+from evercount import Episodes, SparseCount, Stream
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import SnapshotError
 
@@ -66,3 +68,20 @@ def test_a_newer_derivation_is_refused() -> None:
     data["noise"]["derivation"] = 3
     with pytest.raises(SnapshotError, match="newer"):
         Stream.restore(pack(data))
+
+
+def test_an_old_stream_of_long_episodes_keeps_its_larger_noise() -> None:
+    """It was calibrated to S = 13,267 for episodes of up to 7 letters; a new one needs 2,051.."""
+    old = json.loads((Path(__file__).parents[1] / "fixtures/keys1/episodes.json").read_text())["episodes-7"]
+    needed = Episodes(["a", "b"], 7).squared_sensitivity("replace")
+    assert needed == 2051 < old["sensitivity"] == 13267
+    stream = Stream.restore(base64.b85decode(old["snapshot"]))
+    values = []
+    for letter in old["ticks"]:
+        values.append(stream.step(letter).values)
+        stream = Stream.restore(stream.snapshot())
+    assert stream.sigma == old["sigma"]
+    assert values[-1][-8:].tolist() == old["last"]
+    assert hashlib.sha256(np.ascontiguousarray(values, "<f8").tobytes()).hexdigest() == old["sha256"]
+    fresh = Stream(Episodes(["a", "b"], 7), stream.budget, 64)
+    assert fresh.sigma < stream.sigma / 2.5

@@ -15,6 +15,7 @@ from evercount.factorizations import (
     SquareRoot,
     Unbounded,
     factorization,
+    row_weighted,
 )
 from evercount.factorizations.base import counting_matrix
 from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
@@ -111,6 +112,46 @@ def test_planted_bound_is_caught():
     assert np.all(true <= n.at(0, 257)), "the bound holds for any weights, also for wild ones with few knots"
     bare = PiecewiseLinear(eta.knots, true[eta.knots])
     assert np.any(true > bare.at(0, 257)), "without the proved slack it would not"
+
+
+def test_norms_do_not_depend_on_the_sign_of_what_rounding_hides(monkeypatch):
+    """Both signs are tried where rounding hides one, and the margin of 1e-9 is enough: norms are what they were."""
+
+    def columns(T, endless=False):
+        knots = dyadic_knots(T - 1, mirrored=not endless)
+        t = knots.astype(np.float64)
+        values = (4 + t) ** 0.3 if endless else (t + 1 + T / 18) ** -0.27 * (T - t + 1) ** -0.28
+        return bounded_columns(design(T), PiecewiseLinear(knots, values), endless).values
+
+    cases = [*((T, False) for T in (2, 3, 17, 64, 300, 1025, 5000, 2**17 + 13, 10**6, 2**31)), (2**40, True)]
+    safe = [columns(*case) for case in cases]
+    monkeypatch.setattr(row_weighted, "EVALUATION_ERROR", 0.0)
+    assert all(np.array_equal(columns(*case), values) for case, values in zip(cases, safe, strict=True))
+    monkeypatch.setattr(row_weighted, "EVALUATION_ERROR", 1e-6)  # a larger error is answered by larger norms
+    assert all(np.all(columns(*case) > values) for case, values in zip(cases, safe, strict=True))
+
+
+@pytest.mark.parametrize("T", [300, 5000, 10**6, 2**50])
+def test_rounding_of_sums_is_below_its_bound(T):
+    """Against arithmetic with mantissas of 64 bits, and a planted error of the size of the bound is seen."""
+    knots = dyadic_knots(T - 1, mirrored=True)
+    assert len(knots) < 30_000
+    knots = knots[-2000:]  # the recursion runs backwards, and the last ticks have the shortest blocks
+    lengths, eta = np.diff(knots), (knots + 1.0 + T / 18) ** -0.27 * (T - knots + 1.0) ** -0.28
+    lack = design(T).pole_lack
+    i, j = np.triu_indices(len(lack))
+    found = []
+    for kind in (np.float64, np.longdouble):
+        rate = np.log1p(lack.astype(kind) / (1 - lack.astype(kind)))
+        rates, phi = rate[i] + rate[j], eta.astype(kind) ** -2
+        S = row_weighted.knot_sums(rates, phi, lengths, False)
+        found.append((S, *row_weighted.bow_terms(rates, phi, lengths, S)))
+    (S, D, size), (true_S, true_D, _) = found
+    allowed = row_weighted.EVALUATION_ERROR / 50
+    assert np.finfo(np.longdouble).eps < 2.0**-60
+    assert np.all(np.abs(S - true_S) <= allowed * S)
+    assert np.all(np.abs(D - true_D) <= allowed * size)
+    assert np.any(np.abs(D + row_weighted.EVALUATION_ERROR * size - true_D) > allowed * size)
 
 
 def test_knots_are_few_and_dyadic():

@@ -9,7 +9,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from evercount.bounds.laplace_tails import equal_numbers, laplace_tail
+from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import HorizonReached, InputError, ParameterError, SnapshotError
+from evercount.factorizations.laplace_choice import pure_factorization
+from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import ExactLaplace, quantile, tail
 from evercount.sparse.budget_split import plain_bound, plan_sparse, sparse_against_plain
@@ -180,6 +184,66 @@ def test_unknown_number_of_ones() -> None:
     assert releases[-1].segments >= 3
     with pytest.raises(ParameterError, match="max_ones is unknown"):
         counter.plan.bound()
+
+
+def test_bounds_of_all_numbers_of_segments_hold_together() -> None:
+    """The chances of all doublings add up to β/3; those of each number by itself would add up to more.
+
+    And in 2,400 simulated counters, no release is off by more than its own bound in at least 1 − β/3 of them.
+    """
+    plan = plan_sparse(1.0, 2**12, beta=0.3, method="partition")
+    tree = pure_factorization("endless-bridge", None)
+
+    def union(releases: int, together: bool) -> float:
+        """The sum of the chances that one of the first releases passes the bound."""
+        radius = plan.counter_bound(releases, together) - 0.5
+        _, variance, largest = tree.laplace_errors(np.arange(1, releases + 1), plan.counter_epsilon)
+        numbers = equal_numbers(variance, largest)
+        each = [laplace_tail(n, radius / v**0.5 * (2 * n) ** 0.5) for n, v in zip(numbers, variance, strict=True)]
+        return float(np.sum(each))
+
+    assert sum(union(1 << doubling, True) for doubling in range(11)) <= plan.beta / 3
+    assert sum(union(1 << doubling, False) for doubling in range(11)) > 5 * plan.beta / 3
+    bounds = np.asarray([plan.counter_bound(release) for release in range(1, 513)])
+    late = np.asarray([plan.counter_bound(512 if release > 256 else release) for release in range(1, 513)])
+    assert np.array_equal(bounds, late), "one bound for each doubling"
+    held = tight = 0
+    for seed in range(8):
+        noise = build_pure(
+            "exact", tree, cells=300, grid=1.0, l1=1.0, epsilon=plan.counter_epsilon, secret=secret(seed)
+        )
+        errors = np.abs(noise.stream.take(512))
+        held += int(np.all(errors <= bounds[:, np.newaxis], axis=0).sum())
+        tight += int(np.all(errors <= bounds[:, np.newaxis] / 2, axis=0).sum())
+    assert held >= 2400 * (1 - plan.beta / 3)
+    assert tight < 2400 * (1 - plan.beta / 3)
+
+
+@pytest.mark.soak
+def test_unknown_number_of_ones_over_many_streams() -> None:
+    """2,000 streams: all releases within the bound of the events so far, in at least 95 % of them."""
+    T, held = 256, 0
+    for seed in range(2000):
+        counts = sparse_stream(seed, T, 120, seed % 2 == 0)
+        counter = SparseCount(4.0, T, method="partition", secret=secret(seed))
+        truth = np.cumsum(counts)
+        bounds = {int(x): counter.plan.bound(int(x)) for x in np.unique(truth)}
+        held += all(abs(r.value - x) <= bounds[int(x)] for r, x in zip(counter.run(counts), truth, strict=True))
+        counter.close()
+    assert held >= 1900
+
+
+def test_counters_that_began_with_single_bounds_keep_them() -> None:
+    counter = SparseCount(2.0, 400, method="partition", secret=secret(9))
+    counts = sparse_stream(9, 400, 300, False).tolist()
+    counter.run(counts[:200])
+    data = unpack(counter.snapshot())
+    assert data.pop("together") is True
+    old, new = SparseCount.restore(pack(data)), SparseCount.restore(counter.snapshot())
+    first, second = old.run(counts[200:]), new.run(counts[200:])
+    assert [r.closed for r in first] == [r.closed for r in second]
+    assert all(a.high - a.low < b.high - b.low for a, b in zip(first, second, strict=True) if a.segments)
+    assert unpack(old.snapshot())["together"] is False
 
 
 def test_more_ones_than_promised_is_private_and_said() -> None:

@@ -6,7 +6,8 @@ its largest scale: then n = ⌊V/(2m²)⌋ equal Laplace numbers of the same var
 are known in closed form. For equal scales n is their number, and the tail is exact.
 
 That n numbers are enough is proved for the moment generating function (−Σ ln(1 − λ²s_i²) is convex in the s_i², so it
-is largest where they are as unequal as the largest one allows), and computed for the tails: see
+is largest where they are as unequal as the largest one allows) and for tails beyond 4.5 std (`laplace_tails.proof.md`),
+and computed for the others: see
 tests/bounds/test_laplace_tails.py::test_fewer_equal_numbers_have_heavier_tails.
 """
 
@@ -65,9 +66,9 @@ def continuous_std(std: float) -> float:
     """The std of the continuous Laplace number of the same rate as the discrete one of this std.
 
     Intervals are made of it: a·√W times it, plus half a unit, holds a sum of W discrete numbers at least as often as
-    a·std holds the continuous sum. For a std far below 1 the discrete one says little about the tails. Computed, not
-    proved: tests/bounds/test_laplace_tails.py::test_intervals_hold_sums_of_discrete_numbers, for W ≤ 40 and rates 0.03
-    … 12.
+    a·std holds the continuous sum. For a std far below 1 the discrete one says little about the tails. Proof, for all W
+    and mixed rates: `laplace_tails.proof.md`. Test:
+    tests/bounds/test_laplace_tails.py::test_discrete_sums_of_mixed_rates_never_leave_more_often.
     """
     above = 1 / std**2
     rate = math.log1p(above + math.sqrt(above * (above + 2)))  # cosh(rate) = 1 + 1/std²

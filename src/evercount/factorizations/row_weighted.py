@@ -30,6 +30,8 @@ from evercount.factorizations.filter_many_cells import BlockFilter, Product
 from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.square_root_filter import Rational, design, geometric, round_bits
 
+EVALUATION_ERROR = 2.0**-34
+"""More than the relative rounding error of every sum in `bounded_columns` and of each of the three parts of D_r."""
 UNBOUNDED_FILTER_TICKS = 2**40
 """Ticks over which the filter of `unbounded` is close to the square root. Later it stays private, with more error."""
 UNBOUNDED_LAST_KNOT = 2**48
@@ -55,29 +57,50 @@ def bounded_columns(filter_: Rational, eta: PiecewiseLinear, endless: bool) -> P
     i, j = np.triu_indices(filter_.order)
     A = forward.weights[i] * forward.weights[j] * np.where(i == j, 1.0, 2.0)
     rates = forward.rates[i] + forward.rates[j]  # ρ_r = exp(−rates_r)
-    rho, gap = np.exp(-rates), -np.expm1(-rates)
     head = 1.0 - float(np.sum(forward.weights)) ** 2
 
     phi = eta.values**-2.0
     lengths = np.diff(eta.knots)
+    S = knot_sums(rates, phi, lengths, endless)
+    root = np.sqrt(S @ A + phi * head)
+    slack = safe = 0.0
+    if len(lengths):
+        bow = np.minimum(1.0, (lengths[:, np.newaxis] * rates) ** 2 / 8)
+        D, size = bow_terms(rates, phi, lengths, S)
+        slack = _largest_slack(root, np.where(D < 0, -D, 0.0) * bow @ A, lengths)
+        # The same with every D_r at the lower end of what its rounding allows: no sign is taken for granted.
+        lowest = D - EVALUATION_ERROR * size
+        safe = _largest_slack(root, np.where(lowest < 0, -lowest, 0.0) * bow @ A, lengths)
+    values = root * np.sqrt(1 + slack) * (1 + NORM_ROUNDING_MARGIN)
+    least = root * np.sqrt(1 + safe) * (1 + 4 * EVALUATION_ERROR)
+    return PiecewiseLinear(eta.knots, round_bits(np.maximum(values, least), up=True))
+
+
+def knot_sums(rates: FloatArray, phi: FloatArray, lengths: IntArray, endless: bool) -> FloatArray:
+    """S_r at every knot, (knots, pairs): step 4 of the proof. Every term is positive."""
     sums = {int(length): _block_sums(rates, int(length)) for length in np.unique(lengths)}
-    S = np.empty((len(phi), len(A)))
-    S[-1] = phi[-1] / gap if endless else phi[-1]
+    S = np.empty((len(phi), len(rates)), rates.dtype)
+    S[-1] = phi[-1] / -np.expm1(-rates) if endless else phi[-1]
     for q in range(len(lengths) - 1, -1, -1):
         left, right, decay = sums[int(lengths[q])]
         S[q] = phi[q] * left + phi[q + 1] * right + decay * S[q + 1]
-    root = np.sqrt(S @ A + phi * head)
+    return S
 
-    slack = 0.0
-    if len(lengths):
-        beta = np.diff(phi) / lengths
-        D = S[1:] - phi[1:, np.newaxis] / gap - beta[:, np.newaxis] * (rho / gap**2)
-        bow = np.minimum(1.0, (lengths[:, np.newaxis] * rates) ** 2 / 8)
-        above_chord = np.where(D < 0, -D, 0.0) * bow @ A
-        s0, s1 = root[:-1], root[1:]
-        ratio = (s0 + s1) ** 2 / (4 * s0 * s1) - 1 + above_chord / np.minimum(s0, s1) ** 2
-        slack = float(np.max(np.where(lengths > 1, ratio, 0.0)))
-    return PiecewiseLinear(eta.knots, round_bits(root * np.sqrt(1 + slack) * (1 + NORM_ROUNDING_MARGIN), up=True))
+
+def bow_terms(rates: FloatArray, phi: FloatArray, lengths: IntArray, S: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(D_r of every block, the size of its three parts): step 5 of the proof. D_r is known to EVALUATION_ERROR·size."""
+    gap = -np.expm1(-rates)
+    steepness = np.exp(-rates) / gap**2
+    level = phi[1:, np.newaxis] / gap
+    D = S[1:] - level - (np.diff(phi) / lengths)[:, np.newaxis] * steepness
+    return D, S[1:] + level + ((phi[1:] + phi[:-1]) / lengths)[:, np.newaxis] * steepness
+
+
+def _largest_slack(root: FloatArray, above_chord: FloatArray, lengths: IntArray) -> float:
+    """The most by which N exceeds n² between knots, as a part of n²: step 6 of the proof."""
+    s0, s1 = root[:-1], root[1:]
+    ratio = (s0 + s1) ** 2 / (4 * s0 * s1) - 1 + above_chord / np.minimum(s0, s1) ** 2
+    return float(np.max(np.where(lengths > 1, ratio, 0.0)))
 
 
 def _block_sums(rates: FloatArray, length: int) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -227,14 +227,22 @@ class SparsePlan:
 
     # -- errors ----------------------------------------------------------------------------------------------------
 
-    def counter_bound(self, releases: int) -> float:
+    def counter_bound(self, releases: int, together: bool = True) -> float:
         """How far the counter is off, for all of its first releases, with chance 1 − β/3 (plain counters: 1 − β).
+
+        Where the number of releases has no public limit, they hold for all numbers of releases at once: the number of
+        closed segments depends on the data and on noise.
 
         Args:
             releases: How many releases of the counter.
+            together: Whether they hold at once; False for counters that began when they held for one number each.
 
         Returns:
             The bound.
+
+        **Guarantee.** With that chance no release r of the counter is off by more than the bound of r. Proof:
+        `sparse_count.proof.md`, "The number of events unknown". Test:
+        tests/sparse/test_sparse_count.py::test_bounds_of_all_numbers_of_segments_hold_together.
         """
         if self.counter == FIRST:
             from evercount.sparse.first_plans import first_counter_bound
@@ -244,7 +252,9 @@ class SparsePlan:
             return 0.0
         served, beta = (self.horizon, self.beta) if self.method == "plain" else (self.segments, self.beta / 3)
         if served is None:
-            return endless_radius(self.counter_epsilon, self.delta, releases, beta)
+            doubling = (releases - 1).bit_length()
+            chance = beta / ((doubling + 1) * (doubling + 2)) if together else beta
+            return endless_radius(self.counter_epsilon, self.delta, releases, chance)
         if self.delta > 0:
             return gaussian_radius(self.counter_epsilon, self.delta, served, beta)
         return named_radius(self.counter, served, self.counter_epsilon, beta)

@@ -120,6 +120,7 @@ class SparseCount(NoiseOwner):
             self._noise = make_counter(self.plan, secret.derive("sparse counter"), dumped)
         self._radius: dict[int, float] = {}
         self._clamped = True
+        self._together = True
         self.tick = 0
         self.segments = 0
         self._torn = False
@@ -262,7 +263,7 @@ class SparseCount(NoiseOwner):
             return SparseRelease(self.tick, most / 2, 0.0, most, False, 0, False)
         releases = _up_to_power(self.tick) if plan.method == "plain" else self.segments
         if releases not in self._radius:
-            self._radius = {releases: plan.counter_bound(releases)}
+            self._radius = {releases: plan.counter_bound(releases, self._together)}
         off, offset = self._radius[releases], plan.offset(self.tick)
         low = max(0.0, self._estimate - off)
         high = self._estimate + 2 * offset + off
@@ -298,6 +299,7 @@ class SparseCount(NoiseOwner):
             "secret": self._secret.hex(),
             "noise": {} if self._noise is None else self._noise.dump(),
             "clamped": self._clamped,
+            "together": self._together,
             "state": [self.tick, self.segments, self._open, self._total, self._estimate],
         }
         return pack(data)
@@ -329,6 +331,7 @@ class SparseCount(NoiseOwner):
                 raise SnapshotError("the snapshot was made with another split of the budget; use the same version")
             made._start(Secret.from_hex(data["secret"]), data["noise"])
             made._clamped = data.get("clamped", False)  # older counters go on as they began
+            made._together = data.get("together", False)
             made.tick, made.segments, made._open, made._total, made._estimate = _checked_state(data["state"], horizon)
             made._level_noise = made._draw_level()
         except SnapshotError:

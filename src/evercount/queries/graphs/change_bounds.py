@@ -9,11 +9,25 @@ from evercount.queries.base import Adjacency
 
 
 @dataclass(frozen=True)
+class ProjectedChange:
+    """What one update changes in a cell where the stable projection runs: rises and falls for add-remove.
+
+    For replace both sums are at most `either`.
+    """
+
+    rises: int
+    falls: int
+    either: int
+
+
+@dataclass(frozen=True)
 class ChangeBound:
     """What one update changes in each of `cells` cells: rises sum to ≤ up, falls to ≤ down (or vice versa).
 
     `swap` bounds P² + N² when one update is replaced by another or by none; None stands for the general
     2(up + down)². `ceiling` is the range of a function that only rises or only falls: then P, N ≤ ceiling.
+    `kept` holds where the stable projection runs; None stands for its general rule, which reads a `swap` of 2M² as
+    P, N ≤ M.
     """
 
     up: int
@@ -21,37 +35,48 @@ class ChangeBound:
     cells: int = 1
     swap: int | None = None
     ceiling: int | None = None
+    kept: ProjectedChange | None = None
 
     def squared(self, adjacency: Adjacency, projected: ChangeBound | None = None) -> int:
         """Bound on Σ (P² + N²) over these cells; see ``graphs.proof.md``, sections 2 to 4.
 
         `projected` is the bound of an inserted edge where the stable projection runs.
         """
-        up, down = self.up, self.down
-        if projected is not None:  # one arrival less: one kept edge goes, at most two come, for good
-            up, down = up + 2 * projected.down, down + 2 * projected.up
-        if adjacency == "add-remove":
-            bound = up**2 + down**2
-        elif self.swap is not None and projected is None:
-            bound = self.swap
+        if projected is not None:
+            rises, falls = self._projected(adjacency, projected)
+            bound = rises**2 + falls**2
+        elif adjacency == "add-remove":
+            bound = self.up**2 + self.down**2
         else:
-            bound = 2 * (up + down) ** 2
+            bound = 2 * (self.up + self.down) ** 2 if self.swap is None else self.swap
         if self.ceiling is not None:
             bound = min(bound, 2 * self.ceiling**2)
         return self.cells * bound
 
     def absolute(self, adjacency: Adjacency, projected: ChangeBound | None = None) -> int:
         """Bound on Σ (P + N) over these cells; see ``graphs.proof.md``, section 13."""
-        bound = self.up + self.down
         if projected is not None:
-            bound += 2 * (projected.up + projected.down)
-        if adjacency == "replace":
-            bound *= 2
-            if self.swap is not None and projected is None:
+            bound = sum(self._projected(adjacency, projected))
+        elif adjacency == "add-remove":
+            bound = self.up + self.down
+        else:
+            bound = 2 * (self.up + self.down)
+            if self.swap is not None:
                 bound = min(bound, isqrt(2 * self.swap))
         if self.ceiling is not None:
             bound = min(bound, 2 * self.ceiling)
         return self.cells * bound
+
+    def _projected(self, adjacency: Adjacency, edge: ChangeBound) -> tuple[int, int]:
+        """Bounds of rises and falls under projection: of one arrival less, one kept edge goes and two may come."""
+        if adjacency == "add-remove":
+            if self.kept is not None:
+                return self.kept.rises, self.kept.falls
+            return self.up + 2 * edge.down, self.down + 2 * edge.up
+        if self.kept is not None:
+            return self.kept.either, self.kept.either
+        own = self.up + self.down if self.swap is None else isqrt(self.swap // 2)
+        return (own + 2 * (edge.up + edge.down),) * 2
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isqrt
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +13,13 @@ from scipy.optimize import isotonic_regression
 
 from evercount._arrays import FloatArray
 from evercount._validate import check_whole
-from evercount.queries.graphs.change_bounds import ChangeBound, ValueChangeBound, alternating_bound
+from evercount.queries.base import Adjacency, V_co
+from evercount.queries.graphs.change_bounds import (
+    ChangeBound,
+    ProjectedChange,
+    ValueChangeBound,
+    alternating_bound,
+)
 from evercount.queries.graphs.edge_rules import StreamKind
 from evercount.queries.graphs.graph_query import GraphQuery, OneStepQuery
 from evercount.queries.graphs.graph_state import Tracker
@@ -68,6 +75,10 @@ class HighDegree(GraphQuery[float]):
     def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """Both ends of the edge may enter and leave."""
         return [_degree_bound(stream, self.tau, self.degree_bound)]
+
+    def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
+        """See `Query`; proof: ``graphs.proof.md``, section 6. An edge that is added or removed gains nothing."""
+        return _turns(self, [(self.tau, 1)]) if adjacency == "replace" else None
 
     def value_change_bound(self) -> ValueChangeBound:
         """Both ends of an edge may pass tau."""
@@ -177,6 +188,12 @@ class DegreeHistogram(GraphQuery[FloatArray]):
             return [_degree_bound(stream, 1, 1)]
         inner = [_degree_bound(stream, 2, top, cells=top - 2)] if top > 2 else []
         return [_degree_bound(stream, 1, top), *inner, _degree_bound(stream, top, top)]
+
+    def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
+        """See `Query`; proof: ``graphs.proof.md``, section 6. An edge that is added or removed gains nothing."""
+        top = self.degree_bound
+        inner = [(1, 1), (2, top - 2)] if top > 1 else []
+        return _turns(self, [*inner, (top, 1)]) if adjacency == "replace" else None
 
     def value_change_bound(self) -> ValueChangeBound:
         """Each end of an edge moves one cell by 1; in the worst case all ends move the same cell."""
@@ -319,9 +336,33 @@ def _degree_bound(stream: StreamKind, tau: int, top: int, cells: int = 1) -> Cha
     tau. It enters that time once and leaves it once; it enters with the changed update itself if tau is the first
     degree to pass, and never leaves it if tau is the last.
     """
+    # where the projection runs, two other vertices are counted differently, too: those of the edges that come
+    others = 2 if tau == top else 4
+    kept = ProjectedChange(others, 4, others + (2 if tau == 1 else 4))
     if stream in ("ignore-duplicates", "ignore-absent"):  # a later copy always ends it
-        return ChangeBound(2, 2, cells, swap=8 if tau == (top if stream == "ignore-absent" else 1) else 32)
+        first = tau == (top if stream == "ignore-absent" else 1)
+        return ChangeBound(2, 2, cells, swap=8 if first else 32, kept=kept)
     last = tau == (1 if stream == "delete" else top)
     first = tau == (top if stream == "delete" else 1)
     swap = 4 if first and last else 8 if first or last else 32
-    return ChangeBound(2, 0 if last else 2, cells, swap)
+    return ChangeBound(2, 0 if last else 2, cells, swap, kept=kept)
+
+
+def _turns(query: GraphQuery[V_co], taus: Sequence[tuple[int, int]]) -> float | None:
+    """S for replace where the Gram matrix falls, of (tau, number of cells that are alike); proof, section 6.
+
+    The ends of the old and of the new edge are taken in pairs, one of each. A pair changes a cell by −1, 0 or 1 at any
+    time. Its rises and its falls sum to 2 at most, or to 1 where tau is the first or the last degree.
+    """
+    if query.stream == "mixed":
+        return None
+    total, top = 0, query.degree_bound
+    for tau, cells in taus:
+        bound = _degree_bound(query.stream, tau, top)
+        if query.enforce_degree and not query.deletes:  # two pairs of ends, two of vertices of edges that come
+            ends, others = 2 if tau == 1 else 6, 2 if tau == top else 6
+            each = 4 * (ends + others) + isqrt(64 * ends * others - 1) + 1
+        else:
+            each = min(bound.squared("replace"), 24)
+        total += cells * each
+    return float(total)

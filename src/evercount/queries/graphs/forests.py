@@ -212,7 +212,7 @@ class Matching(GraphQuery[float]):
 
     Guarantee: see GraphQuery. The effect of one edge can go and come back with every new pair, so S grows with
     the square of the largest matching m: 2m², or m² + (m−1)² for ``delete`` (m is public there). Coming and going take
-    turns, so where the Gram matrix falls (all factorisations here) 2m is enough, or 4m − 2 for replace.
+    turns, so where the Gram matrix falls (all factorisations here) 2m is enough, or 4m − 6 for replace (m ≥ 3).
 
     Args:
         vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
@@ -237,9 +237,12 @@ class Matching(GraphQuery[float]):
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """See `Query`; proof: ``graphs.proof.md``, section 8."""
         most = self.largest_value()
-        if self.stream == "delete":
-            return float(2 * most - 1 if adjacency == "add-remove" else max(2 * most - 1, 4 * most - 6))
-        return self.alternating_sensitivity(most, adjacency)
+        if adjacency == "add-remove" and self.stream == "delete":
+            return float(2 * most - 1)
+        general = self.alternating_sensitivity(most, adjacency)
+        if general is None or adjacency == "add-remove" or self.stream == "ignore-absent":
+            return general
+        return float(max(2 * most - (self.stream == "delete"), 4 * most - 6))
 
     def value_change_bound(self) -> ValueChangeBound:
         """One edge is one pair at most."""

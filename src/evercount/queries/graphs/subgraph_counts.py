@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 from evercount._validate import check_whole
 from evercount.errors import InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL
-from evercount.queries.graphs.change_bounds import ChangeBound, ValueChangeBound
+from evercount.queries.graphs.change_bounds import ChangeBound, ProjectedChange, ValueChangeBound
 from evercount.queries.graphs.edge_rules import StreamKind, TickUpdates, Update
 from evercount.queries.graphs.graph_query import GraphQuery
 from evercount.queries.graphs.graph_state import Edge, GraphState, Tracker
@@ -47,7 +47,8 @@ class Edges(GraphQuery[float]):
     def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """±1 once; where duplicates or absent edges are ignored a later copy takes it back."""
         again = stream in ("ignore-duplicates", "ignore-absent")
-        return [ChangeBound(1, int(again), swap=2 if again else 1)]
+        lost = 2 + int(again)  # where the projection runs: two edges come instead, and a later copy takes e back
+        return [ChangeBound(1, int(again), swap=2 if again else 1, kept=ProjectedChange(1, lost, lost))]
 
     def value_change_bound(self) -> ValueChangeBound:
         """One edge is one."""
