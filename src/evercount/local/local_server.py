@@ -182,14 +182,9 @@ class LocalServer:
             JSON as bytes, for `load`.
         """
         plan = self.plan
-        data: dict[str, Any] = {
-            "format": 1,
-            "plan": [plan.epsilon, plan.delta, plan.n, plan.form, plan.w],
-            "digest": plan.digest.hex(),
-            "accepted": self.accepted,
-            "rejected": self.rejected,
-            "sums": self._sums.tolist(),
-        }
+        parameters = [plan.epsilon, plan.delta, plan.n, plan.form, plan.w]
+        data: dict[str, Any] = {"format": 1, "plan": parameters, "digest": plan.digest.hex()}
+        data |= {"accepted": self.accepted, "rejected": self.rejected, "sums": self._sums.tolist()}
         return json.dumps(data).encode()
 
     @classmethod

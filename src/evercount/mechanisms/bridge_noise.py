@@ -31,14 +31,7 @@ class BridgeNoise:
     """
 
     def __init__(
-        self,
-        bridge: Bridge,
-        epsilon: float,
-        l1: float,
-        grid: float,
-        cells: int,
-        secret: Secret,
-        first_cell: int = 0,
+        self, bridge: Bridge, epsilon: float, l1: float, grid: float, cells: int, secret: Secret, first_cell: int = 0
     ) -> None:
         self.bridge = bridge
         self.cells = cells
