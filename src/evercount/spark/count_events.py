@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 import numpy as np
-from pyspark.sql import Column, DataFrame, GroupedData, SparkSession, Window, types
+from pyspark.sql import Column, DataFrame, SparkSession, Window, types
 from pyspark.sql import functions as fn
 
 from evercount._arrays import IntArray

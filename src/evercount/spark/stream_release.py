@@ -113,6 +113,11 @@ def release_stream(
         raise ParameterError("release_stream takes a streaming DataFrame; a table goes to release_batch")
     if isinstance(wait, bool) or not isinstance(wait, int) or wait < 0:
         raise ParameterError(f"wait must be a number of microseconds of at least 0, got {wait!r}")
+    if type(events).__module__.startswith("pyspark.sql.connect"):
+        raise ParameterError(
+            "a session of Spark Connect runs the function for each micro-batch on its server, and the store is open "
+            "here: use a session of the driver itself (`evercount spark` or spark-submit). release_batch takes both"
+        )
     now = clock()
     with StoreDoor(store, declaration, now, shards, events.sparkSession) as door:
         round_ = _Round(door, checkpoint, skip_bad, new_checkpoint, progress)
