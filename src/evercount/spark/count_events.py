@@ -237,8 +237,8 @@ def key_lookup(keys: Sequence[str]) -> tuple[Column, Column]:
         candidate = fn.get(_constant(array, "int"), fn.col("slot"))
         found = fn.get(texts, candidate) == fn.col("k")
         lookup = fn.when(found, candidate.cast("long")).otherwise(lookup)
-    slot = fn.crc32(fn.col("k").cast("binary")).bitwiseAND(fn.lit(slots - 1))
-    return slot.cast("int"), lookup
+    hashed = fn.crc32(fn.col("k").cast("binary")).bitwiseAND(fn.lit(slots - 1))
+    return hashed.cast("int"), lookup
 
 
 def _constant(values: Sequence[Any], kind: str) -> Column:
