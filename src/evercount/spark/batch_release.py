@@ -130,7 +130,7 @@ def release_batch(
             refuse_bad(bad)
         released = _sharded(groups, declaration, shards).mapInArrow(partial(_release_shards, job), SCHEMA)
         marked = released.withMetadata("value", {"evercount.guarantee": guarantee, "evercount.run": run})
-        marked.write.mode("errorifexists").parquet(out)
+        marked.write.mode("error").parquet(out)
     except AnalysisException as error:
         raise StoreError(f"{out} cannot be written: {first_line(error)}") from None
     except PySparkException as error:

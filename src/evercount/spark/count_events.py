@@ -6,12 +6,15 @@ bad and why. No expression depends on the session's time zone.
 
 from __future__ import annotations
 
+import json
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import numpy as np
-from pyspark.sql import Column, DataFrame, GroupedData, SparkSession, Window, types
+from pyspark.sql import Column, DataFrame, SparkSession, Window, types
 from pyspark.sql import functions as fn
 
 from evercount._arrays import IntArray
@@ -37,7 +40,7 @@ BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
 VALUE_TEXT = r"[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?"
 GROUP_COLUMNS = ("place", "cell", "events", "units")
 FEW_KEYS = 10_000
-"""With more keys than this, they are looked up by a join."""
+"""With more keys than this, they are looked up by a join instead of a table in the plan."""
 KEY_TYPES = (types.StringType, types.ByteType, types.ShortType, types.IntegerType, types.LongType)
 WALL_TYPES = (types.StringType, types.TimestampNTZType, types.DateType)
 NUMBER_TYPES = (types.IntegerType, types.LongType, types.FloatType, types.DoubleType)
@@ -95,26 +98,15 @@ def count_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     `files.count_rows.count`, with the same rules. Test:
     tests/spark/test_count_events.py::test_spark_and_the_file_door_agree_row_by_row.
     """
+    return count_placed(place_events(events, declaration, last, horizon), declaration)
+
+
+def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
+    """Add up rows of `place_events`, which may be a micro-batch of a stream of them."""
     if declaration.budget.unit == "user":
-        return _collected_users(declaration, first_of_users(events, declaration, last, horizon))
-    if is_keyed(declaration) and len(declaration.query.row_keys[0]) <= FEW_KEYS:
-        return _collected(declaration, *_looked_up(declaration, _by_key(events, declaration, last, horizon).toArrow()))
-    found = group_events(events, declaration, last, horizon).toArrow()
+        return _collected_users(declaration, first_of_users(rows, declaration))
+    found = group_placed(rows, declaration).toArrow()
     return _collected(declaration, *(_numbers(found, name) for name in GROUP_COLUMNS))
-
-
-def _looked_up(declaration: StreamDeclaration, found: Any) -> tuple[IntArray, ...]:
-    """The columns of GROUP_COLUMNS from groups of (place, k): here the keys are looked up, once for each group."""
-    keys, others = declaration.query.row_keys
-    place, events, units = (_numbers(found, name) for name in ("place", "events", "units"))
-    coded = found.column("k").combine_chunks().dictionary_encode()
-    cell_of = {key: number for number, key in enumerate(keys)}
-    cells = np.asarray([*(cell_of[key] for key in coded.dictionary.to_pylist()), -1], np.int64)
-    cell = cells[np.asarray(coded.indices.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)]
-    unknown = (place > 0) & (cell < 0)
-    if not others:
-        place = np.where(unknown, -5, place)
-    return place, np.where(unknown, len(keys), cell).astype(np.int64), events, units
 
 
 def _numbers(table: Any, name: str) -> IntArray:
@@ -166,68 +158,108 @@ def refuse_bad(bad: dict[str, int]) -> None:
 # -- from rows to groups ----------------------------------------------------------------------------------------------
 
 
-def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
-    """One row for each (place, cell): place is a tick, −reason for rows that are no events, NULL after the horizon.
+def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
+    """One row for each row of a table or of a stream: place, units, cell or k, and where users are named who, us and o.
 
-    Columns: place, cell, events (number of rows) and units (sum of values in grid units). Rows are first added up by
-    the text of their key, then the few groups get their cell: keys are looked up once for each group.
+    place is a tick, −reason for rows that are no events, NULL after the horizon. With many keys the rows have the text
+    of their key, k, instead of their cell: it is looked up later, by a join.
     """
-    query = declaration.query
-    keyed = is_keyed(declaration)
     rows = _placed(events, declaration, last, horizon)
-    if query.row_bins is not None:
-        sums = fn.count(fn.lit(1)).alias("events"), fn.sum("units").alias("units")
-        return rows.groupBy("place", fn.when(fn.col("place") > 0, fn.col("cell")).alias("cell")).agg(*sums)
-    by_key = _sums(rows.groupBy("place", *["k"] * keyed))
-    if not keyed:
-        return by_key.withColumn("cell", fn.lit(0))
-    keys, others = query.row_keys
-    joined = by_key.join(fn.broadcast(key_table(events.sparkSession, keys)), "k", "left")
-    if others:
-        joined = joined.withColumn("cell", fn.coalesce("cell", fn.lit(len(keys))))
-    else:
-        unknown = (fn.col("place") > 0) & fn.col("cell").isNull()
-        joined = joined.withColumn("place", fn.when(unknown, fn.lit(-5)).otherwise(fn.col("place")))
-    joined = joined.withColumn("cell", fn.when(fn.col("place") > 0, fn.col("cell")))
+    query = declaration.query
+    if query.row_bins is None:
+        if not is_keyed(declaration):
+            rows = rows.withColumn("cell", fn.lit(0).cast("long"))
+        elif len(query.row_keys[0]) > FEW_KEYS:
+            return rows
+        else:
+            slot, cell = key_lookup(query.row_keys[0])
+            rows = _with_cell(rows.withColumn("slot", slot).withColumn("cell", cell), declaration)
+    return rows.drop("k", "slot")
+
+
+def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
+    """One row for each (place, cell); place as in `place_events`.
+
+    Columns: place, cell, events (number of rows) and units (sum of values in grid units).
+    """
+    return group_placed(place_events(events, declaration, last, horizon), declaration)
+
+
+def group_placed(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
+    """`group_events` of rows that have their place.
+
+    Rows without a cell are first added up by the text of their key, then the few groups get their cell: keys are looked
+    up once for each group.
+    """
+    valued = "value" in (declaration.query.event_columns or ())
+    units = fn.coalesce(fn.sum("units"), fn.lit(0)) if valued else fn.lit(0)
+    sums = fn.count(fn.lit(1)).alias("events"), units.cast("long").alias("units")
+    if "cell" in rows.columns:
+        return rows.groupBy("place", "cell").agg(*sums)
+    joined = _joined(rows.groupBy("place", "k").agg(*sums), declaration)
     return joined.groupBy("place", "cell").agg(fn.sum("events").alias("events"), fn.sum("units").alias("units"))
 
 
-def _sums(groups: GroupedData) -> DataFrame:
-    units = fn.coalesce(fn.sum("units"), fn.lit(0)).cast("long")
-    return groups.agg(fn.count(fn.lit(1)).alias("events"), units.alias("units"))
+def _joined(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
+    """Rows with a key get their cell by a join."""
+    keys = key_table(rows.sparkSession, declaration.query.row_keys[0])
+    return _with_cell(rows.join(fn.broadcast(keys), "k", "left"), declaration)
 
 
-def _by_key(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
-    """One row for each (place, k), k a public key or NULL for all others: no more rows than ticks × cells.
+def _with_cell(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
+    """Rows whose cell is NULL for an unknown key: by the declared rule they count as others or are no events."""
+    keys, others = declaration.query.row_keys
+    place, cell = fn.col("place"), fn.col("cell")
+    if others:
+        return rows.withColumn("cell", fn.when(place > 0, fn.coalesce(cell, fn.lit(len(keys)).cast("long"))))
+    placed = fn.when((place > 0) & cell.isNull(), fn.lit(-5).cast("long")).otherwise(place)
+    return rows.withColumns({"place": placed, "cell": fn.when(place > 0, cell)})
 
-    For few keys: the plan has them all in it, but there is no join and no second shuffle.
+
+def key_lookup(keys: Sequence[str]) -> tuple[Column, Column]:
+    """A hash table of the keys in expressions: `slot` from the column k, and from both the cell, or NULL for others.
+
+    Each slot has a candidate cell in the first array, and in the next ones the others of the same slot. There is no
+    join and no second shuffle, and a row is compared with one key or two.
     """
-    known = fn.when(fn.col("k").isin(list(declaration.query.row_keys[0])), fn.col("k"))
-    return _sums(_placed(events, declaration, last, horizon).withColumn("k", known).groupBy("place", "k"))
+    slots = 1 << (4 * len(keys) - 1).bit_length()
+    arrays: list[list[int | None]] = []
+    for cell, key in enumerate(keys):
+        slot = zlib.crc32(key.encode()) % slots
+        free = next((array for array in arrays if array[slot] is None), None)
+        if free is None:
+            free = [None] * slots
+            arrays.append(free)
+        free[slot] = cell
+    texts = _constant(list(keys), "string")
+    lookup = fn.lit(None).cast("long")
+    for array in reversed(arrays):
+        candidate = fn.get(_constant(array, "int"), fn.col("slot"))
+        found = fn.get(texts, candidate) == fn.col("k")
+        lookup = fn.when(found, candidate.cast("long")).otherwise(lookup)
+    hashed = fn.crc32(fn.col("k").cast("binary")).bitwiseAND(fn.lit(slots - 1))
+    return hashed.cast("int"), lookup
 
 
-def event_rows(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
-    """One row for each event that names its user: place, cell, units, who, us and o; place as in `group_events`."""
-    query = declaration.query
-    rows = _placed(events, declaration, last, horizon)
-    cell = fn.lit(0) if query.row_bins is None else fn.col("cell")
-    reason = fn.col("place")
-    if is_keyed(declaration):
-        keys, others = query.row_keys
-        rows = rows.join(fn.broadcast(key_table(events.sparkSession, keys)), "k", "left")
-        cell = fn.coalesce("cell", fn.lit(len(keys))) if others else fn.col("cell")
-        reason = fn.when((fn.col("place") > 0) & cell.isNull(), -5).otherwise(fn.col("place"))
+def _constant(values: Sequence[Any], kind: str) -> Column:
+    """An array of constants by one call: a call for each of them would take longer than to count a million rows."""
+    return fn.from_json(fn.lit(json.dumps(values)), f"array<{kind}>")
+
+
+def event_rows(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
+    """One row for each placed row: place, cell, units, who, us and o; a row without user or order is no event."""
+    rows = rows if "cell" in rows.columns else _joined(rows, declaration)
     no_user = fn.when(fn.col("who").isNull(), -8).when(fn.col("o").isNull(), -NO_ORDER)
-    place = fn.when(reason > 0, fn.coalesce(no_user, reason)).otherwise(reason)
-    return rows.select(place.cast("long").alias("place"), cell.cast("long").alias("cell"), "units", "who", "us", "o")
+    place = fn.when(fn.col("place") > 0, fn.coalesce(no_user, fn.col("place"))).otherwise(fn.col("place"))
+    return rows.select(place.cast("long").alias("place"), "cell", "units", "who", "us", "o")
 
 
-def first_of_users(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
+def first_of_users(placed: DataFrame, declaration: StreamDeclaration) -> DataFrame:
     """`event_rows` without those that at least `max_events` others of their user and tick stand before.
 
     Such a row is left out whatever else comes, and it changes the turn of no row that is kept.
     """
-    rows = event_rows(events, declaration, last, horizon)
+    rows = event_rows(placed, declaration)
     turn = fn.rank().over(Window.partitionBy("place", "who").orderBy("us", "o"))
     return rows.withColumn("turn", turn).where((fn.col("place") < 0) | (fn.col("turn") <= _most(declaration)))
 
@@ -239,7 +271,7 @@ def capped_groups(events: DataFrame, declaration: StreamDeclaration, last: int, 
     `max_events` events of its user stand at or before its (time, order). Proof: `queries/user_cap.proof.md`, Lemma 1.
     Test: tests/contracts/test_same_table.py::test_a_batch_of_spark_publishes_the_same_table.
     """
-    rows = event_rows(events, declaration, last, horizon)
+    rows = event_rows(place_events(events, declaration, last, horizon), declaration)
     good = (fn.col("place") > 0).alias("good")
     window = Window.partitionBy(good, "who").orderBy("us", "o")  # up to the last row at the same place
     turn = fn.when(fn.col("place") > 0, fn.count(fn.lit(1)).over(window))
@@ -280,6 +312,8 @@ def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizo
         (_key(events, columns.user) if columns.user else fn.lit(None).cast("string")).alias("who"),
         (_order(events, columns.order) if columns.order else fn.lit(None).cast("long")).alias("o"),
     )
+    # by name, so that Spark works a time out once for each row and not for each use
+    rows = rows.withColumns({name: _within(fn.col(name)) for name in ("wall", "exact")})
     # the zone's clock changes are a long expression: it is left out where no time can be a wall time
     us = f"coalesce(exact, {schedule.sql_instant('wall', until)})" if isinstance(kind, WALL_TYPES) else "exact"
     rows = rows.withColumn("us", fn.expr(us)).withColumn("units", _units(declaration))
@@ -373,7 +407,7 @@ def _units(declaration: StreamDeclaration) -> Column:
 
 
 def _instants(time: Column, kind: types.DataType, name: str) -> tuple[Column, Column]:
-    """`wall` for a time without an offset, `exact` for one with it, both NULL for what is not a time."""
+    """`wall` for a time without an offset, `exact` for one with it, in microseconds; NULL for what is not a time."""
     none = fn.lit(None).cast("long")
     wall, exact = none, none
     if isinstance(kind, types.StringType):
@@ -393,7 +427,7 @@ def _instants(time: Column, kind: types.DataType, name: str) -> tuple[Column, Co
             f"the column {name!r} is of type {kind.simpleString()}; a time is a TIMESTAMP, a DATE, a text in ISO 8601 "
             "or a number of seconds since 1970"
         )
-    return _within(wall).alias("wall"), _within(exact).alias("exact")
+    return wall.alias("wall"), exact.alias("exact")
 
 
 def _matches(text: Column, pattern: str) -> Column:

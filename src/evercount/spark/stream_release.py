@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, UNITS
 from evercount.errors import EvercountError, InputError, ParameterError, StoreError
-from evercount.spark.count_events import check_declaration, count_events, refuse_bad
+from evercount.spark.count_events import check_declaration, count_placed, place_events, refuse_bad
 from evercount.spark.failures import first_line
 from evercount.spark.progress import Progress
 from evercount.spark.store_door import StoreDoor
@@ -112,6 +113,11 @@ def release_stream(
         raise ParameterError("release_stream takes a streaming DataFrame; a table goes to release_batch")
     if isinstance(wait, bool) or not isinstance(wait, int) or wait < 0:
         raise ParameterError(f"wait must be a number of microseconds of at least 0, got {wait!r}")
+    if type(events).__module__.startswith("pyspark.sql.connect"):
+        raise ParameterError(
+            "a session of Spark Connect runs the function for each micro-batch on its server, and the store is open "
+            "here: use a session of the driver itself (`evercount spark` or spark-submit). release_batch takes both"
+        )
     now = clock()
     with StoreDoor(store, declaration, now, shards, events.sparkSession) as door:
         round_ = _Round(door, checkpoint, skip_bad, new_checkpoint, progress)
@@ -135,15 +141,18 @@ class _Round:
         self.skip_bad, self.new_checkpoint, self.progress = skip_bad, new_checkpoint, progress
         self.batches = 0
         self.bad: dict[str, int] = {}
-        self.query: str | None = None
+        self.query: Future[str] = Future()
+        """The id that the checkpoint gives its query."""
         self.failure: BaseException | None = None
 
     def check_checkpoint(self, session: SparkSession) -> None:
         """Refuse before anything is read what the store would refuse anyway."""
-        self.query = _query_id(session, self.checkpoint)
         known = self.door.queries
-        if known and self.query not in known and not self.new_checkpoint:
-            lost = f"there is none at {self.checkpoint}" if self.query is None else f"{self.checkpoint} is another one"
+        if not known or self.new_checkpoint:
+            return
+        found = _query_id(session, self.checkpoint)
+        if found not in known:
+            lost = f"there is none at {self.checkpoint}" if found is None else f"{self.checkpoint} is another one"
             raise StoreError(
                 f"stream {self.door.declaration.name!r} was fed from a checkpoint before, and {lost}: the source would "
                 "give all its events again, and the store cannot tell them from new ones. Put the old checkpoint back; "
@@ -151,15 +160,18 @@ class _Round:
             )
 
     def read(self, events: DataFrame) -> None:
-        """Count all that the source has now."""
+        """Count all that the source has now. Every row gets its place in the streaming query: that is planned once."""
+        declaration = self.door.declaration
+        placed = place_events(events, declaration, self._last_tick(), declaration.horizon)
         try:
             query = (
-                events.writeStream.foreachBatch(self._take)
-                .queryName(f"evercount {self.door.declaration.name}")
+                placed.writeStream.foreachBatch(self._take)
+                .queryName(f"evercount {declaration.name}")
                 .option("checkpointLocation", self.checkpoint)
                 .trigger(availableNow=True)
                 .start()
             )
+            self.query.set_result(str(query.id))
             query.awaitTermination()
         except PySparkException as error:
             if isinstance(self.failure, EvercountError):
@@ -177,14 +189,10 @@ class _Round:
 
     def _count(self, batch: DataFrame, number: int) -> None:
         door = self.door
-        if self.query is None:  # a new checkpoint: Spark has given it an id before the first batch
-            self.query = _query_id(batch.sparkSession, self.checkpoint)
-            if self.query is None:
-                raise StoreError(f"the checkpoint {self.checkpoint} has no id of its query")
-        counted = count_events(batch, door.declaration, self._last_tick(), door.declaration.horizon)
+        counted = count_placed(batch, door.declaration)
         if not self.skip_bad:
             refuse_bad(counted.bad)
-        if door.accept(CountedBatch(self.query, number, counted.totals, self.new_checkpoint, counted.users)):
+        if door.accept(CountedBatch(self.query.result(), number, counted.totals, self.new_checkpoint, counted.users)):
             self.batches += 1
             for reason, rows in counted.bad.items():
                 self.bad[reason] = self.bad.get(reason, 0) + rows
