@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from evercount.service.runtime import Service
 
 SWITCH_SECONDS = 0.001
-"""After how long Python gives a waiting thread its turn. A batch goes from the loop to the writer and back: with Python's
-own 5 ms each change of hands could take that long."""
+"""After how long Python gives a waiting thread its turn. A batch goes from the loop to the writer and back, and with
+Python's own 5 ms each change of hands could take that long."""
 
 
 def run(
