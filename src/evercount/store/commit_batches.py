@@ -22,7 +22,15 @@ from evercount.store.sealing import Sealer
 
 
 class Group:
-    """Batches that are committed together: what they add, kept beside the live streams until the commit."""
+    """Batches that are committed together: what they add, kept beside the live streams until the commit.
+
+    **Guarantee.** The answers of `add_all` go out after the commit (`Store.accept`), and the commit holds for each
+    batch what it adds together with its idempotency key: after any crash a batch is on the disk with its key, or
+    neither is, and then nobody was answered. Many batches share one wait for the disk; none is answered before it. A
+    batch that comes again is found among the batches of its own commit (`keys`) or among the stored ones (`known`),
+    which were read inside the same transaction of the one writer. Tests: `tests/service/test_service_fire.py`,
+    `tests/store/test_store_streams.py`.
+    """
 
     def __init__(self, streams: dict[str, LiveStream], sealer: Sealer, connection: Connection, now: float) -> None:
         self.streams, self.sealer, self.connection, self.now = streams, sealer, connection, now
