@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from evercount.errors import InputError
-from evercount.files.count_rows import AWARE_TYPES, NAIVE_TYPES
+from evercount.files.event_sql import AWARE_TYPES, NAIVE_TYPES
 from evercount.files.source import Source, connect, open_source
 
 ROWS_AT_ONCE = 10_000
