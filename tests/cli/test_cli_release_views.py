@@ -77,6 +77,11 @@ def test_views_of_other_formats_and_of_quantiles() -> None:
     assert code == 0, told
     table = pq.read_table("out.per-day.parquet")
     assert table.num_rows == 3 * 16
+    assert table["start"].type == pq.read_table("out.parquet")["start"].type  # timestamps of the same zone
+    days = sorted({start.isoformat() for start in table["start"].to_pylist()})
+    assert days == sorted(
+        {json.loads(line)["start"] for line in Path("out.per-day.jsonl").read_text("utf-8").splitlines()}
+    )
     assert b"evercount.guarantee" in table.schema.metadata
 
 

@@ -102,6 +102,42 @@ def test_push_counts_every_event_once(
     assert open_totals(running, "flu") == [10, 2]
 
 
+def test_push_sends_every_format(service: tuple[Service, str], tmp_path: Path) -> None:
+    """Parquet with times of each kind, and compressed text: the same counts as from a CSV."""
+    import gzip
+
+    duckdb = pytest.importorskip("duckdb")
+    running, url = service
+    table = {"name": "timed", "query": {"name": "sum", "parameters": {"lo": 0, "hi": 4, "grid": 1}}, "budget": BUDGET}
+    table |= {"tick": "1h", "start": START, "zone": "Asia/Tokyo"}
+    running.declare([StreamDeclaration.from_dict(table)])
+    moments = {
+        "naive": "TIMESTAMP '2026-01-01 09:00:05'",  # a clock in Tokyo
+        "aware": "TIMESTAMPTZ '2026-01-01 00:00:06.5+00'",
+        "number": f"{int(START) + 7}",
+        "text": "'2026-01-01T00:00:08Z'",
+    }
+    for number, (name, moment) in enumerate(moments.items()):
+        file = tmp_path / f"{name}.parquet"
+        duckdb.sql(f"SELECT {moment} AS at, {number}::INTEGER AS n, 'north' AS region").write_parquet(str(file))
+        for _ in range(2):
+            done = run(url, "push", "timed", str(file), "--time", "at", "--value", "n")
+            assert done.exit_code == 0, done.stderr
+    live = running.store.streams["timed"]
+    assert live.totals.tolist() == [0 + 1 + 2 + 3]
+    assert run(url, "push", "flu", str(tmp_path / "text.parquet"), "--key", "region").exit_code == 0
+    packed = tmp_path / "events.csv.gz"
+    packed.write_bytes(gzip.compress('region\n"süd, west"\n'.encode()))
+    assert run(url, "push", "flu", str(packed), "--key", "region").exit_code == 0
+    missing = run(url, "push", "flu", str(tmp_path / "text.parquet"), "--key", "place")
+    assert missing.exit_code == 3
+    assert "'region'" in missing.stderr
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and no more")
+    assert run(url, "push", "flu", str(tmp_path / "broken.parquet")).exit_code == 3
+    close(url)
+    assert open_totals(running, "flu") == [1, 1]
+
+
 def test_push_says_what_is_wrong(service: tuple[Service, str], tmp_path: Path) -> None:
     running, url = service
     file = tmp_path / "events.csv"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
+import pytest
 from typer.testing import CliRunner
 
 from evercount.cli import app
@@ -42,3 +46,16 @@ def test_unit_and_image_use_options_that_exist() -> None:
         for option in options:
             assert option in known, (file, option)
         assert "EVERCOUNT_KEY_FILE" in text
+
+
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not installed (Debian: apt-get install systemd)")
+    text = (DEPLOY / "evercount.service").read_text()
+    unit = tmp_path / "evercount.service"
+    installed = text.replace("/opt/evercount/bin/evercount", sys.executable)
+    for content, accepted in ((installed, True), (installed.replace("Restart=on-failure", "Restart=sometimes"), False)):
+        unit.write_text(content)
+        done = subprocess.run([program, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60)
+        assert (done.stderr == "") == accepted, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -109,7 +110,7 @@ def test_a_token_that_is_taken_back_ends_its_live_connections(client: httpx.Clie
         assert all(line != "id: 2" for line in lines)  # and the server ended it
 
 
-def test_bodies_are_read_off_the_event_loop(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_bodies_are_read_off_the_event_loop(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     where: list[str] = []
     original = read_events_module.read_request
 
@@ -118,8 +119,10 @@ def test_bodies_are_read_off_the_event_loop(client: httpx.Client, monkeypatch: p
         return original(*arguments)
 
     monkeypatch.setattr(read_events_module, "read_request", watched)
-    client.post("/v1/streams/open/events", json=[1], headers=HEADERS).raise_for_status()
-    assert [name.startswith("evercount-encode") for name in where] == [True]
+    for body in ([1], [1] * 9000):
+        text = json.dumps(body, indent=4)
+        client.post("/v1/streams/open/events", content=text, headers=HEADERS).raise_for_status()
+    assert [name.startswith("evercount-encode") for name in where] == [False, True]
 
 
 # -- texts that look like others -----------------------------------------------------------------------------------

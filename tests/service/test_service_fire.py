@@ -98,7 +98,7 @@ def serve_once(life: dict[str, Any]) -> None:
 
     Store.accept = accept  # type: ignore[method-assign]
     if life["forget_keys"]:
-        Group._seen = lambda *_: None  # type: ignore[method-assign]
+        Group._earlier = lambda *_: None  # type: ignore[method-assign]
         Group.keys = property(lambda self: {}, lambda self, _: None)  # type: ignore[assignment]
     store = Store(life["db"], head=Path(life["head"]) if life["head"] else None)
     service = Service(store, admin=ADMIN)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import sqlite3
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,19 @@ def run(*arguments: object, answer: str | None = None) -> tuple[int, str]:
     done = CliRunner().invoke(commands, [str(a) for a in arguments], input=answer)
     assert done.exception is None or isinstance(done.exception, EvercountError | SystemExit)
     return done.exit_code, done.output + (str(done.exception) if done.exception else "")
+
+
+def test_a_retired_stream_leaves_the_memory(tmp_path: Path) -> None:
+    """A service that runs for a year declares and retires streams: the tables of each are megabytes."""
+    store = Store(tmp_path / "a.db")
+    live = store.declare(declared(horizon=None), 0.0)
+    store.close_ticks(live, 3, 0.0)
+    kept = [weakref.ref(live), weakref.ref(live.stream), weakref.ref(live.stream.factorization)]
+    retire_stream(store, "one", 0.0)
+    del live
+    store.close()  # the thread that draws noise ahead has ended
+    gc.collect()
+    assert [one() for one in kept] == [None] * 3
 
 
 def test_nothing_of_a_retired_stream_is_left_to_release(tmp_path: Path) -> None:

@@ -7,14 +7,13 @@ import json
 import sys
 import time as system_time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from evercount.cli.http_client import DEFAULT_URL, TokenFile, Url, answer_of, connected
-from evercount.errors import InputError, ParameterError, ServiceRefused
+from evercount.errors import ParameterError, ServiceRefused
 
 if TYPE_CHECKING:
     import httpx
@@ -125,30 +124,37 @@ def _live(client: httpx.Client, stream: str, after: int) -> Iterator[dict[str, A
 def push(
     stream: Annotated[str, typer.Argument(help="Name of the stream.")],
     file: Annotated[
-        Path, typer.Argument(help="JSONL file of events as the service takes them, or a CSV with a header.")
+        Path,
+        typer.Argument(
+            help="JSONL of events as the service takes them, or a CSV with a header, plain or compressed (gzip, zstd), "
+            "or Parquet."
+        ),
     ],
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
     time: Annotated[
-        str | None, typer.Option(help="CSV: column with the time; without it events count when they arrive.")
+        str | None, typer.Option(help="CSV, Parquet: column with the time; without it events count when they arrive.")
     ] = None,
-    key: Annotated[str | None, typer.Option(help="CSV: column with the key.")] = None,
-    value: Annotated[str | None, typer.Option(help="CSV: column with the value.")] = None,
-    user: Annotated[str | None, typer.Option(help="CSV: column with the user.")] = None,
+    key: Annotated[str | None, typer.Option(help="CSV, Parquet: column with the key.")] = None,
+    value: Annotated[str | None, typer.Option(help="CSV, Parquet: column with the value.")] = None,
+    user: Annotated[str | None, typer.Option(help="CSV, Parquet: column with the user.")] = None,
     name: Annotated[
         str | None, typer.Option("--id", help="Name of this file, for retries (default: from its first lines).")
     ] = None,
 ) -> None:
     """Send the events of a file to a running service. Run it again after a failure: nothing is counted twice.
 
-    Batches carry an idempotency key made of the stream, the file's first two lines (or --id) and the number of the
-    batch. So a file that was sent and has grown since is refused instead of counted again: send the new rows only.
+    Batches carry an idempotency key made of the stream, the file's first two lines (or --id; of a Parquet file its
+    first row) and the number of the batch. So a file that was sent and has grown since is refused instead of counted
+    again: send the new rows only.
     """
-    lines = _events(file, {"time": time, "key": key, "value": value, "user": user})
-    identity = name or _identity(file)
-    sent = 0
-    with connected(url, token_file) as client:
-        for number, batch in enumerate(_batches(lines)):
+    from evercount.cli.pushed_events import opened
+
+    columns = {"time": time, "key": key, "value": value, "user": user}
+    with opened(file, columns) as events, connected(url, token_file) as client:
+        identity = name or events.identity
+        sent = 0
+        for number, batch in enumerate(_batches(events.lines())):
             headers = {
                 "Idempotency-Key": _digest(stream, identity, str(number)),
                 "Content-Type": "application/x-ndjson",
@@ -174,53 +180,6 @@ def _post_patiently(client: httpx.Client, path: str, body: bytes, headers: dict[
             answer_of(response)
             return
         system_time.sleep(min(LONGEST_PAUSE, float(response.headers.get("Retry-After", 1))))
-
-
-@contextmanager
-def _readable(file: Path) -> Iterator[None]:
-    """What goes wrong with the file is the user's to mend."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise InputError(f"there is no file {file}") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-
-
-def _events(file: Path, columns: dict[str, str | None]) -> Iterator[str]:
-    """The events of a file, each as a line of JSON."""
-    with _readable(file), file.open(encoding="utf-8-sig", newline="") as text:
-        start = text.read(1)
-        text.seek(0)
-        if start == "{":
-            yield from (line.strip() for line in text if line.strip())
-            return
-        table = csv.DictReader(text, strict=True)
-        wanted = {name: column for name, column in columns.items() if column is not None}
-        missing = [column for column in wanted.values() if column not in (table.fieldnames or ())]
-        if missing:
-            raise InputError(
-                f"{file} has no column {missing[0]!r}; its columns: {', '.join(map(repr, table.fieldnames or ()))}"
-            )
-        for row in table:
-            event: dict[str, Any] = {name: row[column] for name, column in wanted.items()}
-            if "value" in event:
-                event["value"] = _number(event["value"])
-            yield json.dumps(event)
-
-
-def _number(text: str) -> float | str:
-    """A number where the text is one; the service refuses what is none."""
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        return text
-
-
-def _identity(file: Path) -> str:
-    """What tells this file from others, and stays when it grows: its first two lines."""
-    with _readable(file), file.open("rb") as raw:
-        return (raw.readline() + raw.readline()).decode("utf-8", "replace")
 
 
 def _digest(*parts: str) -> str:

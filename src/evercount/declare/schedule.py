@@ -26,6 +26,8 @@ from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import numpy as np
+
 from evercount.errors import ParameterError
 
 MANUAL = "manual"
@@ -55,6 +57,10 @@ WALL_PATTERN = rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}({_CLOCK_PATTERN})?"
 """A date, or a time without an offset. The day ends with 23:59: midnight belongs to the next day, there is no 24:00."""
 INSTANT_PATTERN = rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{_CLOCK_PATTERN}(Z| UTC|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9])?)"
 """A time with an offset."""
+PLAIN_LINES = re.compile(
+    r"([12][0-9]{3}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,6})?Z\n)+"
+)
+"""Lines of times in UTC, in the one form that most programs write."""
 NUMBER_TEXT, TIME_TEXT = re.compile(NUMBER_PATTERN), re.compile(f"{WALL_PATTERN}|{INSTANT_PATTERN}")
 
 
@@ -165,6 +171,33 @@ def parse_instant(value: Any, zone: tzinfo, what: str) -> int:
             f"{what} {_shown(value)} does not exist in {zone} (clock change): write it with its offset, such as +01:00"
         )
     return early
+
+
+def parse_plain_instants(values: Sequence[Any]) -> list[int | None] | None:
+    """As `parse_instant` for each of many times that are all written in one of two plain forms; None for others.
+
+    The forms are `2026-01-31T08:00:00Z`, with or without a fraction of the second down to microseconds, and seconds
+    since 1970 as numbers: those of the programs that send large batches. Test:
+    `tests/service/test_read_events.py::test_plain_times_are_read_as_single_ones`.
+
+    >>> parse_plain_instants(["1970-01-02T00:00:00Z", "1970-01-02T00:00:00.5Z"])
+    [86400000000, 86400500000]
+    >>> parse_plain_instants(["1970-01-02T00:00:00Z", "1970-01-02 00:00 UTC"]) is None
+    True
+    """
+    kinds = set(map(type, values))
+    if kinds == {str}:
+        lines = "\n".join([*values, ""])
+        if lines.count("\n") != len(values) or not PLAIN_LINES.fullmatch(lines):
+            return None
+        try:
+            instants: list[int | None] = np.array(lines.replace("Z", "").split(), "datetime64[us]").view(int).tolist()
+        except ValueError:  # a day that its month does not have
+            return None
+        return instants
+    if values and kinds <= {int, float} and min(values) >= EARLIEST_NUMBER and max(values) < LATEST_NUMBER:
+        return [round(value * SECOND) for value in values]
+    return None
 
 
 def parse_time(value: Any, zone: tzinfo, what: str) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from datetime import UTC
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -117,7 +118,7 @@ def _parquet(
         earlier = None if old is None else pq.ParquetFile(old)
     except (pa.ArrowException, OSError) as error:
         raise StoreError(f"{old} cannot be read back: {error}") from error
-    moment = pa.timestamp("us", tz="UTC" if zone_named(schedule.zone) is UTC else schedule.zone)
+    moment = _moments(pa, schedule.zone)
     if earlier is not None and pa.types.is_string(earlier.schema_arrow.field("start").type):
         moment = pa.string()  # a file that an earlier version began
     types = [pa.int64(), moment, pa.string(), *[pa.float64()] * 4]
@@ -133,6 +134,34 @@ def _parquet(
         blocks = _shown(tables, schedule) if pa.types.is_string(moment) else (table.columns() for table in tables)
         for columns in blocks:
             writer.write_table(pa.table(columns, schema=schema))
+
+
+def _moments(pa: Any, zone: str) -> Any:
+    """The type of times in Parquet: instants, which readers show in the declared zone."""
+    return pa.timestamp("us", tz="UTC" if zone_named(zone) is UTC else zone)
+
+
+def view_parquet(columns: Mapping[str, Sequence[Any]], zone: str, guarantee: str) -> bytes:
+    """A view as a Parquet file: spans, their starts as timestamps of the zone, cells and numbers.
+
+    Args:
+        columns: the columns of a view in order, the starts as ISO texts; empty or None where the clock is manual.
+        zone: the zone of the schedule.
+        guarantee: what is promised; it goes into the metadata of the file.
+
+    Returns:
+        The bytes of the file.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+    """
+    pa, pq = parquet_modules()
+    types = [pa.int64(), pa.int64(), _moments(pa, zone), pa.string(), *[pa.float64()] * 4]
+    schema = pa.schema(list(zip(columns, types, strict=True)), metadata={"evercount.guarantee": guarantee})
+    starts = [datetime.fromisoformat(text) if text else None for text in columns["start"]]
+    sink: Any = io.BytesIO()
+    pq.write_table(pa.table({**columns, "start": starts}, schema=schema), sink)
+    return bytes(sink.getvalue())
 
 
 def parquet_modules() -> tuple[Any, Any]:

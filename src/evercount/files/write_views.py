@@ -9,7 +9,6 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from evercount.declare.view_names import COLUMNS, ViewTable, show_view
 from evercount.engine.release import Releases
 from evercount.engine.stream import Stream
 from evercount.errors import StoreError
-from evercount.files.sink import OutputKind, output_kind, parquet_modules
+from evercount.files.sink import OutputKind, output_kind, view_parquet
 
 READERS = {"csv": "read_csv", "jsonl": "read_json", "parquet": "read_parquet"}
 
@@ -72,7 +71,8 @@ def write_views(
         path = view_path(output, name)
         new = path.with_name(f".new.{path.name}")
         try:
-            new.write_bytes(_bytes(output_kind(output.name), show_view(releases, name, declaration.schedule, level)))
+            view = show_view(releases, name, declaration.schedule, level)
+            new.write_bytes(_bytes(output_kind(output.name), view, declaration.schedule.zone))
             new.replace(path)
         except OSError as error:
             raise StoreError(f"{output} is published; its view {path} cannot be written: {error.strerror}") from error
@@ -82,7 +82,7 @@ def write_views(
     return written
 
 
-def _bytes(kind: OutputKind, view: ViewTable) -> bytes:
+def _bytes(kind: OutputKind, view: ViewTable, zone: str) -> bytes:
     rows = zip(*(view.columns[name] for name in COLUMNS), strict=True)
     if kind == "csv":
         text = io.StringIO(newline="")
@@ -93,9 +93,4 @@ def _bytes(kind: OutputKind, view: ViewTable) -> bytes:
     if kind == "jsonl":
         lines = (json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
         return "".join(lines).encode()
-    pa, pq = parquet_modules()
-    types = [pa.int64(), pa.int64(), pa.string(), pa.string(), *[pa.float64()] * 4]
-    schema = pa.schema(list(zip(COLUMNS, types, strict=True)), metadata={"evercount.guarantee": view.guarantee})
-    sink: Any = io.BytesIO()
-    pq.write_table(pa.table(view.columns, schema=schema), sink)
-    return bytes(sink.getvalue())
+    return view_parquet(view.columns, zone, view.guarantee)

@@ -13,7 +13,7 @@ from evercount.store import LiveStream, Store
 
 log = logging.getLogger("evercount.service")
 
-SLICE_SECONDS = 0.2
+SLICE_SECONDS = 0.05
 """How long one slice is meant to take. A tick of very many cells may take longer: it is not divided."""
 FIRST_SLICE_TICKS = 1024
 """More than the hours of a month: they are one slice."""

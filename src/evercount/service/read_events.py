@@ -7,7 +7,7 @@ from datetime import tzinfo
 from typing import Any, NoReturn
 
 from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import parse_instant, zone_named
+from evercount.declare.schedule import parse_instant, parse_plain_instants, zone_named
 from evercount.errors import InputError, ParameterError
 from evercount.queries import Query
 from evercount.store import Batch
@@ -24,10 +24,13 @@ def _constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number of JSON")
 
 
-def load_json(text: bytes | str, what: str) -> Any:
+DECODER = json.JSONDecoder(parse_constant=_constant)
+
+
+def load_json(text: bytes, what: str) -> Any:
     """Strict JSON, or InputError."""
     try:
-        return json.loads(text, parse_constant=_constant)
+        return DECODER.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else f"{error!s:.120}"
         raise InputError(f"{what} is not JSON: {reason}") from None
@@ -70,9 +73,30 @@ def read_batch(
     if named:
         items = [_named_user(declaration.query, number, item) for number, item in enumerate(items)]
     if len(payloads) < len(items) or (per_user and items):
-        payloads, users, times = _read_objects(declaration, items, per_user)
+        plain = None if per_user or named else _read_columns(items)
+        payloads, users, times = plain or _read_objects(declaration, items, per_user)
     row = read_request(declaration, payloads)
     return Batch(declaration.name, payloads, row, users, times, key, body, sender)
+
+
+def _read_columns(items: list[Any]) -> tuple[list[Any], None, list[int | None] | None] | None:
+    """Contents and times of events that are objects of one and the same plain form, column by column.
+
+    None where an event differs from the first, or a time is not in one of the plain forms: `_read_objects` then reads
+    each event by itself, with the same result, and says which one is wrong. Test:
+    `tests/service/test_read_events.py::test_columns_are_read_as_single_events_are`.
+    """
+    names = items[0].keys() if type(items[0]) is dict else ()
+    content = [name for name in names if name != "time"]
+    if len(content) != 1 or content[0] not in PAYLOADS:
+        return None
+    if any(type(item) is not dict or item.keys() != names for item in items):
+        return None
+    name = content[0]
+    times = parse_plain_instants([item["time"] for item in items]) if "time" in names else None
+    if times is None and "time" in names:
+        return None
+    return [item[name] for item in items], None, times
 
 
 def _read_objects(

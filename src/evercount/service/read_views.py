@@ -64,6 +64,7 @@ class ViewAnswer:
     starts: list[str | None]
     numbers: dict[str, list[list[float | None]]]
     guarantee: str
+    zone: str = "UTC"
 
     @property
     def flat(self) -> list[bool]:
@@ -120,15 +121,10 @@ class ViewAnswer:
             writer.writerow(COLUMNS)
             writer.writerows(self.rows())
             return text.getvalue().encode()
-        from evercount.files.sink import parquet_modules
+        from evercount.files.sink import view_parquet
 
-        pa, pq = parquet_modules()
-        types = [pa.int64(), pa.int64(), pa.string(), pa.string(), *[pa.float64()] * 4]
-        schema = pa.schema(list(zip(COLUMNS, types, strict=True)), metadata={"evercount.guarantee": self.guarantee})
         columns = list(zip(*self.rows(), strict=True)) or [()] * len(COLUMNS)
-        sink: Any = io.BytesIO()
-        pq.write_table(pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], schema=schema), sink)
-        return bytes(sink.getvalue())
+        return view_parquet(dict(zip(COLUMNS, columns, strict=True)), self.zone, self.guarantee)
 
 
 def read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> ViewAnswer:
@@ -182,6 +178,7 @@ def read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> ViewAn
             for name, part in zip(("values", "std", "low", "high"), parts, strict=True)
         },
         live.guarantee if isinstance(live, EndedStream) else live.stream.guarantee,
+        schedule.zone,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -14,6 +15,10 @@ from evercount.errors import MissingExtra
 
 if TYPE_CHECKING:
     from evercount.service.runtime import Service
+
+SWITCH_SECONDS = 0.001
+"""After how long Python gives a waiting thread its turn. A batch goes from the loop to the writer and back, and with
+Python's own 5 ms each change of hands could take that long."""
 
 
 def run(
@@ -52,6 +57,8 @@ def run(
     server = Server(server_config(service, host, port, parse_proxies(trusted_proxies)))
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     main = threading.current_thread() is threading.main_thread()
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
     service.start()
     try:
         if main:
@@ -62,6 +69,7 @@ def run(
         server.run()
     finally:
         service.stop()
+        sys.setswitchinterval(switching)
         if main:
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 READERS, PLANNERS, ENCODERS = 8, 2, 2
 """Threads that read the database, compute plans, and read bodies of requests."""
+BEHIND_SECONDS = 0.5
+"""From how late a tick on, with another one after it, a stream is said to catch up."""
 MOST_GAUGES = 100
 """Cells of a public stream whose released numbers are metrics; wider streams have an API of their own."""
 UNBOUNDED_PLAN = 2**20
@@ -150,8 +152,10 @@ class Service:
             return "failing", left
         if self.writer.guard.holding:
             return "clock-jump", left
-        # a tick that has just ended is closed at once; that is no catching up
-        return ("catching-up" if max(left.values(), default=0) > 1 else "ready"), left
+        # a tick that has just ended is closed at once, and so are some of a few milliseconds: that is no catching up
+        behind = [live for live in list(self.store.streams.values()) if left.get(live.name, 0) > 1]
+        late = max((now - end for live in behind if (end := live.next_end()) is not None), default=0.0)
+        return ("catching-up" if late >= BEHIND_SECONDS else "ready"), left
 
     def metrics_page(self, admin: bool) -> str:
         """The exposition text: public facts, and for an admin what the requests were like and how large things are."""

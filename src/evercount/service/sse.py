@@ -112,14 +112,20 @@ class Hub:
         allowed: Callable[[], bool] = lambda: True,
         heartbeat: float = HEARTBEAT_SECONDS,
     ) -> AsyncIterator[str]:
-        """Every release after a tick, as server-sent events with heartbeats between, for as long as it is allowed."""
+        """Every release after a tick, as server-sent events with heartbeats between, for as long as it is allowed.
+
+        The store is asked where the kept releases do not continue after the tick, and again at every heartbeat: a
+        release that is committed but was never published (the commit's answer was lost) is then sent, too.
+        """
         topic = self.topic(name)
         yield "retry: 2000\n: evercount\n\n"
+        ask = True
         while not self.closing and allowed():
             news = topic.news
             ready = [(tick, text) for tick, text in topic.recent if tick > after]
-            if not ready or ready[0][0] != after + 1:
+            if ready[0][0] != after + 1 if ready else ask:
                 ready = [(release["tick"], sse(release)) for release in await read(after, RECENT)]
+                ask = bool(ready)
             for part in _parts(ready):
                 if not allowed():
                     return
@@ -131,6 +137,7 @@ class Hub:
             try:
                 await asyncio.wait_for(news.wait(), heartbeat)
             except TimeoutError:
+                ask = True
                 yield ": heartbeat\n\n"
 
 

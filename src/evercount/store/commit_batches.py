@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
@@ -13,6 +14,7 @@ from sqlalchemy import Connection, insert, select, update
 from evercount.errors import Conflict, EvercountError, StreamStopped
 from evercount.queries.user_cap import cap_per_user
 from evercount.store import schema
+from evercount.store.database import insert_rows
 from evercount.store.known_users import KnownUsers
 from evercount.store.open_stream import Accepted, Batch, LiveStream
 from evercount.store.saturation import Totals, add_exactly
@@ -20,7 +22,15 @@ from evercount.store.sealing import Sealer
 
 
 class Group:
-    """Batches that are committed together: what they add, kept beside the live streams until the commit."""
+    """Batches that are committed together: what they add, kept beside the live streams until the commit.
+
+    **Guarantee.** The answers of `add_all` go out after the commit (`Store.accept`), and the commit holds for each
+    batch what it adds together with its idempotency key: after any crash a batch is on the disk with its key, or
+    neither is, and then nobody was answered. Many batches share one wait for the disk; none is answered before it. A
+    batch that comes again is found among the batches of its own commit (`keys`) or among the stored ones (`known`),
+    which were read inside the same transaction of the one writer. Tests: `tests/service/test_service_fire.py`,
+    `tests/store/test_store_streams.py`.
+    """
 
     def __init__(self, streams: dict[str, LiveStream], sealer: Sealer, connection: Connection, now: float) -> None:
         self.streams, self.sealer, self.connection, self.now = streams, sealer, connection, now
@@ -28,42 +38,57 @@ class Group:
         self.events: dict[str, list[Any]] = {}
         self.users: dict[int, KnownUsers] = {}
         self.keys: dict[tuple[int, bytes], tuple[bytes, int]] = {}
+        """(stream, idempotency key) → (digest, tick) of the batches that were taken in; `known`: of stored ones."""
+        self.known: dict[tuple[int, bytes], tuple[bytes, int]] = {}
 
-    def add(self, batch: Batch) -> Accepted | EvercountError:
+    def add_all(self, batches: Sequence[Batch]) -> list[Accepted | EvercountError]:
+        """Take batches in, one after the other; the answer to each, which for a refused one is why."""
+        marks = [self._mark(batch) for batch in batches]
+        self._read_known([mark for mark in marks if mark is not None])
+        return [self._add(batch, mark) for batch, mark in zip(batches, marks, strict=True)]
+
+    def _mark(self, batch: Batch) -> Mark | None:
+        live = self.streams.get(batch.stream)
+        return None if live is None or batch.key is None else Mark.of(live, batch)
+
+    def _read_known(self, marks: Sequence[Mark]) -> None:
+        """Which idempotency keys are stored already: one statement for each stream, however many batches there are."""
+        table = schema.batches
+        for stream in {mark.stream for mark in marks}:
+            wanted = {key for mark in marks if mark.stream == stream for key in (mark.key, mark.shared)}
+            where = (table.c.stream == stream) & table.c.key.in_(wanted)
+            for row in self.connection.execute(select(table.c.key, table.c.digest, table.c.tick).where(where)):
+                self.known[stream, bytes(row.key)] = (bytes(row.digest), row.tick)
+
+    def _add(self, batch: Batch, mark: Mark | None) -> Accepted | EvercountError:
         """Take one batch in, or say why not; a refused batch leaves nothing behind."""
         try:
             live = self.streams.get(batch.stream)
             if live is None:
                 raise StreamStopped(f"stream {batch.stream!r} is over and takes no events")
-            seen = self._seen(live, batch)
-            if seen is not None:
-                return seen
+            earlier = None if mark is None else self._earlier(mark)
+            if earlier is not None:
+                return Accepted(batch.size, earlier)
             live.check_open(self.now)
             self._count(live, batch)
         except EvercountError as error:
             return error
-        if batch.key is not None:
-            key, digest = keyed(live, batch)
-            self.keys[live.id, key] = (digest, live.open_tick)
+        if mark is not None:
+            self.keys[live.id, mark.key] = (mark.digest, live.open_tick)
         return Accepted(batch.size, live.open_tick)
 
-    def _seen(self, live: LiveStream, batch: Batch) -> Accepted | None:
-        if batch.key is None:
-            return None
-        key, digest = keyed(live, batch)
-        earlier = self.keys.get((live.id, key))
-        if earlier is None:
-            table = schema.batches
-            # keys that were stored before they were told apart by their sender
-            shared = keyed(live, replace(batch, sender=b""))[0]
-            where = (table.c.stream == live.id) & table.c.key.in_({key, shared})
-            row = self.connection.execute(select(table.c.digest, table.c.tick).where(where)).first()
-            earlier = (bytes(row.digest), row.tick) if row else None
+    def _earlier(self, mark: Mark) -> int | None:
+        """The tick that has counted the same batch; None where none has."""
+        earlier = (
+            self.keys.get((mark.stream, mark.key))
+            or self.known.get((mark.stream, mark.key))
+            or self.known.get((mark.stream, mark.shared))
+        )
         if earlier is None:
             return None
-        if earlier[0] != digest:
+        if earlier[0] != mark.digest:
             raise Conflict("this Idempotency-Key was used for another batch: take a new key for new events")
-        return Accepted(batch.size, earlier[1])
+        return earlier[1]
 
     def _count(self, live: LiveStream, batch: Batch) -> None:
         places = list(range(batch.size))
@@ -99,13 +124,8 @@ class Group:
         """Everything into the open transaction."""
         now = time.time()
         if self.keys:
-            self.connection.execute(
-                insert(schema.batches),
-                [
-                    {"stream": stream, "key": key, "digest": digest, "tick": tick, "accepted": now}
-                    for (stream, key), (digest, tick) in self.keys.items()
-                ],
-            )
+            rows = ((stream, key, digest, tick, now) for (stream, key), (digest, tick) in self.keys.items())
+            insert_rows(self.connection, schema.batches, rows)
         for name, totals in self.totals.items():
             live = self.streams[name]
             sealed = live.pack_totals(self.sealer, totals, live.open_tick)
@@ -133,14 +153,30 @@ class Group:
             live.groups += 1
 
 
-def keyed(live: LiveStream, batch: Batch) -> tuple[bytes, bytes]:
-    """Keyed hashes of a batch's idempotency key and body: they tell a retry from a change and nothing else."""
-    secret = bytes.fromhex(live.secret.derive("evercount/store/batches").hex())
-    assert batch.key is not None
-    key = hashlib.blake2b(batch.key.encode(), digest_size=32, key=secret, person=b"evercount.key").digest()
-    if batch.sender:
-        key = hashlib.blake2b(key + batch.sender, digest_size=32, key=secret, person=b"evercount.sender").digest()
-    return key, hashlib.blake2b(batch.body, digest_size=32, key=secret, person=b"evercount.body").digest()
+@dataclass(frozen=True)
+class Mark:
+    """Keyed hashes of a batch's idempotency key and body: they tell a retry from a change and nothing else.
+
+    `shared` is the key as it was stored before keys were told apart by their sender.
+    """
+
+    stream: int
+    key: bytes
+    shared: bytes
+    digest: bytes
+
+    @classmethod
+    def of(cls, live: LiveStream, batch: Batch) -> Mark:
+        """The mark of a batch that has an idempotency key."""
+        assert batch.key is not None
+        secret = bytes.fromhex(live.secret.derive("evercount/store/batches").hex())
+        shared = hashlib.blake2b(batch.key.encode(), digest_size=32, key=secret, person=b"evercount.key").digest()
+        key = shared
+        if batch.sender:
+            sent = shared + batch.sender
+            key = hashlib.blake2b(sent, digest_size=32, key=secret, person=b"evercount.sender").digest()
+        digest = hashlib.blake2b(batch.body, digest_size=32, key=secret, person=b"evercount.body").digest()
+        return cls(live.id, key, shared, digest)
 
 
 def user_hash(live: LiveStream, user: str) -> bytes:

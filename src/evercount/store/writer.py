@@ -351,7 +351,7 @@ class Store(Reading):
         try:
             with self.database.transaction() as connection:
                 group = Group(self.streams, self.sealer, connection, now)
-                answers = [group.add(batch) for batch in batches]
+                answers = group.add_all(batches)
                 group.write()
         except BaseException:
             for live in self.streams.values():  # they may have read events that are not committed

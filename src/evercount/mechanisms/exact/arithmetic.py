@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from evercount.errors import ParameterError
 from evercount.factorizations import BinaryTree, Direct, Factorization, Honaker, Identity, Optimal, SquareRoot
@@ -19,6 +21,8 @@ from evercount.mechanisms.exact.tree_kernels import (
     OptimalKernel,
     TreeKernel,
 )
+
+T = TypeVar("T")
 
 LARGEST_TICKS = MOST_TICKS
 """Ticks that the counters of the generator serve (a tree uses up to two draws a tick)."""
@@ -60,7 +64,25 @@ def make_kernel(factorization: Factorization, bits: int) -> Kernel:
     raise ParameterError(f"there is no exact arithmetic for the factorisation {factorization.name!r}")
 
 
-@lru_cache(maxsize=32)
+def remembered(function: Callable[[Factorization], T]) -> Callable[[Factorization], T]:
+    """Keep what a function gives for each factorisation, for as long as the factorisation is in use.
+
+    A factorisation has tables that grow to megabytes while its stream runs. A cache that held it would hold those of
+    streams that are over, too. Test: `tests/store/test_store_retire.py::test_a_retired_stream_leaves_the_memory`.
+    """
+    known: WeakKeyDictionary[Factorization, T] = WeakKeyDictionary()
+
+    @wraps(function)
+    def found(factorization: Factorization) -> T:
+        result = known.get(factorization)
+        if result is None:
+            result = known[factorization] = function(factorization)
+        return result
+
+    return found
+
+
+@remembered
 def kernel(factorization: Factorization) -> Kernel:
     """The arithmetic with the bits that every stream of this factorisation has, whatever its scale and its cells.
 
@@ -78,7 +100,7 @@ def kernel(factorization: Factorization) -> Kernel:
     return made
 
 
-@lru_cache(maxsize=32)
+@remembered
 def near(factorization: Factorization) -> Near:
     """The arithmetic in doubles that stands beside `kernel`."""
     made = kernel(factorization)
