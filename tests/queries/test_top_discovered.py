@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from evercount import Budget, DiscoveredKeys, Stream
+from evercount import Budget, DiscoveredKeys, Secret, Stream
 from evercount.errors import ParameterError
 
 RUNS = 300
@@ -17,7 +17,7 @@ def test_intervals_and_confidences_hold_given_discovery() -> None:
     query, budget, level, k = DiscoveredKeys(), Budget(1.0, 1e-2), 0.8, 3
     missed = wrong = naive = confident = 0
     for seed in range(RUNS):
-        stream = Stream(query, budget, 4, noise="insecure-float", seed=seed)
+        stream = Stream(query, budget, 4, secret=Secret.from_hex("d1" * 32).derive(f"{seed}"))
         assert stream.thresholds is not None
         least, std = stream.thresholds.at(1), float(stream.std([1])[0, 0])
         counts = {f"k{i:02d}": int(least + std * (-2 + 0.5 * i)) for i in range(12)}
