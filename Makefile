@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 SOAK_SECONDS ?= 3600
 
-.PHONY: run example test quick lint format bench peers soak docs reference package pictures system lock clean
+.PHONY: run example test slow lint format bench peers soak docs reference package pictures system lock clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -22,8 +22,8 @@ example: $(STAMP)  ## the bundled example as table, chart and CSV
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
 
-quick: $(STAMP)  ## the tests without the longest ones
-	$(BIN)/python -m pytest -n 2 -m "not soak and not slow"
+slow: $(STAMP)  ## the longest tests, which `make test` leaves to CI
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 soak: $(STAMP)  ## the long fault-injection runs, then an hour of load (SOAK_SECONDS) with kills, readers and catch-ups
 	$(BIN)/python -m pytest -m soak

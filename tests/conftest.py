@@ -19,15 +19,19 @@ SLOW_FILES = {
     "audit/test_mechanism.py",
     "audit/test_vectors.py",
     "cli/test_cli_release_kill_trees.py",
+    "docs/test_site.py",
+    "files/test_run_state.py",
     "package/test_package.py",
     "queries/test_queries_cuts.py",
     "queries/test_queries_values.py",
     "reproduce/test_reproduce_items.py",
+    "service/test_service_catch_up.py",
+    "service/test_service_fire.py",
     "service/test_service_fuzz.py",
     "service/test_service_neighbours.py",
     "store/test_store_lock.py",
 }
-"""The slow tier, which `make quick` leaves out: what takes longest and seldom fails alone."""
+"""The slow tier (`make slow`, and in CI): what takes longest and seldom fails alone."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,14 +1,15 @@
-"""The cap per user in pieces, with and without a declared order, against plain Python."""
+"""The cap per user, with and without a declared order, against plain Python."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from evercount.files.cap_users import first_events
+from evercount.files.source import connect
 
 pa = pytest.importorskip("pyarrow")
 
@@ -22,13 +23,21 @@ def random_events(number: int, seed: int) -> list[Event]:
     return [(f"u{draw(0, 9)}", int(draw(0, 4)), int(draw(-2, 3)), row) for row in range(number)]
 
 
-def in_pieces(events: list[Event], users: dict[str, int], most: int, rows: int, *, ordered: bool) -> Any:
-    who, us, order, cell = zip(*events, strict=True)
-    columns = {"who": who, "us": us, **({"o": order} if ordered else {}), "cell": cell}
-    found = first_events(pa.table(columns).to_batches(rows), users, most, rows)
-    assert found is not None
-    kept, known = found
-    return sorted(kept["cell"].to_pylist()), known
+def capped(
+    events: list[Event], users: dict[str, int], most: int, *, ordered: bool, scratch: Path, group: int = 1 << 22
+) -> tuple[list[int], dict[str, int]]:
+    """The rows that count, and the users' new numbers, with the times of about `group` events in order at a time."""
+    who, us, order, row = zip(*events, strict=True)
+    columns = {"place": [1] * len(events), "who": who, "us": us, "cell": row}
+    table = pa.table(columns | ({"o": order} if ordered else {}))
+    with connect(scratch) as connection, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("evercount.files.cap_users.EVENTS_OF_A_GROUP", group)
+        connection.register("events", table)
+        connection.execute("CREATE TEMP TABLE event AS SELECT * FROM events")
+        connection.execute("INSERT INTO event BY NAME SELECT -3 AS place, 'u1' AS who, 0 AS us, -1 AS cell")
+        counted, known = first_events(connection, users, most, ordered=ordered)
+        kept = connection.execute(f"SELECT cell FROM ({counted})").fetchall()
+    return sorted(cell for (cell,) in kept), known
 
 
 def known_by_hand(events: list[Event], users: dict[str, int], most: int) -> dict[str, int]:
@@ -37,12 +46,12 @@ def known_by_hand(events: list[Event], users: dict[str, int], most: int) -> dict
     return {who: min(most, users.get(who, 0) + n) for who, n in number.items() if users.get(who, 0) < most}
 
 
-@pytest.mark.parametrize("rows", [1, 3, 10, 1000])
+@pytest.mark.parametrize("group", [1, 20, 1000])
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 20])
-def test_a_declared_order_in_pieces_is_that_of_plain_python(most: int, rows: int) -> None:
+def test_a_declared_order_is_that_of_plain_python(most: int, group: int, tmp_path: Path) -> None:
     """Of the user's events those at or before its (time, order) are, with earlier ones, at most the cap."""
     partly = 0
-    for seed in range(6):
+    for seed in range(4):
         events = random_events(70, seed)
         users = {"u0": most, "u1": most + 1, "u2": most - 1, "u3": 1, "absent": 1}
         expected = [
@@ -50,15 +59,16 @@ def test_a_declared_order_in_pieces_is_that_of_plain_python(most: int, rows: int
             for who, us, order, row in events
             if users.get(who, 0) + sum(e[0] == who and e[1:3] <= (us, order) for e in events) <= most
         ]
-        assert in_pieces(events, users, most, rows, ordered=True) == (expected, known_by_hand(events, users, most))
+        right = (expected, known_by_hand(events, users, most))
+        assert capped(events, users, most, ordered=True, scratch=tmp_path, group=group) == right
         partly += 0 < len(expected) < len(events)
-        backwards = in_pieces(events[::-1], users, most, rows, ordered=True)
-        assert backwards == (expected, known_by_hand(events, users, most)), "the order of rows is no matter"
+        backwards = capped(events[::-1], users, most, ordered=True, scratch=tmp_path, group=group)
+        assert backwards == right, "the order of rows is no matter"
     assert partly, "some count and some do not"
 
 
-@pytest.mark.parametrize("rows", [1, 10, 1000])
-def test_without_a_declared_order_rows_of_one_time_go_by_their_number(rows: int) -> None:
+@pytest.mark.parametrize("group", [1, 1000])
+def test_without_an_order_it_is_the_row(group: int, tmp_path: Path) -> None:
     for most in (1, 3, 7):
         events = random_events(70, 1)
         users = {"u0": most, "u2": most - 1}
@@ -67,21 +77,23 @@ def test_without_a_declared_order_rows_of_one_time_go_by_their_number(rows: int)
             for who, us, _, row in events
             if users.get(who, 0) + sum(e[0] == who and (e[1], e[3]) <= (us, row) for e in events) <= most
         ]
-        assert in_pieces(events, users, most, rows, ordered=False) == (expected, known_by_hand(events, users, most))
+        right = (expected, known_by_hand(events, users, most))
+        assert capped(events, users, most, ordered=False, scratch=tmp_path, group=group) == right
 
 
-def test_many_events_at_one_place_are_not_all_held() -> None:
+def test_of_too_many_events_at_one_place_none_counts(tmp_path: Path) -> None:
     """One user, one time, one order: none counts, and the room is used up."""
     events = [("u", 5, 1, row) for row in range(500)]
-    assert in_pieces(events, {}, 3, 10, ordered=True) == ([], {"u": 3})
+    assert capped(events, {}, 3, ordered=True, scratch=tmp_path) == ([], {"u": 3})
 
 
-def test_neighbours_differ_in_the_events_of_one_user_alone() -> None:
+def test_neighbours_differ_in_the_events_of_one_user_alone(tmp_path: Path) -> None:
     """Without one user, the events of all others that count are the same, and at most the cap of them are gone."""
     events = random_events(120, 4)
-    kept, _ = in_pieces(events, {}, 4, 7, ordered=True)
+    kept, _ = capped(events, {}, 4, ordered=True, scratch=tmp_path)
     for user in {event[0] for event in events}:
-        others, _ = in_pieces([event for event in events if event[0] != user], {}, 4, 7, ordered=True)
+        without = [event for event in events if event[0] != user]
+        others, _ = capped(without, {}, 4, ordered=True, scratch=tmp_path)
         gone = set(kept) - set(others)
         assert set(others) <= set(kept)
         assert len(gone) <= 4

@@ -76,7 +76,7 @@ def test_first_events_of_users_go_by_the_order_of_files_and_rows(tmp_path: Path)
 
 
 def test_users_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the size of the pieces in which events are put in order, the same events count."""
+    """Whatever the size of the groups in which events are put in order, the same events count."""
     rows = rows_of(900, seed=8)
     for row in rows[::2]:
         row["user"] = "busy"
@@ -89,7 +89,7 @@ def test_users_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             seen[row["user"]] += 1
             expected[int(row["ts"][11:13]), KEYS.index(row["region"])] += 1
     for number, pieces in enumerate((1 << 20, 100, 7)):
-        monkeypatch.setattr("evercount.files.count_rows.ROWS_OF_USERS_AT_A_TIME", pieces)
+        monkeypatch.setattr("evercount.files.cap_users.EVENTS_OF_A_GROUP", pieces)
         got = counted([path], spec, tmp_path / f"s{number}", users={"busy": 2})
         table = got.totals.rows(1, 11)
         assert {(t, c): int(table[t, c]) for t, c in zip(*np.nonzero(table), strict=True)} == dict(expected)

@@ -14,7 +14,8 @@ import pytest
 from evercount.declare.declaration import StreamDeclaration
 from evercount.errors import InputError, ParameterError
 from evercount.files.bad_rows import find_rejects
-from evercount.files.count_rows import NO_ORDER, REASONS, count
+from evercount.files.count_rows import count
+from evercount.files.event_sql import NO_ORDER, REASONS
 from evercount.files.source import open_source
 
 pa = pytest.importorskip("pyarrow")

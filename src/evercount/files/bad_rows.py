@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from evercount._safe_files import replaced
 from evercount.declare.declaration import StreamDeclaration
-from evercount.files.count_rows import REASONS, columns_of, placed, prepare, row_fields, unreadable
+from evercount.files.count_rows import unreadable
+from evercount.files.event_sql import REASONS, columns_of, placed, prepare, row_fields
 from evercount.files.source import COPY_BYTES, LINE, SeenRows, Source, connect
 
 if TYPE_CHECKING:

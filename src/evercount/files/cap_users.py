@@ -1,77 +1,92 @@
-"""The cap per user: the first events of each user, from Arrow batches that need not fit into memory together."""
+"""The cap per user: the first events of each user, in SQL, from a table that need not fit into memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from evercount._arrays import IntArray
 from evercount.files.source import arrow
-from evercount.queries.user_cap import last_turns
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+EVENTS_OF_A_GROUP = 1 << 22
+"""The times of about so many events are put in order at a time, always all those of some users."""
+MOST_GROUPS = 256
+MOST_OF_MIN = 10**6
+"""DuckDB's min(x, n) takes n below this."""
 
 
 def first_events(
-    batches: Iterable[Any], users: Mapping[str, int], most: int, rows: int
-) -> tuple[Any, dict[str, int]] | None:
+    connection: DuckDBPyConnection, users: Mapping[str, int], most: int, *, ordered: bool
+) -> tuple[str, dict[str, int]]:
     """The first `most` events of each user, and how many events each of these users has had by now.
 
     Args:
-        batches: record batches with `who`, `us` and what else is wanted of an event; all events of these users, in the
-            order of the rows. With a column `o`, the declared order, that of the rows is no matter.
+        connection: the connection with the table `event`: place (1 or more for an event, less for a bad row), who, us,
+            what else is wanted of an event, and with `ordered` o, the declared order. Its rows are in their order.
         users: the events that each user has had before.
         most: the cap.
-        rows: so many new events are put in order at a time.
+        ordered: whether events are ordered by (time, declared order) instead of (time, row).
 
     Returns:
-        The events that count as a table, and the new numbers of events, at most `most`, of the users that were below
-        the cap before. None without a batch.
+        A SELECT statement for the rows of `event` that count, and the new numbers of events, at most `most`, of the
+        users that were below the cap before.
 
     **Guarantee.** Without a declared order an event counts if fewer than `most` events of its user come before it by
     (time, row). With one it counts if at most `most` events of its user stand at or before its (time, order), so that
     events at one place count together or not at all; those that do not count take up room nevertheless. Both look at
-    the places of that user's events alone, however they are cut into batches: `queries/user_cap.proof.md`, Lemma 1 and
-    Pieces. Tests: tests/files/test_many_files.py::test_users_in_small_pieces and
-    tests/files/test_cap_users.py::test_a_declared_order_in_pieces_is_that_of_plain_python.
+    the places of that user's events alone: `queries/user_cap.proof.md`, Lemma 1 and Order. Tests:
+    tests/files/test_cap_users.py::test_a_declared_order_is_that_of_plain_python and
+    tests/files/test_cap_users.py::test_without_an_order_it_is_the_row.
+
+    Say that a user has room for r more events. If it has no more than r, all count. Else those at times before that of
+    the (r+1)-th by time count, later ones do not, and only those at that very time need to be put in order.
     """
-    held: list[Any] = []  # the first of them is what was kept so far
-    for batch in batches:
-        held.append(arrow().Table.from_batches([batch]))
-        if sum(map(len, held[1:])) >= rows:
-            held = [_candidates(arrow().concat_tables(held), users, most)]
-    if not held:
-        return None
-    kept = _candidates(arrow().concat_tables(held), users, most)
-    names, events = (kept["who"].value_counts().field(side).to_pylist() for side in (0, 1))
-    known = {who: min(most, users.get(who, 0) + more) for who, more in zip(names, events, strict=True)}
-    if "o" in kept.column_names:
-        code, room = _users_and_room(kept, users, most)
-        turns = last_turns(code, kept["us"].to_numpy(), kept["o"].to_numpy())
-        kept = kept.take(np.flatnonzero(turns <= room[code]))
-    return kept, known
+    earlier = {"who": list(users), "had": list(users.values())}
+    types = arrow().schema([("who", arrow().string()), ("had", arrow().int64())])
+    connection.register("earlier", arrow().table(earlier, types))
+    connection.execute(
+        f"CREATE TEMP TABLE user_room AS SELECT who, greatest(0, {most} - coalesce(had, 0)) AS room, events FROM ("
+        "SELECT who, count(*) AS events FROM event WHERE place > 0 GROUP BY who) LEFT JOIN earlier USING (who)"
+    )
+    connection.unregister("earlier")
+    _limit_users(connection)
+    if ordered:
+        turn = "count(*) OVER (PARTITION BY who ORDER BY o)"
+    else:
+        turn = "row_number() OVER (PARTITION BY who ORDER BY row)"
+    rows = "(SELECT *, rowid AS row FROM event WHERE place > 0) JOIN user_limit USING (who)"
+    counted = (
+        f"SELECT *, 0 AS turn FROM {rows} WHERE last_time IS NULL OR us < last_time UNION ALL "
+        f"SELECT * FROM (SELECT *, {turn} AS turn FROM {rows} WHERE us = last_time) WHERE turn <= room - before"
+    )
+    known = connection.execute(
+        f"SELECT who, least({most}, {most} - room + events) FROM user_room WHERE room > 0"
+    ).fetchall()
+    return counted, dict(known)
 
 
-def _users_and_room(events: Any, users: Mapping[str, int], most: int) -> tuple[IntArray, IntArray]:
-    """For each event the number of its user, and for each user how many events still fit under the cap."""
-    coded = events["who"].combine_chunks().dictionary_encode()
-    room = [max(0, most - users.get(who, 0)) for who in coded.dictionary.to_pylist()]
-    return np.asarray(coded.indices.to_numpy(), np.int64), np.asarray(room, np.int64)
-
-
-def _candidates(events: Any, users: Mapping[str, int], most: int) -> Any:
-    """The rows of a table that may be among the first of their user: as many as fit under the cap, by (time, row).
-
-    By (time, order) where an order is declared, and then one more: it shows that the last place has more events than
-    fit. What is left out of a part of a user's events is left out of all of them, so a table may be handed in piece by
-    piece, each together with what was kept of those before.
-    """
-    code, room = _users_and_room(events, users, most)
-    keys: tuple[Any, ...] = (events["us"].to_numpy(), code)
-    if "o" in events.column_names:
-        keys, room = (events["o"].to_numpy(), *keys), room + (room > 0)
-    order = np.lexsort(keys)  # stable: rows of one time stay in the order of the file
-    code = code[order]
-    begins = np.searchsorted(code, np.arange(len(room)))
-    turn = np.arange(len(code)) - begins[code]
-    return events.take(order[turn < room[code]])
+def _limit_users(connection: DuckDBPyConnection) -> None:
+    """Make the table `user_limit`: for users with more events than room the time of their first event beyond it, and
+    how many of their events lie before that time; NULL for the others."""
+    ((users, limited, events, longest),) = connection.execute(
+        "SELECT count(*), count(*) FILTER (events > room), coalesce(sum(events) FILTER (events > room), 0), "
+        "coalesce(max(room) FILTER (events > room), 0) + 1 FROM user_room"
+    ).fetchall()
+    # min(us, n) makes room for n times of every user, however few there are: it is for caps that are not too large.
+    if limited * longest <= EVENTS_OF_A_GROUP and longest < MOST_OF_MIN:
+        times, groups = f"min(us, {longest})", 1
+    else:
+        times, groups = "list(us)", min(MOST_GROUPS, 1 + events // EVENTS_OF_A_GROUP)
+    over = "" if limited == users else " SEMI JOIN (SELECT who FROM user_room WHERE events > room) USING (who)"
+    connection.execute(
+        "CREATE TEMP TABLE user_limit AS SELECT who, room, NULL::BIGINT AS last_time, NULL::BIGINT AS before "
+        "FROM user_room WHERE events <= room"
+    )
+    for group in range(groups):
+        connection.execute(
+            "INSERT INTO user_limit SELECT who, room, times[room + 1], list_position(times, times[room + 1]) - 1 FROM ("
+            f"SELECT who, list_sort({times}) AS times FROM event{over} "
+            f"WHERE place > 0 AND hash(who) % {groups} = {group} GROUP BY who) JOIN user_room USING (who)"
+        )

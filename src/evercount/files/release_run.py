@@ -23,8 +23,9 @@ from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import BadRows, HorizonReached, ParameterError, StoreError
 from evercount.files.bad_rows import MOST_SHOWN, LateRows, Reject, find_rejects, write_rejects
-from evercount.files.count_rows import CountedRows, columns_of, count
+from evercount.files.count_rows import CountedRows, count
 from evercount.files.draw_releases import CHARTS, draw_releases
+from evercount.files.event_sql import columns_of
 from evercount.files.run_state import Places, Spent, State, archive, commit, discard, locked, read_state
 from evercount.files.sink import output_kind, parquet_modules, write_releases
 from evercount.files.source import Prefix, SeenRows, Source, freeze, open_source

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["csv", "jsonl", "parquet"]
 Compression = Literal["none", "gzip", "zstd"]
-DUCKDB_MEMORY = "420MB"
+DUCKDB_MEMORY = "400MB"
 """What DuckDB may hold at a time; beyond it spills into the private scratch folder."""
 MOST_THREADS = 8
 SAMPLE_LINES = 1000

@@ -1,6 +1,6 @@
 """Counting in Spark: rows of a DataFrame → what each tick adds to each cell, as one aggregation in the JVM.
 
-The rules are those of the file door (`files/count_rows.py`): what is a time, which tick it belongs to, which rows are
+The rules are those of the file door (`files/event_sql.py`): what is a time, which tick it belongs to, which rows are
 bad and why. No expression depends on the session's time zone.
 """
 
@@ -28,7 +28,7 @@ from evercount.declare.schedule import (
 )
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import InputError, ParameterError
-from evercount.files.count_rows import FARTHEST, NO_ORDER, ORDER_PATTERN, REASONS, columns_of, is_keyed
+from evercount.files.event_sql import FARTHEST, NO_ORDER, ORDER_PATTERN, REASONS, columns_of, is_keyed
 from evercount.files.sink import parquet_modules
 from evercount.store.user_events import UserEvents
 
