@@ -123,24 +123,20 @@ TREES: dict[str, Query] = {
     "quantiles": Quantiles(0, 4, 4),
     "distinct-users": DistinctUsers(["a", "b"], max_keys=2, total=True),
     "active-users": ActiveUsers(max_ticks=2, keys=["a", "b"]),
-    "count": Count(),
-    "sum": Sum(-2, 1),
-    "histogram": Histogram(("north", "south", "west")),
     "top-k": TopK(("north", "south", "west"), 2),
     "discovered-keys": DiscoveredKeys(),
 }
-"""One of each query of the registry that a row can feed and that publishes linear maps of its noisy sums."""
+"""With QUERIES, one of each query of the registry that rows can feed and that publishes maps of its noisy sums."""
 BY_LIBRARY = {
     "average": "publishes a ratio, or a sum over a number of ticks",
     "window": "publishes combinations of ticks",
-    "window-of": "publishes combinations of ticks",
 }
 """The others whose events can be rows: `tests/audit/test_replay.py` replays them by the library door."""
 
 
 def test_no_query_is_forgotten() -> None:
     rows = {name for name in REGISTRY if small(name).event_columns is not None}
-    assert set(TREES) | set(BY_LIBRARY) == rows
+    assert set(TREES) | {query.name for query in QUERIES} | set(BY_LIBRARY) == rows
 
 
 @pytest.mark.parametrize("unit", ["event", "user"])
@@ -166,7 +162,7 @@ def test_every_query_keeps_the_promise_through_all_doors(name: str, unit: Any) -
                 ((crowd + own, (), (), ()), (crowd, (), (), ())),
             ]
         else:
-            pairs = worst_pairs(query, budget, T, right, door.universe, 500)[:2]
+            pairs = worst_pairs(query, budget, T, right, door.universe, 500)[:1]
         report = replay(door, pairs, SECRET)
         assert report.holds, (door.name, report.summary())
         assert report.worst is not None
