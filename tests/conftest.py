@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SLOW_FILES = {
     "audit/test_mechanism.py",
     "audit/test_vectors.py",
-    "cli/test_cli_release_kill_trees.py",
+    "cli/test_cli_release_kill_queries.py",
     "docs/test_site.py",
     "files/test_run_state.py",
     "package/test_package.py",

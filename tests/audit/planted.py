@@ -10,7 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from evercount import Budget, Count, HighDegree, Histogram, Secret, Substrings
+from evercount import (
+    ActiveUsers,
+    Budget,
+    Count,
+    DistinctUsers,
+    HighDegree,
+    Histogram,
+    Quantiles,
+    Rollup,
+    Secret,
+    Substrings,
+)
 from evercount.audit import Claim, Published
 from evercount.audit.library_door import LibraryProgram
 from evercount.audit.universes import Universe
@@ -224,6 +235,52 @@ class ReplaceAsAddRemove(Histogram):
 
     def squared_sensitivity(self, adjacency: Any) -> float:
         return super().squared_sensitivity("add-remove")
+
+
+class LevelWeightsForgotten(Rollup):
+    """S is the number of levels, although the rows of a level are multiplied by its weight."""
+
+    def squared_sensitivity(self, adjacency: Any) -> float:
+        return float(self.depth + 1)
+
+
+class ValueInTwoBins(Quantiles):
+    """A value at an edge counts in the bins on both sides, with the S of one bin."""
+
+    def encode(self, state: Any, events: Any) -> Any:
+        both = [value for event in events for value in {event, max(event - self.width, self.edges[0])}]
+        return super().encode(state, both)
+
+
+class OncePerKeyAsOnce(DistinctUsers):
+    """A user counts under every key, with the S of a user that counts once."""
+
+    def user_sensitivity(self, adjacency: Any) -> float:
+        return 1.0
+
+
+class EveryTickAsOnce(ActiveUsers):
+    """A user counts in many ticks, with the S of a user that counts in one."""
+
+    def user_sensitivity(self, adjacency: Any) -> float:
+        return 1.0
+
+
+def level_weights_forgotten() -> LibraryProgram:
+    paths = [("a", "x"), ("a", "y"), ("b", "x")]
+    return LibraryProgram(LevelWeightsForgotten(paths, [1, 2, 3]), Budget(1.0, 1e-6), 6)
+
+
+def value_in_two_bins() -> LibraryProgram:
+    return LibraryProgram(ValueInTwoBins(0, 4, 4), Budget(1.0, 1e-6), 6)
+
+
+def once_per_key_as_once() -> LibraryProgram:
+    return LibraryProgram(OncePerKeyAsOnce(["a", "b"], max_keys=2), Budget(1.0, 1e-6, unit="user"), 6)
+
+
+def every_tick_as_once() -> LibraryProgram:
+    return LibraryProgram(EveryTickAsOnce(max_ticks=4), Budget(1.0, 1e-6, unit="user"), 6)
 
 
 def paper_substrings() -> LibraryProgram:

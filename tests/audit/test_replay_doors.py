@@ -8,14 +8,32 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Edges, Histogram, Secret, Sum
+from evercount import (
+    ActiveUsers,
+    Average,
+    Budget,
+    Count,
+    DiscoveredKeys,
+    DistinctUsers,
+    Edges,
+    Histogram,
+    Marginals,
+    Quantiles,
+    Rollup,
+    Secret,
+    Sum,
+    TopK,
+)
 from evercount.audit import replay
 from evercount.audit.files_door import FilesProgram
 from evercount.audit.library_door import LibraryProgram
 from evercount.audit.neighbour_pairs import worst_pairs
+from evercount.audit.published_parts import parts_of
 from evercount.audit.service_door import ServiceProgram
 from evercount.errors import ParameterError
-from evercount.queries.base import Query
+from evercount.queries import QUERIES as REGISTRY
+from evercount.queries import Query
+from small_queries import small
 
 SECRET = Secret.from_hex("0a" * 32)
 T = 4
@@ -82,8 +100,8 @@ def test_a_leak_of_the_file_door_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     program = FilesProgram(Count(), Budget(1.0, 1e-6), T)
     honest = files_door._published
 
-    def leaking(rows: Any, labels: Any, told: Any) -> Any:
-        return honest(rows, labels, [*told, len(Path.cwd().name), counted[0]])
+    def leaking(query: Any, parts: Any, rows: Any, told: Any) -> Any:
+        return honest(query, parts, rows, [*told, len(Path.cwd().name), counted[0]])
 
     counted = [0]
     write = program._write
@@ -97,6 +115,72 @@ def test_a_leak_of_the_file_door_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     found = replay(program, [(((1,),) * T, ((1,),) * (T - 1) + ((),))], SECRET)
     assert not found.holds
     assert "more than noisy numbers" in found.summary()
+
+
+TREES: dict[str, Query] = {
+    "rollup": Rollup([("a", "x"), ("a", "y"), ("b", "x")], [1, 2, 1]),
+    "marginals": Marginals([("a", "b"), ("x", "y")]),
+    "quantiles": Quantiles(0, 4, 4),
+    "distinct-users": DistinctUsers(["a", "b"], max_keys=2, total=True),
+    "active-users": ActiveUsers(max_ticks=2, keys=["a", "b"]),
+    "top-k": TopK(("north", "south", "west"), 2),
+    "discovered-keys": DiscoveredKeys(),
+}
+"""With QUERIES, one of each query of the registry that rows can feed and that publishes maps of its noisy sums."""
+BY_LIBRARY = {
+    "average": "publishes a ratio, or a sum over a number of ticks",
+    "window": "publishes combinations of ticks",
+}
+"""The others whose events can be rows: `tests/audit/test_replay.py` replays them by the library door."""
+
+
+def test_no_query_is_forgotten() -> None:
+    rows = {name for name in REGISTRY if small(name).event_columns is not None}
+    assert set(TREES) | {query.name for query in QUERIES} | set(BY_LIBRARY) == rows
+
+
+@pytest.mark.parametrize("unit", ["event", "user"])
+@pytest.mark.parametrize("name", TREES)
+def test_every_query_keeps_the_promise_through_all_doors(name: str, unit: Any) -> None:
+    """Restarts included. User level: twice as many events as the cap allows, or users that come under every key."""
+    query = TREES[name]
+    budget = Budget(1.0, 1e-6, unit=unit, max_events=2 if unit == "user" and not query.names_users else 1)
+    doors = [
+        LibraryProgram(query, budget, T, restore_at=(2,)),
+        FilesProgram(query, budget, T, runs_at=(2,)),
+        ServiceProgram(query, budget, T, restart_at=(2,)),
+    ]
+    if query.unlisted_keys:
+        doors = doors[1:]  # the library door shows the noisy total only
+    right = LibraryProgram(query, budget, T).open(SECRET).factorization.dense(T)[1]
+    for door in doors:
+        if query.unlisted_keys:  # a key that is public in both
+            crowd = tuple((f"u{i}", "a") if unit == "user" else "a" for i in range(4000))
+            own = (("changed", "a"),) * (2 * budget.max_events) if unit == "user" else ("a",)
+            pairs: list[Any] = [
+                ((crowd, own, (), ()), (crowd, (), (), ())),
+                ((crowd + own, (), (), ()), (crowd, (), (), ())),
+            ]
+        else:
+            pairs = worst_pairs(query, budget, T, right, door.universe, 500)[:1]
+        report = replay(door, pairs, SECRET)
+        assert report.holds, (door.name, report.summary())
+        assert report.worst is not None
+        assert report.worst.ratio > 0.45, (door.name, report.summary())
+
+
+def test_parts_hold_all_that_is_published() -> None:
+    """Independent noise of one cell each: the product of map and parts has orthonormal columns and the same rank."""
+    for name in ("rollup", "marginals", "quantiles"):
+        query = TREES[name]
+        parts = parts_of(query, pure=False)
+        assert parts is not None
+        outputs = query.decode_run(1, np.eye(query.cells))
+        cells = outputs @ parts
+        assert np.allclose(cells.T @ cells, np.eye(parts.shape[1]))
+        assert np.linalg.matrix_rank(outputs) == parts.shape[1]
+        with pytest.raises(ParameterError, match="library door"):
+            parts_of(query, pure=True)
 
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,69 +2,22 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import numpy as np
 import pytest
 
-from evercount import Budget, Secret, Stream, register_encoder
-from evercount.audit.universes import universe
+from evercount import Budget, Secret, Stream
 from evercount.errors import AlreadyReleased, EvercountError, HorizonReached, InputError, ParameterError
 from evercount.factorizations import ENDLESS, FACTORIZATIONS
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
-from evercount.queries import EXAMPLE_PARAMETERS, QUERIES, Query, build_query
+from evercount.queries import QUERIES
+from small_queries import SMALL, TICKS, small, ticks_of
 
-TICKS = 6
 GAUSSIAN = Budget(1.0, 1e-6)
 PURE_BUDGET = Budget(1.0, 0.0)
-
-
-@register_encoder("contract: even and odd")
-def even_and_odd(events: list[int]) -> list[int]:
-    if not isinstance(events, list):
-        raise InputError("events are a list")
-    odd = sum(event % 2 for event in events)
-    return [len(events) - odd, odd]
-
-
-SMALL: dict[str, dict[str, Any]] = {
-    name: {
-        **EXAMPLE_PARAMETERS.get(name, {}),
-        **({"vertices": 6} if "vertices" in EXAMPLE_PARAMETERS.get(name, {}) else {}),
-    }
-    for name in QUERIES
-} | {
-    "window": {"width": 2},
-    "window-of": {"of": {"name": "histogram", "parameters": {"keys": ["a", "b"]}}, "width": 2},
-    "prefix": {"encode": "contract: even and odd", "cells": 2, "sensitivity": {"add-remove": 1.0, "replace": 2.0}},
-}
-
-
 WINDOWS = ("window", "window-of")
 REFUSALS = ("l1 sensitivity", "is not private", "values")
-
-
-def small(name: str) -> Query:
-    return build_query(name, SMALL[name])
-
-
-def ticks_of(query: Query, number: int = TICKS) -> list[Any]:
-    """Legal ticks, the same in every call. A graph takes every edge once."""
-    draw = random.Random(f"{query.name} ticks")
-    if query.name == "prefix":
-        return [[draw.randrange(9) for _ in range(draw.randrange(4))] for _ in range(number)]
-    if query.name == "window-of":
-        return ticks_of(build_query("histogram", {"keys": ["a", "b"]}), number)
-    known = universe(query)
-    events = list(known.events)
-    if query.initial_state() is not None and query.event_columns is None and len(events) > 3:
-        events = list({tuple(event[:2]) if isinstance(event, tuple) else event: event for event in events}.values())
-        draw.shuffle(events)
-        chosen = [[events.pop()] if events and draw.random() < 0.7 else [] for _ in range(number)]
-    else:
-        chosen = [[draw.choice(events) for _ in range(draw.randrange(3))] for _ in range(number)]
-    return [known.tick(tick) for tick in chosen]
 
 
 def source(noise: str, text: str) -> dict[str, Any]:

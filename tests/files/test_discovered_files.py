@@ -14,11 +14,13 @@ from typer.testing import CliRunner
 from evercount.cli import app
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import parse_time, zone_named
-from evercount.errors import BadRows
+from evercount.declare.view_names import show_view
+from evercount.errors import BadRows, StoreError
 from evercount.files.release_run import Job, release_file
+from evercount.files.write_views import read_releases
 from evercount.noise import Secret
 
-pytest.importorskip("duckdb")
+duckdb = pytest.importorskip("duckdb")
 
 NFC, NFD = "Gr\u00fcnau", unicodedata.normalize("NFD", "Gr\u00fcnau")
 BAD = ["", " north", "a\tb", "\u202enorth", "x" * 201, "y" * 1_000_000]
@@ -54,6 +56,36 @@ def write(path: Path, rows: list[tuple[int, str]]) -> None:
 def table(folder: Path) -> list[dict[str, str]]:
     with (folder / "out.csv").open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_views_are_those_of_the_library(tmp_path: Path, form: str) -> None:
+    """Runs in pieces; every view is read back from the published file, whatever its form."""
+    one = declaration(query={"name": "discovered-keys", "parameters": {"minimum": 2, "every": 2}})
+    ticks = [["oslo"] * 60 + ["bergen"] * 9 * (hour > 3) + [f"hut {hour}"] for hour in range(14)]
+    write(tmp_path / "events.csv", [(hour, key) for hour, keys in enumerate(ticks) for key in keys])
+    secret = Secret.from_hex("e7" * 32)
+    for until in (3, 9, 14):
+        now = parse_time(f"2026-01-01T{until:02d}:00Z", zone_named("UTC"), "now")
+        out = str(tmp_path / f"out.{form}")
+        release_file(Job(str(tmp_path / "events.csv"), one, out, now, secret=secret, views=("per-tick", "last-5")))
+    stream = one.build(secret=secret, replay=True)
+    releases = stream.run(ticks)
+    assert len(stream.labels) == 4, "both towns became public, no hut did"
+    reader = {"csv": "read_csv", "jsonl": "read_json", "parquet": "read_parquet"}[form]
+    for name in ("per-tick", "last-5"):
+        wanted = show_view(releases, name, one.schedule).columns
+        path = tmp_path / f"out.{name}.{form}"
+        found = duckdb.sql(f"SELECT * EXCLUDE start FROM {reader}('{path}')").fetchall()
+        columns = [column for column in wanted if column != "start"]
+        assert found == list(zip(*(wanted[column] for column in columns), strict=True))
+        assert len(found) < 4 * (14 if name == "per-tick" else 10), "no row before a key is public"
+    published = tmp_path / f"out.{form}"
+    if form == "csv":  # a row is missing: the view must not be computed from what is left
+        lines = published.read_text().splitlines(keepends=True)
+        published.write_text("".join([*lines[:-2], lines[-1]]))
+        with pytest.raises(StoreError, match="changed"):
+            read_releases(published, stream)
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])

@@ -125,6 +125,7 @@ class Supervisor(threading.Thread):
         super().__init__(daemon=True)
         self.place, self.head, self.kills, self.forget_keys = place, head, kills, forget_keys
         self.streams = [DECLARATION]
+        self.steps = 60
         self.random = random.Random(seed)
         self.killed = 0
         self.news = threading.Condition()
@@ -139,7 +140,7 @@ class Supervisor(threading.Thread):
             plan = {
                 "db": self.place,
                 "head": str(self.head) if self.head else None,
-                "kill": self.random.randint(1, 2 if self.forget_keys else 60) if inside else 0,
+                "kill": self.random.randint(1, 2 if self.forget_keys else self.steps) if inside else 0,
                 "after_commit": self.random.random() < 0.5 or self.forget_keys,
                 "forget_keys": self.forget_keys,
                 "streams": self.streams,
@@ -269,10 +270,13 @@ def check(
         store.close()
 
 
+def opened_forge() -> Forge:
+    return subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
 @pytest.fixture(scope="module")
 def forge() -> Iterator[Forge]:
-    command = [sys.executable, __file__]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as made:
+    with opened_forge() as made:
         yield made
 
 

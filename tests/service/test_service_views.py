@@ -31,12 +31,14 @@ QUERIES: dict[str, Any] = {
     "tree": {"name": "rollup", "parameters": {"paths": [["n", "a"], ["n", "b"], ["s", "c"]]}},
     "waits": {"name": "quantiles", "parameters": {"lo": 0, "hi": 8, "bins": 8}},
     "pure": "count",
+    "places": {"name": "discovered-keys", "parameters": {"every": 2}},
 }
 EVENTS: dict[str, list[Any]] = {
     "regions": ["north"] * 9 + ["south"],
     "tree": [["n", "a"]] * 5 + [["s", "c"]],
     "waits": [1.0, 2.5, 7.0] * 40,
     "pure": [3],
+    "places": ["oslo"] * 40 + ["bergen"] * 3 + ["a hut"],
 }
 
 
@@ -69,7 +71,10 @@ def released(service: Service, name: str) -> Releases:
     """All releases of a stream, read back from the store, as the library's own."""
     live = service.store.find(name)
     rows = [release["values"] for release in service.store.all_releases(name)]
-    return live.stream.read_back(np.asarray(rows))
+    values = np.full((len(rows), max(map(len, rows))), np.nan)  # NaN where a key was not public yet
+    for row, numbers in zip(values, rows, strict=True):
+        row[: len(numbers)] = numbers
+    return live.stream.read_back(values)
 
 
 def get(client: httpx.Client, name: str, **asked: Any) -> dict[str, Any]:
@@ -94,11 +99,16 @@ def test_views_are_those_of_the_library(client: httpx.Client, service: Service, 
     found = get(client, name, view=view, limit=1000)
     width = len(found["labels"])
     assert found["view"] == view
-    assert [s["first"] for s in found["spans"] for _ in range(width)] == wanted["first"]
-    assert [s["last"] for s in found["spans"] for _ in range(width)] == wanted["last"]
-    assert [s["start"] for s in found["spans"] for _ in range(width)] == wanted["start"]
+    shown = [(span, cell) for span in found["spans"] for cell in range(width) if span["values"][cell] is not None]
+    hides = name == "places" and view in ("per-tick", "last-24", "per-day")  # the week begins with the first tick
+    assert (len(shown) < width * len(found["spans"])) == hides, "a key is not shown before it is public"
+    assert [found["labels"][cell] for _, cell in shown] == wanted["cell"]
+    for column in ("first", "last", "start"):
+        assert [span[column] for span, _ in shown] == wanted[column]
     for part, column in (("values", "value"), ("std", "std"), ("low", "low"), ("high", "high")):
-        assert [number for span in found["spans"] for number in span[part]] == wanted[column]
+        assert [span[part][cell] for span, cell in shown] == wanted[column]
+    lines = client.get(f"/v1/streams/{name}/releases.csv", params={"view": view}).text.splitlines()
+    assert len(lines) == 1 + len(shown)
     if view == "per-day":
         assert len(found["spans"]) == 3
         assert get(client, name, view=view, limit=1)["spans"] == found["spans"][-1:]
@@ -122,6 +132,32 @@ def test_two_cells_are_compared_with_their_exact_error(client: httpx.Client, ser
         assert found["labels"] == [f"{one} − {other}"]
         assert [span["values"][0] for span in found["spans"]] == wanted.values[:, 0].tolist()
         assert [span["std"][0] for span in found["spans"]] == wanted.std[:, 0].tolist()
+
+
+def test_discovered_keys_are_shown_from_the_tick_in_which_they_became_public(
+    client: httpx.Client, service: Service
+) -> None:
+    since = {one["label"]: one["since"] for one in client.get("/v1/streams/places/cells").json()["cells"]}
+    assert since["oslo"] < since["bergen"]
+    assert "a hut" not in since or since["a hut"] > since["bergen"]
+    for cell in ("oslo", "bergen"):
+        alone = get(client, "places", view="per-tick", cell=cell, limit=1000)
+        assert alone["labels"] == [cell]
+        values = [span["values"][0] for span in alone["spans"]]
+        assert [value is not None for value in values] == [tick > since[cell] for tick in range(1, HOURS + 1)]
+    whole = get(client, "places", view="last-24", limit=1000)
+    for span in whole["spans"]:
+        shown = [value for value in span["values"][1:] if value is not None]
+        assert sum(shown) == span["values"][0], "other holds what is not shown: the numbers add up to the total"
+    found = get(client, "places", view="last-24", cell="oslo", minus="bergen", limit=1000)
+    wanted = released(service, "places").last(24).compare("oslo", "bergen")
+    for part, numbers in (("values", wanted.values), ("std", wanted.std), ("low", wanted.interval()[0])):
+        told = [span[part][0] for span in found["spans"]]
+        assert [np.nan if number is None else number for number in told] == pytest.approx(numbers[:, 0], nan_ok=True)
+    both = get(client, "places", view="per-day", cell="bergen", minus="north", minus_stream="regions", limit=1000)
+    assert [span["values"][0] is None for span in both["spans"]] == [
+        span["values"][0] is None for span in get(client, "places", view="per-day", cell="bergen")["spans"]
+    ]
 
 
 def test_two_streams_are_compared_over_common_spans(client: httpx.Client, service: Service) -> None:

@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from evercount._arrays import FloatArray
 from evercount.audit.library_door import stream_claim
 from evercount.audit.program import Claim, Data, Published
+from evercount.audit.published_parts import parts_of, published_table
 from evercount.audit.universes import Universe, universe
 from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration
@@ -25,18 +25,17 @@ from evercount.files.release_run import Job, release_file
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
-from evercount.queries.counts import Count, Sum
+from evercount.queries.counts import Count
 from evercount.queries.histogram import Histogram
 
 START = "2026-01-01T00:00:00Z"
-COLUMNS = ("time", "key", "value", "user")
 
 
 class FilesProgram:
-    """The file door: counts, sums and histograms of named keys, tick by tick an hour long.
+    """The file door: every query whose events can be rows, tick by tick an hour long.
 
     Args:
-        query: Count, Sum or Histogram with named keys, one per event.
+        query: what is asked; it must publish its noisy sums, or fixed linear maps of them (trees, tables, quantiles).
         budget: the promise.
         horizon: ticks of the stream, or None.
         factorization: by name; None for the default.
@@ -55,6 +54,7 @@ class FilesProgram:
         self.query, self.budget, self.horizon, self.factorization = query, budget, horizon, factorization
         self.runs_at = runs_at
         self.name = f"files: {query.name}"
+        self.parts = parts_of(query, budget.pure)
         self.declaration = self._declared()
         self.universe = self._rows_universe()
         self.claim = cache(self._claim)
@@ -63,27 +63,22 @@ class FilesProgram:
         """Events that are rows: a row always counts, and has exactly one key."""
         if type(self.query) is Count:
             return Universe((1,), tick=sum)
-        if type(self.query) is Histogram:
+        if isinstance(self.query, Histogram):
             return Universe(tuple(self.query.labels[: len(self.query.parameters()["keys"])]))
         return universe(self.query)
 
     def _declared(self) -> StreamDeclaration:
         """The declaration of the command."""
-        named = type(self.query) is Histogram
-        if named:
+        columns = self.query.event_columns
+        if columns is None:
+            raise ParameterError(f"the file door serves queries whose events are rows, not {self.query!r}")
+        if isinstance(self.query, Histogram):
             parameters = self.query.parameters()
             if isinstance(parameters["keys"], int):
                 raise ParameterError("the file door counts named keys: give their names")
             if parameters["max_keys_per_event"] != 1 or parameters["removals"]:
                 raise ParameterError("a row of a file names one key")
-        elif type(self.query) not in (Count, Sum):
-            raise ParameterError(f"the file door serves counts, sums and histograms of one key, not {self.query!r}")
-        columns = Columns(
-            "time",
-            "key" if named else None,
-            "value" if type(self.query) is Sum else None,
-            "user" if self.budget.unit == "user" else None,
-        )
+        self.levels = tuple(f"level {place + 1}" for place in range(self._depth())) if "levels" in columns else ()
         return StreamDeclaration(
             "audited",
             self.query,
@@ -91,8 +86,18 @@ class FilesProgram:
             Schedule.of("1h", START),
             horizon=self.horizon,
             factorization=self.factorization,
-            columns=columns,
+            columns=Columns(
+                "time",
+                "key" if "key" in columns else None,
+                "value" if "value" in columns else None,
+                "user" if self.budget.unit == "user" or "user" in columns else None,
+                levels=self.levels,
+            ),
         )
+
+    def _depth(self) -> int:
+        """How many columns a row has for the path of an event."""
+        return len(universe(self.query).events[0])
 
     def _claim(self, ticks: int) -> Claim:
         return stream_claim(self.declaration.build(secret=Secret.generate()), ticks)
@@ -109,30 +114,41 @@ class FilesProgram:
                 told.append((outcome.first, outcome.last, outcome.guarantee, outcome.composed, outcome.next_end))
             with out.open(encoding="utf-8", newline="") as file:
                 rows = list(csv.DictReader(file))
-        return _published(rows, tuple(self.query.labels), told)
+        return _published(self.query, self.parts, rows, told)
 
     def _write(self, path: Path, data: Data) -> None:
         """The events as rows; the same file grows from run to run."""
         with path.open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file)
-            table.writerow(COLUMNS)
+            table.writerow(("time", "key", "value", "user", *self.levels))
             schedule = self.declaration.schedule
             for tick, events in enumerate(data, 1):
                 moment = schedule.show(schedule.start_of(tick))
                 for item in events:
-                    user, event = item if self.budget.unit == "user" else ("", item)
-                    table.writerow(self._row(moment, user, event))
+                    capped = self.budget.unit == "user" and not self.query.names_users
+                    user, event = item if capped else ("", item)
+                    table.writerow((moment, *self._row(user, event)))
 
-    def _row(self, moment: str, user: str, event: Any) -> tuple[Any, ...]:
-        if type(self.query) is Histogram:
-            return moment, event[0] if isinstance(event, tuple) else event, "", user
-        return moment, "", event, user
+    def _row(self, user: str, event: Any) -> tuple[Any, ...]:
+        """key, value, user and levels of an event."""
+        columns = self.query.event_columns or ()
+        if self.query.names_users:
+            return (event[1], "", event[0]) if "key" in columns else ("", "", event)
+        if self.levels:
+            return "", "", user, *event
+        if "key" in columns:
+            return event[0] if isinstance(event, tuple) else event, "", user
+        return "", event, user
 
 
-def _published(rows: list[dict[str, str]], labels: tuple[str, ...], told: list[Any]) -> Published:
+def _published(query: Query, parts: FloatArray | None, rows: list[dict[str, str]], told: list[Any]) -> Published:
     """The numbers of a release file, and everything in it that is not a noisy number."""
-    ticks = tuple(int(row["tick"]) for row in rows[:: len(labels)])
-    values = np.asarray([float(row["value"]) for row in rows]).reshape(len(ticks), len(labels))
+    ticks = tuple(dict.fromkeys(int(row["tick"]) for row in rows))
+    by_tick = {tick: dict[str, float]() for tick in ticks}
+    for row in rows:
+        by_tick[int(row["tick"])][row["cell"]] = float(row["value"])
+    labels, values = published_table(query, parts, list(by_tick.values()))
     facts = [(row["tick"], row["start"], row["cell"], row["std"]) for row in rows]
-    halves = [round(float(row["high"]) - float(row["low"]), 6) for row in rows]
+    # intervals of discovered keys are not symmetric, and follow from the numbers
+    halves = [] if query.keeps_sums else [round(float(row["high"]) - float(row["low"]), 6) for row in rows]
     return Published(ticks, labels, values, (tuple(facts), tuple(halves), tuple(told)))

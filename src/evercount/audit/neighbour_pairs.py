@@ -24,6 +24,8 @@ def worst_pairs(
     query: Query, budget: Budget, ticks: int, right: FloatArray, events: Universe, searched: int = SEARCHED
 ) -> list[Pair]:
     """The pairs that the sensitivity search finds worst, for R and for Σ(P² + N²), as data of the budget's unit."""
+    if query.names_users and budget.unit == "user":
+        return named_user_pairs(events, budget, ticks)
     report = audit_sensitivity(query, right, budget.adjacency, ticks, events, budget=searched)
     found = [finding.pair for finding in report.findings] + [report.pair]
     pairs = []
@@ -35,6 +37,37 @@ def worst_pairs(
             else:
                 pairs += [as_user(one, other, budget, spread) for spread in (False, True)]
     return [pair for number, pair in enumerate(pairs) if pair not in pairs[:number]]
+
+
+def named_user_pairs(events: Universe, budget: Budget, ticks: int) -> list[Pair]:
+    """Pairs that differ in all events of one user, for queries whose events name their users.
+
+    The user comes under every key: in one tick, in every tick, and one key after the other. For replaced users somebody
+    else, whom no other event names, comes in their place under the keys in the opposite order.
+    """
+    first = user_of(events.events[0])
+    own = tuple(event for event in events.events if user_of(event) == first)
+    rest = tuple(event for event in events.events if user_of(event) != first)
+    shapes = [
+        [own if tick == 0 else () for tick in range(ticks)],
+        [own for _ in range(ticks)],
+        [(own[tick % len(own)],) for tick in range(ticks)],
+    ]
+    pairs = []
+    for shape in shapes:
+        for others in ((), rest):
+            came = [_renamed(events[::-1]) if budget.adjacency == "replace" else () for events in shape]
+            pairs.append((tuple((*others, *tick) for tick in shape), tuple((*others, *tick) for tick in came)))
+    return pairs
+
+
+def user_of(event: Any) -> Any:
+    """Whose event it is, where events name their users."""
+    return event[0] if isinstance(event, tuple) else event
+
+
+def _renamed(events: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple((CHANGED, *event[1:]) if isinstance(event, tuple) else CHANGED for event in events)
 
 
 def as_events(tick: Any) -> tuple[Any, ...]:

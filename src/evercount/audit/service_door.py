@@ -12,14 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from fastapi import FastAPI
 
 from evercount.audit.library_door import stream_claim
 from evercount.audit.program import Claim, Data, Published
+from evercount.audit.published_parts import parts_of, published_table
 from evercount.audit.universes import Universe, universe
 from evercount.declare.declaration import StreamDeclaration
-from evercount.errors import InputError, MissingExtra, ParameterError
+from evercount.errors import InputError, MissingExtra
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
@@ -35,14 +35,6 @@ MOMENT = 1_767_225_600.0
 REFUSED = 400
 
 
-def publishes_sums(query: Query) -> bool:
-    """Whether a query publishes its noisy running sums, up to a public constant."""
-    if query.memory or query.outputs != query.cells or query.restart is not None:
-        return False
-    probe = np.arange(1.0, 1 + 3 * query.cells).reshape(3, query.cells)
-    return bool(np.allclose(query.decode_run(1, probe) - query.decode_run(1, 0 * probe), probe))
-
-
 class StoppedClock(Clock):
     """Always the same moment: ticks are closed by request."""
 
@@ -55,7 +47,7 @@ class ServiceProgram:
     """The service door: events are posted, ticks are closed by request, and releases are read as a reader would.
 
     Args:
-        query: what is asked; it must publish its noisy sums as they are (counts, sums, histograms, graph statistics).
+        query: what is asked; it must publish its noisy sums, or fixed linear maps of them (trees, tables, quantiles).
         budget: the promise.
         horizon: ticks of the stream, or None.
         restart_at: ticks after which the service is stopped and started again on its store.
@@ -71,10 +63,7 @@ class ServiceProgram:
         restart_at: tuple[int, ...] = (),
         events: Universe | None = None,
     ) -> None:
-        if not publishes_sums(query):
-            raise ParameterError(
-                f"{query!r} publishes numbers that are computed from its noisy sums: audit it by the library door"
-            )
+        self.parts = parts_of(query, budget.pure)
         self.query, self.budget, self.horizon = query, budget, horizon
         self.restart_at = restart_at
         self.universe = universe(query) if events is None else events
@@ -127,7 +116,7 @@ class ServiceProgram:
 
     async def _tick(self, app: FastAPI, tick: int, events: tuple[Any, ...]) -> None:
         """Post the events of a tick, then close it."""
-        if self.budget.unit == "user":
+        if self.budget.unit == "user" and not self.query.names_users:
             body = [{"user": user, "event": self._payload(event)} for user, event in events]
         else:
             body = [self._payload(event) for event in events]
@@ -145,10 +134,11 @@ class ServiceProgram:
         """What a reader without a token sees."""
         facts = await self._ask(app, "GET", f"/v1/streams/{NAME}")
         releases = (await self._ask(app, "GET", f"/v1/streams/{NAME}/releases?limit=1000"))["releases"]
-        values = np.asarray([release["values"] for release in releases], dtype=np.float64)
+        known = [one["label"] for one in (await self._ask(app, "GET", f"/v1/streams/{NAME}/cells"))["cells"]]
+        told_of = [dict(zip(known, release["values"], strict=False)) for release in releases]
+        labels, values = published_table(self.query, self.parts, told_of)
         # the hash, and the ends of the intervals, follow from the numbers
         rest = [{k: v for k, v in r.items() if k not in ("values", "low", "high", "hash")} for r in releases]
         numbers = tuple(int(release["tick"]) for release in releases)
-        labels = tuple(self.query.labels)
-        told = json.dumps([facts, rest], sort_keys=True)
-        return Published(numbers, labels, values.reshape(len(numbers), len(labels)), told)
+        told = json.dumps([facts, rest, known, [len(row) for row in told_of]], sort_keys=True)
+        return Published(numbers, labels, values, told)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,7 @@ def show_view(releases: Releases, name: str, schedule: Schedule, level: float = 
         numbers = {"value": view.values, "std": view.std, "low": bounds[0], "high": bounds[1]}
     width, rows = len(cells), len(first) * len(cells)
     starts = ["" if schedule.manual else schedule.show(schedule.start_of(int(tick))) for tick in first]
+    known = ~np.isnan(np.asarray(numbers["value"])).ravel()  # a discovered key has no row before it is public
     columns: dict[str, list[Any]] = {
         "first": np.repeat(first, width).tolist(),
         "last": np.repeat(last, width).tolist(),
@@ -105,6 +107,8 @@ def show_view(releases: Releases, name: str, schedule: Schedule, level: float = 
         "cell": list(cells) * len(first),
         **{key: [None] * rows if part is None else _plain(part) for key, part in numbers.items()},
     }
+    if not known.all():
+        columns = {key: list(compress(column, known)) for key, column in columns.items()}
     return ViewTable(name, columns, releases.guarantee)
 
 

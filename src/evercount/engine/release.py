@@ -15,7 +15,7 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray
 from evercount.bounds import simultaneous_quantile
 from evercount.bounds.laplace_tails import laplace_factor
-from evercount.engine import views
+from evercount.engine import take_views
 from evercount.engine.error_model import ErrorModel, coarse, interval_factor
 from evercount.engine.simulated_bound import simulated_factor
 from evercount.engine.table_exports import TableExports
@@ -192,6 +192,30 @@ class Releases(TableExports, Generic[V_co]):
         low, high = self.limits(level, index)
         return np.maximum(self._values[part] - low, high - self._values[part])
 
+    def evidence(self, places: IntArray) -> FloatArray:
+        """How clearly each discovered key is above its threshold at some ticks, in stds.
+
+        Args:
+            places: The places of the ticks in this run, from 0.
+
+        Returns:
+            One row for each tick, one number for each output.
+        """
+        assert self._sums is not None
+        return self._sums[places]
+
+    def cell_errors(self, index: int) -> CellErrors:
+        """The errors of one cell at one tick.
+
+        Args:
+            index: The place of the tick in this run, from 0.
+
+        Returns:
+            The errors, each of shape (1, 1).
+        """
+        spread, slack = (error[index : index + 1, :1] for error in self._errors_all[1:])
+        return CellErrors(spread, slack, self._errors.pure)
+
     def rank_errors(self, index: int) -> RankErrors:
         """The errors of one tick's numbers, as the selection of the largest needs them.
 
@@ -206,8 +230,8 @@ class Releases(TableExports, Generic[V_co]):
         """
         if self._sums is not None:
             raise ParameterError(
-                "there is nothing to select from: an average per event is one number, and discovered keys are selected "
-                "already"
+                "there is nothing to select from: an average per event is one number, and every discovered key has "
+                "passed a threshold already"
             )
         spread, slack = (error[index : index + 1] for error in self._errors_all[1:])
         slack = slack + self._rounding
@@ -326,7 +350,7 @@ class Releases(TableExports, Generic[V_co]):
         both = (float(value[0]), float(std[0])) if self.query.single else (value, std)
         return cast(tuple[V_co, V_co], both)
 
-    # -- views, at no further cost (engine/views.py) ------------------------------------------------------------
+    # -- views, at no further cost (engine/take_views.py) ------------------------------------------------------------
 
     def running(self) -> View:
         """The running totals as a view: to compare cells, or to read quantiles.
@@ -337,7 +361,7 @@ class Releases(TableExports, Generic[V_co]):
         Raises:
             ParameterError: As `per_tick`, or this run does not begin with tick 1.
         """
-        return views.running(self)
+        return take_views.running(self)
 
     def per_tick(self) -> View:
         """The events of each tick, with the exact error of each number.
@@ -348,7 +372,7 @@ class Releases(TableExports, Generic[V_co]):
         Raises:
             ParameterError: The numbers were post-processed, or the query is not a sum over ticks.
         """
-        return views.per_tick(self)
+        return take_views.per_tick(self)
 
     def last(self, ticks: int) -> View:
         """The events of the last `ticks` ticks, at every tick that has as many before it.
@@ -362,7 +386,7 @@ class Releases(TableExports, Generic[V_co]):
         Raises:
             ParameterError: As `per_tick`, or `ticks` is not a whole number of at least 1.
         """
-        return views.last_ticks(self, ticks)
+        return take_views.last_ticks(self, ticks)
 
     def spans(self, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
         """The events of ticks after+1 … until, for any spans: days, weeks, one number for all.
@@ -378,7 +402,7 @@ class Releases(TableExports, Generic[V_co]):
         Raises:
             ParameterError: As `per_tick`, or a span does not lie in this run.
         """
-        return views.spans(self, name, after, until)
+        return take_views.spans(self, name, after, until)
 
     def _squeeze(self, array: FloatArray) -> FloatArray:
         return array[:, 0] if self.query.single else array

@@ -9,6 +9,7 @@ import numpy as np
 
 from evercount._arrays import FloatArray
 from evercount.engine.error_model import ErrorModel
+from evercount.engine.key_views import discovery_ticks, evidence_at
 from evercount.engine.release import Releases
 from evercount.engine.state import Rows, StreamParameters, StreamState
 from evercount.engine.user_counting import guarantee_sentence
@@ -114,7 +115,8 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         """Numbers that this stream published before, shape (ticks, outputs), as releases with their errors.
 
         Args:
-            values: The published numbers.
+            values: The published numbers. Where keys are discovered, one column for each label of the last tick, and
+                NaN where a key was not public yet.
             first_tick: The 1-based tick of the first row.
 
         Returns:
@@ -124,9 +126,21 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
             ParameterError: The shape is another, or some of these ticks are not released.
         """
         rows = np.asarray(values, dtype=np.float64)
-        if rows.ndim != 2 or rows.shape[1] != self.query.outputs or not 1 <= first_tick <= self.tick - len(rows) + 1:
-            raise ParameterError(f"published numbers of released ticks have the shape (ticks, {self.query.outputs})")
-        return self._parameters.releases(first_tick, Rows(rows.copy(), None), self._state.counting)
+        outputs = len(self.labels)
+        if rows.ndim != 2 or rows.shape[1] != outputs or not 1 <= first_tick <= self.tick - len(rows) + 1:
+            raise ParameterError(f"published numbers of released ticks have the shape (ticks, {outputs})")
+        published = Rows(rows.copy(), None) if self.thresholds is None else self._keys_read_back(rows, first_tick)
+        return self._parameters.releases(first_tick, published, self._state.counting)
+
+    def _keys_read_back(self, rows: FloatArray, first_tick: int) -> Rows:
+        """Published numbers of discovered keys with the evidence that follows from them."""
+        assert self.thresholds is not None
+        tested = discovery_ticks(np.arange(first_tick, first_tick + len(rows)), self.thresholds)
+        if np.any((tested > 0) & (tested < first_tick)):
+            raise ParameterError("releases of discovered keys are read back from tick 1 or from a discovery tick on")
+        evidence = evidence_at(tested, rows[np.maximum(tested - first_tick, 0)], self.thresholds, self.error_model)
+        evidence[:, : self.query.outputs] = 0.0
+        return Rows(rows.copy(), evidence, self.labels, np.count_nonzero(~np.isnan(rows), axis=1))
 
     def __repr__(self) -> str:
         return (

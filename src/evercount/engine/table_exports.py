@@ -102,6 +102,7 @@ class TableExports(ABC):
         rows = "".join(
             f"<tr><td>{escape(cell)}</td><td>{value:,.6g}</td><td>{a:,.6g} … {b:,.6g}</td></tr>"
             for cell, value, a, b in list(zip(cells, values[-1], low[-1], high[-1], strict=True))[:LISTED_CELLS]
+            if np.isfinite(value)
         )
         more = f"<p>and {len(cells) - LISTED_CELLS} more cells</p>" if len(cells) > LISTED_CELLS else ""
         warning = "" if self.noise == "exact" else f"<p><b>Noise: {escape(self.noise)}. Do not publish.</b></p>"
@@ -118,22 +119,23 @@ def svg_chart(cells: Sequence[str], values: FloatArray, low: FloatArray, high: F
     chosen = np.unique(np.linspace(0, len(values) - 1, min(len(values), CHARTED_POINTS)).astype(np.int64))
     count = min(len(cells), CHARTED_CELLS)
     lines, below, above = (part[chosen, :count] for part in (values, low, high))
-    bottom, top = float(below.min()), float(above.max())
+    known = np.isfinite(lines)
+    bottom, top = (float(below[known].min()), float(above[known].max())) if known.any() else (0.0, 1.0)
     span = top - bottom or 1.0
     x = MARGIN + (WIDTH - MARGIN - 4) * (np.arange(len(chosen)) / max(len(chosen) - 1, 1))
 
-    def places(numbers: FloatArray) -> list[str]:
-        y = 4 + (HEIGHT - 24) * (1 - (numbers - bottom) / span)
-        return [f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True)]
+    def places(numbers: FloatArray, part: slice) -> list[str]:
+        y = 4 + (HEIGHT - 24) * (1 - (numbers[part] - bottom) / span)
+        return [f"{a:.1f},{b:.1f}" for a, b in zip(x[part], y, strict=True)]
 
     parts = []
     for cell in range(count):
         colour = COLOURS[cell]
-        band = " ".join([*places(above[:, cell]), *places(below[:, cell])[::-1]])
-        parts.append(f'<polygon points="{band}" fill="{colour}" fill-opacity="0.18"/>')
-        parts.append(
-            f'<polyline points="{" ".join(places(lines[:, cell]))}" fill="none" stroke="{colour}" stroke-width="1.4"/>'
-        )
+        for part in _runs(known[:, cell]):
+            band = " ".join([*places(above[:, cell], part), *places(below[:, cell], part)[::-1]])
+            line = " ".join(places(lines[:, cell], part))
+            parts.append(f'<polygon points="{band}" fill="{colour}" fill-opacity="0.18"/>')
+            parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.4"/>')
         parts.append(
             f'<text x="{MARGIN + 110 * cell}" y="{HEIGHT - 4}" font-size="11" fill="{colour}">'
             f"{escape(cells[cell][:16])}</text>"
@@ -146,6 +148,12 @@ def svg_chart(cells: Sequence[str], values: FloatArray, low: FloatArray, high: F
     )
 
 
+def _runs(known: BoolArray) -> list[slice]:
+    """The stretches of points that have numbers: a discovered key has none before it is public."""
+    edges = np.flatnonzero(np.diff(known, prepend=False, append=False))
+    return [slice(a, b) for a, b in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)]
+
+
 def _said_of_noise(values: FloatArray, low: FloatArray, high: FloatArray) -> str:
     """A sentence where a constant lies within all bands, widened to hold at once: then the lines show no trend."""
     flat = without_trend(*(part[:, :CHARTED_CELLS] for part in (values, low, high)))
@@ -153,12 +161,16 @@ def _said_of_noise(values: FloatArray, low: FloatArray, high: FloatArray) -> str
 
 
 def without_trend(values: FloatArray, low: FloatArray, high: FloatArray) -> BoolArray:
-    """For each column whether a constant lies within all its bands, widened to hold at once: then no trend is shown."""
+    """For each column whether a constant lies within all its bands, widened to hold at once: then no trend is shown.
+
+    Where a number is NaN (a key that was not public), its band is left out.
+    """
     if not len(values):
         return np.zeros(values.shape[1], dtype=bool)
     wider = float(simultaneous_quantile(len(values), 0.05) / simultaneous_quantile(1, 0.05))
-    half = (high - low) / 2 * wider
-    return np.asarray((values - half).max(axis=0) <= (values + half).min(axis=0))
+    bottom, top = values - (values - low) * wider, values + (high - values) * wider
+    highest = np.max(bottom, axis=0, initial=-np.inf, where=~np.isnan(bottom))
+    return np.asarray(highest <= np.min(top, axis=0, initial=np.inf, where=~np.isnan(top)))
 
 
 def _module(name: str, extra: str | None = None) -> Any:

@@ -13,6 +13,7 @@ from evercount.errors import ParameterError
 from evercount.queries.base import Query, V_co
 from evercount.queries.cuts.cut_graph import CutGraph, CutValue
 from evercount.queries.cuts.cut_query import Cuts
+from evercount.queries.top_discovered import top_discovered
 from evercount.queries.top_keys import TopKey, supported_keys
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ class Release(Generic[V_co]):
         """The k largest published numbers with their labels; k defaults to that of a `TopK`, else to 1.
 
         The intervals of all numbers hold at once with probability at least `level`, and so for selected ones;
-        `confidence` is that the key belongs to the true k largest (`TopKey`).
+        `confidence` is that the key belongs to the true k largest (`TopKey`); where keys are discovered, to the k
+        largest of the keys that are public.
 
         Args:
             k: How many numbers.
@@ -139,6 +141,10 @@ class Release(Generic[V_co]):
         Raises:
             ParameterError: k is not a whole number of at least 1, or the query publishes nothing to select from.
         """
+        if self.query.unlisted_keys:
+            evidence = self._run.evidence(np.asarray([self._index]))[0, : self._width]
+            errors = self._run.cell_errors(self._index)
+            return top_discovered(self.query, self.labels, self.values, evidence, errors, 1 if k is None else k, level)
         return self.query.top(self.values, self._run.rank_errors(self._index), k, level)
 
     def supported(self, threshold: float | None = None, level: float = 0.95) -> list[TopKey]:

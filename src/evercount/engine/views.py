@@ -8,20 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count, check_probability
+from evercount._validate import check_probability
 from evercount.engine.error_model import ErrorModel, interval_factor
 from evercount.engine.table_exports import TableExports
 from evercount.errors import ParameterError
-from evercount.queries.base import Query
-
-if TYPE_CHECKING:
-    from evercount.engine.release import Releases
 
 COLUMNS = ("first", "last", "cell", "value", "std", "low", "high")
 
@@ -36,8 +32,8 @@ class View(TableExports):
         last: the last tick that each span counts.
         cells: one label for each column of `values`.
         values: shape (spans, cells).
-        norms: std of each column in units of a cell's std.
-        rounding: the most that rounding of a cell by 1 changes each column.
+        norms: std of each column in units of a cell's std, shape (cells,), or (spans, cells) where spans differ.
+        rounding: the most that rounding of a cell by 1 changes each column, in the same shape.
         errors: the error model of the stream.
         guarantee: as the releases state it.
         noise: the kind of noise, as the releases state it.
@@ -57,6 +53,9 @@ class View(TableExports):
     errors: ErrorModel
     guarantee: str
     noise: str
+
+    symmetric: ClassVar[bool] = True
+    """Whether an interval reaches as far on both sides."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -100,7 +99,7 @@ class View(TableExports):
         half = self.half_widths(level)
         return self.values - half, self.values + half
 
-    def only(self, *cells: str) -> View:
+    def only(self, *cells: str) -> Self:
         """The same view of some cells.
 
         Args:
@@ -117,11 +116,11 @@ class View(TableExports):
             self,
             cells=tuple(cells),
             values=self.values[:, chosen],
-            norms=self.norms[chosen],
-            rounding=self.rounding[chosen],
+            norms=self.norms[..., chosen],
+            rounding=self.rounding[..., chosen],
         )
 
-    def spans_at(self, places: IntArray) -> View:
+    def spans_at(self, places: IntArray) -> Self:
         """The same view of some spans.
 
         Args:
@@ -132,7 +131,7 @@ class View(TableExports):
         """
         return replace(self, first=self.first[places], last=self.last[places], values=self.values[places])
 
-    def compare(self, one: str, other: str) -> View:
+    def compare(self, one: str, other: str) -> Self:
         """`one` minus `other`, with the exact error of the difference.
 
         Args:
@@ -186,7 +185,7 @@ class View(TableExports):
         """The columns of COLUMNS, one row per span and cell."""
         low, high = self.interval(level)
         width = len(self.cells)
-        return {
+        columns = {
             "first": np.repeat(self.first, width),
             "last": np.repeat(self.last, width),
             "cell": np.tile(np.asarray(self.cells, dtype=object), len(self)),
@@ -195,6 +194,8 @@ class View(TableExports):
             "low": low.ravel(),
             "high": high.ravel(),
         }
+        known = ~np.isnan(columns["value"])  # a discovered key has no row before it is public
+        return columns if known.all() else {name: column[known] for name, column in columns.items()}
 
     def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
         return (self.name, self.cells, self.values, *self.interval(level))
@@ -243,81 +244,11 @@ class Difference:
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """(low, high): each holds its true difference with probability at least `level`."""
+        if not (self.one.symmetric and self.other.symmetric):  # each side gets half of the miss probability
+            (a, b), (c, d) = (view.interval((1 + level) / 2) for view in (self.one, self.other))
+            return a - d, b - c
         tails = 1 if self.one.errors.pure or self.other.errors.pure else None
         (_, a, slack), (_, b, more) = self.one.cell_errors, self.other.cell_errors
         spread = np.hypot(a * self.one.norms, b * self.other.norms)
         half = interval_factor(level, (), 1, tails) * spread + slack * self.one.rounding + more * self.other.rounding
         return self.values - half, self.values + half
-
-
-def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
-    """The numbers of ticks after+1 … until of each span, from running sums.
-
-    Raises:
-        ParameterError: the query publishes no running sums, the numbers were post-processed, or a tick is not there.
-    """
-    check_viewable(releases.query)
-    if releases.postprocessed:
-        raise ParameterError(
-            f"these numbers were post-processed ({', '.join(releases.postprocessed)}), so that the error of their "
-            "differences is not known; release without post-processing and post-process the view"
-        )
-    start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
-    first, last = releases.first_tick, releases.first_tick + len(releases) - 1
-    if len(start) and (np.any(start >= stop) or stop.max() > last or (start.min() < first and first > 1)):
-        raise ParameterError(f"a view needs released ticks: {first} to {last} are here, and each span needs one more")
-    if len(start) and start.min() < 0:
-        raise ParameterError("ticks before the first cannot be counted")
-    sums = np.concatenate([np.zeros((1, releases.rows.shape[1])), releases.rows])
-    offset = 1 - first if first > 1 else 0
-    places = (np.where(start > 0, start + offset, 0), stop + offset)
-    outputs = range(len(releases.labels))
-    values = sums[places[1]] - sums[places[0]]
-    return view_of(name, start, stop, values, outputs, releases.error_model, releases.guarantee, releases.noise)
-
-
-def view_of(
-    name: str,
-    after: IntArray,
-    until: IntArray,
-    values: FloatArray,
-    outputs: Sequence[int],
-    errors: ErrorModel,
-    guarantee: str,
-    noise: str,
-) -> View:
-    """A view from its numbers: what some outputs published at `until` minus what they published at `after`."""
-    query = errors.query
-    check_viewable(query)
-    ones, chosen, labels = np.ones(query.outputs), list(outputs), query.labels
-    norms, rounding = (np.asarray(ones * part)[chosen] for part in (query.output_norms(), query.rounding_norms()))
-    cells = tuple(labels[output] for output in chosen)
-    return View(name, after + 1, until, cells, values, norms, rounding, errors, guarantee, noise)
-
-
-def check_viewable(query: Query) -> None:
-    """Refuse a query whose releases have no differences with a meaning."""
-    if not query.running_sums:
-        raise ParameterError(f"views are differences of running sums, and {query.name!r} publishes none")
-
-
-def running(releases: Releases) -> View:
-    """The running totals themselves."""
-    ticks = releases.ticks
-    if releases.first_tick > 1:
-        raise ParameterError("a view of running totals needs the releases from tick 1 on")
-    return spans(releases, "running total", np.zeros_like(ticks), ticks)
-
-
-def per_tick(releases: Releases) -> View:
-    """The events of each tick."""
-    until = releases.ticks if releases.first_tick == 1 else releases.ticks[1:]
-    return spans(releases, "per tick", until - 1, until)
-
-
-def last_ticks(releases: Releases, ticks: int) -> View:
-    """The events of the last so many ticks, at every tick that has as many before it."""
-    ticks = check_count("ticks", ticks)
-    lowest = 0 if releases.first_tick == 1 else releases.first_tick
-    until = np.arange(lowest + ticks, releases.first_tick + len(releases))
-    return spans(releases, f"last {ticks} ticks", until - ticks, until)

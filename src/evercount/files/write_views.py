@@ -48,10 +48,15 @@ def read_releases(output: Path, stream: Stream) -> Releases:
     except duckdb.Error as error:
         raise StoreError(f"{output} cannot be read back: {str(error).splitlines()[0]}") from error
     tick, value = np.asarray(found["tick"], np.int64), np.asarray(found["value"], np.float64)
-    outputs = stream.query.outputs
-    if not np.array_equal(tick, np.repeat(np.arange(1, stream.tick + 1), outputs)):
+    outputs, width = stream.query.outputs, len(stream.labels)
+    widths = np.bincount(tick, minlength=stream.tick + 1)[1:] if tick.size and tick.min() >= 0 else tick
+    legal = len(widths) == stream.tick and np.array_equal(tick, np.repeat(np.arange(1, stream.tick + 1), widths))
+    grown = [outputs, *widths.tolist(), width] if legal else []  # discovered keys join in the order of their cells
+    if not legal or sorted(grown) != grown:
         raise StoreError(f"{output} does not hold the {stream.tick} ticks of its stream, in order: it was changed")
-    return stream.read_back(value.reshape(-1, outputs))
+    rows = np.full((stream.tick, width), np.nan)
+    rows[np.arange(width) < widths[:, np.newaxis]] = value
+    return stream.read_back(rows)
 
 
 def write_views(

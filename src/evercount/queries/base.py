@@ -264,6 +264,11 @@ class Query(RowContract, ABC, Generic[V_co]):
     unlisted_keys: ClassVar[bool] = False
     """Whether nobody lists the keys of events beforehand; rows of a table then have keys that `check_keys` takes."""
 
+    @property
+    def least_listed(self) -> int:
+        """The true count that every public key has, where nobody lists the keys; 0 for all other queries."""
+        return 0
+
     def touched_cells(self, budget: Budget) -> int:
         """How many cells one protected unit can change at most: what finite arithmetic is priced for.
 

@@ -110,6 +110,11 @@ class DiscoveredKeys(Query[FloatArray]):
         """See `Query`: the δ that pays for discovery."""
         return self.share * budget.delta
 
+    @property
+    def least_listed(self) -> int:
+        """See `Query`."""
+        return self.minimum
+
     def thresholds(
         self, budget: Budget, horizon: int | None, std: Callable[[IntArray], FloatArray]
     ) -> Thresholds | None:
@@ -140,11 +145,6 @@ class DiscoveredKeys(Query[FloatArray]):
         """Whether every event is a legal key."""
         for number, key in enumerate(events):
             normal_key(number, key)
-
-    @property
-    def running_sums(self) -> bool:
-        """No views: a key has no past before it is public, and `other` loses every key that becomes public."""
-        return False
 
     @property
     def row_keys(self) -> tuple[Sequence[str], bool]:
@@ -217,10 +217,16 @@ class DiscoveredKeys(Query[FloatArray]):
         return np.where(clear, np.maximum(low, self.minimum), float(self.minimum))
 
     def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The changes of the total and of keys that were public at both ticks; NaN for all others."""
+        """The changes of the total and of keys that were public at both ticks, NaN for all others.
+
+        `other` is the change of the total less those of the keys that are shown.
+        """
         change = high - low
-        change[1] = np.nan  # a key that became public between left it
-        return change, np.where(np.isnan(change), np.nan, 1.0)
+        weight = np.where(np.isnan(change), np.nan, 1.0)
+        shown = ~np.isnan(change[2:])
+        change[1] = change[0] - change[2:][shown].sum()
+        weight[1] = np.sqrt(1 + np.count_nonzero(shown))
+        return change, weight
 
 
 class KnownKeys(Query[FloatArray]):

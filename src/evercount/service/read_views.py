@@ -13,9 +13,11 @@ import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.declare.view_names import QUANTILE, check_views, view_spans
+from evercount.engine.key_views import Ends, discovery_ticks, evidence_at, evidence_ticks, key_view, needed_columns
 from evercount.engine.release_table import LEVEL
 from evercount.engine.table_exports import without_trend
-from evercount.engine.views import Difference, View, view_of
+from evercount.engine.take_views import view_of
+from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError
 from evercount.service.export import Kind
 from evercount.store import EndedStream, LiveStream
@@ -97,11 +99,12 @@ class ViewAnswer:
         }
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """The rows of a table with the columns of COLUMNS."""
+        """The rows of a table with the columns of COLUMNS; a discovered key has none before it is public."""
         return [
             (self.first[i], self.last[i], self.starts[i], cell, *(rows[i][j] for rows in self.numbers.values()))
             for i in range(len(self.first))
             for j, cell in enumerate(self.cells)
+            if self.numbers["values"][i][j] is not None
         ]
 
     def encoded(self, form: Kind) -> bytes:
@@ -174,7 +177,7 @@ def read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> ViewAn
         view.last.tolist(),
         starts,
         {
-            name: np.full(shape, None).tolist() if part is None else (np.asarray(part) + 0.0).tolist()
+            name: np.full(shape, None).tolist() if part is None else _plain(np.asarray(part))
             for name, part in zip(("values", "std", "low", "high"), parts, strict=True)
         },
         live.guarantee if isinstance(live, EndedStream) else live.stream.guarantee,
@@ -186,32 +189,39 @@ def _view(store: Reading, live: Shown, name: str, cells: Sequence[str], limit: i
     declaration = live.declaration
     query = declaration.query
     check_views(["per-tick" if name == RUNNING else name], query, declaration.schedule, declaration.postprocess)
-    labels = list(query.labels)
+    labels = list(live.labels)
     for cell in cells:
         if cell not in labels:
             raise ParameterError(f"the stream {live.name!r} has no cell {cell!r:.80}")
-    outputs = [labels.index(cell) for cell in dict.fromkeys(cells)] or list(range(query.outputs))
-    most = max(1, min(limit, numbers // len(outputs)))
+    outputs = [labels.index(cell) for cell in dict.fromkeys(cells)] or list(range(len(labels)))
+    columns = needed_columns(outputs, len(labels)) if query.unlisted_keys else outputs
+    most = max(1, min(limit, numbers // len(columns)))
     after, until = view_spans(name, declaration.schedule, live.closed, most)
-    if isinstance(live, EndedStream):  # its errors are those of its declaration; there is no noise left to ask
-        errors, noise = declaration.build(replay=True).error_model, live.noise
-    else:
-        errors, noise = live.stream.error_model, live.stream.noise
-    values = store.values_at(live.id, np.union1d(after, until), outputs)
-    return view_of(
-        name,
-        after,
-        until,
-        _at(values, until, len(outputs)) - _at(values, after, len(outputs)),
-        outputs,
-        errors,
-        live.guarantee if isinstance(live, EndedStream) else live.stream.guarantee,
-        noise,
-    )
+    # an ended stream has the errors of its declaration; there is no noise left to ask
+    stream = declaration.build(replay=True) if isinstance(live, EndedStream) else live.stream
+    said = live if isinstance(live, EndedStream) else stream
+    facts = (stream.error_model, said.guarantee, said.noise)
+    ticks, thresholds = [after, until], stream.thresholds
+    if thresholds is not None:
+        ticks.append(discovery_ticks(evidence_ticks(after, until), thresholds))
+    values = store.values_at(live.id, np.unique(np.concatenate(ticks)), columns)
+    low, high, *tested = (_at(values, at, len(columns)) for at in ticks)
+    if thresholds is None:
+        return view_of(name, after, until, high - low, outputs, *facts)
+    evidence = evidence_at(ticks[2], tested[0], thresholds, stream.error_model)
+    shown = [columns.index(output) for output in outputs]
+    names = [labels[column] for column in columns]
+    return key_view(name, after, until, Ends(low, high, evidence), names, shown, *facts)
+
+
+def _plain(numbers: FloatArray) -> list[list[float | None]]:
+    """Numbers as JSON has them: no negative zero, and null where a key was not public."""
+    plain: list[list[float | None]] = np.where(np.isnan(numbers), None, numbers + 0.0).tolist()  # type: ignore[call-overload]
+    return plain
 
 
 def _at(values: dict[int, FloatArray], ticks: IntArray, width: int) -> FloatArray:
-    """The running sums at these ticks; zero before the first."""
+    """The running sums at these ticks; zero before the first, NaN where a key was not public."""
     rows = [values[tick] if tick else np.zeros(width) for tick in ticks.tolist()]
     return np.asarray(rows, dtype=np.float64).reshape(len(rows), width)
 

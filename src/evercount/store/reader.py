@@ -150,10 +150,13 @@ class Reading:
         return [release for table in tables for release in table.described(format_utc, hashes)]
 
     def values_at(self, stream: int, ticks: Iterable[int], cells: Sequence[int]) -> dict[int, FloatArray]:
-        """What some cells published at some ticks: an array for each tick, in the order of `cells`."""
+        """What some cells published at some ticks: an array for each tick, in the order of `cells`.
+
+        NaN where a tick did not publish a cell: a key that was not public yet.
+        """
         table, wanted = schema.releases, [int(tick) for tick in ticks if tick > 0]
         place = {cell: i for i, cell in enumerate(cells)}
-        found = {tick: np.zeros(len(place)) for tick in wanted}
+        found = {tick: np.full(len(place), np.nan) for tick in wanted}
         columns = select(table.c.tick, table.c.cell, table.c.value)
         every = len(place) > MOST_NAMED  # too many to name them: read all cells of these ticks
         with self.database.reading() as connection:

@@ -144,6 +144,7 @@ export class ComparePage {
   /** Which one is larger, if that can be known at all. */
   sentence(names, span) {
     const { value, error } = reading(span);
+    if (span.values[0] === null) return `Newest span, ${when(span)}: ${error}.`;
     const known = span.low[0] > 0 ? `${names[0]} is larger` : span.high[0] < 0 ? `${names[1]} is larger` : "the noise does not tell which one is larger";
     return `Newest span, ${when(span)}: the difference is ${value} (${error}). With 95 % confidence, ${known}.`;
   }

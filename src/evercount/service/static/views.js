@@ -50,8 +50,9 @@ export function spanColumns(answer, cell = 0) {
   };
 }
 
-/** One number with its errors in words that say which is which. */
+/** One number with its errors in words that say which is which; what is missing, where a key was not public. */
 export function reading(span, cell = 0) {
+  if (span.values[cell] === null) return { value: DASH, error: "not known: the key was not public yet when this span began" };
   const std = span.std[cell];
   const digits = decimals(std ?? (span.high[cell] - span.low[cell]) / 4);
   const error = std === null ? "" : `std ${number(std, digits)}  ·  `;
