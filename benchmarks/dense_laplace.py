@@ -14,6 +14,7 @@ Needs PyTorch (`pip install 'evercount[gpu]'`).
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import time
 from typing import Any
@@ -42,8 +43,7 @@ def variances(weights: Any, torch: Any) -> Any:
 
 def search(ticks: int, levels: list[int], steps: int, device: str, rate: float, freed: float) -> dict[str, Any]:
     """The least largest variance found, and the mean beside it."""
-    import torch
-
+    torch: Any = importlib.import_module("torch")
     torch.manual_seed(1)
     start = tree_of_intervals(ticks, levels, torch).to(device)
     # First one share per row; then every entry on its own, those outside the intervals from nothing on.
