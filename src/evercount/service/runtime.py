@@ -21,6 +21,7 @@ from evercount.queries import Query
 from evercount.service.access import Access, Buckets, Limits
 from evercount.service.catch_up import CELLS_PER_PAGE, ticks_left
 from evercount.service.commit_loop import Writer
+from evercount.service.log_keeper import LogKeeper
 from evercount.service.metrics import Requests, StreamMetrics, process_lines, public_lines
 from evercount.service.sse import Hub
 from evercount.service.wall_clock import Clock
@@ -65,6 +66,7 @@ class Service:
             if isinstance(store, WatchedStore)
             else Writer(store, self.clock, self.hub.publish, clock_jump)
         )
+        self._log_keeper = LogKeeper(store.database)
         # threads of their own: many requests for plans or pages keep nobody from sending events
         self._readers = ThreadPoolExecutor(READERS, "evercount-read")
         self._planners = ThreadPoolExecutor(PLANNERS, "evercount-plan")
@@ -78,11 +80,14 @@ class Service:
     def start(self) -> None:
         """Start the writer. It closes the ticks that were missed, slice by slice, and goes on by the clock."""
         self.writer.start()
+        if not isinstance(self.store, WatchedStore):
+            self._log_keeper.start()
 
     def stop(self) -> None:
         """Finish what was accepted and let the store go."""
         if self.writer.is_alive():
             self.writer.stop()
+        self._log_keeper.stop()
         for pool in (self._readers, self._planners, self._encoders):
             pool.shutdown(wait=False, cancel_futures=True)
         self.store.close()
