@@ -231,12 +231,12 @@ def test_post_processing_and_exports_leave_out_what_is_not_public(tmp_path: Any)
     assert "nan" not in " ".join(lines)
     change, std = run.between(1, 2)
     assert change[0] == run.rows[1, 0] - run.rows[0, 0]
-    assert np.isnan(change[1])
+    assert change[1] == change[0] - change[2], "other is the rest of the total"
+    assert std[1] == std[0] * np.sqrt(2)
     assert np.isnan(change[3])
     assert std[0] > 0
-    with pytest.raises(ParameterError, match="selected"):
-        run[1].top()
-    with pytest.raises(ParameterError, match="publishes none"):
+    assert {key.key for key in run[1].top(2)} == {"a", "b"}
+    with pytest.raises(ParameterError, match="post-processed"):
         run.per_tick()
 
 

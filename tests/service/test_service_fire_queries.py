@@ -74,7 +74,7 @@ def under_fire(forge: Forge, folder: Path, place: str, kills: int, seed: int, ti
     assert {one.query.name for one in streams} | set(ELSEWHERE) == set(QUERIES)
     supervisor = Supervisor(forge, place, folder / "head", kills, seed)
     supervisor.streams = [one.to_dict() for one in streams]
-    supervisor.steps = 900
+    supervisor.steps = 2500  # a start takes about 600: some servers die while they start, most while they serve
     supervisor.start()
     answers: dict[str, list[dict[str, Any]]] = {one.name: [] for one in streams}
     told = {one.name: bodies(one)[:ticks] for one in streams}
@@ -111,4 +111,4 @@ def test_every_query_survives_many_kills(tmp_path: Path, forge: Forge) -> None:
     for seed in range(3):
         folder = tmp_path / f"{seed}"
         folder.mkdir()
-        under_fire(forge, folder, str(folder / "fire.db"), kills=30, seed=seed)
+        under_fire(forge, folder, str(folder / "fire.db"), kills=12, seed=seed)
