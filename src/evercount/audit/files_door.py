@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,10 @@ class FilesProgram:
         runs_at: ticks after which the command runs, as cron would have it; it always runs after the last tick.
     """
 
+    door = "files"
+    unordered = False
+    """Whether rows come in no order, so that a column must give it."""
+
     def __init__(
         self,
         query: Query,
@@ -54,7 +59,7 @@ class FilesProgram:
     ) -> None:
         self.query, self.budget, self.horizon, self.factorization = query, budget, horizon, factorization
         self.runs_at = runs_at
-        self.name = f"files: {query.name}"
+        self.name = f"{self.door}: {query.name}"
         self.declaration = self._declared()
         self.universe = self._rows_universe()
         self.claim = cache(self._claim)
@@ -73,16 +78,19 @@ class FilesProgram:
         if named:
             parameters = self.query.parameters()
             if isinstance(parameters["keys"], int):
-                raise ParameterError("the file door counts named keys: give their names")
+                raise ParameterError(f"the door {self.door!r} counts named keys: give their names")
             if parameters["max_keys_per_event"] != 1 or parameters["removals"]:
-                raise ParameterError("a row of a file names one key")
+                raise ParameterError("a row of a table names one key")
         elif type(self.query) not in (Count, Sum):
-            raise ParameterError(f"the file door serves counts, sums and histograms of one key, not {self.query!r}")
+            raise ParameterError(
+                f"the door {self.door!r} serves counts, sums and histograms of one key, not {self.query!r}"
+            )
         columns = Columns(
             "time",
             "key" if named else None,
             "value" if type(self.query) is Sum else None,
             "user" if self.budget.unit == "user" else None,
+            order="order" if self.budget.unit == "user" and self.unordered else None,
         )
         return StreamDeclaration(
             "audited",
@@ -109,19 +117,23 @@ class FilesProgram:
                 told.append((outcome.first, outcome.last, outcome.guarantee, outcome.composed, outcome.next_end))
             with out.open(encoding="utf-8", newline="") as file:
                 rows = list(csv.DictReader(file))
-        return _published(rows, tuple(self.query.labels), told)
+        return published_rows(rows, tuple(self.query.labels), told)
 
     def _write(self, path: Path, data: Data) -> None:
         """The events as rows; the same file grows from run to run."""
         with path.open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file)
             table.writerow(COLUMNS)
-            schedule = self.declaration.schedule
-            for tick, events in enumerate(data, 1):
-                moment = schedule.show(schedule.start_of(tick))
-                for item in events:
-                    user, event = item if self.budget.unit == "user" else ("", item)
-                    table.writerow(self._row(moment, user, event))
+            table.writerows(self._rows(data))
+
+    def _rows(self, data: Data) -> Iterator[tuple[Any, ...]]:
+        """The events as rows of `COLUMNS`."""
+        schedule = self.declaration.schedule
+        for tick, events in enumerate(data, 1):
+            moment = schedule.show(schedule.start_of(tick))
+            for item in events:
+                user, event = item if self.budget.unit == "user" else ("", item)
+                yield self._row(moment, user, event)
 
     def _row(self, moment: str, user: str, event: Any) -> tuple[Any, ...]:
         if type(self.query) is Histogram:
@@ -129,8 +141,8 @@ class FilesProgram:
         return moment, "", event, user
 
 
-def _published(rows: list[dict[str, str]], labels: tuple[str, ...], told: list[Any]) -> Published:
-    """The numbers of a release file, and everything in it that is not a noisy number."""
+def published_rows(rows: list[dict[str, Any]], labels: tuple[str, ...], told: list[Any]) -> Published:
+    """The numbers of a table of releases, sorted by tick and cell, and everything in it that is not a noisy number."""
     ticks = tuple(int(row["tick"]) for row in rows[:: len(labels)])
     values = np.asarray([float(row["value"]) for row in rows]).reshape(len(ticks), len(labels))
     facts = [(row["tick"], row["start"], row["cell"], row["std"]) for row in rows]
