@@ -263,6 +263,45 @@ def discovery(
 
 
 @audit.command()
+def law(
+    epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 1.0,
+    draws: Annotated[int, typer.Option(help="Runs of each program that are compared with its law.", min=100)] = 2000,
+    secret: Annotated[str | None, typer.Option(help="Root of the runs' secrets in hex; default: fresh.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON, a line for each program.")] = False,
+) -> None:
+    """Audit what is not linear in its noise: the sparse counter and the clients of the local model. Exit 1 if broken.
+
+    The exact probability of every outcome is computed for neighbours, and draws of the running program are compared
+    with it. Clients with Gaussian noise are attacked as `audit mechanism` does.
+
+    Example: evercount audit law --draws 4000
+    """
+    import json as writer
+
+    from evercount.audit.attack import AttackReport
+    from evercount.audit.exact_laws import LawReport, audit_sparse
+    from evercount.audit.local_laws import LocalProgram, attack_local, audit_genprot, audit_hierarchical
+    from evercount.noise import Secret
+
+    key = Secret.generate() if secret is None else Secret.from_hex(secret)
+    holds = True
+
+    def tell(report: LawReport | AttackReport) -> None:
+        nonlocal holds
+        holds = holds and report.holds
+        typer.echo(writer.dumps(report.to_dict()) if json_output else report.summary())
+
+    tell(audit_sparse(epsilon, draws=draws, secret=key))
+    tell(audit_hierarchical(epsilon, draws=draws, secret=key))
+    tell(audit_genprot(epsilon, draws=draws, secret=key))
+    tell(audit_genprot(epsilon, rule="paper", draws=draws, secret=key))
+    tell(attack_local(LocalProgram(epsilon, 1e-6), draws, key))
+    tell(attack_local(LocalProgram(epsilon, 1e-6, "two-counter"), draws, key))
+    if not holds:
+        raise typer.Exit(1)
+
+
+@audit.command()
 def vectors(
     folder: Annotated[Path, typer.Argument(help="Folder of the JSON files, such as docs/vectors.")],
     write: Annotated[bool, typer.Option("--write", help="Write the files instead of checking them.")] = False,
