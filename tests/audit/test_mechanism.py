@@ -28,6 +28,7 @@ from evercount.audit.mechanism_grid import (
     summarise,
 )
 from evercount.audit.program import Claim, Published
+from evercount.audit.replay import compare
 from evercount.cli import app
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS
@@ -215,6 +216,16 @@ def test_every_query_is_in_the_table() -> None:
     assert {case.noise for case in cases} == {"exact", "insecure-float"}
     assert {case.adjacency for case in cases} == {"add-remove", "replace"}
     assert {case.factorization for case in cases} >= set(FACTORIZATIONS) | {"pure-tree", "pure-hybrid"}
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
+def test_every_case_has_neighbours_that_differ(query: Query) -> None:
+    """A table of all cases must not stop at one for which the search finds nothing."""
+    first = {(case.adjacency, case.pure): case for case in all_cases((query,)) if case.noise == "exact"}
+    for case in first.values():
+        program = case.program()
+        pair = hardest_pairs(program, query, program.budget, TICKS, SECRET)[0]
+        assert 0 < compare(program, pair, SECRET).ratio <= 1 + 1e-9
 
 
 def test_table_and_chart(tmp_path: Any) -> None:

@@ -158,7 +158,7 @@ def _tail(rate: float, gap: Any) -> FloatArray:
     """P(ν ≥ gap) for discrete Laplace ν of this rate."""
     q = math.exp(-rate)
     up, down = np.exp(-rate * np.maximum(gap, 0)), np.exp(rate * np.minimum(gap - 1, 0))
-    return np.where(gap > 0, up / (1 + q), 1 - down / (1 + q))
+    return np.asarray(np.where(gap > 0, up / (1 + q), 1 - down / (1 + q)))
 
 
 def audit_sparse(

@@ -54,9 +54,10 @@ class SparkProgram(FilesProgram):
 
     def run(self, data: Data, secret: Secret) -> Published:
         """See `Program`."""
-        import pyarrow.parquet as pq
-
+        from evercount.files.sink import parquet_modules
         from evercount.spark import release_batch
+
+        _, parquet = parquet_modules()
 
         table = [
             (time, key, None if value == "" else float(value), user, order)
@@ -67,7 +68,7 @@ class SparkProgram(FilesProgram):
         with tempfile.TemporaryDirectory(prefix="evercount-audit-") as folder:
             out = str(Path(folder, "out"))
             outcome = release_batch(events, self.declaration, out, until=until, shards=2, run=self.run_name(secret))
-            rows = pq.read_table(out).to_pylist()
+            rows = parquet.read_table(out).to_pylist()
         labels = tuple(self.query.labels)
         rows.sort(key=lambda row: (row["tick"], labels.index(row["cell"])))
         return published_rows(rows, labels, [outcome.ticks, outcome.shards, outcome.run, outcome.guarantee])

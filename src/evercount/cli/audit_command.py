@@ -165,7 +165,8 @@ def mechanism(
         chart(reports, plot)
     if everything:
         typer.echo(summarise(reports), err=json_output)
-    if not all(report.holds for report in [*reports, *(pool(reports) if everything else [])]):
+    pooled = pool(reports) if everything else []
+    if not (all(report.holds for report in reports) and all(group.holds for group in pooled)):
         raise typer.Exit(1)
 
 
