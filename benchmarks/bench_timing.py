@@ -106,6 +106,7 @@ def run() -> list[dict[str, Any]]:
     rows.append(
         _row("histogram, 1000 or 2000 events", compare(_stepping(histogram, 1e-6, keys, keys * 2), 500), "step")
     )
+    rows.append(_row("closing of a store, 0 or 0 events", _closing((0, 0)), "SQLite, one count: the measure itself"))
     rows.append(_row("closing of a store, 0 or 1 event", _closing((0, 1)), "SQLite, one count"))
     rows.append(_row("closing of a store, 0 or 10^6 events", _closing((0, 10**6)), "SQLite, one count"))
     for kind, delta in (("Gaussian", 1e-6), ("pure", 0.0)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,12 @@ from evercount.errors import EvercountError, MessageRejected, SnapshotError
 from evercount.files.release_run import Job, release_file
 from evercount.files.run_state import State
 from evercount.local.collection_plan import LocalPlan
+from evercount.local.genprot import GenProtPlan, GenProtServer
+from evercount.local.hierarchical import HierarchyPlan, HierarchyServer
+from evercount.local.local_server import LocalServer
 from evercount.local.messages import size, unpack_many
 from evercount.local.messages import unpack as unpack_message
+from evercount.privacy.ledger import Ledger
 from evercount.service.read_events import read_batch
 
 QUIET = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -180,13 +185,113 @@ def test_messages_of_clients(data: st.DataObject) -> None:
     assert np.array_equal(entries[0], alone)
 
 
+@QUIET
+@given(st.binary(max_size=8) | JSON, JSON)
+def test_messages_of_hierarchical_and_genprot_clients(message: Any, number: Any) -> None:
+    """What is refused is counted, and changes no sum."""
+    hierarchy, genprot = (
+        HierarchyServer(HierarchyPlan(1.0, 16)),
+        GenProtServer(GenProtPlan(1.0, 100, "fuzz", buckets=4)),
+    )
+    for server, given_ in ((hierarchy, (message,)), (genprot, (number, message))):
+        try:
+            server.add(*given_)
+        except MessageRejected:
+            assert (server.accepted, server.rejected) == (0, 1)
+            continue
+        assert (server.accepted, server.rejected) == (1, 0)
+
+
+DUMPS: list[Any] = [LocalServer(1.0, 1e-6, 400), GenProtServer(GenProtPlan(1.0, 100, "fuzz", buckets=4))]
+
+
+@QUIET
+@given(st.data())
+def test_dumps_of_servers(data: st.DataObject) -> None:
+    server = data.draw(st.sampled_from(DUMPS))
+    content = json.loads(server.dump())
+    blobs = st.binary(max_size=60) | st.just(content).flatmap(
+        lambda table: st.builds(changed, st.just(table), st.sampled_from(leaves(table)), JSON).map(
+            lambda made: json.dumps(made).encode()
+        )
+    )
+    blob = data.draw(blobs)
+    try:
+        loaded = type(server).load(blob)
+    except SnapshotError:
+        return
+    assert loaded.dump()
+
+
+@settings(QUIET, max_examples=60)
+@given(st.data())
+def test_files_of_ledgers(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """A ledger with one damaged byte, cut or replaced, is refused and left alone, or it still knows what was spent."""
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    with Ledger(Budget(2.0, 1e-6), path) as ledger:
+        ledger.spend("first", Budget(0.5, 1e-8))
+        entries = ledger.entries
+    good = path.read_bytes()
+    at = data.draw(st.integers(0, len(good) - 1))
+    damaged = data.draw(
+        st.one_of(
+            st.binary(max_size=80),
+            st.just(good[:at]),
+            st.integers(1, 255).map(lambda flip: good[:at] + bytes([good[at] ^ flip]) + good[at + 1 :]),
+        )
+    )
+    path.write_bytes(damaged)
+    try:
+        with Ledger(Budget(2.0, 1e-6), path) as opened:
+            assert opened.entries == entries
+    except EvercountError:
+        assert path.read_bytes() == damaged
+
+
+@settings(QUIET, max_examples=40)
+@given(
+    st.sampled_from(
+        [b'{"time": "2026-01-01T00:00:00Z", "key": "a"}\n', b"PAR1", b"\x1f\x8b\x08\x00", b"\x28\xb5\x2f\xfd"]
+    ),
+    st.binary(max_size=80) | JSON.map(lambda value: json.dumps(value).encode()),
+    st.sampled_from([b"", b"PAR1", b"\n"]),
+)
+def test_files_of_other_kinds(tmp_path_factory: pytest.TempPathFactory, head: bytes, body: bytes, foot: bytes) -> None:
+    """JSON lines, Parquet, gzip and Zstandard by their first bytes."""
+    check_file_of_events(tmp_path_factory.mktemp("fuzz"), head + body + foot)
+
+
+@settings(QUIET, max_examples=20)
+@given(st.integers(20, 2000), st.integers(1, 255), st.sampled_from(["csv", "jsonl"]))
+def test_damage_inside_compressed_files(
+    tmp_path_factory: pytest.TempPathFactory, at: int, flip: int, kind: str
+) -> None:
+    """One wrong byte somewhere in a gzip file of a thousand rows, which may also have bad rows to show."""
+    moments = [f"2026-01-01T0{number % 3}:{number * 7 % 60:02d}:00Z" for number in range(1000)]
+    keys = ["b" if number * number % 7 < 3 else "a" for number in range(1000)]
+    rows = list(zip(moments, keys, strict=True))
+    lines = (
+        [f"{time},{key}" for time, key in rows]
+        if kind == "csv"
+        else [json.dumps({"time": t, "key": k}) for t, k in rows]
+    )
+    head = ["time,key"] if kind == "csv" else []
+    packed = bytearray(gzip.compress("\n".join([*head, *lines, ""]).encode(), mtime=0))
+    packed[at % len(packed)] ^= flip
+    check_file_of_events(tmp_path_factory.mktemp("fuzz"), bytes(packed))
+
+
 @settings(QUIET, max_examples=40)
 @given(st.binary(max_size=120) | st.text(max_size=120).map(str.encode), st.booleans())
 def test_files_of_events(tmp_path_factory: pytest.TempPathFactory, body: bytes, header: bool) -> None:
     """A file that cannot be read publishes nothing and leaves no state behind."""
-    folder = tmp_path_factory.mktemp("fuzz")
+    check_file_of_events(tmp_path_factory.mktemp("fuzz"), (b"time,key\n" if header else b"") + body)
+
+
+def check_file_of_events(folder: Path, content: bytes) -> None:
+    """Published is a table of all ticks and cells, or nothing at all."""
     file, out = folder / "events.csv", folder / "out.csv"
-    file.write_bytes((b"time,key\n" if header else b"") + body)
+    file.write_bytes(content)
     schedule = Schedule.of("1h", "2026-01-01T00:00:00Z")
     query, columns = Histogram(["a", "b"]), Columns("time", "key")
     declaration = StreamDeclaration("fuzz", query, Budget(1.0, 1e-6), schedule, columns=columns)

@@ -93,12 +93,35 @@ def test_all_doors_publish_the_same_numbers() -> None:
     assert np.array_equal(tables[0], tables[2])
 
 
+def test_spark_keeps_the_promise_and_a_lost_cap_is_seen(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Histograms of users, at most 2 events each. Planted: a batch that counts all events of a user."""
+    from evercount.audit.spark_door import SparkProgram
+    from evercount.spark import batch_release
+    from evercount.spark.run_secret import run_secret
+
+    query, budget = Histogram(("north", "south")), Budget(1.0, 1e-6, unit="user", max_events=2)
+    program = SparkProgram(query, budget, T)
+    quiet = ((), ())
+    pair = ((4 * (("ann", "north"),), (("bob", "south"),), *quiet), ((), (("bob", "south"),), *quiet))
+    found = replay(program, [pair], SECRET)
+    assert found.holds, found.summary()
+    assert found.worst.ratio == pytest.approx(1, rel=1e-6)
+    library = LibraryProgram(query, budget, T)
+    capped = ((("ann", ("north",)),) * 2, (("bob", ("south",)),), *quiet)
+    same = run_secret(program.run_name(SECRET))
+    assert np.array_equal(program.run(pair[0], SECRET).values, library.run(capped, same).values)
+    monkeypatch.setattr(batch_release, "capped_groups", batch_release.group_events)
+    broken = replay(program, [pair], SECRET)
+    assert not broken.holds
+    assert broken.worst.ratio == pytest.approx(2, rel=1e-6)
+
+
 def test_a_leak_of_the_file_door_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the command tells how many rows were late or bad in its public output."""
     from evercount.audit import files_door
 
     program = FilesProgram(Count(), Budget(1.0, 1e-6), T)
-    honest = files_door._published
+    honest = files_door.published_rows
 
     def leaking(query: Any, parts: Any, rows: Any, told: Any) -> Any:
         return honest(query, parts, rows, [*told, len(Path.cwd().name), counted[0]])
@@ -111,7 +134,7 @@ def test_a_leak_of_the_file_door_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
         write(path, data)
 
     monkeypatch.setattr(program, "_write", counting)
-    monkeypatch.setattr(files_door, "_published", leaking)
+    monkeypatch.setattr(files_door, "published_rows", leaking)
     found = replay(program, [(((1,),) * T, ((1,),) * (T - 1) + ((),))], SECRET)
     assert not found.holds
     assert "more than noisy numbers" in found.summary()

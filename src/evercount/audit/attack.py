@@ -45,6 +45,9 @@ class AttackReport:
         resolved: whether the runs are many enough to see an event of probability δ.
         repeated: pairs of runs with different secrets and the same noise.
         reason: why the promise is broken, where it is.
+        hits: in how many judging runs the event of the attack happened, on the side that it is likely on and on the
+            other one. Which side that is, and whether it is the event or its complement, the training runs say.
+        judged: judging runs on either side.
     """
 
     program: str
@@ -62,6 +65,8 @@ class AttackReport:
     statistic: str
     repeated: int = 0
     reason: str = ""
+    hits: tuple[int, int] = (0, 0)
+    judged: int = 0
 
     @property
     def holds(self) -> bool:
@@ -139,7 +144,8 @@ def attack(
     measure = "epsilon" if claim.pure else "mu"
     return AttackReport(
         program.name, measure, claim.limit, possible, runs=runs, confidence=confidence, repeated=repeated,
-        resolved=claim.budget.delta == 0 or runs * claim.budget.delta >= 10, reason=reason, **made,
+        resolved=claim.budget.delta == 0 or runs * claim.budget.delta >= 10, reason=reason,
+        judged=runs - runs // 2, **made,
     )  # fmt: skip
 
 
@@ -274,22 +280,39 @@ def _judge(
                     chosen = (score, name, float(threshold), sign)
     assert chosen is not None
     _, name, threshold, sign = chosen
-    events = [sign * candidates[name](side[half:]) >= sign * threshold for side in sides]
+    every = [sign * candidates[name](side) >= sign * threshold for side in sides]
+    events = [event[half:] for event in every]
+    hits = _likely_side([event[:half] for event in every], events)
     proved, epsilon = _bounds(events, claim, confidence)
     if claim.pure:
         attacked, low, high = _log_ratio(events, confidence)
-        return _numbers(name, attacked, low, high, proved, epsilon)
+        return _numbers(name, attacked, low, high, proved, epsilon, hits)
     model = "learnt covariance" if name == "learnt covariance" else "claimed covariance"
     if model not in candidates:
-        return _numbers(name, 0.0, 0.0, 0.0, proved, epsilon)
+        return _numbers(name, 0.0, 0.0, 0.0, proved, epsilon, hits)
     judged = half if model == "learnt covariance" else 0  # the claimed direction needs no training
     attacked, low, high = _normal_model([candidates[model](side[judged:]) for side in sides], confidence)
-    return _numbers(name, attacked, low, high, proved, epsilon)
+    return _numbers(name, attacked, low, high, proved, epsilon, hits)
 
 
-def _numbers(name: str, attacked: float, low: float, high: float, proved: float, epsilon: float) -> dict[str, Any]:
+def _likely_side(train: list[BoolArray], judge: list[BoolArray]) -> tuple[int, int]:
+    """Hits of the judging runs: of the event or its complement, the likely side first, as the training runs say."""
+    shares = [float(event.mean()) for event in train]
+    order = (0, 1) if shares[0] >= shares[1] else (1, 0)
+    # the rarer of the event and its complement has the larger ratio of probabilities
+    rare = sum(shares) <= 1
+    if not rare:
+        order = order[1], order[0]
+    more, less = (int((judge[side] if rare else ~judge[side]).sum()) for side in order)
+    return more, less
+
+
+def _numbers(
+    name: str, attacked: float, low: float, high: float, proved: float, epsilon: float, hits: tuple[int, int]
+) -> dict[str, Any]:
     return {
-        "statistic": name, "attacked": attacked, "low": low, "high": high, "proved": proved, "epsilon": epsilon
+        "statistic": name, "attacked": attacked, "low": low, "high": high, "proved": proved, "epsilon": epsilon,
+        "hits": hits,
     }  # fmt: skip
 
 
@@ -357,8 +380,13 @@ def _normal_model(values: list[FloatArray], confidence: float) -> tuple[float, f
         apart = math.inf if values[0][0] != values[1][0] else 0.0
         return apart, apart, apart
     mu = abs(float(values[0].mean() - values[1].mean())) / spread
-    error = float(ndtri(confidence)) * math.sqrt(2 / runs + mu**2 / (4 * runs))
+    error = float(ndtri(confidence)) * normal_error(mu, runs)
     return mu, mu - error, mu + error
+
+
+def normal_error(mu: float, runs: int) -> float:
+    """The standard error of μ̂ from this many runs on either side, in the normal model."""
+    return math.sqrt(2 / runs + mu**2 / (4 * runs))
 
 
 def _repeats(side: FloatArray, claim: Claim, ticks: tuple[int, ...], labels: int) -> tuple[int, float]:

@@ -66,8 +66,19 @@ def _service(
     return ServiceProgram(query, budget, horizon, restart_at=restarts)
 
 
-DOORS: dict[str, DoorOpener] = {"library": _library, "files": _files, "service": _service}
+def _spark(
+    query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
+) -> Audited:
+    from evercount.audit.spark_door import SparkProgram
+
+    return SparkProgram(query, budget, horizon, factorization)
+
+
+DOORS: dict[str, DoorOpener] = {"library": _library, "files": _files, "service": _service, "spark": _spark}
 """Doors by name. Another door is one more entry; its imports stay inside its function."""
+EXAMPLES = {"spark": 4}
+"""Random neighbours that are tried where nobody says how many, for slow doors."""
+USUAL_EXAMPLES = 100
 
 
 def open_door(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,10 @@ class FilesProgram:
         runs_at: ticks after which the command runs, as cron would have it; it always runs after the last tick.
     """
 
+    door = "files"
+    unordered = False
+    """Whether rows come in no order, so that a column must give it."""
+
     def __init__(
         self,
         query: Query,
@@ -53,7 +58,7 @@ class FilesProgram:
     ) -> None:
         self.query, self.budget, self.horizon, self.factorization = query, budget, horizon, factorization
         self.runs_at = runs_at
-        self.name = f"files: {query.name}"
+        self.name = f"{self.door}: {query.name}"
         self.parts = parts_of(query, budget.pure)
         self.declaration = self._declared()
         self.universe = self._rows_universe()
@@ -71,13 +76,13 @@ class FilesProgram:
         """The declaration of the command."""
         columns = self.query.event_columns
         if columns is None:
-            raise ParameterError(f"the file door serves queries whose events are rows, not {self.query!r}")
+            raise ParameterError(f"the door {self.door!r} serves queries whose events are rows, not {self.query!r}")
         if isinstance(self.query, Histogram):
             parameters = self.query.parameters()
             if isinstance(parameters["keys"], int):
-                raise ParameterError("the file door counts named keys: give their names")
+                raise ParameterError(f"the door {self.door!r} counts named keys: give their names")
             if parameters["max_keys_per_event"] != 1 or parameters["removals"]:
-                raise ParameterError("a row of a file names one key")
+                raise ParameterError("a row of a table names one key")
         self.levels = tuple(f"level {place + 1}" for place in range(self._depth())) if "levels" in columns else ()
         return StreamDeclaration(
             "audited",
@@ -91,6 +96,7 @@ class FilesProgram:
                 "key" if "key" in columns else None,
                 "value" if "value" in columns else None,
                 "user" if self.budget.unit == "user" or "user" in columns else None,
+                order="order" if self.budget.unit == "user" and self.unordered else None,
                 levels=self.levels,
             ),
         )
@@ -114,20 +120,24 @@ class FilesProgram:
                 told.append((outcome.first, outcome.last, outcome.guarantee, outcome.composed, outcome.next_end))
             with out.open(encoding="utf-8", newline="") as file:
                 rows = list(csv.DictReader(file))
-        return _published(self.query, self.parts, rows, told)
+        return published_rows(self.query, self.parts, rows, told)
 
     def _write(self, path: Path, data: Data) -> None:
         """The events as rows; the same file grows from run to run."""
         with path.open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file)
             table.writerow(("time", "key", "value", "user", *self.levels))
-            schedule = self.declaration.schedule
-            for tick, events in enumerate(data, 1):
-                moment = schedule.show(schedule.start_of(tick))
-                for item in events:
-                    capped = self.budget.unit == "user" and not self.query.names_users
-                    user, event = item if capped else ("", item)
-                    table.writerow((moment, *self._row(user, event)))
+            table.writerows(self._rows(data))
+
+    def _rows(self, data: Data) -> Iterator[tuple[Any, ...]]:
+        """The events as rows of time, key, value, user and levels."""
+        schedule = self.declaration.schedule
+        capped = self.budget.unit == "user" and not self.query.names_users
+        for tick, events in enumerate(data, 1):
+            moment = schedule.show(schedule.start_of(tick))
+            for item in events:
+                user, event = item if capped else ("", item)
+                yield moment, *self._row(user, event)
 
     def _row(self, user: str, event: Any) -> tuple[Any, ...]:
         """key, value, user and levels of an event."""
@@ -141,8 +151,8 @@ class FilesProgram:
         return "", event, user
 
 
-def _published(query: Query, parts: FloatArray | None, rows: list[dict[str, str]], told: list[Any]) -> Published:
-    """The numbers of a release file, and everything in it that is not a noisy number."""
+def published_rows(query: Query, parts: FloatArray | None, rows: list[dict[str, Any]], told: list[Any]) -> Published:
+    """The numbers of a table of releases, and everything in it that is not a noisy number."""
     ticks = tuple(dict.fromkeys(int(row["tick"]) for row in rows))
     by_tick = {tick: dict[str, float]() for tick in ticks}
     for row in rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, get_args
 import numpy as np
 
 from evercount import queries
-from evercount.audit.attack import AttackReport, attack_all
+from evercount.audit.attack import AttackReport, attack_all, clopper_pearson, normal_error
 from evercount.audit.doors import Audited
 from evercount.audit.library_door import LibraryProgram
 from evercount.audit.neighbour_pairs import worst_pairs
@@ -27,6 +28,8 @@ from evercount.queries.base import Adjacency, Query
 TICKS = 4
 MOST_ROWS = 80
 """Reports that have a row of the chart each."""
+LARGEST_Z = 4.5
+"""Standard errors by which a mean of many attacks may exceed what is possible: 3e-6 each."""
 GAUSSIAN = Budget(3.0, 0.01)
 PURE_BUDGET = Budget(1.0, 0.0)
 
@@ -125,14 +128,103 @@ def run_case(
     progress: Callable[[int], None] | None = None,
 ) -> AttackReport:
     """Attack one case on its hardest pair. The attack on float noise, which claims no more than real-number arithmetic,
-    does not read its lowest bits."""
+    does not read its lowest bits. Every case has secrets of its own, so that attacks are independent."""
     program = case.program()
+    secret = secret.derive(f"case {case.label} {case.pure}")
     pairs = hardest_pairs(program, case.query, program.budget, TICKS, secret)
     return attack_all(program, pairs, runs, secret, confidence, progress, low_bits=case.noise == "exact")
 
 
+@dataclass(frozen=True)
+class Pooled:
+    """All attacks on one factorisation together.
+
+    Args:
+        name: the factorisation and the noise.
+        cases: the number of attacks.
+        spent: Gaussian noise: the mean of attacked over possible; None for pure noise.
+        error: its standard error.
+        proved: a lower bound of what some case spends over what it claims: ε at the promised δ, by the hits of all.
+    """
+
+    name: str
+    cases: int
+    spent: float | None
+    error: float
+    proved: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the pooled bound stays within the promise, and the mean within four and a half errors of it."""
+        return self.proved <= 1 and (self.spent is None or self.spent <= 1 + LARGEST_Z * self.error)
+
+    def summary(self) -> str:
+        """One line for people."""
+        mean = "" if self.spent is None else f" attacked over possible {self.spent:.3f} ± {self.error:.3f},"
+        line = f"{self.name}: {self.cases} attacks,{mean} proved over claimed epsilon at least {self.proved:.3f}"
+        return line if self.holds else f"{line}\n  THE PROMISE IS BROKEN"
+
+
+def pool(reports: Sequence[AttackReport], confidence: float = 1 - 1e-4) -> list[Pooled]:
+    """The attacks of each factorisation and noise together: a defect of few percent, which one attack cannot see.
+
+    Args:
+        reports: of `run_case`, all with the same number of runs.
+        confidence: of all bounds together.
+
+    **Guarantee.** If every case keeps its promise, some bound `proved` exceeds 1 with probability at most
+    1 − confidence. Proof: `attack.proof.md`, "Many attacks together". Test:
+    tests/audit/test_mechanism.py::test_pooled_attacks_see_what_one_cannot.
+    """
+    groups: dict[str, list[AttackReport]] = {}
+    for report in reports:
+        groups.setdefault(_mechanism(report), []).append(report)
+    end = 1 - (1 - confidence) / max(1, 2 * len(groups))
+    found = []
+    for name, group in groups.items():
+        judged = sum(report.judged for report in group)
+        kind = PURE_BUDGET if group[0].measure == "epsilon" else GAUSSIAN
+        more, less = (sum(report.hits[side] for report in group) for side in (0, 1))
+        low, high = clopper_pearson(more, judged, end)[0], clopper_pearson(less, judged, end)[1]
+        proved = max(0.0, math.log((low - kind.delta) / high)) / kind.epsilon if low > kind.delta else 0.0
+        spent, error = None, 0.0
+        if group[0].measure == "mu":
+            shares = [(r.attacked / r.possible, normal_error(r.attacked, r.runs) / r.possible) for r in group]
+            spent = float(np.mean([share for share, _ in shares]))
+            error = math.sqrt(sum(one**2 for _, one in shares)) / len(shares)
+        found.append(Pooled(name, len(group), spent, error, proved))
+    return found
+
+
+def _mechanism(report: AttackReport) -> str:
+    """Factorisation, noise and measure of a report of `run_case`."""
+    parts = report.program.split(" · ")
+    return f"{parts[1]} · {parts[2]} · {'pure' if report.measure == 'epsilon' else 'Gaussian'}"
+
+
+def run_cases(
+    cases: Sequence[Case], runs: int, secret: Secret, confidence: float, jobs: int = 1
+) -> Iterator[AttackReport]:
+    """Attack many cases, in their order, by this many processes."""
+    if jobs == 1:
+        yield from (run_case(case, runs, secret, confidence) for case in cases)
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as workers:
+        asked = [(case, runs, secret.hex(), confidence) for case in cases]
+        yield from workers.map(_run_asked, asked, chunksize=4)
+
+
+def _run_asked(asked: tuple[Case, int, str, float]) -> AttackReport:
+    """`run_case` in another process; a secret is not pickled, its text is."""
+    case, runs, secret, confidence = asked
+    return run_case(case, runs, Secret.from_hex(secret), confidence)
+
+
 def summarise(reports: Sequence[AttackReport]) -> str:
-    """One sentence about many attacks.
+    """One sentence about many attacks, then the attacks of each factorisation together.
 
     >>> summarise([])
     'no attacks were made'
@@ -140,14 +232,17 @@ def summarise(reports: Sequence[AttackReport]) -> str:
     if not reports:
         return "no attacks were made"
     broken = [report.program for report in reports if not report.holds]
-    reached = np.asarray([report.attacked / report.claimed for report in reports if np.isfinite(report.attacked)])
-    proved = max(report.proved / report.claimed for report in reports)
+    worst = max(reports, key=lambda report: report.attacked / report.claimed)
+    highest = max(reports, key=lambda report: report.proved / report.claimed)
     found = f"{len(broken)} broken promises ({', '.join(broken[:5])})" if broken else "no promise broken"
-    return (
-        f"{len(reports)} attacks, {reports[0].runs} runs a side: {found}. Attacked over claimed: median "
-        f"{np.median(reached):.2f}, 95th percentile {np.quantile(reached, 0.95):.2f}; proved over claimed: at most "
-        f"{proved:.2f}."
+    chance = sum(1 - report.confidence for report in reports)
+    head = (
+        f"{len(reports)} attacks, {reports[0].runs} runs a side: {found}; {chance:.2g} false alarms are expected at "
+        f"most. Largest attacked over claimed {worst.attacked / worst.claimed:.2f}, at confidence at least "
+        f"{worst.low / worst.claimed:.2f} ({worst.program}); largest proved over claimed "
+        f"{highest.proved / highest.claimed:.2f} ({highest.program})."
     )
+    return "\n".join([head, *(group.summary() for group in pool(reports))])
 
 
 def chart(reports: Sequence[AttackReport], target: str | Path) -> None:

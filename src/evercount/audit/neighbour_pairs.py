@@ -36,6 +36,9 @@ def worst_pairs(
                 pairs.append((one, other))
             else:
                 pairs += [as_user(one, other, budget, spread) for spread in (False, True)]
+    if budget.adjacency == "replace" and budget.unit == "event":
+        quiet = ((),) * (ticks - 1)
+        pairs += [((one, *quiet), (other, *quiet)) for one, other in events.replaced_ticks]
     return [pair for number, pair in enumerate(pairs) if pair not in pairs[:number]]
 
 

@@ -41,6 +41,8 @@ class Universe:
     replace_by_absent: bool = False
     tick: Callable[[Sequence[Any]], Any] = list
     distinct: bool = False
+    replaced_ticks: tuple[tuple[tuple[Any, ...], tuple[Any, ...]], ...] = ()
+    """Ticks of several events and what they become when one event is replaced, where single events show nothing."""
 
     def alternatives(self, event: Any, adjacency: str) -> list[tuple[Any, ...]]:
         """The steps that may stand where `event` stood."""
@@ -110,8 +112,12 @@ def _of_marginals(query: Marginals) -> Universe:
 def _of_users(query: DistinctUsers) -> Universe:
     people, keys = ("ann", "bob"), query.parameters()["keys"]
     events = _bounded(people if keys is None else tuple(product(people, keys)))
-    # users of one tick are counted together, so the increments of a tick are no sums over its events
-    return Universe(events, merge=not isinstance(query, ActiveUsers))
+    if not isinstance(query, ActiveUsers):
+        return Universe(events)
+    # Users of one tick are counted together, so the increments of a tick are no sums over its events. One user in
+    # place of another changes a tick only where the same user has another event in it.
+    first, other = events[0], events[len(events) // 2]
+    return Universe(events, merge=False, replaced_ticks=(((first, first), (first, other)),))
 
 
 @universe.register

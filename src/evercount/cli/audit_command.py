@@ -25,7 +25,7 @@ AuditedHorizon = Annotated[str, typer.Option(help="Horizon of the stream, or non
 def replay(
     query: Annotated[str | None, typer.Argument(help="Query by name: count, histogram, substrings, …")] = None,
     parameter: Parameters = None,
-    door: Annotated[str, typer.Option(help="library, files or service.")] = "library",
+    door: Annotated[str, typer.Option(help="library, files, service or spark.")] = "library",
     program: Annotated[
         str | None,
         typer.Option(help="Audit other code instead: MODULE:NAME of an audit.Program with the attribute universe."),
@@ -38,7 +38,9 @@ def replay(
     horizon: AuditedHorizon = "",
     factorization: Annotated[str | None, typer.Option("--factorization", "-f", help="By name.")] = None,
     restarts: Annotated[bool, typer.Option(help="Stop and continue the program halfway.")] = True,
-    examples: Annotated[int, typer.Option(help="Random neighbours to try; 0 for none.", min=0)] = 100,
+    examples: Annotated[
+        int | None, typer.Option(help="Random neighbours to try; 0 for none. Default: 100, by Spark 4.", min=0)
+    ] = None,
     secret: Annotated[str | None, typer.Option(help="Secret of the runs in hex; default: a fresh one.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -54,7 +56,7 @@ def replay(
     from rich.console import Console
     from rich.progress import Progress
 
-    from evercount.audit.doors import find_program, open_door, run_replay
+    from evercount.audit.doors import EXAMPLES, USUAL_EXAMPLES, find_program, open_door, run_replay
     from evercount.cli.options import parse_horizon, parse_parameters
     from evercount.errors import ParameterError
     from evercount.noise import Secret
@@ -71,6 +73,8 @@ def replay(
         ends = parse_horizon(horizon) if horizon else ticks
         asked = build_query(cast(str, query), parse_parameters(parameter or []))
         audited = open_door(door, asked, budget, ends, factorization, (ticks // 2,) if restarts and ticks > 1 else ())
+    if examples is None:
+        examples = USUAL_EXAMPLES if program is not None else EXAMPLES.get(door, USUAL_EXAMPLES)
     key = Secret.generate() if secret is None else Secret.from_hex(secret)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("worst neighbours", total=None)
@@ -102,6 +106,7 @@ def mechanism(
         bool | None, typer.Option(help="Read the lowest bits; default: of exact noise, which claims to hide them.")
     ] = None,
     secret: Annotated[str | None, typer.Option(help="Root of the runs' secrets in hex; default: fresh.")] = None,
+    jobs: Annotated[int, typer.Option(help="Processes that share the attacks of --all.", min=1)] = 1,
     plot: Annotated[str | None, typer.Option(help="Chart of claimed beside attacked: .png, .svg or .pdf.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON, a line for each attack.")] = False,
 ) -> None:
@@ -120,7 +125,7 @@ def mechanism(
     from evercount._validate import check_name
     from evercount.audit.attack import AttackReport, attack_all
     from evercount.audit.library_door import LibraryProgram
-    from evercount.audit.mechanism_grid import QUERIES, all_cases, chart, hardest_pairs, run_case, summarise
+    from evercount.audit.mechanism_grid import QUERIES, all_cases, chart, hardest_pairs, pool, run_cases, summarise
     from evercount.cli.options import parse_horizon, parse_parameters
     from evercount.errors import ParameterError
     from evercount.noise import Secret
@@ -143,10 +148,9 @@ def mechanism(
             cases = list(all_cases([known for known in QUERIES if query in (None, known.name)]))
             task = progress.add_task("attacks", total=len(cases))
             each = 1 - (1 - confidence) / len(cases)  # all attacks share the chance of a false alarm
-            for case in cases:
-                progress.update(task, description=case.label)
-                tell(run_case(case, runs, key, each))
-                progress.advance(task)
+            for report in run_cases(cases, runs, key, each, jobs):
+                tell(report)
+                progress.update(task, description=report.program, advance=1)
         else:
             budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency))
             asked = build_query(cast(str, query), parse_parameters(parameter or []))
@@ -161,7 +165,8 @@ def mechanism(
         chart(reports, plot)
     if everything:
         typer.echo(summarise(reports), err=json_output)
-    if not all(report.holds for report in reports):
+    pooled = pool(reports) if everything else []
+    if not (all(report.holds for report in reports) and all(group.holds for group in pooled)):
         raise typer.Exit(1)
 
 
@@ -255,6 +260,45 @@ def discovery(
         )
     typer.echo(writer.dumps(report.to_dict()) if json_output else report.summary())
     if not report.holds:
+        raise typer.Exit(1)
+
+
+@audit.command()
+def law(
+    epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 1.0,
+    draws: Annotated[int, typer.Option(help="Runs of each program that are compared with its law.", min=100)] = 2000,
+    secret: Annotated[str | None, typer.Option(help="Root of the runs' secrets in hex; default: fresh.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON, a line for each program.")] = False,
+) -> None:
+    """Audit what is not linear in its noise: the sparse counter and the clients of the local model. Exit 1 if broken.
+
+    The exact probability of every outcome is computed for neighbours, and draws of the running program are compared
+    with it. Clients with Gaussian noise are attacked as `audit mechanism` does.
+
+    Example: evercount audit law --draws 4000
+    """
+    import json as writer
+
+    from evercount.audit.attack import AttackReport
+    from evercount.audit.exact_laws import LawReport, audit_sparse
+    from evercount.audit.local_laws import LocalProgram, attack_local, audit_genprot, audit_hierarchical
+    from evercount.noise import Secret
+
+    key = Secret.generate() if secret is None else Secret.from_hex(secret)
+    holds = True
+
+    def tell(report: LawReport | AttackReport) -> None:
+        nonlocal holds
+        holds = holds and report.holds
+        typer.echo(writer.dumps(report.to_dict()) if json_output else report.summary())
+
+    tell(audit_sparse(epsilon, draws=draws, secret=key))
+    tell(audit_hierarchical(epsilon, draws=draws, secret=key))
+    tell(audit_genprot(epsilon, draws=draws, secret=key))
+    tell(audit_genprot(epsilon, rule="paper", draws=draws, secret=key))
+    tell(attack_local(LocalProgram(epsilon, 1e-6), draws, key))
+    tell(attack_local(LocalProgram(epsilon, 1e-6, "two-counter"), draws, key))
+    if not holds:
         raise typer.Exit(1)
 
 

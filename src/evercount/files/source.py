@@ -16,7 +16,9 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -90,8 +92,22 @@ class Source:
                 what = "has no column" if name not in self.columns else "has more than one column"
                 raise InputError(f"{self.name} {what} {name!r}; its columns: {', '.join(map(repr, self.columns))}")
 
-    def open_bytes(self) -> IO[bytes]:
-        """The file's bytes, decompressed; what is damaged shows itself as OSError or EOFError while reading."""
+    @contextmanager
+    def open_bytes(self) -> Iterator[IO[bytes]]:
+        """The file's bytes, decompressed.
+
+        Raises:
+            InputError: the compressed file is damaged, which shows while it is read.
+        """
+        try:
+            with self._opened() as raw:
+                yield raw
+        except (OSError, EOFError, zlib.error) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the machine's, not the file's
+            raise InputError(f"{self.name} is a damaged {self.compression} file") from error
+
+    def _opened(self) -> IO[bytes]:
         if self.compression == "gzip":
             return gzip.open(self.path, "rb")  # type: ignore[return-value]
         if self.compression == "zstd":
@@ -280,17 +296,14 @@ def _parquet(link: Path, shown: str, scratch: Path) -> Source:
 def _text(source: Source) -> Source:
     """CSV or JSONL, with its columns."""
     lines = []
-    try:
-        with source.open_bytes() as raw:
-            for _ in range(SAMPLE_LINES):
-                line = raw.readline(COPY_BYTES)
-                if not line:
-                    break
-                lines.append(line)
-                if len(lines) == 1 and not line.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
-                    break
-    except (OSError, EOFError) as error:
-        raise InputError(f"{source.name} is a damaged {source.compression} file") from error
+    with source.open_bytes() as raw:
+        for _ in range(SAMPLE_LINES):
+            line = raw.readline(COPY_BYTES)
+            if not line:
+                break
+            lines.append(line)
+            if len(lines) == 1 and not line.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
+                break
     first = lines[0].removeprefix(b"\xef\xbb\xbf") if lines else b""
     if not first.strip():
         raise InputError(f"{source.name} begins with an empty line: a CSV begins with its header")
