@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from evercount.files.source import arrow
-
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
@@ -43,14 +41,14 @@ def first_events(
     Say that a user has room for r more events. If it has no more than r, all count. Else those at times before that of
     the (r+1)-th by time count, later ones do not, and only those at that very time need to be put in order.
     """
-    earlier = {"who": list(users), "had": list(users.values())}
-    types = arrow().schema([("who", arrow().string()), ("had", arrow().int64())])
-    connection.register("earlier", arrow().table(earlier, types))
+    connection.execute(
+        "CREATE TEMP TABLE earlier AS SELECT unnest(?::VARCHAR[]) AS who, unnest(?::BIGINT[]) AS had",
+        [list(users), list(users.values())],
+    )
     connection.execute(
         f"CREATE TEMP TABLE user_room AS SELECT who, greatest(0, {most} - coalesce(had, 0)) AS room, events FROM ("
         "SELECT who, count(*) AS events FROM event WHERE place > 0 GROUP BY who) LEFT JOIN earlier USING (who)"
     )
-    connection.unregister("earlier")
     _limit_users(connection)
     if ordered:
         turn = "count(*) OVER (PARTITION BY who ORDER BY o)"
