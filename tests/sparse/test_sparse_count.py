@@ -9,14 +9,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from evercount.bounds.laplace_tails import equal_numbers, laplace_tail
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import HorizonReached, InputError, ParameterError, SnapshotError
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import ExactLaplace, quantile, tail
-from evercount.sparse.budget_split import plain_bound, plan_sparse, sparse_against_plain
+from evercount.sparse.budget_split import endless_radius, plain_bound, plan_sparse, sparse_against_plain
 from evercount.sparse.first_plans import first_plan, laplace_sum_radius
 from evercount.sparse.sparse_count import SparseCount
 
@@ -187,23 +186,19 @@ def test_unknown_number_of_ones() -> None:
 
 
 def test_bounds_of_all_numbers_of_segments_hold_together() -> None:
-    """The chances of all doublings add up to β/3; those of each number by itself would add up to more.
+    """The chances of all doublings add up to β/3, and each bound is that of its doubling's chance.
 
     And in 2,400 simulated counters, no release is off by more than its own bound in at least 1 − β/3 of them.
     """
     plan = plan_sparse(1.0, 2**12, beta=0.3, method="partition")
     tree = pure_factorization("endless-bridge", None)
 
-    def union(releases: int, together: bool) -> float:
-        """The sum of the chances that one of the first releases passes the bound."""
-        radius = plan.counter_bound(releases, together) - 0.5
-        _, variance, largest = tree.laplace_errors(np.arange(1, releases + 1), plan.counter_epsilon)
-        numbers = equal_numbers(variance, largest)
-        each = [laplace_tail(n, radius / v**0.5 * (2 * n) ** 0.5) for n, v in zip(numbers, variance, strict=True)]
-        return float(np.sum(each))
-
-    assert sum(union(1 << doubling, True) for doubling in range(11)) <= plan.beta / 3
-    assert sum(union(1 << doubling, False) for doubling in range(11)) > 5 * plan.beta / 3
+    chances = [plan.beta / 3 / ((doubling + 1) * (doubling + 2)) for doubling in range(50)]
+    assert sum(chances) <= plan.beta / 3
+    for doubling in range(0, 11, 2):
+        radius = plan.counter_bound(1 << doubling)
+        assert radius == endless_radius(plan.counter_epsilon, 0.0, 1 << doubling, chances[doubling])
+        assert radius > plan.counter_bound(1 << doubling, False)
     bounds = np.asarray([plan.counter_bound(release) for release in range(1, 513)])
     late = np.asarray([plan.counter_bound(512 if release > 256 else release) for release in range(1, 513)])
     assert np.array_equal(bounds, late), "one bound for each doubling"
