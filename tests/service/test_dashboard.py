@@ -259,28 +259,34 @@ def test_the_band_is_what_was_released_and_is_drawn(service: Running, visit: Cal
         [r["tick"] for r in released],
         *([r[key][cell] for r in released] for key in ("high", "low", "values")),
     ]
-    pixels = page.evaluate(
+    places = page.evaluate(
         """() => {
           const { chart } = evercount.page.view;
           const context = chart.ctx, ratio = devicePixelRatio;
           const read = (x, y) => Array.from(context.getImageData(Math.round(x), Math.round(y), 1, 1).data);
           const [ticks, high, low, value] = chart.data;
-          const i = Math.floor(ticks.length / 2);
-          const x = chart.valToPos((ticks[i] + ticks[i + 1]) / 2, "x", true);
-          const y = (column) => chart.valToPos((column[i] + column[i + 1]) / 2, "y", true);
-          const middle = (a, b) => (y(a) + y(b)) / 2;
-          return {
-            above: read(x, middle(high, value)), below: read(x, middle(low, value)), line: read(x, y(value)),
-            outside: read(x, y(high) - 12 * ratio), size: y(low) - y(high),
-          };
+          const middle = Math.floor(ticks.length / 2);
+          return [-3, -2, -1, 0, 1, 2].map((step) => {
+            const i = middle + step;
+            const x = chart.valToPos((ticks[i] + ticks[i + 1]) / 2, "x", true);
+            const y = (column) => chart.valToPos((column[i] + column[i + 1]) / 2, "y", true);
+            const between = (a, b) => (y(a) + y(b)) / 2;
+            return {
+              above: read(x, between(high, value)), below: read(x, between(low, value)), line: read(x, y(value)),
+              outside: read(x, y(high) - 12 * ratio), size: y(low) - y(high),
+            };
+          });
         }"""
     )
-    assert pixels["size"] > 8
-    # the band's one colour on both sides of the line, whose own edge may touch the pixel
-    assert all(abs(a - b) <= 24 for a, b in zip(pixels["above"], pixels["below"], strict=True))
-    assert pixels["above"][3] > 20
-    assert pixels["line"][3] > pixels["above"][3]
-    assert pixels["outside"] != pixels["above"]  # and not outside: the reading itself can tell
+    assert all(pixels["size"] > 8 for pixels in places)
+
+    def drawn(pixels: dict[str, Any]) -> bool:
+        """The band's one colour on both sides of the line, and not outside: the reading itself can tell."""
+        alike = all(abs(a - b) <= 24 for a, b in zip(pixels["above"], pixels["below"], strict=True))
+        above = pixels["above"]
+        return alike and above[3] > 20 and pixels["line"][3] > above[3] and pixels["outside"] != above
+
+    assert sum(map(drawn, places)) >= 3, places  # a line of the grid may run through the others
 
 
 def test_many_ticks_are_not_read_out_one_by_one(service: Running, visit: Callable[..., Any]) -> None:
