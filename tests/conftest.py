@@ -16,17 +16,23 @@ if TYPE_CHECKING:
 
 
 SLOW_FILES = {
+    "audit/test_discovery_attack.py",
     "audit/test_mechanism.py",
+    "audit/test_replay_doors.py",
+    "audit/test_service_machine.py",
     "audit/test_vectors.py",
     "cli/test_cli_release_kill_queries.py",
     "docs/test_site.py",
+    "engine/test_types.py",
     "files/test_run_state.py",
     "package/test_package.py",
     "queries/test_queries_cuts.py",
     "queries/test_queries_values.py",
     "reproduce/test_reproduce_items.py",
+    "service/test_dashboard_views.py",
     "service/test_service_catch_up.py",
     "service/test_service_fire.py",
+    "service/test_service_fire_queries.py",
     "service/test_service_fuzz.py",
     "service/test_service_neighbours.py",
     "store/test_store_lock.py",
