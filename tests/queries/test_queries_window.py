@@ -8,6 +8,7 @@ import pytest
 from evercount import Average, Budget, Count, Edges, Histogram, Stream, Substrings, Sum, TopK, Window, WindowOf
 from evercount.errors import ParameterError
 from evercount.factorizations import Balanced, factorization
+from evercount.noise import Secret
 from evercount.queries.base import Query
 from evercount.queries.window import Method, best_method, largest, window_errors
 
@@ -173,3 +174,23 @@ def test_windows_of_other_queries_resolve_restore_and_refuse() -> None:
             WindowOf(wrong, 3)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="Window"):
         WindowOf(Count(), 3)
+
+
+@pytest.mark.parametrize(("method", "delta"), [*((method, 1e-6) for method in METHODS), ("nodes", 0.0)])
+def test_intervals_of_windows_cover_what_they_say(delta: float, method: Method) -> None:
+    """8,000 cells are as many independent streams; at several ticks their intervals hold as often as stated."""
+    keys, width, ticks = 8000, 6, 20
+    counts = np.random.default_rng(5).integers(0, 4, (ticks, keys))
+    stream = Stream(
+        WindowOf(Histogram(keys), width, method),
+        Budget(0.1, delta),
+        horizon=ticks,
+        secret=Secret.from_hex("07" * 32),
+    )
+    for tick in range(1, ticks + 1):
+        release = stream.step([(int(key),) for key in np.repeat(np.arange(keys), counts[tick - 1])])
+        if tick in (3, width + 1, ticks):
+            truth = counts[max(0, tick - width) : tick].sum(0)
+            low, high = release.interval(0.95)
+            covered = float(np.mean((np.asarray(low) <= truth) & (truth <= np.asarray(high))))
+            assert 0.94 <= covered <= 0.96, (tick, covered)
