@@ -121,6 +121,27 @@ def test_rounds_and_restarts_in_any_order_are_one_stream(spark: Any, feed: Feed,
     store.close()
 
 
+def test_any_streaming_source_will_do(spark: Any, tmp_path: Path) -> None:
+    """A source that is no folder: 30 rows in each batch, an hour apart."""
+    from pyspark.sql import functions as sf
+
+    source = spark.readStream.format("rate-micro-batch").options(
+        rowsPerBatch=30, numPartitions=2, advanceMillisPerBatch=HOUR // 1000,
+        startTimestamp=DECLARATION.schedule.begin // 1000,
+    )  # fmt: skip
+    key = sf.element_at(sf.array(*map(sf.lit, KEYS)), (sf.col("value") % 3 + 1).cast("int"))
+    events = source.load().select(sf.col("timestamp").alias("ts"), key.alias("key"))
+    store = new_store(tmp_path / "store.db")
+    for closed in (1, 2, 3):
+        outcome = release_stream(
+            events, DECLARATION, store, str(tmp_path / "checkpoint"), clock=lambda at=closed: end_of(at) + 5
+        )
+        assert outcome.ticks == range(closed, closed + 1)
+    found = released(store)
+    store.close()
+    assert found == expected([[10, 10, 10]] * 3)
+
+
 def test_a_batch_that_comes_again_is_counted_once(
     spark: Any, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
