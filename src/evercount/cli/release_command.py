@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from evercount.declare.file_places import FilePlaces
     from evercount.files.release_run import Job, Outcome
 
-INPUT, QUERY, PRIVACY, OUTPUT = "Input", "What is counted", "Privacy", "Output"
+_of_input = partial(typer.Option, rich_help_panel="Input")
+_of_query = partial(typer.Option, rich_help_panel="What is counted")
+_of_privacy = partial(typer.Option, rich_help_panel="Privacy")
+_of_output = partial(typer.Option, rich_help_panel="Output")
 
 
 DECLARING = (
@@ -65,139 +69,79 @@ def release(
             show_default=False,
         ),
     ] = None,
-    out: Annotated[
-        str | None, typer.Option(help="Release file: .csv, .jsonl, .parquet, or '-'.", rich_help_panel=OUTPUT)
-    ] = None,
+    out: Annotated[str | None, _of_output(help="Release file: .csv, .jsonl, .parquet, or '-'.")] = None,
     streams: Annotated[
-        Path | None,
-        typer.Option(help="TOML file that declares the stream, instead of the options below.", rich_help_panel=INPUT),
+        Path | None, _of_input(help="TOML file that declares the stream, instead of the options below.")
     ] = None,
-    stream: Annotated[
-        str | None, typer.Option(help="Name of the stream in --streams, where it has several.", rich_help_panel=INPUT)
-    ] = None,
+    stream: Annotated[str | None, _of_input(help="Name of the stream in --streams, where it has several.")] = None,
     show_declaration: Annotated[
-        bool,
-        typer.Option("--show-declaration", help="Print the stream as TOML and stop.", rich_help_panel=OUTPUT),
+        bool, _of_output("--show-declaration", help="Print the stream as TOML and stop.")
     ] = False,
-    time: Annotated[str | None, typer.Option(help="Column with the time of an event.", rich_help_panel=INPUT)] = None,
-    every: Annotated[
-        str | None,
-        typer.Option(help="Tick length: 15m, 1h; 1d and 1w by the calendar of --tz.", rich_help_panel=INPUT),
-    ] = None,
-    start: Annotated[str | None, typer.Option(help="Start of the first tick, ISO 8601.", rich_help_panel=INPUT)] = None,
-    epsilon: Annotated[float | None, typer.Option(help="ε of all releases together.", rich_help_panel=PRIVACY)] = None,
-    delta: Annotated[float | None, typer.Option(help="δ of all releases together.", rich_help_panel=PRIVACY)] = None,
-    end: Annotated[
-        str | None, typer.Option(help="Release no tick that ends after this.", rich_help_panel=INPUT)
-    ] = None,
-    now: Annotated[
-        str | None, typer.Option(help="Take this for the present time (default: the clock).", rich_help_panel=INPUT)
-    ] = None,
+    time: Annotated[str | None, _of_input(help="Column with the time of an event.")] = None,
+    every: Annotated[str | None, _of_input(help="Tick length: 15m, 1h; 1d and 1w by the calendar of --tz.")] = None,
+    start: Annotated[str | None, _of_input(help="Start of the first tick, ISO 8601.")] = None,
     tz: Annotated[
-        str | None,
-        typer.Option(
-            help="Zone of days, weeks and times without offset (UTC, but days and weeks need one).",
-            rich_help_panel=INPUT,
-        ),
+        str | None, _of_input(help="Zone of days, weeks and times without offset (UTC, but days and weeks need one).")
     ] = None,
-    delimiter: Annotated[
-        str | None, typer.Option(help="Between the columns of a CSV (default: a comma).", rich_help_panel=INPUT)
-    ] = None,
+    epsilon: Annotated[float | None, _of_privacy(help="ε of all releases together.")] = None,
+    delta: Annotated[float | None, _of_privacy(help="δ of all releases together.")] = None,
+    end: Annotated[str | None, _of_input(help="Release no tick that ends after this.")] = None,
+    now: Annotated[str | None, _of_input(help="Take this for the present time (default: the clock).")] = None,
+    delimiter: Annotated[str | None, _of_input(help="Between the columns of a CSV (default: a comma).")] = None,
     late: Annotated[
         str | None,
-        typer.Option(
-            help="Rows whose tick is closed: drop, or count in the next tick (a file that only grows).",
-            rich_help_panel=INPUT,
-        ),
+        _of_input(help="Rows whose tick is closed: drop, or count in the next tick (a file that only grows)."),
     ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows out.", rich_help_panel=INPUT)] = False,
-    rejects: Annotated[
-        str | None, typer.Option(help="Write all bad and all late rows to this private file.", rich_help_panel=INPUT)
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Look at options, files and state; publish nothing.", rich_help_panel=INPUT)
-    ] = False,
+    skip_bad: Annotated[bool, _of_input("--skip-bad", help="Leave bad rows out.")] = False,
+    rejects: Annotated[str | None, _of_input(help="Write all bad and all late rows to this private file.")] = None,
+    check: Annotated[bool, _of_input("--check", help="Look at options, files and state; publish nothing.")] = False,
     query: Annotated[
         str | None,
-        typer.Option(
-            help="count, histogram (--key), discovered-keys (--key), rollup (--rollup), sum or quantiles (--value).",
-            rich_help_panel=QUERY,
+        _of_query(
+            help="count, histogram (--key), discovered-keys (--key), rollup (--rollup), sum or quantiles (--value)."
         ),
     ] = None,
     key: Annotated[
-        list[str] | None,
-        typer.Option(help="Column with the key; several columns together make one key.", rich_help_panel=QUERY),
+        list[str] | None, _of_query(help="Column with the key; several columns together make one key.")
     ] = None,
-    rollup: Annotated[
-        str | None,
-        typer.Option(help="Columns of a rollup from the top, as in state,county.", rich_help_panel=QUERY),
-    ] = None,
+    rollup: Annotated[str | None, _of_query(help="Columns of a rollup from the top, as in state,county.")] = None,
     keys: Annotated[
         Path | None,
-        typer.Option(
+        _of_query(
             help="File with the public list of keys, one per line (of several columns or a rollup: CSV lines such as "
-            "Tyrol,Innsbruck).",
-            rich_help_panel=QUERY,
+            "Tyrol,Innsbruck)."
         ),
     ] = None,
     unknown: Annotated[
-        str | None,
-        typer.Option(help="Keys not in the list: refuse (default), or count as 'other'.", rich_help_panel=QUERY),
+        str | None, _of_query(help="Keys not in the list: refuse (default), or count as 'other'.")
     ] = None,
     minimum: Annotated[
-        int | None,
-        typer.Option(help="discovered-keys: true count below which a key is never listed.", rich_help_panel=QUERY),
+        int | None, _of_query(help="discovered-keys: true count below which a key is never listed.")
     ] = None,
-    value: Annotated[str | None, typer.Option(help="Column with the value to sum.", rich_help_panel=QUERY)] = None,
-    lo: Annotated[float | None, typer.Option(help="Smallest legal value.", rich_help_panel=QUERY)] = None,
-    hi: Annotated[float | None, typer.Option(help="Largest legal value.", rich_help_panel=QUERY)] = None,
-    grid: Annotated[
-        float | None, typer.Option(help="Values are rounded to multiples of this (default: 1).", rich_help_panel=QUERY)
-    ] = None,
-    bins: Annotated[
-        int | None, typer.Option(help="Quantiles of --value in so many bins (a power of two).", rich_help_panel=QUERY)
-    ] = None,
-    user: Annotated[
-        str | None, typer.Option(help="Column with the user: protect users, not events.", rich_help_panel=PRIVACY)
-    ] = None,
-    max_events: Annotated[
-        int | None, typer.Option(help="Events counted per user, over all time.", rich_help_panel=PRIVACY)
-    ] = None,
-    adjacency: Annotated[
-        str | None, typer.Option(help="add-remove (default) or replace.", rich_help_panel=PRIVACY)
-    ] = None,
-    horizon: Annotated[
-        str | None,
-        typer.Option(help="Number of ticks such as 8760 or 2^16, or none (default).", rich_help_panel=PRIVACY),
-    ] = None,
-    factorization: Annotated[
-        str | None, typer.Option(help="How noise is correlated, or best: the least error.", rich_help_panel=PRIVACY)
-    ] = None,
+    value: Annotated[str | None, _of_query(help="Column with the value to sum.")] = None,
+    lo: Annotated[float | None, _of_query(help="Smallest legal value.")] = None,
+    hi: Annotated[float | None, _of_query(help="Largest legal value.")] = None,
+    grid: Annotated[float | None, _of_query(help="Values are rounded to multiples of this (default: 1).")] = None,
+    bins: Annotated[int | None, _of_query(help="Quantiles of --value in so many bins (a power of two).")] = None,
+    user: Annotated[str | None, _of_privacy(help="Column with the user: protect users, not events.")] = None,
+    max_events: Annotated[int | None, _of_privacy(help="Events counted per user, over all time.")] = None,
+    adjacency: Annotated[str | None, _of_privacy(help="add-remove (default) or replace.")] = None,
+    horizon: Annotated[str | None, _of_privacy(help="Number of ticks such as 8760 or 2^16, or none (default).")] = None,
+    factorization: Annotated[str | None, _of_privacy(help="How noise is correlated, or best: the least error.")] = None,
     new_noise_stream: Annotated[
         bool,
-        typer.Option(
-            "--new-noise-stream",
-            help="Start again with new noise over the same data; the budgets add up.",
-            rich_help_panel=PRIVACY,
-        ),
+        _of_privacy("--new-noise-stream", help="Start again with new noise over the same data; the budgets add up."),
     ] = False,
-    state: Annotated[
-        str | None, typer.Option(help="State file (default: beside the output). Secret.", rich_help_panel=OUTPUT)
-    ] = None,
-    plot: Annotated[
-        str | None, typer.Option(help="Chart of all releases: .png, .svg or .pdf.", rich_help_panel=OUTPUT)
-    ] = None,
+    state: Annotated[str | None, _of_output(help="State file (default: beside the output). Secret.")] = None,
+    plot: Annotated[str | None, _of_output(help="Chart of all releases: .png, .svg or .pdf.")] = None,
     view: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Write this view beside the output, repeatable: per-tick, last-24, per-day, per-week, quantile-0.5.",
-            rich_help_panel=OUTPUT,
+        _of_output(
+            help="Write this view beside the output, repeatable: per-tick, last-24, per-day, per-week, quantile-0.5."
         ),
     ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print the summary as JSON on standard output.", rich_help_panel=OUTPUT)
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No summary, no progress.", rich_help_panel=OUTPUT)] = False,
+    json_output: Annotated[bool, _of_output("--json", help="Print the summary as JSON on standard output.")] = False,
+    quiet: Annotated[bool, _of_output("--quiet", help="No summary, no progress.")] = False,
 ) -> None:
     """Publish running statistics of event files under one (ε, δ) for all releases, past and future.
 

@@ -63,8 +63,8 @@ class PureStream(NoiseStream):
         secret: Secret,
         first_cell: int = 0,
     ) -> None:
-        self.tree = tree
         self.cells = operator.index(cells)
+        self.tree = tree
         self.first_cell = operator.index(first_cell)
         self.tick = 0
         self._parameters = [tree.name, tree.horizon, float(epsilon), float(l1), float(grid), self.cells]
