@@ -23,7 +23,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
 
 slow: $(STAMP)  ## the longest tests, which `make test` leaves to CI
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not soak"
 
 soak: $(STAMP)  ## the long fault-injection runs, then an hour of load (SOAK_SECONDS) with kills, readers and catch-ups
 	$(BIN)/python -m pytest -m soak
