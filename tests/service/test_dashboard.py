@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -26,6 +25,8 @@ import pytest
 pytest.importorskip("fastapi", reason="the service is not installed: pip install 'evercount[service]'")
 pytest.importorskip("uplot", reason="uPlot is not installed: pip install 'evercount[service]'")
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+
+from serving import free_port
 
 STATIC = Path(__file__).parents[2] / "src" / "evercount" / "service" / "static"
 ADMIN = "an-admin-token-for-tests-only"
@@ -48,9 +49,7 @@ class Running:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[str] | None = None
 
