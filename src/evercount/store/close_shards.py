@@ -182,7 +182,7 @@ def _compare(connection: Connection, stream: int, ticks: range, part: range, num
             )
 
 
-def all_closed(connection: Connection, stream: int, tick: int) -> None:
+def refuse_open_shards(connection: Connection, stream: int, tick: int) -> None:
     """Refuse to publish a tick that a shard has not closed."""
     table = schema.shards
     late = connection.execute(

@@ -18,10 +18,10 @@ from evercount.store.close_shards import (
     CutStream,
     Run,
     ShardWork,
-    all_closed,
     close_here,
     new_shards,
     read_numbers,
+    refuse_open_shards,
     refuse_other_cut,
     shareable_place,
 )
@@ -78,7 +78,7 @@ def close_by_shards(
     head, links, tables = live.head, [], []
     outputs = range(live.declaration.query.outputs)
     with store.database.transaction() as connection:
-        all_closed(connection, live.id, cut.closing)
+        refuse_open_shards(connection, live.id, cut.closing)
         for tick in range(live.closed + 1, cut.closing + 1):
             numbers = read_numbers(connection, live.id, tick, outputs)
             head = link(head, tick, numbers)
