@@ -15,13 +15,11 @@ from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree
 from evercount.mechanisms.laplace_rates import node_rate
-from evercount.sparse.budget_split import (
+from evercount.sparse.budget_split import candidate_splits, epsilon_part, epsilon_rest
+from evercount.sparse.sparse_plan import (
     FIRST,
     SparsePlan,
     anytime_sigma,
-    candidate_splits,
-    epsilon_part,
-    epsilon_rest,
     fixed_spread,
     gaussian_radius,
     named_radius,

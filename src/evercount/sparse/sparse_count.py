@@ -26,8 +26,9 @@ from evercount.mechanisms.calibrate import Noise
 from evercount.mechanisms.declared_key import DERIVATION
 from evercount.noise import NoiseOwner, Secret
 from evercount.noise.laplace_sampler import ExactLaplace
-from evercount.sparse.budget_split import FIRST, SparsePlan, make_counter, plan_sparse
+from evercount.sparse.budget_split import make_counter, plan_sparse
 from evercount.sparse.first_plans import first_plan
+from evercount.sparse.sparse_plan import FIRST, SparsePlan
 
 TICKS_AHEAD = 1 << 12
 """Ticks whose noise is drawn at a time."""
