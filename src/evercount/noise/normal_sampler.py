@@ -21,7 +21,7 @@ import numpy.typing as npt
 from evercount._arrays import BoolArray, FloatArray, IntArray, UIntArray
 from evercount.errors import ParameterError, TooLarge
 from evercount.noise.exact_comparisons import accepts, integer_part, thresholds
-from evercount.noise.exact_normals import Normals, fits, whole
+from evercount.noise.exact_normals import Normals, as_integer, check_block_size
 from evercount.noise.prf import (
     ATTEMPTS,
     CELLS,
@@ -129,13 +129,13 @@ class ExactNoise:
         Raises:
             ParameterError: The draws or the cells are not a legal range.
         """
-        start, stop = whole("start", start), whole("stop", stop)
-        cells, first_cell = whole("cells", cells), whole("first_cell", first_cell)
+        start, stop = as_integer("start", start), as_integer("stop", stop)
+        cells, first_cell = as_integer("cells", cells), as_integer("first_cell", first_cell)
         if not 0 <= start <= stop <= DRAWS:
             raise ParameterError(f"draws {start} to {stop} are not a range between 0 and 2^48")
         if cells < 0 or not 0 <= first_cell <= first_cell + cells <= CELLS:
             raise ParameterError(f"cells {first_cell} to {first_cell + cells} are not a range between 0 and 2^32")
-        fits(stop - start, cells)
+        check_block_size(stop - start, cells)
         size = (stop - start) * cells
         draws, which = range(start, stop), range(first_cell, first_cell + cells)
         output = _Output(size)
@@ -274,7 +274,7 @@ class NormalSequence:
     def __init__(self, secret: Secret, count: int) -> None:
         if not isinstance(secret, Secret):
             raise ParameterError(f"exact noise needs a Secret, not a {type(secret).__name__}: Secret.generate()")
-        count = whole("count", count)
+        count = as_integer("count", count)
         if count < 1:
             raise ParameterError(f"a sequence has at least one number, not {count}")
         if count > LONGEST:
