@@ -76,9 +76,9 @@ class FloatStream(NoiseStream):
         if done < ticks:
             count = TICKS_AHEAD if horizon is None else min(TICKS_AHEAD, horizon - self._states[-1].tick)
             self._before = (self._states.copy(), self._source.state(), count)
-            made = np.empty((count, self._cells))
-            self._make(made)
-            out[done:], self._ready = made[: ticks - done], made[ticks - done :]
+            fresh = np.empty((count, self._cells))
+            self._make(fresh)
+            out[done:], self._ready = fresh[: ticks - done], fresh[ticks - done :]
         return out
 
     def _make(self, out: FloatArray) -> None:
@@ -134,8 +134,8 @@ class FloatStream(NoiseStream):
     def dump(self) -> dict[str, Any]:
         """See `NoiseStream`."""
         if len(self._ready) and self._before is not None:
-            states, source, made = self._before
-            skip = made - len(self._ready)
+            states, source, count = self._before
+            skip = count - len(self._ready)
         else:
             states, source, skip = self._states, self._source.state(), 0
         return {

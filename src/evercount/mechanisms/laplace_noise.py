@@ -48,7 +48,7 @@ class PureStream(NoiseStream):
 
     name = "exact"
     rounded = False  # discrete from the start: no rounding error adds to the stated std
-    whole = True
+    whole_units = True
     numeric_delta = 0.0
 
     tick: int = 0
@@ -90,7 +90,7 @@ class PureStream(NoiseStream):
             self._laplace = ExactLaplace(secret.derive("pure epochs"), self.rate)
         if self.first_cell:
             self._parameters.append(self.first_cell)
-        self._reach = (epsilon, l1, grid)
+        self._calibration = (epsilon, l1, grid)
         self._memory: tuple[int, int, Memory] | None = None  # epoch, the tick it stands at, its prefixes
         self._top = 0, np.zeros(self.cells, np.int64)  # of a WindowTree: whole nodes so far, the noise of their prefix
 
@@ -104,8 +104,8 @@ class PureStream(NoiseStream):
             raise HorizonReached(self.limit)
         if ticks > len(self._rows):
             ahead = max(ticks, min(AHEAD if self.cells <= MANY else 1, self.limit - self.tick))
-            made = self._make(self.tick + len(self._rows) + 1, ahead - len(self._rows))
-            self._rows = np.concatenate([self._rows, made.astype(np.float64)])
+            fresh = self._make(self.tick + len(self._rows) + 1, ahead - len(self._rows))
+            self._rows = np.concatenate([self._rows, fresh.astype(np.float64)])
         out, self._rows = self._rows[:ticks].copy(), self._rows[ticks:]
         self.tick += ticks
         return out
@@ -176,7 +176,7 @@ class PureStream(NoiseStream):
 
     def _source(self, epoch: int) -> ExactLaplace:
         if epoch not in self._sources:
-            epsilon, l1, grid = self._reach
+            epsilon, l1, grid = self._calibration
             rate = node_rate(epsilon, l1, grid, self._hybrid.node_share(epoch))
             self._sources = {epoch: ExactLaplace(self._secret.derive(f"pure epoch {epoch}"), rate)}
         return self._sources[epoch]

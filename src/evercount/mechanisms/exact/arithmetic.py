@@ -73,13 +73,13 @@ def remembered(function: Callable[[Factorization], T]) -> Callable[[Factorizatio
     known: WeakKeyDictionary[Factorization, T] = WeakKeyDictionary()
 
     @wraps(function)
-    def found(factorization: Factorization) -> T:
+    def cached(factorization: Factorization) -> T:
         result = known.get(factorization)
         if result is None:
             result = known[factorization] = function(factorization)
         return result
 
-    return found
+    return cached
 
 
 @remembered
@@ -93,25 +93,25 @@ def kernel(factorization: Factorization) -> Kernel:
     if ticks > LARGEST_TICKS:
         raise ParameterError(f"exact noise serves at most 2^47 ticks, the horizon is {ticks}")
     for bits in range(FEWEST_BITS, MOST_BITS + 1, BITS_STEP):
-        made = make_kernel(factorization, bits)
-        inside = made.error(ticks) * 2.0**-made.bits
-        if ticks * inside <= 2.0**-88 or inside <= 16 * _cut(made, ticks):
+        arithmetic = make_kernel(factorization, bits)
+        inside = arithmetic.error(ticks) * 2.0**-arithmetic.bits
+        if ticks * inside <= 2.0**-88 or inside <= 16 * _cut(arithmetic, ticks):
             break
-    return made
+    return arithmetic
 
 
 @remembered
 def near(factorization: Factorization) -> Near:
     """The arithmetic in doubles that stands beside `kernel`."""
-    made = kernel(factorization)
-    if isinstance(made, TreeKernel | OptimalKernel):
-        return made
-    return NearFilter(made, narrow=factorization.horizon is not None and factorization.horizon <= LONG_HORIZON)
+    arithmetic = kernel(factorization)
+    if isinstance(arithmetic, TreeKernel | OptimalKernel):
+        return arithmetic
+    return NearFilter(arithmetic, narrow=factorization.horizon is not None and factorization.horizon <= LONG_HORIZON)
 
 
-def _cut(made: Kernel, ticks: int) -> float:
+def _cut(arithmetic: Kernel, ticks: int) -> float:
     """What cutting the normals to 128 bits adds to the error: lemma 2 of the proof."""
-    return SIGMAS * 2.0**-DRAW_BITS * made.norm(ticks)
+    return SIGMAS * 2.0**-DRAW_BITS * arithmetic.norm(ticks)
 
 
 def check_scale(scale: Any) -> float:
@@ -145,13 +145,13 @@ def numeric_delta(
     scale, cells = check_scale(scale), at_least_one("cells", cells)
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise ParameterError(f"epsilon must be a finite number ≥ 0, got {epsilon!r}")
-    made = kernel(factorization)
+    arithmetic = kernel(factorization)
     if ticks is None:
         ticks = factorization.horizon
     if ticks is None:
         ticks = numeric_horizon(factorization, scale, cells, epsilon)
     ticks = at_least_one("ticks", ticks)
-    off = scale * (made.error(ticks) * 2.0**-made.bits + _cut(made, ticks)) * (1 + 1e-6)
+    off = scale * (arithmetic.error(ticks) * 2.0**-arithmetic.bits + _cut(arithmetic, ticks)) * (1 + 1e-6)
     if off > 1e-3 or epsilon > 700:
         return 1.0
     return min(1.0, (1 + math.exp(epsilon)) * ticks * cells * (4 * off + 2.0**-1000) * (1 + 1e-6))

@@ -57,7 +57,7 @@ class Tables:
     """Q: how inputs end up in the buffers, (5, d, size)."""
     chain: FloatArray
     """Powers of D: (buffers, feeds of the blocks) to the buffers before every block and after the last one."""
-    reach: tuple[float, float]
+    row_sums: tuple[float, float]
     """The largest sums of a row's magnitudes in `output`, for inputs and for buffers."""
     drift: float
     """What one block adds to the error of the noise of any later tick, in units (lemma 10)."""
@@ -129,7 +129,7 @@ class _Public:
     """What inputs and buffers add to the running sum in a block, (5, size + d, blocks)."""
     plain: FloatArray
     """What they add to the ticks of a block, in doubles; for one block what they add to the noise itself."""
-    reach: tuple[float, float]
+    errors_per_unit: tuple[float, float]
     """What inputs and buffers add to the error of a number in doubles, for each unit of their size (lemma 11)."""
     fine: float
     """The same where they are read finely."""
@@ -207,7 +207,7 @@ class NearFilter:
 
         `fine` takes longer and has a bound that is little more than the last rounding of the noise.
         """
-        made, d, cells, after = self._tables[size], self._order, normals.shape[1], state[:, : self._order]
+        matrices, d, cells, after = self._tables[size], self._order, normals.shape[1], state[:, : self._order]
         public = self._public(start, size, blocks, blocks == 1 and not fine)
         # inputs of a block, then the buffers before it
         inputs = np.empty((5, size + d, blocks, cells))
@@ -218,21 +218,21 @@ class NearFilter:
         if public.eta is not None:
             x[:] = settle(product(public.eta, x), public.unit)
         fed = settle(product(public.feed, x.reshape(5, size, -1), np.matmul), public.unit).reshape(before.shape)
-        for first in range(0, blocks, made.most):
-            some = slice(first, min(first + made.most, blocks))
+        for first in range(0, blocks, matrices.most):
+            some = slice(first, min(first + matrices.most, blocks))
             links = np.concatenate([cut(after[0], after[1], public.unit)[:, :, np.newaxis], fed[:, :, some]], axis=2)
-            one, two, three = product(made.chain[:, :, : links.shape[2], : links.shape[2]], links, np.matmul)
+            one, two, three = product(matrices.chain[:, :, : links.shape[2], : links.shape[2]], links, np.matmul)
             before[:, :, some] = settle((one[:, :-1].copy(), two[:, :-1], three[:, :-1]), public.unit)
             after = pair((one[:, -1], two[:, -1], three[:, -1]))
 
         top, highest = float(np.abs(x[4]).max()), float(np.abs(before[4]).max(initial=0.0))
         if fine:
-            parts = product(made.output, inputs.reshape(5, size + d, -1), np.matmul)
+            parts = product(matrices.output, inputs.reshape(5, size + d, -1), np.matmul)
             w = settle(parts, public.unit).reshape(5, size, blocks, cells)
             noise, bound = w[4], public.drift + public.fine * (public.unit + top + highest)
         else:
             noise = (public.plain @ inputs[4].reshape(size + d, -1)).reshape(size, blocks, cells)
-            bound = public.drift + public.reach[0] * top + public.reach[1] * highest
+            bound = public.drift + public.errors_per_unit[0] * top + public.errors_per_unit[1] * highest
         if public.sums is not None:
             one, two, three = (
                 np.concatenate([np.zeros((1, cells)), term]).cumsum(axis=0)
@@ -256,30 +256,32 @@ class NearFilter:
         return noise.swapaxes(0, 1).reshape(-1, cells), bound, after
 
     def _public_numbers(self, start: int, size: int, blocks: int, fold: bool) -> _Public:
-        made, unit = self._tables[size], _power(self._eta.largest(start + size * blocks))
+        matrices, unit = self._tables[size], _power(self._eta.largest(start + size * blocks))
         eta = cut(*_weights(self._eta, start, size, blocks), unit)
         high, low = _weights(self._n, start, size, blocks)
         unit_n, d = _power(float(high.max())), self._order
         n = cut(high, low, unit_n)
-        feed, plain, sums, times = made.feed, made.output[4], None, 1.0
+        feed, plain, sums, times = matrices.feed, matrices.output[4], None, 1.0
         if self._summed:
-            sums, times = settle(product(made.output.swapaxes(1, 2), n, np.matmul), unit_n), size * unit_n
+            sums, times = settle(product(matrices.output.swapaxes(1, 2), n, np.matmul), unit_n), size * unit_n
             check_exact(sums.swapaxes(1, 2), _tops(size, d), unit_n)
-        drift, (inputs, buffers) = self.drift(start + size * blocks, size), made.reach
+        drift, (inputs, buffers) = self.drift(start + size * blocks, size), matrices.row_sums
         error, entries = (3 * size + d + 16) * ROUNDING * times, 0.0
         fine = times * (inputs + buffers + 1) * ((size + 8) * ROUNDING * 2.0**-20 + 2.0**-70)
         if fold:  # the weights of one block go into the matrices
             feed = settle(product(feed, eta.swapaxes(1, 2)), unit)
             if sums is not None:
                 sums[:, :size] = settle(product(sums[:, :size], eta), unit * unit_n)
-                one, two, three = (term.cumsum(axis=0) for term in product(n, made.output))
+                one, two, three = (term.cumsum(axis=0) for term in product(n, matrices.output))
                 plain = one + (two + three)
             plain = np.hstack([plain[:, :size] * eta[4, :, 0], plain[:, size:]])
             error, entries = (size + d + 24) * ROUNDING, 2.0**-58 * unit_n
             inputs, buffers = _most(plain[:, :size]), _most(plain[:, size:])
-        reach = error * inputs + entries * unit, error * buffers + entries
+        errors_per_unit = error * inputs + entries * unit, error * buffers + entries
         weights = None if fold else eta[..., np.newaxis]
-        return _Public(weights, n[..., np.newaxis], unit, unit * unit_n, feed, sums, plain, reach, fine, drift)
+        return _Public(
+            weights, n[..., np.newaxis], unit, unit * unit_n, feed, sums, plain, errors_per_unit, fine, drift
+        )
 
 
 def _running(terms: FloatArray) -> FloatArray:
@@ -307,8 +309,10 @@ def _weights(line: Dyadics, start: int, size: int, blocks: int) -> tuple[FloatAr
     """Exact weights as (high, low), each (size, blocks)."""
     numerators, h = line.block(start, size * blocks)
     high = numerators.astype(np.float64)
-    whole = high.astype(np.int64) if numerators.dtype != object else np.array([int(v) for v in high], dtype=object)
-    low = (numerators - whole).astype(np.float64)
+    high_integers = (
+        high.astype(np.int64) if numerators.dtype != object else np.array([int(v) for v in high], dtype=object)
+    )
+    low = (numerators - high_integers).astype(np.float64)
     high, low = (np.ascontiguousarray((part * 2.0**-h).reshape(blocks, size).T) for part in (high, low))
     return high, low
 
