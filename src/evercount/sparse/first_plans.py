@@ -50,12 +50,12 @@ def _most_weight(tree: DigitTree) -> int:
 @lru_cache(maxsize=4096)
 def _digit_radius(epsilon: float, ticks: int, beta: float) -> tuple[float, str]:
     """(bound, name): the least simultaneous error bound of a digit tree over these ticks, with chance 1 − beta."""
-    found = []
+    bounds = []
     for base in COUNTERS:
         tree = DigitTree(ticks, base, balanced=base != 2)
         rate = node_rate(epsilon, 1.0, 1.0, tree.levels)
-        found.append((laplace_sum_radius(rate, _most_weight(tree), beta / ticks), tree.name))
-    return min(found)
+        bounds.append((laplace_sum_radius(rate, _most_weight(tree), beta / ticks), tree.name))
+    return min(bounds)
 
 
 def first_counter(plan: SparsePlan) -> PureFactorization | None:
