@@ -61,7 +61,7 @@ class _Words:
         return self._left.pop(0)
 
 
-def _whole(value: object, end: int) -> int | None:
+def _integer_below(value: object, end: int) -> int | None:
     """A whole number in 0 … end − 1 as an int, else None; booleans are none."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < end:
         return None
@@ -100,11 +100,11 @@ class GenProtClient(OneMessage[int]):
         self, plan: GenProtPlan, number: int, secret: Secret | None = None, *, loss: Loss | None = None
     ) -> None:
         _check_plan(plan)
-        whole = _whole(number, NUMBERS)
-        if whole is None:
+        client = _integer_below(number, NUMBERS)
+        if client is None:
             raise ParameterError(f"a client's number must be a whole number from 0 to below 2^63, got {number!r}")
-        super().__init__(secret, loss, f"{plan!r}/{whole}")
-        self.plan, self.number = plan, whole
+        super().__init__(secret, loss, f"{plan!r}/{client}")
+        self.plan, self.number = plan, client
 
     def __repr__(self) -> str:
         return f"GenProtClient({self.plan!r}, {self.number}, {self.loss!r})"
@@ -171,7 +171,7 @@ class GenProtServer:
         Raises:
             MessageRejected: The number or the message is none that a client of this plan sends.
         """
-        client, chosen = _whole(number, NUMBERS), _whole(message, self.plan.candidates)
+        client, chosen = _integer_below(number, NUMBERS), _integer_below(message, self.plan.candidates)
         if client is None or chosen is None:
             self.rejected += 1
             if client is None:
@@ -284,15 +284,15 @@ class GenProtServer:
         """
         try:
             data = json.loads(blob)
-            made = cls(GenProtPlan(*data["genprot"]))
-            good = data["format"] == VERSION and data["digest"] == made.plan.digest
+            server = cls(GenProtPlan(*data["genprot"]))
+            good = data["format"] == VERSION and data["digest"] == server.plan.digest
             total = np.asarray(data["sum"], dtype=np.float64)
-            accepted, rejected = (_whole(data[name], NUMBERS) for name in ("accepted", "rejected"))
+            accepted, rejected = (_integer_below(data[name], NUMBERS) for name in ("accepted", "rejected"))
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise SnapshotError(f"this is not a dump of a GenProtServer ({type(error).__name__})") from None
-        if not good or accepted is None or rejected is None or total.shape != made._sum.shape:
+        if not good or accepted is None or rejected is None or total.shape != server._sum.shape:
             raise SnapshotError("the dump belongs to another version or plan")
-        if not np.linalg.norm(total) <= accepted * made.plan.reach * (1 + 1e-9):  # NaN fails this, too
+        if not np.linalg.norm(total) <= accepted * server.plan.reach * (1 + 1e-9):  # NaN fails this, too
             raise SnapshotError("the dump is damaged: no messages have this sum")
-        made._sum, made.accepted, made.rejected = total, accepted, rejected
-        return made
+        server._sum, server.accepted, server.rejected = total, accepted, rejected
+        return server

@@ -224,5 +224,5 @@ class GenProtPlan:
         text = f"{self.seed}|{client}|{number}".encode()
         size = self.shape.w + 1
         words = np.frombuffer(hashlib.shake_256(_PERSON + text).digest(8 * size), "<u8")
-        made = np.asarray(ndtri((words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54))
-        return made if made @ made <= self.reach**2 else np.zeros(size)
+        vector = np.asarray(ndtri((words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54))
+        return vector if vector @ vector <= self.reach**2 else np.zeros(size)
