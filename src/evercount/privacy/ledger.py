@@ -448,10 +448,10 @@ def _remaining(total: Budget, entries: tuple[Entry, ...], pure: bool) -> Budget 
         return Budget(rest, 0.0, total.adjacency, "tight", total.unit, total.max_events) if rest > 0 else None
     if left < _LEAST_DELTA:
         return None
-    whole = largest_mu(total, used, left)
-    if spent >= whole:
+    allowed = largest_mu(total, used, left)
+    if spent >= allowed:
         return None
-    mu = math.sqrt((whole - spent) * (whole + spent))
+    mu = math.sqrt((allowed - spent) * (allowed + spent))
     # A small rest costs no ε at the total's δ; it is then stated at the smaller δ where it does.
     delta = min(left, gaussian.delta_of(mu, 0.0) / 2)
     if delta < _LEAST_DELTA:
