@@ -73,7 +73,7 @@ class CellRange(Query):
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         """A part takes totals only."""
-        raise InputError("a part of the cells takes totals, not events: whoever cuts the cells has counted them")
+        raise InputError("a part of the cells takes totals, not events: count the events before the cells are cut")
 
     def parameters(self) -> dict[str, Any]:
         """The whole query and the range."""
