@@ -69,7 +69,7 @@ class Query(RowContract, PublishContract, Generic[V_co]):
     """Whether a tick may be encoded in parts, one after the other: the increments add up to those of the tick at once,
     the last state is the same, and so is what is refused. True for encoders that read event by event."""
     refuses_by_itself: ClassVar[bool] = False
-    """Whether an event that `check_events` accepts is never refused because of others: no look at the open tick."""
+    """Whether an event that `check_events` accepts is never refused because of other events, earlier ones included."""
 
     names_users: ClassVar[bool] = False
     """Whether events name their users themselves, so that `user_sensitivity` holds for any number of events."""

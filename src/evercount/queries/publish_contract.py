@@ -118,7 +118,7 @@ class PublishContract(ABC):
 
     @property
     def publishes_whole_numbers(self) -> bool:
-        """Whether whole noise, in grid units, gives whole published numbers: whole sums, published as they are."""
+        """Whether noise in whole grid units gives whole published numbers: whole sums, published as they are."""
         return self.publishes_sums and self.grid % 1 == 0
 
     def output_norms(self) -> FloatArray | float:
@@ -208,7 +208,7 @@ class PublishContract(ABC):
         return high - low, np.ones(len(low)) * self.output_norms()
 
     def consistent(self, values: FloatArray) -> FloatArray:
-        """The nearest values, one tick's, that a real state of the world could have; post-processing.
+        """The nearest values that real data could have at one tick; post-processing.
 
         Args:
             values: The published numbers of one tick.

@@ -294,7 +294,7 @@ def _checked_paths(paths: Any) -> tuple[tuple[str, ...], ...]:
 
 
 def check_weights(weights: Any, depth: int) -> tuple[int, ...]:
-    """The weights of a tree of so many levels below its root, or ParameterError; default: 1 each."""
+    """The weights of a tree with `depth` levels below its root, or ParameterError; default: 1 each."""
     if weights is None:
         return (1,) * (depth + 1)
     if isinstance(weights, str | bytes | Mapping) or not isinstance(weights, Iterable):
