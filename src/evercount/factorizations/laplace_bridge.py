@@ -146,7 +146,7 @@ class Bridge(PureFactorization):
 
     @staticmethod
     def _inside(blocks: Blocks, split: Split, row: IntArray, child: IntArray, index: IntArray) -> Blocks:
-        """The blocks that children of blocks are."""
+        """Children of these blocks, as blocks of the next level."""
         return Blocks(
             index,
             blocks.left[row] - split.shares[row, child],
@@ -383,7 +383,10 @@ class Bridge(PureFactorization):
         drawn: npt.NDArray[Any],
         outer: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None,
     ) -> npt.NDArray[Any]:
-        """Noise at all boundaries, shape (blocks, k + 1, cells): the walk from the start less 1 − α of its miss."""
+        """Noise at all boundaries, shape (blocks, k + 1, cells).
+
+        A running sum from the start, minus 1 − α times what that sum misses the known end by.
+        """
         sums = np.cumsum(drawn, axis=1)
         shape = (len(drawn), drawn.shape[1] + 1, drawn.shape[2])
         if outer is None:
