@@ -26,7 +26,7 @@ from evercount.factorizations.endless_bridge import ENDS, EndlessBridge
 STEPS = 256
 """Steps from 0 to h, of S and of Z."""
 FAR = 24
-"""Steps of Z beyond h, to where it hardly comes."""
+"""Steps of Z beyond h, up to a value that it hardly ever exceeds."""
 WEIGHTS = 64
 """Classes of the weight c."""
 STD_CLASSES = (100, 40)
