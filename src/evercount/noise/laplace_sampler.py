@@ -1,4 +1,6 @@
-"""Exact discrete Laplace noise as a function of (secret, draw, cell): doubles decide, or integers where too close.
+"""Exact discrete Laplace noise as a function of (secret, draw, cell).
+
+Doubles decide each number; where one is closer to a boundary than their error, exact integers decide.
 
 P(X = k) is proportional to exp(−rate·|k|) on the whole numbers. |X| is the number of k ≥ 1 with u < t_k for one uniform
 u, where t_k = P(|X| ≥ k) = 2·exp(−rate·k)/(1 + exp(−rate)); the sign is one more bit.
