@@ -38,7 +38,7 @@ class Noise:
     key: Secret | None = None
     """The key of the noise; None for float noise."""
     fingerprint: str | None = None
-    """Of the declaration that the key was derived from; None where the key is the secret itself."""
+    """The digest of the declaration that the key was derived from; None where the key is the secret itself."""
 
     def dump(self) -> dict[str, Any]:
         """What `build_noise(dumped=...)` needs to continue identically. Secret."""
@@ -121,7 +121,7 @@ def build_noise(
     stream: NoiseStream
     if names is not None:
         if state is None:
-            assert limit is not None  # exact noise always has one
+            assert limit is not None  # exact noise always has a last tick
             stream = NamedNoise(factorization, scale, key, names, limit, reserved)
         else:
             stream = NamedNoise.load(factorization, scale, state)
@@ -141,7 +141,7 @@ def build_noise(
 
 
 def _continued(sigma: float, dumped: Mapping[str, Any] | None) -> float:
-    """σ of a stream: what is needed, or what a dumped one has, where that is no less.
+    """The σ of a stream: the one that is needed, or that of the dumped stream where it is no smaller.
 
     Within SIGMA_TOLERANCE, another version of a special function may differ in the last digits. Beyond it an earlier
     version may have taken a larger sensitivity, which is safe, or a smaller one, which is not.

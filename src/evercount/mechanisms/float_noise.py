@@ -22,7 +22,7 @@ WIDE = 24
 NUMBERS_AT_ONCE = 3 << 15
 """Numbers that are drawn and filtered at a time: they stay in the processor's cache."""
 SLICE_CELLS = 2000
-"""With more cells than this, each block of TICKS_AHEAD ticks is drawn and filtered by slices of so many cells."""
+"""With more cells than this, each block of TICKS_AHEAD ticks is drawn and filtered in slices of this many cells."""
 
 PARTS_AHEAD = 2
 """Parts that are drawn ahead of the one that is filtered: then neither thread waits for the other to wake up."""

@@ -40,7 +40,7 @@ class PureStream(NoiseStream):
     """Noise of a pure tree in whole grid units: row t is a sum of the nodes of tick t with the tree's coefficients.
 
     **Guarantee.** Running sums plus this noise are ε-DP with δ = 0 for changes of l1 norm `l1` (real units), for all
-    ticks together, against whoever cannot tell AES-256 and BLAKE2b from random functions. Row t of cell c is a
+    ticks together, against anyone who cannot tell AES-256 and BLAKE2b from random functions. Row t of cell c is a
     function of (secret, tree, rate, t, c). Proof: `laplace_noise.proof.md`, theorem; for a bridge,
     `factorizations/laplace_bridge.proof.md`. Test:
     tests/mechanisms/test_laplace_stream.py::test_exact_ratio_of_the_joint_release.
@@ -92,7 +92,7 @@ class PureStream(NoiseStream):
             self._parameters.append(self.first_cell)
         self._calibration = (epsilon, l1, grid)
         self._memory: tuple[int, int, Memory] | None = None  # epoch, the tick it stands at, its prefixes
-        self._top = 0, np.zeros(self.cells, np.int64)  # of a WindowTree: whole nodes so far, the noise of their prefix
+        self._top = 0, np.zeros(self.cells, np.int64)  # for a WindowTree: complete nodes so far, noise of their prefix
 
     def __repr__(self) -> str:
         return f"PureStream({self.tree.name}, tick={self.tick}, cells={self.cells}, secret=…)"
@@ -151,7 +151,7 @@ class PureStream(NoiseStream):
         return source.draw(nodes, self.cells, self.first_cell)
 
     def _tops(self, tree: WindowTree, first: int, count: int) -> tuple[int, IntArray]:
-        """Noise of the prefixes of whole nodes that these ticks use. After a restore it is added up from the start."""
+        """Noise of the prefixes of complete nodes that these ticks use; after a restore, added up from the start."""
         low, high = tree.tops([first, first + count - 1]).tolist()
         at, total = self._top
         if at > low:  # an interrupted call went ahead

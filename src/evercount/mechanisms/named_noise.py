@@ -74,7 +74,7 @@ class NamedNoise(NoiseStream):
         return np.concatenate([cohort.rows(first, ticks) for cohort in self._cohorts], axis=1)
 
     def join(self, names: Iterable[str], tick: int) -> bool:
-        """Let names join that have not; their noise then stands after `tick`. Returns whether any was new.
+        """Add the names that have not joined yet; their noise goes on after `tick`. Returns whether any was new.
 
         It takes time in proportion to `tick` and to the number of new names.
         """
@@ -89,7 +89,7 @@ class NamedNoise(NoiseStream):
             part = names[start : start + MOST_TOGETHER]
             rest = {"limit": self.limit, "numeric_delta": self.numeric_delta, "names": part}
             cohort = ExactStream.rebuild(factorization, scale, len(part), self._secret, tick, **rest)
-            self._cohorts.append(cohort)  # then the names: whoever is interrupted between has a column too many
+            self._cohorts.append(cohort)  # then the names: an interruption in between leaves a column that nobody reads
             first = sum(one.cells for one in self._cohorts) - len(part)
             self.place.update((name, first + number) for number, name in enumerate(part))
 

@@ -44,7 +44,7 @@ Near = NearFilter | TreeKernel | OptimalKernel
 
 
 def make_kernel(factorization: Factorization, bits: int) -> Kernel:
-    """The arithmetic of a factorisation with so many fractional bits (ignored where nothing is rounded)."""
+    """The arithmetic of a factorisation with `bits` fractional bits (ignored where nothing is rounded)."""
     match factorization:
         case Weighted(weights=weights):
             filter_ = weights.filter
@@ -84,10 +84,10 @@ def remembered(function: Callable[[Factorization], T]) -> Callable[[Factorizatio
 
 @remembered
 def kernel(factorization: Factorization) -> Kernel:
-    """The arithmetic with the bits that every stream of this factorisation has, whatever its scale and its cells.
+    """The integer arithmetic of a factorisation, with the number of bits that all its streams share.
 
-    The fewest such that either the rounding inside, summed over all ticks, is below 2^−88, or it is within a
-    factor 16 of what the 128 bits of a normal cost anyway. So `numeric_delta` grows with the scale.
+    It has the fewest bits for which the rounding inside, summed over all ticks, is below 2^−88, or is within a factor
+    16 of what the 128 bits of a normal cost anyway. The scale plays no part, so `numeric_delta` grows with it.
     """
     ticks = ENDLESS_TICKS if factorization.horizon is None else factorization.horizon
     if ticks > LARGEST_TICKS:
@@ -102,7 +102,7 @@ def kernel(factorization: Factorization) -> Kernel:
 
 @remembered
 def near(factorization: Factorization) -> Near:
-    """The arithmetic in doubles that stands beside `kernel`."""
+    """The same noise in doubles with a proved error; it spares most of the integer arithmetic of `kernel`."""
     arithmetic = kernel(factorization)
     if isinstance(arithmetic, TreeKernel | OptimalKernel):
         return arithmetic
@@ -138,9 +138,9 @@ def numeric_delta(
     It grows with the scale, the cells, ε and the ticks; so a price for a larger scale covers a smaller one.
 
     **Guarantee.** If real Gaussian noise of this factorisation and scale, rounded to the grid, is (ε, δ₀)-DP, then a
-    release with `ExactStream` is (ε, δ₀ + numeric_delta)-DP against whoever cannot tell AES-256 and BLAKE2b from random
-    functions. Proof: `exact_noise.proof.md`, theorem. Assumption: the data are whole numbers of grid units. Tests:
-    `tests/mechanisms/test_exact_error.py` (measured error below the bound; a planted loss of bits is caught).
+    release with `ExactStream` is (ε, δ₀ + numeric_delta)-DP against anyone who cannot tell AES-256 and BLAKE2b from
+    random functions. Proof: `exact_noise.proof.md`, theorem. Assumption: the data are whole numbers of grid units.
+    Tests: `tests/mechanisms/test_exact_error.py` (measured error below the bound; a planted loss of bits is caught).
     """
     scale, cells = check_scale(scale), at_least_one("cells", cells)
     if not (epsilon >= 0 and math.isfinite(epsilon)):

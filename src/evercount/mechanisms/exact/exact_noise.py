@@ -1,8 +1,9 @@
 """Exact noise: the correlated noise of a stream in fixed-point integers, rounded to whole grid units.
 
 Every number is a function of (secret, factorisation, scale, tick, cell): a fixed-point number that integer arithmetic
-defines, rounded. Doubles with a proved error bound decide which integer that is; where the call is too close, integers
-decide. So any split, any subset of cells, a restored stream and another machine give the same numbers.
+defines, rounded. Doubles with a proved error bound decide which integer that is; where they are within that bound of
+the boundary, integers decide. So any split, any subset of cells, a restored stream and another machine give the same
+numbers.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _SMALL = 2.0**31
 
 
 def fingerprint(factorization: Factorization, scale: float, bits: int) -> str:
-    """A digest of all public parameters of the noise: whoever restores must have the same."""
+    """A digest of all public parameters of the noise: a restored stream must have the same."""
     digest = hashlib.blake2b(digest_size=16, person=b"evercount.params")
     digest.update(
         f"{factorization.name}|{factorization.horizon}|{scale.hex()}|{bits}|{BLOCK_TICKS}|{BITS_STEP}".encode()
@@ -84,7 +85,7 @@ class ExactStream(NoiseStream):
     tick: int = 0
 
     _doubt: ClassVar[tuple[float, float, float]] = (0.0, 0.0, 0.0)
-    """Tests add this to the three error bounds (in grid units): more calls are then close, and no number changes."""
+    """Tests add this to the three error bounds (in grid units): integers decide more often, and no number changes."""
 
     def __init__(
         self,
@@ -118,10 +119,11 @@ class ExactStream(NoiseStream):
         self._noise = ExactNoise(secret) if names is None else ExactNoise(secret, names)
         numerator, denominator = self.scale.as_integer_ratio()
         self._numerator, self._point = numerator, self.kernel.bits + denominator.bit_length() - 1
-        self._own_error = 2 * self.kernel.error(self.limit) * 2.0**-self.kernel.bits  # of the integers, twice: lemma 11
+        # twice the error of the integers: lemma 11
+        self._own_error = 2 * self.kernel.error(self.limit) * 2.0**-self.kernel.bits
         self._state: FloatArray = np.zeros((2, self.kernel.rows, self.cells))
-        # the state at `_start`, where the block begins that `tick` lies in, and what is not taken of that block; with
-        # very many cells, the state after it: `_start` is then the end of the block
+        # `_before` is the state at `_start`, where the block that holds `tick` begins, and `_rows` are the rows of that
+        # block that were not taken. With very many cells `_start` is the end of the block, `_before` the state there.
         self._rows_in_dumps = self.cells >= ROWS_IN_DUMPS
         self._before, self._start = self._state, 0
         self._rows: AnyArray = np.empty((0, self.cells))
@@ -162,7 +164,7 @@ class ExactStream(NoiseStream):
     # -- blocks ------------------------------------------------------------------------------------------------------
 
     def _blocks(self, start: int, out: AnyArray, state: FloatArray) -> tuple[AnyArray, FloatArray]:
-        """Noise of the next ticks from `start` on, about len(out) of them, in `out` if it has room; the state after."""
+        """(noise, state after) of about len(out) ticks from `start` on; the noise lies in `out` if that has room."""
         size, blocks = self.near.shape(self.cells, len(out))
         blocks = min(blocks, -(-(self.limit - start) // size))
         noise: AnyArray = out[: size * blocks]
@@ -182,7 +184,7 @@ class ExactStream(NoiseStream):
     def _piece(
         self, start: int, size: int, blocks: int, first: int, state: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Noise and state after of a piece of the cells: doubles decide, or integers where the call is close."""
+        """(noise, state after) of some cells: rounded doubles, computed again where one is too close to a half."""
         normals = self._normals(start, start + size * blocks, state.shape[2], first)
         rounded, close, after = self._rounded(state, start, size, blocks, normals)
         if len(close):
@@ -195,7 +197,7 @@ class ExactStream(NoiseStream):
     def _rounded(
         self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
     ) -> tuple[FloatArray, IntArray, FloatArray]:
-        """(noise by doubles, the cells in which a number is too close to a half to tell, state after)."""
+        """(noise rounded from doubles, cells with a number too close to a half to be sure, state after)."""
         noise, bound, after = self.near.advance(state, start, size, blocks, normals, fine)
         noise *= self.scale
         rounded = np.rint(noise)
@@ -210,7 +212,7 @@ class ExactStream(NoiseStream):
         return rounded, np.flatnonzero((noise >= 0.5 - error).any(axis=0)), after
 
     def _closely(self, start: int, size: int, blocks: int, cell: int, state: FloatArray) -> FloatArray:
-        """A cell's noise where a call is close: doubles again for half of the blocks; for one block, integers."""
+        """Noise of a cell that is too close to a half: halve the blocks in doubles; do a single block in integers."""
         if blocks > 1:
             middle = blocks // 2
             first, state = self._piece(start, size, middle, cell, state)
@@ -232,7 +234,7 @@ class ExactStream(NoiseStream):
     def _exactly(
         self, begin: int, start: int, stop: int, cell: int, state: ObjectArray, doubt: Fraction | None = None
     ) -> list[int]:
-        """A cell's noise of whole blocks in integers, from the state at `begin`; [] if one is in doubt."""
+        """Noise of one cell in integers, from the state at `begin`; [] if a number is within `doubt` of a half."""
         numerators: list[int] = []
         for block in range(begin // BLOCK_TICKS, stop // BLOCK_TICKS):
             normals = self._normals(block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS, 1, cell)

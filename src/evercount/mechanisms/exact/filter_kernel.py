@@ -4,8 +4,8 @@ Time is cut into blocks of 32 ticks. With X the (weighted) normals of a block an
 
     W_k = ⌊Σ_{j≤k} G_{k−j}·X_j + Σ_i C_{k,i}·S_i⌋     S_i ← ⌊D_i·S_i + Σ_j Q_{i,j}·X_j⌋     Y_k = Y_{k−1} + ⌊n_k·W_k⌋
 
-with integer matrices that do not depend on time. These integers define the noise. Doubles (`near_filter.py`) spare
-their evaluation wherever they can tell how they round. `exact_noise.proof.md` has the same letters.
+with integer matrices that do not depend on time. These integers define the noise. Doubles (`near_filter.py`) take
+their place wherever the rounded result is certain. `exact_noise.proof.md` has the same letters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from evercount.factorizations.piecewise_linear import PiecewiseLinear
 BLOCK_TICKS = 32
 """Ticks of a canonical block."""
 SIGMAS = 64
-"""No normal and no buffer is ever further out than so many standard deviations (but with probability < e^−2000)."""
+"""No normal and no buffer exceeds this many standard deviations, except with probability < e^−2000."""
 DRAW_BITS = 128
 MOST_TICKS = 2**47
 _WORK_BITS = 600
@@ -38,7 +38,7 @@ IntRows = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Constants:
-    """The matrices of a block as integers with so many fractional bits, each entry within half a unit.
+    """The matrices of a block as integers with a fixed number of fractional bits, each entry within half a unit.
 
     Buffer i is kept divided by 2^shift_i, so that its standard deviation is below twice that of its inputs.
     """
@@ -125,13 +125,13 @@ def _integers(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[Any], int]:
 
 
 class Dyadics:
-    """A piecewise linear weight as exact dyadic rationals, and bounds over the first so many ticks."""
+    """A piecewise linear weight as exact dyadic rationals, and its bounds over the first ticks."""
 
     def __init__(self, line: PiecewiseLinear) -> None:
         self.line = line
 
     def block(self, start: int, ticks: int = BLOCK_TICKS) -> tuple[npt.NDArray[Any], int]:
-        """(numerators, h ≥ 0): the values at so many ticks from start on (0-based) are exactly numerator / 2^h.
+        """(numerators, h ≥ 0): the values at `ticks` ticks from `start` on (0-based) are exactly numerator / 2^h.
 
         Numerators are int64 where they fit, else Python integers.
         """

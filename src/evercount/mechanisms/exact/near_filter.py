@@ -34,7 +34,7 @@ from evercount.noise import Normals
 
 LONG_BLOCK_TICKS = 2 * BLOCK_TICKS
 MANY = 4000
-"""From this many cells on, blocks have BLOCK_TICKS ticks, else LONG_BLOCK_TICKS: fewer rows lie ready."""
+"""From this many cells on, blocks are short (BLOCK_TICKS, else LONG_BLOCK_TICKS): fewer rows wait in memory."""
 MOST_BLOCKS = 64
 """Blocks of few cells that go through the matrices at once."""
 MOST_TICKS_AT_ONCE = 4 * LONG_BLOCK_TICKS * MOST_BLOCKS
@@ -67,12 +67,12 @@ class Tables:
 
 @lru_cache(maxsize=64)
 def tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow: bool) -> Tables:
-    """The matrices for as many blocks at a time as sums of slices stay exact for; one block always does."""
+    """The matrices for the most blocks at a time whose sums of slices stay exact; those of one block always do."""
     most = MOST_BLOCKS if size == LONG_BLOCK_TICKS else 1
     while True:
         try:
             return _tables(roots, tops, size, narrow, most)
-        except AssertionError:  # `check_exact`: sums over so many blocks would pass 2^53
+        except AssertionError:  # from `check_exact`: sums over `most` blocks would pass 2^53
             if most == 1:
                 raise
             most //= 2
@@ -93,7 +93,7 @@ def _tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow
     # lemma 10; every sum of entries gets room for its own rounding
     responses, readouts = _most(output[4, :, :size]), _most(output[4, :, size:])
     columns = output.swapaxes(1, 2)
-    sums = responses * size + readouts * size  # of a row of weights that sums up a block
+    sums = responses * size + readouts * size  # magnitudes of a row of weights that adds up a block
     entry = product_error(size, max(responses, _most(columns[4])), 1.0) + 2.0**-83
     total = product_error(size + d, sums, BUFFER) + entry * (65 * size + BUFFER * d) + 2.0**-72
     total += 2.0**-83 * (sums + 65 * size)  # of the weighted inputs, or of the weights in the matrix
@@ -122,7 +122,7 @@ class _Public:
     n: FloatArray
     """The weights n, (5, size, blocks, 1)."""
     unit: float
-    """Of inputs and buffers."""
+    """The unit of inputs and buffers."""
     unit_sum: float
     feed: FloatArray
     sums: FloatArray | None
@@ -132,7 +132,7 @@ class _Public:
     errors_per_unit: tuple[float, float]
     """What inputs and buffers add to the error of a number in doubles, for each unit of their size (lemma 11)."""
     fine: float
-    """The same where they are read finely."""
+    """The same for `advance(fine=True)`."""
     drift: float
 
 
@@ -159,7 +159,7 @@ class NearFilter:
         self._public = lru_cache(maxsize=4)(self._public_numbers)
 
     def shape(self, cells: int, ticks: int) -> tuple[int, int]:
-        """(ticks of a block, blocks) of the next call, for so many cells and ticks that are wanted at least."""
+        """(ticks of a block, number of blocks) of the next call, where `ticks` ticks of `cells` cells are wanted."""
         if cells >= 24:
             return (LONG_BLOCK_TICKS if cells < MANY else BLOCK_TICKS), 1
         return LONG_BLOCK_TICKS, max(
@@ -203,7 +203,7 @@ class NearFilter:
     def advance(
         self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
     ) -> tuple[FloatArray, float, FloatArray]:
-        """(noise, bound, state after) of so many blocks of `size` ticks from `start` on, a multiple of 32.
+        """(noise, bound, state after) of `blocks` blocks of `size` ticks from `start` on, a multiple of 32.
 
         `fine` takes longer and has a bound that is little more than the last rounding of the noise.
         """
