@@ -136,7 +136,7 @@ def _plan_partition(epsilon: float, T: int | None, delta: float, s: int | None, 
         tried = plan(parts, max(1, s // gap), gap)
         offset = tried.offset(REFERENCE_TICKS if T is None else T)
         if best is not None and offset >= best[0]:
-            continue  # its counter would have to be free
+            continue  # worse even if its counter had no error
         cost = offset + _planned_bound(tried.counter_epsilon, delta, s // gap, beta / 3)
         if best is None or cost < best[0]:
             best = (cost, tried)

@@ -115,7 +115,7 @@ def first_plan(epsilon: float, T: int, delta: float, s: int | None, beta: float)
         rest = epsilon_rest(epsilon, *parts)
         plan = SparsePlan(epsilon, delta, T, s, beta, *parts, rest, spread + gap, spread, segments, counter=FIRST)
         if best is not None and plan.offset(T) >= best[0]:
-            continue  # its counter would have to be free
+            continue  # worse even if its counter had no error
         cost = plan.offset(T) + _planned_bound(plan, s // gap)
         if best is None or cost < best[0]:
             best = (cost, plan)

@@ -28,7 +28,7 @@ from evercount.noise import NoiseOwner, Secret
 from evercount.noise.laplace_sampler import ExactLaplace
 from evercount.sparse.budget_split import make_counter, plan_sparse
 from evercount.sparse.first_plans import first_plan
-from evercount.sparse.sparse_plan import FIRST, SparsePlan
+from evercount.sparse.sparse_plan import FIRST, SparsePlan, up_to_power
 
 TICKS_AHEAD = 1 << 12
 """Ticks whose noise is drawn at a time."""
@@ -262,7 +262,7 @@ class SparseCount(NoiseOwner):
         most = math.inf if plan.max_ones is None else float(plan.max_ones)
         if plan.method == "constant":
             return SparseRelease(self.tick, most / 2, 0.0, most, False, 0, False)
-        releases = _up_to_power(self.tick) if plan.method == "plain" else self.segments
+        releases = up_to_power(self.tick) if plan.method == "plain" else self.segments
         if releases not in self._radius:
             self._radius = {releases: plan.counter_bound(releases, self._together)}
         off, offset = self._radius[releases], plan.offset(self.tick)
@@ -351,11 +351,6 @@ def _checked_parameters(
     plan = plan_sparse(epsilon, horizon, delta, max_ones, beta, "partition")
     assert plan.horizon is not None
     return plan.epsilon, plan.horizon, plan.delta, plan.max_ones, plan.beta
-
-
-def _up_to_power(ticks: int) -> int:
-    """The least power of 2 that is not below: a plain counter's bound is computed for few numbers of ticks."""
-    return 1 << (ticks - 1).bit_length()
 
 
 def _checked_state(state: Any, horizon: int | None) -> tuple[int, int, int, int, float]:

@@ -35,7 +35,7 @@ def unit_radius(ticks: int, beta: float, endless: bool) -> float:
 
 
 def up_to_power(ticks: int) -> int:
-    """The least power of 2 that is not below: bounds of few different lengths are computed."""
+    """The least power of 2 that is at least `ticks`: so bounds are computed for few different lengths."""
     return 1 << (ticks - 1).bit_length()
 
 
@@ -163,7 +163,7 @@ class SparsePlan:
         return endless_spread(self.threshold_epsilon, self.tick_epsilon, self.segments, tick, self.beta)
 
     def threshold_at(self, tick: int) -> int:
-        """The threshold of a tick: what a closed segment holds at least (the gap) is A less.
+        """The threshold at a tick; a closed segment holds at least A fewer events than that (the gap).
 
         Args:
             tick: The 1-based tick.
