@@ -26,7 +26,7 @@ UNIT = 2**20
 """R is rounded to multiples of 1/UNIT."""
 MOST_BUCKETS = 4096
 MOST_CLIENTS = 2**47
-"""Sums of so many 16-bit entries fit 64 bits."""
+"""Sums of this many 16-bit entries fit 64 bits."""
 LARGEST_ENTRY = 32767
 """An entry of a message is a signed 16-bit number."""
 MISS = 40 * math.log(2)

@@ -98,7 +98,7 @@ class GenProtPlan:
 
     @cached_property
     def clip(self) -> float:
-        """c."""
+        """c: bit probabilities are forced into ½·[e^−c, e^c]."""
         return widest_clip(self.epsilon, self.candidates) if self.rule == "best" else self.epsilon / 5
 
     @property
@@ -184,7 +184,7 @@ class GenProtPlan:
 
     @cached_property
     def reach(self) -> float:
-        """The norm that a candidate passes with probability below 2^−40 (Laurent and Massart); such a one is zeros."""
+        """The norm that a candidate passes with probability below 2^−40 (Laurent and Massart); it is then zeros."""
         size = self.shape.w + 1
         return math.sqrt(size + 2 * math.sqrt(size * MISS) + 2 * MISS)
 
@@ -204,7 +204,7 @@ class GenProtPlan:
 
     @cached_property
     def digest(self) -> str:
-        """By this servers know that they mean the same plan and candidates."""
+        """A short hash by which servers check that they share the plan and its candidates."""
         numbers = f"{self.epsilon.hex()}|{self.delta.hex()}|{self.n}|{self.candidates}|{self.rule}|{self.buckets}"
         text = f"{VERSION}|{numbers}|{self.limits}|{self.seed}"
         return hashlib.blake2b(text.encode(), digest_size=8, person=_PERSON).hexdigest()
