@@ -90,7 +90,7 @@ class Ledger:
     """What has been spent of `total`. Safe to use from several threads.
 
     Args:
-        total: the budget that all entries share. For a file that exists it may be left away, or must be the same.
+        total: the budget that all entries share. For a file that exists it may be omitted, else it must be the same.
         path: the file that keeps the ledger; it is created, or continued, and locked until `close` or the end of the
             with-block. None: the ledger lives in this process only. A file of an earlier version (the text of
             `to_json`) is taken over: its entries become the first ones of the chain.
@@ -412,7 +412,7 @@ class Ledger:
 
 
 def _to_dict(entry: Entry) -> dict[str, Any]:
-    """An entry as it is kept; `stream` is left away where there is none."""
+    """An entry as it is kept; `stream` is omitted where there is none."""
     kept = {
         "sequence": entry.sequence,
         "name": entry.name,
