@@ -286,7 +286,7 @@ class WindowTree(DigitTree):
         self.name = f"pure-window-{base}-{levels}"
 
     def digits(self, ticks: npt.ArrayLike) -> IntArray:
-        """See `DigitTree`; the highest place counts on."""
+        """See `DigitTree`; the digit of the highest place grows without end."""
         t = np.asarray(ticks, dtype=np.int64)
         index = [self._index(t, level) for level in range(self.levels)]
         lower = [index[i] - self.base * index[i + 1] for i in range(self.levels - 1)]
