@@ -96,7 +96,7 @@ def _tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow
     sums = responses * size + readouts * size  # magnitudes of a row of weights that adds up a block
     entry = product_error(size, max(responses, _most(columns[4])), 1.0) + 2.0**-83
     total = product_error(size + d, sums, BUFFER) + entry * (65 * size + BUFFER * d) + 2.0**-72
-    total += 2.0**-83 * (sums + 65 * size)  # of the weighted inputs, or of the weights in the matrix
+    total += 2.0**-83 * (sums + 65 * size)  # rounding of the weighted inputs, or of the weights in the matrix
     drift, buffer_error = total, 0.0
     check_exact(columns, np.ones(size))
     check_exact(output, _tops(size, d))
@@ -105,7 +105,7 @@ def _tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow
         inflow, links = float(feed[4, i].sum()) * 1.001, most + 1
         top, past = max(BUFFER, 65 * inflow), float(chain[0, i, -1, 1:].sum())
         check_exact(chain[:, i], np.asarray([BUFFER] + [65 * inflow] * most))
-        # of a feed, of the links before and after a block, and of what is kept: 2^−77 of it where a dump cuts it
+        # rounding of a feed, of the links before and after a block, and of kept buffers: 2^−77 where a dump cuts them
         own = product_error(size, inflow, 65.0) + 2.0**-83 * (inflow + 65 * size)
         own += 2 * product_error(links, past + 1, top) + BUFFER * (2.0**-76 if narrow else 2.0**-100) + 2.0**-76
         drift += exact.gains[i] / lack * own
@@ -181,7 +181,7 @@ class NearFilter:
 
     @cached_property
     def _sum_error(self) -> float:
-        """What a block adds to the error of the running sum for its size, which 64 deviations bound."""
+        """What a block adds to the error of the running sum, whose size is at most 64 deviations."""
         return 2.0**-96 * self._kernel.norm(MOST_TICKS)
 
     @cached_property

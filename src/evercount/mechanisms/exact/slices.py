@@ -41,7 +41,7 @@ def cut(high: FloatArray, low: FloatArray, unit: float) -> FloatArray:
 
 
 def settle(parts: Parts, unit: float) -> FloatArray:
-    """The sum of parts as slices. The first part is used up."""
+    """The sum of parts as slices. The first part is overwritten."""
     one, two, three = parts
     slices = np.empty((5, *one.shape))
     for place, more in ((0, two), (1, three)):
