@@ -18,7 +18,8 @@ BITS = 53
 def choice_weights(low: int, high: int, unit: int, count: int) -> list[int]:
     """P(a candidate is sent) at every corner, in units of 1/(unit^count·lcm(1 … count)): exact integers.
 
-    A corner: k of the other bits have probability high/unit and the rest low/unit, the candidate's own bit either.
+    A corner: k of the other bits have probability high/unit and the rest low/unit; the candidate's own bit has
+    one of the two.
     """
     shares = math.lcm(*range(1, count + 1))
     weights = []
