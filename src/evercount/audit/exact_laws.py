@@ -20,8 +20,9 @@ from evercount.audit.program import Claim
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.noise import Secret
 from evercount.privacy import Budget
-from evercount.sparse.budget_split import SparsePlan, plan_sparse
+from evercount.sparse.budget_split import plan_sparse
 from evercount.sparse.sparse_count import SparseCount
+from evercount.sparse.sparse_plan import SparsePlan
 
 TOLERANCE = 1e-7
 """Of log-ratios: they come from sums of doubles."""

@@ -18,8 +18,9 @@ from evercount.audit.attack import AttackReport, attack
 from evercount.audit.exact_laws import Law, LawReport, draws_p_value, largest_ratio
 from evercount.audit.program import Claim, Data, Published
 from evercount.local.collection_plan import Form, shared_plan
-from evercount.local.genprot import GenProtClient, GenProtPlan
+from evercount.local.genprot import GenProtClient
 from evercount.local.genprot_exact import BITS
+from evercount.local.genprot_plan import GenProtPlan
 from evercount.local.hierarchical import HierarchyClient, HierarchyPlan, encode
 from evercount.local.local_client import LocalClient
 from evercount.local.messages import unpack
