@@ -204,12 +204,17 @@ class Stream(StreamFacts[V_co]):
         before = self._state.counting if self.tick else None
         return choose_counting(self.budget, before, named, capped, self.query.names_users)
 
-    def prepare(self) -> None:
-        """Draw the noise of the next ticks now, so that the next `step` is fast; it changes no number."""
+    def prepare(self, events: Any = ()) -> None:
+        """Draw the noise of the next ticks now, so that the next `step` is fast; it changes no number.
+
+        Args:
+            events: Events of the next tick that have come already: keys that nobody listed get their noise. They are
+                not counted.
+        """
         self._check_owner()
         noise = self._parameters.noise.stream
         if noise.tick == self.tick:  # else a step failed after its noise was drawn, and will ask for it again
-            noise.expect(self.query.expected_names(self._state.encoder))
+            noise.expect(self.query.expected_names(self._state.encoder, events))
         noise.prepare()
 
     def run(
