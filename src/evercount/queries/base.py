@@ -298,11 +298,12 @@ class Query(RowContract, PublishContract, Generic[V_co]):
         """
         return self.labels
 
-    def expected_names(self, state: Any) -> Iterable[str]:
+    def expected_names(self, state: Any, events: Any = ()) -> Iterable[str]:
         """Names that may join soon, so that their noise can be made ready.
 
         Args:
             state: The encoder's state.
+            events: Events of the next tick that have come already.
 
         Returns:
             The names.

@@ -156,9 +156,11 @@ class DiscoveredKeys(Query[FloatArray]):
         checked = (_checked(key) if isinstance(key, str) else ("", "") for key in keys)
         return [normal if wrong is None else None for normal, wrong in checked]
 
-    def expected_names(self, state: KeyCounts) -> Iterable[str]:
+    def expected_names(self, state: KeyCounts, events: Any = ()) -> Iterable[str]:
         """See `Query`: keys that have three quarters of the minimum."""
-        return state.nearly(self.minimum - self.minimum // 4)
+        least = self.minimum - self.minimum // 4
+        more = {key: number for key, number in count_keys(events).items() if key not in RESERVED}
+        return (*state.nearly(least), *state.nearly_with(more, least))
 
     def dump_state(self, state: KeyCounts) -> Any:
         """See `KeyCounts.dump`."""
