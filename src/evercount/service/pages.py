@@ -29,6 +29,7 @@ MEDIA_TYPES = {
 }
 EMBED_POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors *"
 DOCS_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>evercount API</title>
+<link rel="icon" type="image/svg+xml" href="/static/icon.svg">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
 :root{{color-scheme:light dark}}
