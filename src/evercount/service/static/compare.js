@@ -50,7 +50,8 @@ export class ComparePage {
       return;
     }
     const names = this.streams.map((facts) => facts.name);
-    const first = names.includes(a) ? a : names[0];
+    const several = (name) => this.facts(name).labels.length > 1 || this.partner(name) !== name;
+    const first = names.includes(a) ? a : (names.find(several) ?? names[0]);
     for (const [id, name] of [["compare-stream-a", first], ["compare-stream-b", names.includes(b) ? b : this.partner(first)]]) {
       byId(id).replaceChildren(...names.map((one) => element("option", { value: one }, one)));
       byId(id).value = name;
