@@ -90,11 +90,17 @@ def image_complaints(text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("before", "after", "complaint"),
-    [("", "", None), ("USER evercount", "USER root", "root"), ("3.12-slim", "latest", "base"),
-     ("COPY src ./src", "COPY source ./src", "source does not exist"),
-     ("service,files", "server,files", "no extra server"), ("/head/counts.head", "/tmp/counts.head", "--head"), ("EXPOSE 8000", "EXPOSE 80", "port"),
-     ("USER", "USR", "USR")],
-)  # fmt: skip
+    [
+        ("", "", None),
+        ("USER evercount", "USER root", "root"),
+        ("3.12-slim", "latest", "base"),
+        ("COPY src ./src", "COPY source ./src", "source does not exist"),
+        ("service,files", "server,files", "no extra server"),
+        ("/head/counts.head", "/tmp/counts.head", "--head"),
+        ("EXPOSE 8000", "EXPOSE 80", "port"),
+        ("USER", "USR", "USR"),
+    ],
+)
 def test_the_image_keeps_the_rules(before: str, after: str, complaint: str | None) -> None:
     text = (DEPLOY / "Containerfile").read_text()
     assert before in text
