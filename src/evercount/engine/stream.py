@@ -205,7 +205,11 @@ class Stream(StreamFacts[V_co]):
         return choose_counting(self.budget, before, named, capped, self.query.names_users)
 
     def prepare(self) -> None:
-        """Draw the noise of the next ticks now, so that the next `step` is fast; it changes no number."""
+        """Draw the noise of the next ticks now, so that the next `step` is fast; it changes no number.
+
+        Raises:
+            EvercountError: the noise belongs to another process, or the stream is closed.
+        """
         self._check_owner()
         noise = self._parameters.noise.stream
         if noise.tick == self.tick:  # else a step failed after its noise was drawn, and will ask for it again
