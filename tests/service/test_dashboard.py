@@ -24,7 +24,6 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the service is not installed: pip install 'evercount[service]'")
 pytest.importorskip("uplot", reason="uPlot is not installed: pip install 'evercount[service]'")
-
 from serving import free_port
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
