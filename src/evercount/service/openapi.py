@@ -183,8 +183,8 @@ def answers() -> dict[str, Any]:
     `EVERCOUNT_WRITE_ANSWERS=1 pytest tests/service/test_service_examples.py` writes the file anew.
     """
     text = resources.files("evercount.service").joinpath("example_answers.json").read_text("utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    recorded: dict[str, Any] = json.loads(text)
+    return recorded
 
 
 def sent_body(command: str) -> Any:
@@ -195,12 +195,12 @@ def sent_body(command: str) -> Any:
 
 def add_examples(described: dict[str, Any]) -> None:
     """Give each operation of the description its command, and the bodies of its request and its answer."""
-    known = answers()
+    recorded = answers()
     for (method, path), command in EXAMPLES.items():
         operation = described["paths"][path][method]
         operation["x-codeSamples"] = [{"lang": "Shell", "label": "curl", "source": command}]
         if "requestBody" in operation:
             operation["requestBody"]["content"]["application/json"]["example"] = sent_body(command)
         for status, answer in operation["responses"].items():
-            if status.startswith("2") and (example := known.get(f"{method.upper()} {path}")) is not None:
+            if status.startswith("2") and (example := recorded.get(f"{method.upper()} {path}")) is not None:
                 answer["content"] = {"application/json": {"schema": {}, "example": example}}

@@ -93,12 +93,12 @@ def add_pages(app: FastAPI) -> None:
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
         described = app.openapi()
-        known, items = answers(), []
+        recorded, items = answers(), []
         for path, operations in described["paths"].items():
             for method, operation in operations.items():
                 text = html.escape(operation.get("description", operation.get("summary", "")))
                 example = html.escape(EXAMPLES.get((method, path), ""))
-                answer = known.get(f"{method.upper()} {path}")
+                answer = recorded.get(f"{method.upper()} {path}")
                 shown = "" if answer is None else _answer(answer)
                 name = f"{method.upper()} {html.escape(path)}"
                 items.append(f"<dt><code>{name}</code></dt><dd>{text}<pre>{example}</pre>{shown}</dd>")
