@@ -211,6 +211,9 @@ class Stream(StreamFacts[V_co]):
         Args:
             events: Events of the next tick that have come already: keys that nobody listed get their noise. They are
                 not counted.
+
+        Raises:
+            EvercountError: the noise belongs to another process, or the stream is closed.
         """
         self._check_owner()
         noise = self._parameters.noise.stream

@@ -85,6 +85,9 @@ class View(TableExports):
 
         Returns:
             The half-widths.
+
+        Raises:
+            ParameterError: the level is not between 0 and 1.
         """
         factor = interval_factor(level, (), 1, self.errors.difference_tails)
         return factor * self.cell_errors[1] * self.norms + self.cell_errors[2] * self.rounding

@@ -47,6 +47,9 @@ class DiscoveredKeys(Query[FloatArray]):
             saves time and memory: only keys that have reached it need noise.
         share: the part of the budget's δ that pays for discovery.
 
+    Raises:
+        ParameterError: a parameter is outside its domain.
+
     Guarantee. All releases together are (ε, δ)-DP: with S = 2 for the counts of all possible keys and the total, for
     which the noise has (1 − share)·δ, and with share·δ = (1 + e^ε)·δ₂ for the chance δ₂ that a key is listed because of
     one unit alone. Proof: `discovered_keys.proof.md`. Assumption: one event names one key. Tests:
