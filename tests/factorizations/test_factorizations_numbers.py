@@ -263,6 +263,18 @@ def test_honaker_full_streams_the_best_estimate(T: int) -> None:
         assert np.linalg.norm(left, axis=1).max() < 0.9 * Honaker(T).worst_row()[1]
 
 
+@pytest.mark.parametrize("T", [1, 2, 6, 8, 33, 100])
+def test_honaker_full_has_triangular_factors_of_no_larger_sensitivity(T: int) -> None:
+    """The same law of noise with factors that read no future: what adaptive inputs need."""
+    left, right = HonakerFull(T).dense()
+    triangular = np.linalg.cholesky(left @ left.T)
+    past = np.linalg.solve(triangular, counting_matrix(T))
+    assert np.abs(np.triu(past, 1)).max() < 1e-12
+    spare = np.linalg.eigvalsh(right.T @ right - past.T @ past)
+    assert spare.min() > -1e-11
+    assert (spare.max() < 1e-11) == (T & (T - 1) == 0)  # between powers of two some nodes stay hidden
+
+
 def test_worst_tick_of_honaker_full() -> None:
     for height in range(1, 13):
         norms = HonakerFull(2**height).row_norms(np.arange(1, 2**height + 1))

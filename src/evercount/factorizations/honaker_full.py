@@ -28,7 +28,8 @@ class HonakerFull(Factorization):
     lowest that holds ticks i and k. Its wavelet adds −1/(2·v_h) = −(1 − 2^−(h+1)) to entry (i, k), each higher one
     1 − 2^−g for its height g, and the complete tree 1/v_H = 2 − 2^−H: together H − h, the number of nodes that hold
     both. On the diagonal it is H + 1. The wavelet of a node that begins after tick T is 0 on ticks 1 … T, so the
-    sums are complete for every horizon. Tests:
+    sums are complete for every horizon. That R′ reads the future does no harm, also with adaptive inputs:
+    `sensitivity.proof.md`, "Nodes of the future". Tests:
     tests/factorizations/test_factorizations_numbers.py::test_honaker_full_streams_the_best_estimate,
     tests/queries/test_queries_matching.py::test_gram_matrices_fall.
 

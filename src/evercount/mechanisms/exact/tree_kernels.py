@@ -1,7 +1,8 @@
 """Other factorisations, in fixed point and in doubles: `identity`, `direct`, `optimal` and the binary trees.
 
-Only `honaker` and `honaker-full` round. In doubles a number of a tree is two of them: a multiple of 2^−40, of which sums are exact, and a
-rest. `exact_noise.proof.md`, lemmas 6, 7 and 12, has the same letters. `identity` in doubles is in `near_filter.py`.
+Only `honaker` and `honaker-full` round. In doubles a number of a tree is two of them: a multiple of 2^−40, of which
+sums are exact, and a rest. `exact_noise.proof.md`, lemmas 6, 7 and 12, has the same letters. `identity` in doubles is
+in `near_filter.py`.
 """
 
 from __future__ import annotations
@@ -164,6 +165,10 @@ class HonakerFullKernel(TreeKernel):
     """Honaker's full estimator: noise in the middle of a node = ⌊(sum of its ends)/2⌋ + ⌊√(v_h/2)·z⌋, v_h as above.
 
     At the end of the complete tree it is ⌊√v_H·z⌋. The state is the noise at the ends of the nodes that hold the tick.
+
+    **Guarantee.** Where no normal is 64 deviations out, |Ỹ_t − (L z)_t·2^bits| ≤ `error`(T), and doubles are within
+    `drift` of (L z)_t. Proof: `exact_noise.proof.md`, lemmas 7 and 12. Tests: `tests/mechanisms/test_exact_error.py`,
+    `tests/mechanisms/test_near_noise.py::test_planted_loss_in_middles_of_nodes_is_caught`.
     """
 
     def __init__(self, horizon: int, bits: int) -> None:

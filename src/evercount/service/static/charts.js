@@ -188,7 +188,7 @@ export function tinyChart(box) {
   };
 }
 
-/** Colour and dash of the known mechanisms; the two that jump from tick to tick are solid, which stays readable. */
+/** Colour and dash of the known mechanisms; those that jump from tick to tick are solid, which stays readable. */
 const STYLES = {
   balanced: [1, SOLID],
   optimal: [3, DASHED],
@@ -197,6 +197,7 @@ const STYLES = {
   "square-root, paper": [5, DASHED],
   unbounded: [4, MIXED],
   honaker: [3, SOLID],
+  "honaker-full": [4, SOLID],
   "binary-tree": [6, SOLID],
   identity: [2, SOLID],
 };
