@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from mpmath import mp
 
+from evercount._arrays import FloatArray
 from evercount.factorizations import (
     Balanced,
     Honaker,
@@ -296,7 +299,7 @@ def test_honaker_full_over_long_horizons() -> None:
     assert engine.difference_norm(T, T) == 0.0
     ticks = [1, 3, 64, 100]
     left, _ = engine.block(engine.initial(engine.draws(0, 100)), np.eye(engine.draws(0, 100)), 100)
-    for s, t in zip(ticks, ticks[1:], strict=False):
+    for s, t in pairwise(ticks):
         assert engine.difference_norm(s, t) == pytest.approx(np.linalg.norm(left[t - 1] - left[s - 1]), rel=1e-12)
         assert engine.row_norms([t])[0] == pytest.approx(np.linalg.norm(left[t - 1]), rel=1e-12)
     earlier = np.asarray([0, 1, 2**39, T - 1, T])
