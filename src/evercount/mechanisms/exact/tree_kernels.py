@@ -197,15 +197,15 @@ class HonakerFullKernel(TreeKernel):
         return (self.height + 1) * (SIGMAS + 2) * (1 + 1e-6)
 
     def _sums(self, state: AnyArray, start: int, stop: int, z: AnyArray) -> tuple[AnyArray, AnyArray]:
-        whole = z.dtype == object
-        combine: Callable[[int, AnyArray, AnyArray], AnyArray] = self._whole if whole else self._doubles
+        integers = z.dtype == object
+        combine: Callable[[int, AnyArray, AnyArray], AnyArray] = self._integers if integers else self._doubles
         last = min(stop, 1 << self.height)
-        noise, ends = noise_at_boundaries(z << self.bits - DRAW_BITS if whole else z, state, start, last, combine)
+        noise, ends = noise_at_boundaries(z << self.bits - DRAW_BITS if integers else z, state, start, last, combine)
         # a tree shorter than a block has no noise for the block's last ticks, and no stream takes them
         rest = np.zeros((stop - last, *z.shape[1:]), dtype=z.dtype)
         return np.concatenate([noise, rest]), ends
 
-    def _whole(self, level: int, own: AnyArray, pair: AnyArray) -> AnyArray:
+    def _integers(self, level: int, own: AnyArray, pair: AnyArray) -> AnyArray:
         return np.asarray((pair >> 1) + (self.weights[level] * own >> self.bits), dtype=object)
 
     def _doubles(self, level: int, own: AnyArray, pair: AnyArray) -> AnyArray:
