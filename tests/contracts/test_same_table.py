@@ -97,6 +97,7 @@ CASES = {
     ),
     "window": case({"name": "window", "parameters": {"width": 3}}, {}),
     "pure": case("count", {}, budget={"epsilon": 1.0, "delta": 0}),
+    "honaker-full": case(HISTOGRAM, {"key": "region"}, factorization="honaker-full"),
     "endless": case("count", {}, horizon=None),
     "users": case(HISTOGRAM, {"key": "region", "user": "who"}, budget={**GAUSSIAN, "unit": "user", "max_events": 3}),
     "discovered keys": case({"name": "discovered-keys", "parameters": {"minimum": 3}}, {"key": "region"}, budget=LARGE),
