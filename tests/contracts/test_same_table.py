@@ -224,11 +224,16 @@ def by_file(form: str, pieces: int = 3) -> Callable[[Case, list[dict[str, Any]],
         for piece in range(1, pieces + 1):
             now = schedule.start_of(1 + one.ticks * piece // pieces)
             release_file(Job(str(path), one.declaration, str(out), now, secret=secret))
-        found = read(out, form)
-        instants = {schedule.show(schedule.start_of(tick)): schedule.start_of(tick) for tick in range(1, one.ticks + 1)}
-        return [(tick, instants[start], *rest) for tick, start, *rest in found]
+        return with_instants(one, read(out, form))
 
     return run
+
+
+def with_instants(one: Case, rows: Rows) -> Rows:
+    """Rows of a release file, with the starts of ticks as instants."""
+    schedule = one.declaration.schedule
+    instants = {schedule.show(schedule.start_of(tick)): schedule.start_of(tick) for tick in range(1, one.ticks + 1)}
+    return [(tick, instants[start], *rest) for tick, start, *rest in rows]
 
 
 def by_service(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path, place: str | None = None) -> Rows:
@@ -272,6 +277,17 @@ def by_service(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
         return found
     finally:
         store.close()
+
+
+def released_rows(store: Store, declaration: StreamDeclaration) -> Rows:
+    """The released rows of a stream whose cells were all listed."""
+    found: Rows = []
+    for release in store.all_releases(declaration.name):
+        numbers = zip(*(release[name] for name in ("values", "std", "low", "high")), strict=True)
+        start = declaration.schedule.start_of(release["tick"])
+        labels = declaration.query.labels
+        found += [(release["tick"], start, label, *four) for label, four in zip(labels, numbers, strict=True)]
+    return found
 
 
 def levels_of(levels: tuple[str, ...], row: dict[str, Any], by_name: bool) -> dict[str, Any]:
@@ -334,12 +350,7 @@ def by_spark_stream(spark: Any, one: Case, rows: list[dict[str, Any]], secret: S
         release_stream(
             events, declaration, store, str(folder / "checkpoint"), clock=lambda at=closed: schedule.start_of(at + 1)
         )
-    found: Rows = []
-    for release in store.all_releases(declaration.name):
-        numbers = zip(*(release[name] for name in ("values", "std", "low", "high")), strict=True)
-        start = schedule.start_of(release["tick"])
-        labels = declaration.query.labels
-        found += [(release["tick"], start, label, *four) for label, four in zip(labels, numbers, strict=True)]
+    found = released_rows(store, declaration)
     store.close()
     return found
 
@@ -355,11 +366,10 @@ def by_spark_batch(spark: Any, one: Case, rows: list[dict[str, Any]], folder: Pa
     release_batch(
         events, declaration, str(out), until=schedule.start_of(one.ticks + 1), shards=shards, run=declaration.name
     )
-    instants = {schedule.show(schedule.start_of(tick)): schedule.start_of(tick) for tick in range(1, one.ticks + 1)}
     place = {label: number for number, label in enumerate(declaration.query.labels)}
     found = [tuple(row[name] for name in COLUMNS) for row in pq.read_table(out).to_pylist()]
     found.sort(key=lambda row: (row[0], place[row[2]]))
-    return [(tick, instants[start], *rest) for tick, start, *rest in found]
+    return with_instants(one, found)
 
 
 REFUSED_BY_SPARK = {
@@ -399,6 +409,42 @@ def test_a_batch_of_spark_publishes_the_same_table(name: str, spark: Any, tmp_pa
     rows = events_of(one)
     secret = Secret.from_hex(ROOT_SECRET).derive(f"evercount/spark/run/{one.declaration.name}")
     assert by_spark_batch(spark, one, rows, tmp_path, 3) == by_library(one, rows, secret, tmp_path)
+
+
+def test_late_events_of_capped_users_count_alike_in_files_and_spark(spark: Any, tmp_path: Path) -> None:
+    """Every third event comes after its tick was closed: it counts in the open tick, inside its user's cap."""
+    from evercount.spark import release_stream
+
+    one = case(
+        HISTOGRAM,
+        {"key": "region", "user": "who", "order": "seq"},
+        ticks=6,
+        budget={**GAUSSIAN, "unit": "user", "max_events": 3},
+        late="next",
+    )
+    schedule, secret = one.declaration.schedule, secret_of("late")
+    rows = as_found(one, events_of(one))
+    due = [min(6, schedule.tick_of(row["instant"]) + (2 if number % 3 == 0 else 0)) for number, row in enumerate(rows)]
+    tables: dict[str, Rows] = {}
+    for late in ("next", "drop"):
+        declaration, folder = replace(one.declaration, late=late), tmp_path / late
+        (folder / "in").mkdir(parents=True)
+        path, out = folder / "events.jsonl", folder / "out.jsonl"
+        store = Store(folder / "store.db")
+        store.declare(declaration, schedule.begin / 1e6, secret)
+        stream = spark.readStream.schema("ts string, region string, who string, seq long").json(str(folder / "in"))
+        for closed in (2, 4, 6):
+            fresh = [row for row, tick in zip(rows, due, strict=True) if closed - 2 < tick <= closed]
+            write(folder / "in" / f"{closed}.jsonl", "jsonl", fresh)
+            with path.open("ab") as file:
+                file.write((folder / "in" / f"{closed}.jsonl").read_bytes())
+            now = schedule.start_of(closed + 1)
+            release_file(Job(str(path), declaration, str(out), now, secret=secret))
+            release_stream(stream, declaration, store, str(folder / "checkpoint"), clock=lambda at=now: at)
+        tables[late] = released_rows(store, declaration)
+        store.close()
+        assert with_instants(one, read(out, "jsonl")) == tables[late]
+    assert tables["next"] != tables["drop"]
 
 
 @pytest.mark.parametrize("door", DOORS)
