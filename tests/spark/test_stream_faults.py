@@ -126,6 +126,11 @@ def driver(folder: Path, kill: Kill, shards: int | None, master: str) -> None:
 
 def run_driver(folder: Path, kill: Kill, shards: int | None = None, master: str = "local[1]") -> int:
     """The exit status of one life."""
+    return run_program(Path(__file__), folder, [kill, shards, master])
+
+
+def run_program(program: Path, folder: Path, arguments: list[Any]) -> int:
+    """The exit status of a test file that is run as a driver of Spark."""
     options = {
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -140,8 +145,9 @@ def run_driver(folder: Path, kill: Kill, shards: int | None = None, master: str 
         **os.environ,
         "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell",
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
     }
-    command = [sys.executable, __file__, str(folder), json.dumps([kill, shards, master])]
+    command = [sys.executable, str(program), str(folder), json.dumps(arguments)]
     # a group of its own, so that the driver takes its JVM with it
     with (folder / "log").open("ab") as log, subprocess.Popen(
         command, stdout=log, stderr=log, env=environment, start_new_session=True
