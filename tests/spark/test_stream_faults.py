@@ -140,12 +140,12 @@ def run_program(program: Path, folder: Path, arguments: list[Any]) -> int:
     }
     # a life is short: a compiler that starts at once
     java = "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'"
-    arguments = " ".join([java, *(f"--conf {name}={value}" for name, value in options.items())])
+    submitted = " ".join([java, *(f"--conf {name}={value}" for name, value in options.items())])
     environment = {
         **os.environ,
-        "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": f"{submitted} pyspark-shell",
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])),
     }
     command = [sys.executable, str(program), str(folder), json.dumps(arguments)]
     # a group of its own, so that the driver takes its JVM with it
