@@ -249,6 +249,38 @@ def test_projected_claims_are_reached(query: GraphQuery) -> None:
     assert audit_sensitivity(query, np.eye(1), "add-remove", 1, steps=steps).reached
 
 
+def exchanged(after: Sequence[tuple[str, str]]) -> tuple[list[Any], list[Any]]:
+    """Two streams with the limit 3 that begin with the edge 0-1 or with 2-3, and then have the same edges.
+
+    Every end of the two first edges gets two neighbours; a third one comes too late where the first edge took a place.
+    `after` are the further edges that each end has: between its "first" and "second" neighbour, the "late" one and
+    "other" vertices.
+    """
+    names = ["end", "first", "second", "late", "other", "another"]
+    order = [("end", "first"), ("end", "second"), ("end", "late"), *after]
+    rest = [tuple(sorted(names.index(v) * 4 + end for v in edge)) for edge in order for end in range(4)]
+    return [(0, 1), *rest], [(2, 3), *rest]
+
+
+def test_projected_components_reach_their_claim_by_an_exchange() -> None:
+    """Two edges are kept after all where the edge goes, and two are dropped where it comes.
+
+    Each of the six edges is felt twice: when it joins two components in one stream alone, and when the other stream
+    joins them by another way. The two exchanged edges come at the same time, so the first part of both is not felt.
+    """
+    query = Components(24, max_degree=3, enforce_degree=True)
+    one, other = exchanged([("first", "late")])
+    others_join = [(4, 5), (6, 7)]
+    assert query.squared_sensitivity("replace") == norm(query, [*one, *others_join], [*other, *others_join]) == 50
+
+
+def test_projected_degrees_reach_their_claim_by_an_exchange() -> None:
+    """Four ends and four late neighbours: each passes the degree in one stream alone, and later in the other too."""
+    query = HighDegree(24, tau=2, max_degree=3, enforce_degree=True)
+    one, other = exchanged([("late", "other"), ("late", "another")])
+    assert query.squared_sensitivity("replace") == norm(query, one, other) == 128
+
+
 def test_first_weight_wins_would_cost_more() -> None:
     """Why the lighter copy counts: with the first one kept, P = N = 2W − 1, beyond the claim 2W² for W = 2."""
     lightest = SpanningForest(4, "ignore-duplicates", max_weight=2)
