@@ -60,7 +60,7 @@ def plain(folder: Path, name: str) -> dict[str, float]:
 
 def declared(folder: Path, users: bool = False) -> StreamDeclaration:
     """Hourly counts per region; with `users` at most 20 events each."""
-    from evercount.cli.release_command import read_keys
+    from evercount.cli.release_declaration import read_keys
     from evercount.declare.columns import Columns
     from evercount.declare.declaration import StreamDeclaration
     from evercount.declare.schedule import Schedule

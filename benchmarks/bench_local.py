@@ -13,7 +13,8 @@ import numpy as np
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.local import LocalClient, LocalPlan, LocalServer, simulate
-from evercount.local.genprot import GenProtClient, GenProtPlan
+from evercount.local.genprot import GenProtClient
+from evercount.local.genprot_plan import GenProtPlan
 from evercount.local.messages import pack
 from evercount.mechanisms.laplace_noise import PureStream
 from evercount.noise import Secret

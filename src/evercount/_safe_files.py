@@ -1,8 +1,8 @@
 """Files that hold secrets or promises: no symbolic links, for the owner only, one user at a time, down to the disk.
 
 The rule for symbolic links is the same at every door: a file that evercount writes is named itself. Writing through a
-link would let whoever may change the link choose which file is overwritten, and renaming over a link would replace the
-link and leave the file that it points to behind. So a link is refused, and the message names its target.
+link would let anyone who may change the link choose which file is overwritten, and renaming over a link would replace
+the link and leave the file that it points to behind. So a link is refused, and the message names its target.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class InputError(EvercountError, ValueError):
 
 
 class BadRows(InputError):
-    """Rows that are no events, and no leave to skip them; nothing was published.
+    """Rows that are no events, and skipping them was not allowed; nothing was published.
 
     `bad` is their number, `shown` are the first of them.
     """

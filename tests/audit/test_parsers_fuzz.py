@@ -22,7 +22,8 @@ from evercount.errors import EvercountError, MessageRejected, SnapshotError
 from evercount.files.release_run import Job, release_file
 from evercount.files.run_state import State
 from evercount.local.collection_plan import LocalPlan
-from evercount.local.genprot import GenProtPlan, GenProtServer
+from evercount.local.genprot import GenProtServer
+from evercount.local.genprot_plan import GenProtPlan
 from evercount.local.hierarchical import HierarchyPlan, HierarchyServer
 from evercount.local.local_server import LocalServer
 from evercount.local.messages import size, unpack_many

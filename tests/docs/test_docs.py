@@ -15,7 +15,8 @@ from evercount import Budget
 from evercount.cli import app
 from evercount.local.collection_plan import LocalPlan
 from evercount.local.estimate import LocalEstimate
-from evercount.local.genprot import GenProtPlan, GenProtServer
+from evercount.local.genprot import GenProtServer
+from evercount.local.genprot_plan import GenProtPlan
 from evercount.planning.compare import plan
 
 ROOT = Path(__file__).parents[2]

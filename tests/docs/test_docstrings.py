@@ -19,8 +19,8 @@ from evercount.engine.views import View
 from evercount.errors import ParameterError
 from evercount.queries.cuts.cut_graph import CutEstimate, CutGraph, CutValue
 from evercount.queries.top_keys import TopKey
-from evercount.sparse.budget_split import SparsePlan
 from evercount.sparse.sparse_count import SparseRelease
+from evercount.sparse.sparse_plan import SparsePlan
 
 PAGE = (Path(__file__).parents[2] / "docs" / "public-api.md").read_text(encoding="utf-8")
 MODULES = ["evercount", *re.findall(r"^\| `(evercount\.[\w.]+)` \|", PAGE, re.MULTILINE)]

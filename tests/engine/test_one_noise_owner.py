@@ -15,7 +15,8 @@ import pytest
 from evercount import Budget, Count, Secret, SparseCount, Stream
 from evercount.errors import EvercountError, ParameterError
 from evercount.local import LocalClient
-from evercount.local.genprot import GenProtClient, GenProtPlan
+from evercount.local.genprot import GenProtClient
+from evercount.local.genprot_plan import GenProtPlan
 from evercount.noise import noise_owner
 
 BUDGET = Budget(1.0, 1e-9)

@@ -121,7 +121,7 @@ def test_the_table_is_frozen() -> None:
     """Streams in the world depend on these numbers: a better table gets a new name, and this hash stays."""
     assert hashlib.sha256(repr(ENDLESS).encode()).hexdigest()[:16] == "8f754d806ad080ab"
     assert EndlessBridge().fingerprint == "b992b58f0408f917"
-    assert EndlessBridge(whole=True).fingerprint != EndlessBridge().fingerprint
+    assert EndlessBridge(integers=True).fingerprint != EndlessBridge().fingerprint
 
 
 def test_parameters() -> None:
@@ -134,7 +134,7 @@ def test_parameters() -> None:
     with pytest.raises(ParameterError, match="horizon=None"):
         pure_factorization("endless-bridge", 10)
     assert tree.for_rate(1.0) is tree
-    assert tree.for_rate(20.0).whole
+    assert tree.for_rate(20.0).integers
     assert epoch_bridge(0, True).bits == 0
     assert tree.state_bytes < 2000
     assert math.isinf(tree.column_norm)

@@ -22,8 +22,9 @@ from evercount.errors import (
 )
 from evercount.local import Hinge, LocalPlan, Loss, Quantile
 from evercount.local.estimate import LocalEstimate
-from evercount.local.genprot import GenProtClient, GenProtPlan, GenProtServer, choose
+from evercount.local.genprot import GenProtClient, GenProtServer, choose
 from evercount.local.genprot_exact import BITS, choice_weights, exact_ratio, pure_epsilon, widest_clip
+from evercount.local.genprot_plan import GenProtPlan
 from evercount.noise import Secret
 
 

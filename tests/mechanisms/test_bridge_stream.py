@@ -203,5 +203,5 @@ def test_the_key_of_a_bridge_belongs_to_its_declaration() -> None:
         Stream(Count(), Budget(1.0, 0.0), 50, secret=secret)
     other = Stream(Count(), Budget(1.0, 0.0), 51, secret=secret)
     assert other._parameters.noise.key != stream._parameters.noise.key
-    forms = [Bridge(50), Bridge(50, whole=True), Bridge(50, design_for(64)), Bridge(51)]
+    forms = [Bridge(50), Bridge(50, integers=True), Bridge(50, design_for(64)), Bridge(51)]
     assert len({declaration_fingerprint({}, form, 1.0) for form in forms}) == len(forms)

@@ -67,14 +67,14 @@ def test_attack_on_the_joint_release() -> None:
     assert min(worst["planted"]) > 1.02 * epsilon
 
 
-def endless(cells: int = 2, epsilon: float = 1.0, whole: bool = False) -> PureStream:
-    return PureStream(EndlessBridge(whole), epsilon, 1.0, 1.0, cells, SECRET)
+def endless(cells: int = 2, epsilon: float = 1.0, integers: bool = False) -> PureStream:
+    return PureStream(EndlessBridge(integers), epsilon, 1.0, 1.0, cells, SECRET)
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_rows_are_the_coefficients_times_the_numbers_drawn(whole: bool) -> None:
+@pytest.mark.parametrize("integers", [False, True])
+def test_rows_are_the_coefficients_times_the_numbers_drawn(integers: bool) -> None:
     """Rows of L in whole numbers times each epoch's own draws, rounded; and the totals of earlier epochs."""
-    tree = EndlessBridge(whole)
+    tree = EndlessBridge(integers)
     rows = EndlessBridgeNoise(tree, 1.0, 1.0, 1.0, 3, SECRET).rows(1, 400)
     before = np.zeros(3, np.int64)
     for epoch in range(3):
@@ -105,7 +105,7 @@ def test_any_split_any_tick_alone_and_any_restore_give_the_same_noise() -> None:
     paused.take(300)
     dumped = json.loads(json.dumps(paused.dump()))
     assert (endless().resume(dumped).take(4700) == whole[300:]).all()
-    for other in (endless(epsilon=2.0), endless(whole=True), endless(cells=3)):
+    for other in (endless(epsilon=2.0), endless(integers=True), endless(cells=3)):
         with pytest.raises(SnapshotError):
             other.resume(dumped)
     many = endless(cells=MANY + 1)

@@ -24,9 +24,9 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the service is not installed: pip install 'evercount[service]'")
 pytest.importorskip("uplot", reason="uPlot is not installed: pip install 'evercount[service]'")
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-
 from serving import free_port
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 
 STATIC = Path(__file__).parents[2] / "src" / "evercount" / "service" / "static"
 ADMIN = "an-admin-token-for-tests-only"

@@ -15,9 +15,10 @@ from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import ExactLaplace, quantile, tail
-from evercount.sparse.budget_split import endless_radius, plain_bound, plan_sparse, sparse_against_plain
+from evercount.sparse.budget_split import plain_bound, plan_sparse, sparse_against_plain
 from evercount.sparse.first_plans import first_plan, laplace_sum_radius
 from evercount.sparse.sparse_count import SparseCount
+from evercount.sparse.sparse_plan import endless_radius
 
 
 def secret(seed: int) -> Secret:

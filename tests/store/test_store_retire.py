@@ -224,6 +224,8 @@ def test_a_quarantined_stream_is_followed_by_a_successor(
     code, output = run("retire", "one", "--db", copy, "--head", head, "--successor", "two", answer="n\n")
     assert code == 1
     assert "cannot be undone" in output
+    assert declared().budget.sentence() in output
+    assert ".." not in output, "the sentence of the budget has its own full stop"
     code, output = run("retire", "one", "--db", copy, "--head", head, "--successor", "two", "--yes")
     assert code == 0, output
     assert "Its budget is added" in output

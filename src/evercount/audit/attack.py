@@ -75,8 +75,10 @@ class AttackReport:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable."""
-        made = {key: (None if isinstance(v, float) and not math.isfinite(v) else v) for key, v in asdict(self).items()}
-        return made | {"holds": self.holds}
+        fields = {
+            key: (None if isinstance(v, float) and not math.isfinite(v) else v) for key, v in asdict(self).items()
+        }
+        return fields | {"holds": self.holds}
 
     def summary(self) -> str:
         """One or two lines for people."""
@@ -131,21 +133,21 @@ def attack(
     candidates = _statistics(sides, difference, claim, first.ticks, len(first.labels))
     if not low_bits and len(candidates) > 1:
         del candidates["low bits"]
-    made = _judge(candidates, sides, claim, confidence)
+    numbers = _judge(candidates, sides, claim, confidence)
     reason = ""
     if repeated > 3 + 10 * expected:
         reason = f"{repeated} pairs of runs have the same noise, {expected:.2g} are expected: the secret is not used up"
-    elif made["proved"] > claim.limit:
-        reason = f"the attack proves {made['proved']:.4g}"
-    elif made["low"] > claim.limit:
-        reason = f"the attack reaches {made['attacked']:.4g}, with confidence at least {made['low']:.4g}"
-    elif made["epsilon"] > claim.budget.epsilon:
-        reason = f"the attack proves epsilon {made['epsilon']:.4g} at the promised delta"
+    elif numbers["proved"] > claim.limit:
+        reason = f"the attack proves {numbers['proved']:.4g}"
+    elif numbers["low"] > claim.limit:
+        reason = f"the attack reaches {numbers['attacked']:.4g}, with confidence at least {numbers['low']:.4g}"
+    elif numbers["epsilon"] > claim.budget.epsilon:
+        reason = f"the attack proves epsilon {numbers['epsilon']:.4g} at the promised delta"
     measure = "epsilon" if claim.pure else "mu"
     return AttackReport(
         program.name, measure, claim.limit, possible, runs=runs, confidence=confidence, repeated=repeated,
         resolved=claim.budget.delta == 0 or runs * claim.budget.delta >= 10, reason=reason,
-        judged=runs - runs // 2, **made,
+        judged=runs - runs // 2, **numbers,
     )  # fmt: skip
 
 
@@ -187,10 +189,10 @@ def _runs(
     progress: Callable[[int], None] | None,
 ) -> Iterator[FloatArray]:
     for number in range(runs):
-        made = program.run(data, root.derive(f"side {side} run {number}"))
-        if made.ticks != ticks:
+        published = program.run(data, root.derive(f"side {side} run {number}"))
+        if published.ticks != ticks:
             raise ParameterError("the program publishes other ticks with another secret: their choice is not audited")
-        yield made.values.ravel()
+        yield published.values.ravel()
         if progress is not None:
             progress(side * runs + number + 1)
 
@@ -203,24 +205,24 @@ def _statistics(
 ) -> dict[str, Statistic]:
     """Candidates, from the training half of the runs and public numbers."""
     rows = claim.left[np.asarray(ticks) - 1]
-    found: dict[str, Statistic] = {}
+    statistics: dict[str, Statistic] = {}
     if np.any(difference):
         # cells are independent in the claim; a direction for each of them
         weights = np.linalg.pinv(rows @ rows.T) @ difference.reshape(len(ticks), labels)
-        found["claimed covariance"] = _linear(weights.ravel())
+        statistics["claimed covariance"] = _linear(weights.ravel())
         training = [side[: len(side) // 2] for side in sides]
         centred = np.concatenate([half - half.mean(axis=0) for half in training])
         covariance = centred.T @ centred / len(centred)
         ridge = 1e-9 * np.trace(covariance) / len(covariance)
         learnt = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), difference)
-        found["learnt covariance"] = _linear(learnt)
+        statistics["learnt covariance"] = _linear(learnt)
         if claim.pure:
             signs = _dual_signs(rows, difference.reshape(len(ticks), labels)).ravel()
             middle = sides[1][: len(sides[1]) // 2].mean(axis=0)
             used = signs != 0
-            found["product event"] = lambda y: ((y - middle)[:, used] * signs[used]).min(axis=1)
-    found["low bits"] = lambda y: lowest_bits(y).min(axis=1)
-    return found
+            statistics["product event"] = lambda y: ((y - middle)[:, used] * signs[used]).min(axis=1)
+    statistics["low bits"] = lambda y: lowest_bits(y).min(axis=1)
+    return statistics
 
 
 def _linear(weights: FloatArray) -> Statistic:
@@ -241,9 +243,9 @@ def _dual_signs(rows: FloatArray, difference: FloatArray) -> FloatArray:
     for number, column in enumerate(difference.T):
         if np.any(column):
             gain = np.concatenate([column, -column])
-            found = linprog(fewest * np.abs(gain).max() - gain, A_ub=np.vstack([both, -both]), b_ub=limit)
-            if found.success and found.x is not None:
-                weights = found.x[: len(column)] - found.x[len(column) :]
+            solution = linprog(fewest * np.abs(gain).max() - gain, A_ub=np.vstack([both, -both]), b_ub=limit)
+            if solution.success and solution.x is not None:
+                weights = solution.x[: len(column)] - solution.x[len(column) :]
                 signs[:, number] = np.where(np.abs(weights) > 1e-9, np.sign(weights), 0)
     return signs
 
@@ -255,9 +257,9 @@ def lowest_bits(values: FloatArray) -> FloatArray:
     [0.0, -1.0, 2.0, 1024.0]
     """
     mantissa, exponent = np.frexp(values)
-    whole = np.abs(mantissa * 2.0**53).astype(np.int64)
-    lowest = np.where(whole == 0, 1, whole & -whole)
-    return np.where(whole == 0, 1024.0, np.log2(lowest.astype(np.float64)) + exponent - 53)
+    integer = np.abs(mantissa * 2.0**53).astype(np.int64)
+    lowest = np.where(integer == 0, 1, integer & -integer)
+    return np.where(integer == 0, 1024.0, np.log2(lowest.astype(np.float64)) + exponent - 53)
 
 
 # -- judging -------------------------------------------------------------------------------------------------------

@@ -113,16 +113,16 @@ def find_program(path: str) -> Audited:
         raise ParameterError(f"a program is named MODULE:NAME, not {path!r}")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(importlib.import_module(module), name)
+        target = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ParameterError(f"no program can be imported as {path!r}: {error}") from error
     finally:
         sys.path.pop(0)
-    made: Any = found() if isinstance(found, type) or not hasattr(found, "run") else found
-    missing = [part for part in ("name", "claim", "run", "universe") if not hasattr(made, part)]
+    candidate: Any = target() if isinstance(target, type) or not hasattr(target, "run") else target
+    missing = [part for part in ("name", "claim", "run", "universe") if not hasattr(candidate, part)]
     if missing:
         raise ParameterError(f"{path!r} is no audit.Program: it lacks {', '.join(missing)}")
-    program: Audited = made
+    program: Audited = candidate
     return program
 
 
@@ -143,8 +143,8 @@ def run_replay(
         return first  # random neighbours would need users' names in events that already have them
     tell("random neighbours", 0)
     second = search(program, neighbours(program.universe, budget, ticks), secret, examples)
-    found = [report.worst for report in (first, second) if report.worst is not None]
-    worst = max(found, key=lambda finding: finding.spent, default=None)
+    findings = [report.worst for report in (first, second) if report.worst is not None]
+    worst = max(findings, key=lambda finding: finding.spent, default=None)
     measure = "epsilon" if budget.pure else "mu"
     return ReplayReport(program.name, measure, worst, first.pairs + second.pairs, first.refused + second.refused)
 

@@ -20,8 +20,9 @@ from evercount.audit.program import Claim
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.noise import Secret
 from evercount.privacy import Budget
-from evercount.sparse.budget_split import SparsePlan, plan_sparse
+from evercount.sparse.budget_split import plan_sparse
 from evercount.sparse.sparse_count import SparseCount
+from evercount.sparse.sparse_plan import SparsePlan
 
 TOLERANCE = 1e-7
 """Of log-ratios: they come from sums of doubles."""
@@ -95,13 +96,13 @@ def largest_ratio(laws: Mapping[str, Law]) -> tuple[float, tuple[str, str], str]
     >>> round(apart, 3), pair, outcome
     (0.693, ('x', 'y'), '0')
     """
-    found = [(0.0, ("", ""), "")]
+    ratios = [(0.0, ("", ""), "")]
     for outcome in {outcome for law in laws.values() for outcome in law}:
         chances = [(law.get(outcome, 0.0), name) for name, law in laws.items()]
         (least, one), (most, other) = min(chances), max(chances)
         if most > COMMON:
-            found.append((_log_ratio(least, most), (one, other), str(outcome)))
-    return max(found)
+            ratios.append((_log_ratio(least, most), (one, other), str(outcome)))
+    return max(ratios)
 
 
 def draws_p_value(law: Law, draw: Callable[[int], Hashable], draws: int) -> float:
@@ -194,7 +195,7 @@ def audit_sparse(
     near, gap = split.threshold, split.gap
     bases = ([near, 0, 0, 0], [near - gap, gap // 2, 0, near], [0, near, near, 0], [0] * 4, [near + gap] * 4)
     counter = _counter_costs(split)
-    found: list[tuple[float, tuple[str, str], str]] = []
+    ratios: list[tuple[float, tuple[str, str], str]] = []
     for base in bases:
         counts = (base * ticks)[:ticks]
         law = closing_law(split, counts)
@@ -204,8 +205,8 @@ def audit_sparse(
             for pattern, p in law.items():
                 if max(p, other[pattern]) > COMMON:
                     apart = _log_ratio(p, other[pattern]) + counter[_segment(pattern, tick)]
-                    found.append((apart, (str(counts), str(more)), str(pattern)))
-    apart, pair, outcome = max(found)
+                    ratios.append((apart, (str(counts), str(more)), str(pattern)))
+    apart, pair, outcome = max(ratios)
     root = Secret.generate() if secret is None else secret
     opened = program or (lambda key: SparseCount(epsilon, horizon, 0.0, max_ones, method="partition", secret=key))
     start = (bases[0] * ticks)[:ticks]

@@ -31,32 +31,32 @@ def first_law(claim: Claim, ticks: int, grid: float = 1.0) -> tuple[FloatArray, 
         raise ParameterError("the exact law is computed for pure trees whose L holds whole numbers")
     columns = [tuple(int(x) for x in column) for column in rows.T if np.any(column)]
     rate = claim.cost * grid
-    reach = math.ceil(-math.log(LOST) / rate)
-    radius = reach * max(1, max(sum(abs(c[row]) for c in columns) for row in range(ticks)))
+    farthest = math.ceil(-math.log(LOST) / rate)
+    radius = farthest * max(1, max(sum(abs(c[row]) for c in columns) for row in range(ticks)))
     if (2 * radius + 1) ** ticks > LARGEST_BOX:
         raise ParameterError(
             f"the law of {ticks} ticks needs a box of {2 * radius + 1}^{ticks} points: take fewer ticks"
         )
     law = np.zeros((2 * radius + 1,) * ticks)
     law[(radius,) * ticks] = 1.0
-    steps = np.arange(-reach, reach + 1)
+    steps = np.arange(-farthest, farthest + 1)
     weights = np.exp(-rate * np.abs(steps)) * (1 - math.exp(-rate)) / (1 + math.exp(-rate))
     for column in columns:
-        made = np.zeros_like(law)
+        convolved = np.zeros_like(law)
         for step, weight in zip(steps.tolist(), weights.tolist(), strict=True):
-            made += weight * _shifted(law, tuple(step * c for c in column))
-        law = made
+            convolved += weight * _shifted(law, tuple(step * c for c in column))
+        law = convolved
     return law, radius
 
 
 def _shifted(law: FloatArray, by: tuple[int, ...]) -> FloatArray:
     """The law moved by whole steps; what leaves the box is lost."""
-    made = np.zeros_like(law)
+    shifted = np.zeros_like(law)
     take = tuple(slice(max(0, -b), law.shape[i] - max(0, b)) for i, b in enumerate(by))
     put = tuple(slice(max(0, b), law.shape[i] - max(0, -b)) for i, b in enumerate(by))
     if all(part.start < part.stop for part in take):
-        made[put] = law[take]
-    return made
+        shifted[put] = law[take]
+    return shifted
 
 
 def exact_epsilon(claim: Claim, ticks: int, difference: FloatArray, grid: float = 1.0) -> float:

@@ -128,5 +128,5 @@ def stream_claim(stream: Stream, ticks: int) -> Claim:
 def _periods(left: FloatArray, ticks: int) -> FloatArray:
     """L of sums that start again: a copy of the period's L for every period."""
     size = len(left)
-    whole = np.kron(np.eye(-(-ticks // size)), left)
-    return np.asarray(whole[:ticks])
+    blocks = np.kron(np.eye(-(-ticks // size)), left)
+    return np.asarray(blocks[:ticks])

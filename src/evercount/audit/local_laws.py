@@ -18,8 +18,9 @@ from evercount.audit.attack import AttackReport, attack
 from evercount.audit.exact_laws import Law, LawReport, draws_p_value, largest_ratio
 from evercount.audit.program import Claim, Data, Published
 from evercount.local.collection_plan import Form, shared_plan
-from evercount.local.genprot import GenProtClient, GenProtPlan
+from evercount.local.genprot import GenProtClient
 from evercount.local.genprot_exact import BITS
+from evercount.local.genprot_plan import GenProtPlan
 from evercount.local.hierarchical import HierarchyClient, HierarchyPlan, encode
 from evercount.local.local_client import LocalClient
 from evercount.local.messages import unpack
@@ -115,12 +116,12 @@ def audit_genprot(
     plan = GenProtPlan(epsilon, 1000, "audit", rule=rule, buckets=buckets)
     if clip is not None:
         plan.__dict__["clip"] = clip
-    found = []
+    ratios = []
     for number in range(CLIENTS):
         laws = _choice_laws(plan, number)
         apart, pair, outcome = largest_ratio(laws)
-        found.append((apart, pair, f"{outcome} of client {number}"))
-    apart, pair, outcome = max(found)
+        ratios.append((apart, pair, f"{outcome} of client {number}"))
+    apart, pair, outcome = max(ratios)
     root = Secret.generate() if secret is None else secret
     law = _choice_laws(plan, 0)["bucket 1"]
     p_value = draws_p_value(law, lambda n: _sent(client(plan, 0, root.derive(f"law {n}")), 0.5 / buckets), draws)

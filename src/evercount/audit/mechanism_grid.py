@@ -92,10 +92,10 @@ class Case:
         kind = PURE_BUDGET if self.pure else GAUSSIAN
         budget = Budget(kind.epsilon, kind.delta, adjacency=self.adjacency)
         horizon = None if self.factorization == "unbounded" or self.factorization in PURE_ENDLESS else TICKS
-        made = LibraryProgram(self.query, budget, horizon, self.factorization, noise=self.noise)
-        made.name = self.label
-        made.open(Secret.generate())
-        return made
+        program = LibraryProgram(self.query, budget, horizon, self.factorization, noise=self.noise)
+        program.name = self.label
+        program.open(Secret.generate())
+        return program
 
 
 def all_cases(queries: Sequence[Query] = QUERIES) -> Iterator[Case]:
@@ -180,7 +180,7 @@ def pool(reports: Sequence[AttackReport], confidence: float = 1 - 1e-4) -> list[
     for report in reports:
         groups.setdefault(_mechanism(report), []).append(report)
     end = 1 - (1 - confidence) / max(1, 2 * len(groups))
-    found = []
+    pooled = []
     for name, group in groups.items():
         judged = sum(report.judged for report in group)
         kind = PURE_BUDGET if group[0].measure == "epsilon" else GAUSSIAN
@@ -192,8 +192,8 @@ def pool(reports: Sequence[AttackReport], confidence: float = 1 - 1e-4) -> list[
             shares = [(r.attacked / r.possible, normal_error(r.attacked, r.runs) / r.possible) for r in group]
             spent = float(np.mean([share for share, _ in shares]))
             error = math.sqrt(sum(one**2 for _, one in shares)) / len(shares)
-        found.append(Pooled(name, len(group), spent, error, proved))
-    return found
+        pooled.append(Pooled(name, len(group), spent, error, proved))
+    return pooled
 
 
 def _mechanism(report: AttackReport) -> str:
@@ -234,10 +234,10 @@ def summarise(reports: Sequence[AttackReport]) -> str:
     broken = [report.program for report in reports if not report.holds]
     worst = max(reports, key=lambda report: report.attacked / report.claimed)
     highest = max(reports, key=lambda report: report.proved / report.claimed)
-    found = f"{len(broken)} broken promises ({', '.join(broken[:5])})" if broken else "no promise broken"
+    verdict = f"{len(broken)} broken promises ({', '.join(broken[:5])})" if broken else "no promise broken"
     chance = sum(1 - report.confidence for report in reports)
     head = (
-        f"{len(reports)} attacks, {reports[0].runs} runs a side: {found}; {chance:.2g} false alarms are expected at "
+        f"{len(reports)} attacks, {reports[0].runs} runs a side: {verdict}; {chance:.2g} false alarms are expected at "
         f"most. Largest attacked over claimed {worst.attacked / worst.claimed:.2f}, at confidence at least "
         f"{worst.low / worst.claimed:.2f} ({worst.program}); largest proved over claimed "
         f"{highest.proved / highest.claimed:.2f} ({highest.program})."

@@ -27,9 +27,9 @@ def worst_pairs(
     if query.names_users and budget.unit == "user":
         return named_user_pairs(events, budget, ticks)
     report = audit_sensitivity(query, right, budget.adjacency, ticks, events, budget=searched)
-    found = [finding.pair for finding in report.findings] + [report.pair]
+    candidates = [finding.pair for finding in report.findings] + [report.pair]
     pairs = []
-    for pair in found:
+    for pair in candidates:
         if pair is not None:
             one, other = (tuple(as_events(tick) for tick in data) for data in pair)
             if budget.unit == "event":
@@ -74,7 +74,7 @@ def _renamed(events: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def as_events(tick: Any) -> tuple[Any, ...]:
-    """A tick as the sensitivity search hands it over, as its single events; a number stands for so many ones."""
+    """The single events of a tick of the sensitivity search; a number n stands for n events of value 1."""
     return (1,) * tick if isinstance(tick, int) else tuple(tick)
 
 
@@ -164,7 +164,7 @@ def neighbours(events: Universe, budget: Budget, ticks: int, per_tick: int = 3) 
 
 def _alternatives(event: Any, events: Universe, budget: Budget) -> list[tuple[Any, ...]]:
     """What may stand in place of an event. A user's replaced events stay events: the cap counts them."""
-    found = events.alternatives(event, budget.adjacency)
+    steps = events.alternatives(event, budget.adjacency)
     if budget.adjacency == "replace" and budget.unit == "user":
-        found = [step for step in found if len(step) == 1 and step[0] in events.events]
-    return found or [(event,)]
+        steps = [step for step in steps if len(step) == 1 and step[0] in events.events]
+    return steps or [(event,)]

@@ -206,7 +206,7 @@ def worst_pair(
         if first is None or second is None:
             continue
         grid = query.grid
-        found = change_norm(first, second, grid) if R is None else factored_norm(R, first, second, grid)
-        if found > value:
-            value, best = found, (one, other)
+        norm = change_norm(first, second, grid) if R is None else factored_norm(R, first, second, grid)
+        if norm > value:
+            value, best = norm, (one, other)
     return Worst(value, best, tried, exhaustive)

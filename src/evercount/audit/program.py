@@ -119,8 +119,8 @@ class Claim:
         from scipy.optimize import linprog
 
         assert self.cost is not None
-        found = linprog(np.full(2 * rows.shape[1], self.cost), A_eq=np.hstack([rows, -rows]), b_eq=column)
-        return float(found.fun) if found.success and found.fun is not None else float("inf")
+        solution = linprog(np.full(2 * rows.shape[1], self.cost), A_eq=np.hstack([rows, -rows]), b_eq=column)
+        return float(solution.fun) if solution.success and solution.fun is not None else float("inf")
 
 
 class Program(Protocol):

@@ -79,15 +79,15 @@ class ReplayReport:
         """A few lines for people."""
         if self.worst is None:
             return f"{self.program}: no pair of neighbours was accepted ({self.refused} were refused)"
-        found = self.worst
+        worst = self.worst
         line = (
-            f"{self.program}: spent {self.measure} {found.spent:.6g}, claimed {found.limit:.6g} "
-            f"(ratio {found.ratio:.4f}; {self.pairs} pairs of neighbours, {self.refused} refused)"
+            f"{self.program}: spent {self.measure} {worst.spent:.6g}, claimed {worst.limit:.6g} "
+            f"(ratio {worst.ratio:.4f}; {self.pairs} pairs of neighbours, {self.refused} refused)"
         )
         if self.holds:
             return f"{line}\n  the promise holds for all of them"
-        why = f": {found.reason}" if found.reason else ""
-        return f"{line}\n  THE PROMISE IS BROKEN{why}\n  data     : {found.pair[0]}\n  neighbour: {found.pair[1]}"
+        why = f": {worst.reason}" if worst.reason else ""
+        return f"{line}\n  THE PROMISE IS BROKEN{why}\n  data     : {worst.pair[0]}\n  neighbour: {worst.pair[1]}"
 
 
 def compare(program: Program, pair: Pair, secret: Secret) -> Finding:
@@ -139,13 +139,13 @@ def replay(
         try:
             if count == 0:
                 worst = check_repeats(program, pair[0], secret)
-            found = compare(program, pair, secret)
+            finding = compare(program, pair, secret)
         except InputError:
             refused += 1
             continue
         count += 1
-        if worst is None or found.spent > worst.spent:
-            worst = found
+        if worst is None or finding.spent > worst.spent:
+            worst = finding
         if progress is not None:
             progress(count)
     return _report(program, worst, count, refused)
@@ -156,7 +156,7 @@ def search(program: Program, strategy: Any, secret: Secret, examples: int = 100)
 
     Args:
         program: the program under audit.
-        strategy: a hypothesis strategy of pairs, such as `random_pairs.neighbours(...)`.
+        strategy: a hypothesis strategy of pairs, such as `neighbour_pairs.neighbours(...)`.
         secret: the secret of all runs.
         examples: the number of pairs to draw.
     """
@@ -177,16 +177,16 @@ def search(program: Program, strategy: Any, secret: Secret, examples: int = 100)
     @given(strategy)
     def attack(pair: Pair) -> None:
         try:
-            found = compare(program, pair, secret)
+            finding = compare(program, pair, secret)
         except InputError:
             seen["refused"] += 1
             assume(False)
         seen["pairs"] += 1
-        if seen["worst"] is None or found.spent > seen["worst"].spent:
-            seen["worst"] = found
-        if not found.holds:
-            raise _Broken(found)
-        target(found.ratio)
+        if seen["worst"] is None or finding.spent > seen["worst"].spent:
+            seen["worst"] = finding
+        if not finding.holds:
+            raise _Broken(finding)
+        target(finding.ratio)
 
     try:
         attack()

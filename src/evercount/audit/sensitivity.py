@@ -140,7 +140,7 @@ def audit_sensitivity(
     findings = tuple(
         Finding(
             name,
-            search.found[number],
+            search.largest[number],
             float((R**2).sum(axis=0).max()) * (S if smaller is None or not gram_falls(R) else smaller),
             bool((R.T @ R >= -1e-12).all()),
             search.worst[number],
@@ -153,7 +153,7 @@ def audit_sensitivity(
         ticks,
         length,
         S,
-        search.found[-1],
+        search.largest[-1],
         search.worst[-1],
         findings,
         search.pairs,
@@ -212,7 +212,7 @@ class _Search:
             (R.T @ R)[chosen[:, :, None], chosen[:, None, :]].reshape(len(chosen), -1) for R in named.values()
         ]
         self.scale = [float((R**2).sum(axis=0).max()) for R in named.values()]
-        self.found = [0.0] * (len(named) + 1)
+        self.largest = [0.0] * (len(named) + 1)
         self.worst: list[Pair | None] = [None] * (len(named) + 1)
         self.pairs = 0
         self.waiting: list[tuple[tuple[Step, ...], tuple[Step, ...], IntArray]] = []
@@ -394,11 +394,11 @@ class _Search:
 
     def _record(self, number: int, values: FloatArray, placements: Any) -> None:
         best = int(values.argmax())
-        if values[best] > self.found[number]:
+        if values[best] > self.largest[number]:
             one, other, _ = self.waiting[best]
             placement = range(self.length) if placements is None else self.placements[placements[best]]
             ticks = self.length if placements is None else self.ticks
-            self.found[number] = float(values[best])
+            self.largest[number] = float(values[best])
             self.worst[number] = (self._ticks(one, placement, ticks), self._ticks(other, placement, ticks))
 
     def _ticks(self, stream: tuple[Step, ...], placement: Sequence[int], ticks: int) -> tuple[Any, ...]:

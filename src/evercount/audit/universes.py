@@ -171,16 +171,16 @@ def _subsets(parameters: dict[str, Any]) -> tuple[Any, ...]:
     """Every event of a histogram: subsets of at most b keys, with signs where removals are allowed."""
     keys = parameters["keys"]
     names = list(range(keys)) if isinstance(keys, int) else list(keys)
-    found: list[Any] = []
+    events: list[Any] = []
     for size in range(parameters["max_keys_per_event"] + 1):
         for chosen in combinations(names, size):
             if parameters.get("removals"):
-                found.extend(tuple(zip(chosen, signs, strict=True)) for signs in product((1, -1), repeat=size))
+                events.extend(tuple(zip(chosen, signs, strict=True)) for signs in product((1, -1), repeat=size))
             else:
-                found.append(chosen)
-            if len(found) > LARGEST_UNIVERSE:
+                events.append(chosen)
+            if len(events) > LARGEST_UNIVERSE:
                 raise TooLarge("this histogram has too many possible events: audit it with fewer keys")
-    return tuple(found)
+    return tuple(events)
 
 
 def _signed(events: Sequence[Any]) -> list[dict[Any, int]]:

@@ -58,11 +58,11 @@ def release_vectors() -> dict[str, Any]:
         (Count(), Budget(1.0, 0.0), 8, "pure-binary", [3, 0, 1, 4, 1, 5, 9, 2]),
         (Count(), Budget(1.0, 0.0), None, "pure-hybrid", [3, 0, 1, 4]),
     ]
-    made = []
+    streams = []
     for query, budget, horizon, name, events in cases:
         stream = open_for_replay(query, budget, horizon, name, secret=Secret.from_hex(KEY))
         released = [stream.step(tick).values.tolist() for tick in events]
-        made.append(
+        streams.append(
             {
                 "query": {"name": query.name, "parameters": query.parameters()},
                 "budget": budget.to_dict(),
@@ -74,29 +74,33 @@ def release_vectors() -> dict[str, Any]:
                 "releases": released,
             }
         )
-    return {"about": "every stream has the same secret; events are the ticks in order", "secret": KEY, "streams": made}
+    return {
+        "about": "every stream has the same secret; events are the ticks in order",
+        "secret": KEY,
+        "streams": streams,
+    }
 
 
 def norm_vectors() -> dict[str, Any]:
     """Column norms of R and row norms of L."""
-    made = []
+    norms = []
     for name in FACTORIZATIONS:
         for ticks in (8, 256) if name == "optimal" else (8, 256, 65536):
             built = factorization(name, None if name == "unbounded" else ticks)
             rows = built.row_norms([1, ticks // 2, ticks])
-            made.append(
+            norms.append(
                 {"factorization": name, "ticks": ticks, "column_norm": built.column_norm, "row_norms": rows.tolist()}
             )
-    return {"about": "row_norms are at ticks 1, T/2 and T; column_norm has a head-room of 1e-9", "norms": made}
+    return {"about": "row_norms are at ticks 1, T/2 and T; column_norm has a head-room of 1e-9", "norms": norms}
 
 
 def multiplier_vectors() -> dict[str, Any]:
     """σ/Δ of every calibration."""
-    made = []
+    multipliers = []
     for epsilon, delta in ((0.1, 1e-10), (0.5, 1e-10), (0.5, 1e-6), (0.9, 1e-5), (1.0, 1e-6), (4.0, 1e-3)):
         for calibration in ("tight", "classic", "paper") if epsilon < 1 else ("tight",):
             budget = Budget(epsilon, delta, calibration=calibration)
-            made.append(
+            multipliers.append(
                 {
                     "epsilon": epsilon,
                     "delta": delta,
@@ -105,7 +109,7 @@ def multiplier_vectors() -> dict[str, Any]:
                     "mu": budget.mu,
                 }
             )
-    return {"about": "multiplier = sigma over sensitivity, rounded to the private side", "multipliers": made}
+    return {"about": "multiplier = sigma over sensitivity, rounded to the private side", "multipliers": multipliers}
 
 
 def threshold_vectors() -> dict[str, Any]:
@@ -207,12 +211,12 @@ FILES: dict[str, Callable[[], dict[str, Any]]] = {
 def write_vectors(folder: Path) -> list[Path]:
     """Write all files; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = []
+    paths = []
     for name, build in FILES.items():
         path = folder / f"{name}.json"
         path.write_text(json.dumps(build(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        made.append(path)
-    return made
+        paths.append(path)
+    return paths
 
 
 def check_vectors(folder: Path) -> list[str]:

@@ -26,7 +26,7 @@ from evercount.factorizations.endless_bridge import ENDS, EndlessBridge
 STEPS = 256
 """Steps from 0 to h, of S and of Z."""
 FAR = 24
-"""Steps of Z beyond h, to where it hardly comes."""
+"""Steps of Z beyond h, up to a value that it hardly ever exceeds."""
 WEIGHTS = 64
 """Classes of the weight c."""
 STD_CLASSES = (100, 40)
@@ -45,7 +45,7 @@ ROOM, ABSOLUTE = 1 + 1e-9, 1e-11
 
 
 @lru_cache(maxsize=256)
-def endless_radius(whole: bool, beta: float, ticks: int) -> float:
+def endless_radius(integers: bool, beta: float, ticks: int) -> float:
     """h with P(|noise| > h at any of the first `ticks` ticks) ≤ beta, for continuous noise of rate 1, to 0.2 %.
 
     **Guarantee.** An upper bound, by the argument of the module's docstring; tails of the rests as in
@@ -53,7 +53,7 @@ def endless_radius(whole: bool, beta: float, ticks: int) -> float:
     tests/bounds/test_laplace_tails.py::test_bounds_for_all_ticks_hold_and_are_close.
 
     Args:
-        whole: As `EndlessBridge`.
+        integers: As `EndlessBridge`.
         beta: The chance that the bound may fail.
         ticks: The number of ticks, from the first one on.
 
@@ -63,7 +63,7 @@ def endless_radius(whole: bool, beta: float, ticks: int) -> float:
     >>> 13 < endless_radius(False, 0.05, 16) < 15
     True
     """
-    tree = EndlessBridge(whole)
+    tree = EndlessBridge(integers)
     std = math.sqrt(2) * float(tree.row_norms(tree.suspects(ticks)).max())
     low, high = 2.5 * std, 4 * std
     if endless_chance(tree, ticks, low, beta) <= beta:
@@ -82,15 +82,15 @@ def endless_chance(tree: EndlessBridge, ticks: int, h: float, enough: float = 1.
     for epoch in range(int(tree.epochs([ticks])[0]), -1, -1):
         if chance <= enough:
             inside = min(ticks, int(ENDS[epoch + 1])) - int(ENDS[epoch])
-            chance += _epoch_chance(tree.whole, epoch, inside, h)
+            chance += _epoch_chance(tree.integers, epoch, inside, h)
     return chance
 
 
-def _epoch_chance(whole: bool, epoch: int, inside: int, h: float) -> float:
+def _epoch_chance(integers: bool, epoch: int, inside: int, h: float) -> float:
     """The bound for the first ticks of one epoch. S is a multiple of a step, from −h to h; so is c·Z, rounded."""
     step = h / STEPS
-    low, high, sums = _tail_sums(whole, epoch, inside, step)
-    scales = 1 / EndlessBridge(whole).total_parts[: epoch + 1]
+    low, high, sums = _tail_sums(integers, epoch, inside, step)
+    scales = 1 / EndlessBridge(integers).total_parts[: epoch + 1]
     own, before = float(scales[-1]), scales[:-1]
     far = max(2 * h, 16 * own)
     z = np.concatenate([np.linspace(0.0, h, STEPS + 1), np.geomspace(h, far, FAR + 1)[1:]])
@@ -112,9 +112,9 @@ def _epoch_chance(whole: bool, epoch: int, inside: int, h: float) -> float:
     return (outside + float(z_chance @ np.minimum(total, 1.0) @ s_chance)) * ROOM
 
 
-def _tail_sums(whole: bool, epoch: int, inside: int, step: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _tail_sums(integers: bool, epoch: int, inside: int, step: float) -> tuple[FloatArray, FloatArray, FloatArray]:
     """For classes of ticks: least and largest weight of the total, and Σ P(rest > h − m), m = −3h … 3h by steps."""
-    low, high, place, std, numbers, count = _classes(whole, epoch, inside)
+    low, high, place, std, numbers, count = _classes(integers, epoch, inside)
     at = (STEPS - np.arange(-3 * STEPS, 3 * STEPS + 1)) * step
     sums = np.zeros((len(low), len(at)))
     for number in np.unique(numbers):
@@ -128,13 +128,13 @@ def _tail_sums(whole: bool, epoch: int, inside: int, step: float) -> tuple[Float
 
 @lru_cache(maxsize=32)
 def _classes(
-    whole: bool, epoch: int, inside: int
+    integers: bool, epoch: int, inside: int
 ) -> tuple[FloatArray, FloatArray, IntArray, FloatArray, IntArray, FloatArray]:
     """Classes of ticks by the weight of the total: (least, largest weight), and their parts.
 
     Parts: (class, std of the rest rounded up, equal Laplace numbers, number of ticks).
     """
-    weight, variance, largest = EndlessBridge(whole).bridge(epoch).beside_total(np.arange(1, inside + 1))
+    weight, variance, largest = EndlessBridge(integers).bridge(epoch).beside_total(np.arange(1, inside + 1))
     bins = np.minimum((weight * WEIGHTS).astype(np.int64), WEIGHTS - 1)
     none = variance <= LEAST_VARIANCE
     variance, largest = np.where(none, LEAST_VARIANCE, variance), np.where(none, LEAST_VARIANCE, largest)
@@ -162,11 +162,11 @@ def _upper_tails(numbers: float) -> FloatArray:
     numbers and the smaller one follows from those of n numbers, and of n − 1 and the smaller one.
     """
     x = np.arange(round(TABLE_END / TABLE_STEP) + 1) * (TABLE_STEP * math.sqrt(2 * numbers))
-    whole, square = math.floor(numbers), numbers % 1
+    count, square = math.floor(numbers), numbers % 1
     if not square:
-        return laplace_tail(whole, x) / 2 * ROOM
+        return laplace_tail(count, x) / 2 * ROOM
     tail = np.exp(-x / math.sqrt(square))
-    for n in range(1, whole + 1):
+    for n in range(1, count + 1):
         tail = (laplace_tail(n, x) - square * tail) / (1 - square)
     return np.asarray(np.maximum(tail, 0.0) / 2 * ROOM + ABSOLUTE)
 

@@ -122,7 +122,7 @@ def simultaneous_radius(tree: PureFactorization, rate: float, beta: float, ticks
     if isinstance(tree, EndlessBridge) and ticks <= ALL_TICKS:
         from evercount.bounds.endless_tails import endless_radius  # it needs the tails of this module
 
-        return endless_radius(tree.whole, beta / outputs, ticks) / rate + 0.5
+        return endless_radius(tree.integers, beta / outputs, ticks) / rate + 0.5
     std, weight, count = _groups(tree, rate, ticks)
     return _union_radius(std, weight, count * float(outputs), beta) + 0.5
 

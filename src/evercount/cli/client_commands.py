@@ -30,9 +30,9 @@ tokens = typer.Typer(help="Make, list and revoke the tokens of a running service
 def streams(url: Url = DEFAULT_URL, token_file: TokenFile = None, json_output: Json = False) -> None:
     """List the streams of a running service; without a token the public ones."""
     with connected(url, token_file) as client:
-        found = answer_of(client.get("/v1/streams"))
+        answer = answer_of(client.get("/v1/streams"))
     if json_output:
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(json.dumps(answer, indent=1))
         return
     rows = [("name", "query", "tick", "released", "state", "epsilon", "delta")]
     rows += [
@@ -45,7 +45,7 @@ def streams(url: Url = DEFAULT_URL, token_file: TokenFile = None, json_output: J
             f"{one['budget']['epsilon']:g}",
             f"{one['budget']['delta']:g}",
         )
-        for one in found["streams"]
+        for one in answer["streams"]
     ]
     _echo_table(rows)
 
@@ -64,7 +64,7 @@ def tail(
     stream: Annotated[str, typer.Argument(help="Name of the stream.")],
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
-    last: Annotated[int, typer.Option("--last", "-n", min=0, help="Begin with so many earlier ticks.")] = 10,
+    last: Annotated[int, typer.Option("--last", "-n", min=0, help="Number of earlier ticks to begin with.")] = 10,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for new releases.")] = True,
     json_output: Json = False,
 ) -> None:
@@ -221,25 +221,25 @@ def create(
         if out.exists():
             raise ParameterError(f"--out {out} exists: name a new file")
     with connected(url, token_file) as client:
-        made = answer_of(client.post("/v1/tokens", json={"role": role, "label": label}))
+        token = answer_of(client.post("/v1/tokens", json={"role": role, "label": label}))
     if out is None:
-        typer.echo(made["token"])
+        typer.echo(token["token"])
     else:
         with new_private(out) as file:
-            file.write(f"{made['token']}\n".encode())
-    typer.echo(f"token {made['id']} with the role {made['role']}" + (f" is in {out}" if out else ""), err=True)
+            file.write(f"{token['token']}\n".encode())
+    typer.echo(f"token {token['id']} with the role {token['role']}" + (f" is in {out}" if out else ""), err=True)
 
 
 @tokens.command("list")
 def list_tokens(url: Url = DEFAULT_URL, token_file: TokenFile = None, json_output: Json = False) -> None:
     """List the tokens, without the tokens themselves."""
     with connected(url, token_file) as client:
-        found = answer_of(client.get("/v1/tokens"))
+        answer = answer_of(client.get("/v1/tokens"))
     if json_output:
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(json.dumps(answer, indent=1))
         return
     rows = [("id", "role", "created", "label")]
-    rows += [(str(one["id"]), one["role"], str(one["created"]), one["label"]) for one in found["tokens"]]
+    rows += [(str(one["id"]), one["role"], str(one["created"]), one["label"]) for one in answer["tokens"]]
     _echo_table(rows)
 
 

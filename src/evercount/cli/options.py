@@ -52,13 +52,13 @@ def parse_parameters(items: list[str]) -> dict[str, Any]:
     >>> parse_parameters(["width=24", "method=periods", 'keys=["a", "b"]'])
     {'width': 24, 'method': 'periods', 'keys': ['a', 'b']}
     """
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for item in items:
         key, equals, value = item.partition("=")
         if not equals or not key:
             raise ParameterError(f"parameters are KEY=VALUE, got {item!r}")
         try:
-            found[key] = json.loads(value)
+            parameters[key] = json.loads(value)
         except json.JSONDecodeError:
-            found[key] = value
-    return found
+            parameters[key] = value
+    return parameters

@@ -41,12 +41,12 @@ def plan(
     adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
     calibration: Annotated[str | None, typer.Option(help="tight, classic or paper.", show_default="tight")] = None,
     user_events: Annotated[
-        int | None, typer.Option(help="Protect a user with at most so many events, not one event.")
+        int | None, typer.Option(help="Protect a user with at most this many events, not one event.")
     ] = None,
     mechanism: Annotated[
         list[str] | None, typer.Option("--mechanism", "-m", help="Only these factorisations, repeatable.")
     ] = None,
-    ticks: Annotated[int | None, typer.Option(help="Without a horizon: compare over so many ticks.")] = None,
+    ticks: Annotated[int | None, typer.Option(help="Without a horizon: compare over this many ticks.")] = None,
     count: Annotated[
         list[int] | None,
         typer.Option("--count", help="discovered-keys: chance that a key with this count is visible, repeatable."),
@@ -107,7 +107,7 @@ def plan(
         raise ParameterError(f"--ticks {ticks} is for streams without a horizon: add --horizon none, or leave it out")
     if ticks is not None and not 1 <= ticks <= LARGEST_HORIZON:
         raise ParameterError(f"--ticks must be between 1 and 2^50, got {ticks}")
-    found = make_plan(
+    comparison = make_plan(
         budget,
         length,
         asked,
@@ -118,12 +118,12 @@ def plan(
     if plot is not None:
         from evercount.plotting import error_plot
 
-        rows = [row for row in found.rows if row.worst_std < 6 * found.rows[0].worst_std]
+        rows = [row for row in comparison.rows if row.worst_std < 6 * comparison.rows[0].worst_std]
         error_plot(
             {row.name: (row.ticks, row.std) for row in rows},
-            f"{found.query}: ε={found.epsilon:g}, δ={found.delta:g}, {found.ticks} ticks",
+            f"{comparison.query}: ε={comparison.epsilon:g}, δ={comparison.delta:g}, {comparison.ticks} ticks",
             plot,
-            None if math.isnan(found.lower_bound) else found.lower_bound,
+            None if math.isnan(comparison.lower_bound) else comparison.lower_bound,
             {row.name: row.band() for row in rows if row.jumps},
         )
     costs = measure_resources(asked, budget, length)
@@ -132,13 +132,13 @@ def plan(
         raise ParameterError(f"--count is for queries whose keys nobody listed, and {query!r} has a list or no keys")
     if json_output:
         more = {} if discovery is None else {"discovery": discovery.to_dict()}
-        typer.echo(json.dumps(_finite({**found.to_dict(), "resources": costs.to_dict(), **more}), indent=1))
+        typer.echo(json.dumps(_finite({**comparison.to_dict(), "resources": costs.to_dict(), **more}), indent=1))
         return
-    _print_table(found, beta, wide)
+    _print_table(comparison, beta, wide)
     if discovery is not None:
         _print_discovery(discovery)
     _say(str(costs))
-    _say(found.guarantee)
+    _say(comparison.guarantee)
 
 
 def _finite(value: object) -> object:
@@ -151,7 +151,7 @@ def _finite(value: object) -> object:
 
 
 def _console() -> Console:
-    """Piped output is as wide as its tables are."""
+    """The terminal; for piped output, a console so wide that no table is folded."""
     from rich.console import Console
 
     console = Console()
@@ -164,7 +164,7 @@ def _say(text: str) -> None:
 
 
 def _number(value: float, places: int) -> str:
-    """Some decimal places, and three digits of small numbers."""
+    """The number with `places` decimals; below 1, with three significant digits."""
     return f"{value:,.{places}f}" if value >= 1 or value == 0 else f"{value:.3g}"
 
 
@@ -172,15 +172,15 @@ def _percent(beta: float) -> str:
     return f"{100 * (1 - beta):.10g}%"
 
 
-def _print_table(found: Plan, beta: float, wide: bool) -> None:
+def _print_table(comparison: Plan, beta: float, wide: bool) -> None:
     from rich import box
     from rich.table import Table
 
-    horizon = "no horizon" if found.horizon is None else f"horizon {found.horizon}"
-    bound = "" if math.isnan(found.lower_bound) else "; × bound: worst std beside the lower bound"
+    horizon = "no horizon" if comparison.horizon is None else f"horizon {comparison.horizon}"
+    bound = "" if math.isnan(comparison.lower_bound) else "; × bound: worst std beside the lower bound"
     _say(
-        f"{found.query}, {horizon}, errors over {found.ticks} ticks. std: standard deviation of a published number; "
-        f"all ticks ±: with probability {_percent(beta)} no number is farther off{bound}."
+        f"{comparison.query}, {horizon}, errors over {comparison.ticks} ticks. std: standard deviation of a published "
+        f"number; all ticks ±: with probability {_percent(beta)} no number is farther off{bound}."
     )
     # no frame: the usual numbers then fit into 80 characters; larger ones make the table wider
     table = Table(box=box.HEAVY_HEAD if wide else None, padding=(0, 1) if wide else (0, 0, 0, 1))
@@ -188,17 +188,17 @@ def _print_table(found: Plan, beta: float, wide: bool) -> None:
     for column in COLUMNS:
         if wide or column.always:
             table.add_column(column.title, justify="right", overflow="fold")
-    for row in found.rows:
+    for row in comparison.rows:
         table.add_row(row.name, *(column.text(row) for column in COLUMNS if wide or column.always))
-    if not math.isnan(found.lower_bound):
-        least = {"std, worst": _number(found.lower_bound, 2), "× bound": "1.000"}
+    if not math.isnan(comparison.lower_bound):
+        least = {"std, worst": _number(comparison.lower_bound, 2), "× bound": "1.000"}
         cells = [least.get(column.title, "") for column in COLUMNS if wide or column.always]
         table.add_row("lower bound, Gaussian", *cells, style="dim")
     _console().print(table)
-    if len(found.rows) > 1:
-        _say(f"Least error: {', '.join(f'{what}: {name}' for what, name in found.best.items())}.")
-    if found.delta > 0 and any(row.delta == 0 for row in found.rows):
-        _say("bridge and pure-* keep the promise with delta=0, a stronger one. " + found.ledger_sentence())
+    if len(comparison.rows) > 1:
+        _say(f"Least error: {', '.join(f'{what}: {name}' for what, name in comparison.best.items())}.")
+    if comparison.delta > 0 and any(row.delta == 0 for row in comparison.rows):
+        _say("bridge and pure-* keep the promise with delta=0, a stronger one. " + comparison.ledger_sentence())
 
 
 @dataclass(frozen=True)
@@ -223,17 +223,17 @@ COLUMNS = (
 )
 
 
-def _print_discovery(found: DiscoveryPlan) -> None:
+def _print_discovery(discovery: DiscoveryPlan) -> None:
     from rich.table import Table
 
     from evercount.planning.discovery_plan import CHANCES
 
     console = _console()
-    table = Table(title=f"when a key becomes public ({found.factorization})", title_justify="left")
+    table = Table(title=f"when a key becomes public ({discovery.factorization})", title_justify="left")
     names = ["at tick", "threshold", *(f"{chance * 100:g} % see" for chance in CHANCES)]
-    for name in (*names, *(f"count {count}" for count in found.counts)):
+    for name in (*names, *(f"count {count}" for count in discovery.counts)):
         table.add_column(name, justify="right", overflow="fold")
-    for one in found.ticks:
+    for one in discovery.ticks:
         numbers = (one.tick, one.threshold, *one.needed)
         table.add_row(*(f"{number:,}" for number in numbers), *(f"{chance:.3g}" for chance in one.visible))
     console.print(table)
@@ -242,9 +242,9 @@ def _print_discovery(found: DiscoveryPlan) -> None:
         "'count' have the chance of a key with this count."
     )
     _say(
-        f"A key is listed because of one unit alone with probability at most {found.delta_2:.3g} over all ticks; "
-        f"{found.delta_1:.3g} of delta is left for the counts. Keys with fewer than {found.minimum} events are never "
-        "listed."
+        f"A key is listed because of one unit alone with probability at most {discovery.delta_2:.3g} over all ticks; "
+        f"{discovery.delta_1:.3g} of delta is left for the counts. Keys with fewer than {discovery.minimum} events are "
+        "never listed."
     )
 
 
@@ -275,84 +275,86 @@ def _sparse(
         )
     if ticks is not None and horizon is not None:
         raise ParameterError(f"--ticks {ticks} is for streams without a horizon: add --horizon none, or leave it out")
-    found = plan_sparse_count(budget, horizon, parameters.get("max_ones"), names=names, ticks=ticks, beta=beta)
+    sparse = plan_sparse_count(budget, horizon, parameters.get("max_ones"), names=names, ticks=ticks, beta=beta)
     if plot is not None:
-        _plot_sparse(found, plot)
+        _plot_sparse(sparse, plot)
     if json_output:
-        typer.echo(json.dumps(_finite(found.to_dict()), indent=1))
+        typer.echo(json.dumps(_finite(sparse.to_dict()), indent=1))
     else:
-        _print_sparse(found)
+        _print_sparse(sparse)
 
 
-def _print_sparse(found: SparseComparison) -> None:
+def _print_sparse(sparse: SparseComparison) -> None:
     from rich.table import Table
 
     console = _console()
-    known = "max_ones unknown" if found.max_ones is None else f"max_ones={found.max_ones}"
-    length = f"no horizon, first {found.ticks} ticks" if found.horizon is None else f"horizon {found.horizon}"
-    title = f"SparseCount({known}), {length}, bounds for all ticks together ({_percent(found.beta)})"
+    known = "max_ones unknown" if sparse.max_ones is None else f"max_ones={sparse.max_ones}"
+    length = f"no horizon, first {sparse.ticks} ticks" if sparse.horizon is None else f"horizon {sparse.horizon}"
+    title = f"SparseCount({known}), {length}, bounds for all ticks together ({_percent(sparse.beta)})"
     table = Table()
-    if found.max_ones is None:
-        best = next(iter(found.plain))
+    if sparse.max_ones is None:
+        best = next(iter(sparse.plain))
         for name in ("events so far", "sparse-count ±", f"{best} ±"):
             table.add_column(name, justify="right", overflow="fold")
-        for ones, bound in zip(found.ones, found.bounds, strict=True):
-            table.add_row(f"{ones:,}", f"{bound:,.1f}", f"{found.best_plain:,.1f}")
+        for ones, bound in zip(sparse.ones, sparse.bounds, strict=True):
+            table.add_row(f"{ones:,}", f"{bound:,.1f}", f"{sparse.best_plain:,.1f}")
     else:
         table.add_column("counter", overflow="fold")
         table.add_column("all ticks ±", justify="right", overflow="fold")
-        assert found.bound is not None
-        rows = {**found.plain, "sparse-count": found.bound, "max_ones/2 for ever (no data)": found.max_ones / 2}
+        assert sparse.bound is not None
+        rows = {**sparse.plain, "sparse-count": sparse.bound, "max_ones/2 for ever (no data)": sparse.max_ones / 2}
         for name, bound in sorted(rows.items(), key=lambda row: row[1]):
             table.add_row(name, f"{bound:,.1f}", style="bold" if name == "sparse-count" else None)
     _say(title)
     console.print(table)
-    for line in (*_facts(found), found.guarantee):
+    for line in (*_facts(sparse), sparse.guarantee):
         _say(line)
 
 
-def _facts(found: SparseComparison) -> list[str]:
+def _facts(sparse: SparseComparison) -> list[str]:
     """The split of the budget, the segments, and where the sparse counter is the best."""
-    segments = "any number of segments" if found.segments is None else f"at most {found.segments} segments"
-    gap = found.threshold - found.spread
+    segments = "any number of segments" if sparse.segments is None else f"at most {sparse.segments} segments"
+    gap = sparse.threshold - sparse.spread
     lines = [
-        f"Split of epsilon={found.epsilon:g}: {max(found.threshold_epsilon, found.tick_epsilon):g} partition "
-        f"(thresholds {found.threshold_epsilon:g}, ticks {found.tick_epsilon:g}), {found.counter_epsilon:g} counter"
-        + (f" (with delta={found.delta:g})." if found.delta else "."),
-        f"Segments: threshold {found.threshold}, each closes with {gap} to {found.threshold + found.spread} events; "
+        f"Split of epsilon={sparse.epsilon:g}: {max(sparse.threshold_epsilon, sparse.tick_epsilon):g} partition "
+        f"(thresholds {sparse.threshold_epsilon:g}, ticks {sparse.tick_epsilon:g}), {sparse.counter_epsilon:g} counter"
+        + (f" (with delta={sparse.delta:g})." if sparse.delta else "."),
+        f"Segments: threshold {sparse.threshold}, each closes with {gap} to {sparse.threshold + sparse.spread} events; "
         f"{segments}.",
     ]
-    what = "while so many events have come" if found.max_ones is None else "for max_ones"
-    if found.wins is None:
-        lines.append(f"It wins nowhere at this horizon and budget ({what} from {found.ones[0]} to {found.ones[-1]:,}).")
+    what = "while so many events have come" if sparse.max_ones is None else "for max_ones"
+    if sparse.wins is None:
+        lines.append(
+            f"It wins nowhere at this horizon and budget ({what} from {sparse.ones[0]} to {sparse.ones[-1]:,})."
+        )
     else:
-        low, high = found.wins
-        more = " or more" if high == found.ones[-1] else ""
+        low, high = sparse.wins
+        more = " or more" if high == sparse.ones[-1] else ""
         lines.append(f"It has the least bound {what}: from about {low:,} to about {high:,}{more}.")
     ways = {"partition": "this partition", "plain": "a plain counter over ticks", "constant": "max_ones/2 for ever"}
-    lines.append(f"SparseCount takes the least bound by itself: here {ways[found.method]}.")
+    lines.append(f"SparseCount takes the least bound by itself: here {ways[sparse.method]}.")
     return lines
 
 
-def _plot_sparse(found: SparseComparison, target: Path) -> None:
+def _plot_sparse(sparse: SparseComparison, target: Path) -> None:
     """Bounds against the number of events."""
     from evercount.plotting import new_axes, save
 
     axes = new_axes()
-    label = "sparse-count, max_ones unknown" if found.max_ones is None else "sparse-count with this max_ones"
-    axes.plot(found.ones, found.bounds, linewidth=1.5, marker="o", markersize=3, label=label)
-    best = next(iter(found.plain))
-    axes.axhline(found.best_plain, linewidth=1.2, linestyle="--", color="black", label=f"plain counter, {best}")
-    if found.max_ones is not None:
-        most = min(found.ones[-1], 2 * max(*found.bounds, found.best_plain))
-        constant = [found.ones[0] * (most / found.ones[0]) ** (i / 99) for i in range(100)]
+    label = "sparse-count, max_ones unknown" if sparse.max_ones is None else "sparse-count with this max_ones"
+    axes.plot(sparse.ones, sparse.bounds, linewidth=1.5, marker="o", markersize=3, label=label)
+    best = next(iter(sparse.plain))
+    axes.axhline(sparse.best_plain, linewidth=1.2, linestyle="--", color="black", label=f"plain counter, {best}")
+    if sparse.max_ones is not None:
+        most = min(sparse.ones[-1], 2 * max(*sparse.bounds, sparse.best_plain))
+        constant = [sparse.ones[0] * (most / sparse.ones[0]) ** (i / 99) for i in range(100)]
         axes.plot(constant, [s / 2 for s in constant], color="gray", label="max_ones/2 for ever (no data)")
-        axes.axvline(found.max_ones, color="gray", linestyle=":", linewidth=1)
+        axes.axvline(sparse.max_ones, color="gray", linestyle=":", linewidth=1)
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("events in the whole stream" if found.max_ones is not None else "events so far")
-    axes.set_ylabel(f"error bound for all ticks ({_percent(found.beta)})")
-    budget = f"ε={found.epsilon:g}, δ={found.delta:g}"
-    axes.set_title(f"SparseCount, {budget}, {found.ticks} ticks", fontsize=10, loc="left")
+    axes.set_xlabel("events in the whole stream" if sparse.max_ones is not None else "events so far")
+    axes.set_ylabel(f"error bound for all ticks ({_percent(sparse.beta)})")
+    budget = f"ε={sparse.epsilon:g}, δ={sparse.delta:g}"
+    axes.set_title(f"SparseCount, {budget}, {sparse.ticks} ticks", fontsize=10, loc="left")
     axes.legend(frameon=False, fontsize=8)
     save(axes, target)

@@ -97,7 +97,7 @@ def opened(file: Path, columns: Mapping[str, str | None]) -> Iterator[PushedFile
 
 @contextmanager
 def _readable(source: Source) -> Iterator[None]:
-    """What goes wrong with the file is the user's to mend."""
+    """Turn every failure to read the file into an InputError, with its name."""
     try:
         yield
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:

@@ -28,18 +28,18 @@ def cautions(declaration: StreamDeclaration) -> list[str]:
     >>> [text.partition(":")[0] for text in cautions(declared(12.0, "100ms"))]
     ['epsilon=12 is a weak promise', 'ticks of 100ms are very short']
     """
-    found = []
+    sentences = []
     epsilon, schedule = declaration.budget.epsilon, declaration.schedule
     if epsilon > WEAK_EPSILON:
         factor = f"{math.exp(min(epsilon, 700)):.2g}"
-        found.append(
+        sentences.append(
             f"epsilon={epsilon:g} is a weak promise: an outcome may be {factor} times as likely with an event as "
             "without it. Usual values are 0.1 to 3."
         )
     if not schedule.manual and schedule.length < SECOND:
         a_day = UNITS["d"] // schedule.length
-        found.append(
+        sentences.append(
             f"ticks of {schedule.tick} are very short: they release {a_day:,} times a day, without a pause, and the "
             "error grows with the number of ticks. Is 1s, 1m or 1h meant?"
         )
-    return found
+    return sentences

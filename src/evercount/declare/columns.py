@@ -102,8 +102,8 @@ class Columns:
         {'time': 'when', 'key': 'region'}
         """
         named = {name: list(column) if isinstance(column, tuple) else column for name, column in self._named().items()}
-        found: dict[str, str | list[str]] = {name: column for name, column in named.items() if column is not None}
-        return {**found, "levels": list(self.levels)} if self.levels else found
+        table: dict[str, str | list[str]] = {name: column for name, column in named.items() if column is not None}
+        return {**table, "levels": list(self.levels)} if self.levels else table
 
 
 def combined_key(parts: Sequence[str]) -> str:

@@ -236,7 +236,7 @@ class StreamDeclaration:
         mine, theirs = self.to_dict(), other.to_dict()
         if self.query == other.other_query:
             theirs["query"] = mine["query"]
-        found = []
+        differences = []
         for name in FIELDS:
             if (
                 name in ("name", "description", "public", "views", "start", "tick", "zone")
@@ -246,7 +246,7 @@ class StreamDeclaration:
             if name == "query" and mine[name]["name"] == theirs[name]["name"]:
                 before, after = mine[name]["parameters"], theirs[name]["parameters"]
                 changed = [key for key in before if before[key] != after.get(key)]
-                found += [
+                differences += [
                     f"{key} holds other {key}, or the same in another order"
                     if key in ("keys", "paths")
                     else f"{key} was {before[key]!r} and is now {after.get(key)!r}"
@@ -254,18 +254,18 @@ class StreamDeclaration:
                 ]
             elif name == "budget":
                 before, after = mine[name], theirs[name]
-                found += [
+                differences += [
                     f"{key} was {before[key]!r} and is now {after[key]!r}"
                     for key in before
                     if before[key] != after[key]
                 ]
             else:
-                found.append(f"{name} was {mine[name]!r} and is now {theirs[name]!r}")
+                differences.append(f"{name} was {mine[name]!r} and is now {theirs[name]!r}")
         if not self.schedule.same_ticks(other.schedule):
             for name in ("tick", "start", "zone"):
                 if mine[name] != theirs[name]:
-                    found.append(f"{name} was {mine[name]!r} and is now {theirs[name]!r}")
-        return found
+                    differences.append(f"{name} was {mine[name]!r} and is now {theirs[name]!r}")
+        return differences
 
     # -- the engine ------------------------------------------------------------------------------------------------
 

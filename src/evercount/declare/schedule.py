@@ -429,7 +429,7 @@ class Schedule:
     def sql_instant(self, wall: str, until: int | None = None) -> str:
         """SQL: the instant of a wall time; the first where the clock was set back, NULL where it was set forward.
 
-        Changes of the clock from the instant `until` on are left out: later results are later than it, and no more.
+        Clock changes from the instant `until` on are left out. Results beyond `until` are then only known to be later.
         """
         pieces = self._pieces_until(until)
         bounds: list[int] = []

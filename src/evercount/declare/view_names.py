@@ -30,7 +30,7 @@ COLUMNS = ("first", "last", "start", "cell", "value", "std", "low", "high")
 def check_views(
     names: Any, query: Query, schedule: Schedule | None, postprocess: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """The names, each once, or the reason why this stream cannot be viewed so.
+    """The names, each once; refused where this stream cannot have such a view.
 
     Raises:
         UnknownName: a view that does not exist.
@@ -86,10 +86,10 @@ def show_view(releases: Releases, name: str, schedule: Schedule, level: float = 
     tests/declare/test_view_names.py::test_days_and_weeks_follow_the_calendar.
     """
     check_views([name], releases.query, schedule, releases.postprocessed)
-    if (found := QUANTILE.fullmatch(name)) is not None:
+    if (match := QUANTILE.fullmatch(name)) is not None:
         view = releases.running()
-        value, low, high = view.quantile(float(found[1]), level)
-        cells: tuple[str, ...] = (found[1],)
+        value, low, high = view.quantile(float(match[1]), level)
+        cells: tuple[str, ...] = (match[1],)
         numbers = {"value": value, "std": None, "low": low, "high": high}
         first, last = view.last, view.last
     else:
@@ -120,14 +120,14 @@ def _plain(numbers: FloatArray) -> list[float]:
 def _view(releases: Releases, name: str, schedule: Schedule) -> View:
     if name == "per-tick":
         return releases.per_tick()
-    if (found := LAST.fullmatch(name)) is not None:
-        return releases.last(int(found[1]))
+    if (match := LAST.fullmatch(name)) is not None:
+        return releases.last(int(match[1]))
     after, until = periods(schedule, len(releases), 1 if name == "per-day" else 7)
     return releases.spans(name, after, until)
 
 
 def periods(schedule: Schedule, ticks: int, days: int, most: int | None = None) -> tuple[IntArray, IntArray]:
-    """(after, until) of the days (days=1) or weeks (days=7) that are complete after so many ticks; the last `most`."""
+    """(after, until) of the days (days=1) or weeks (days=7) that are complete after `ticks` ticks; the last `most`."""
     spans: list[tuple[int, int]] = []
     end = _first_tick(schedule, ticks + 1, days) - 1 if ticks else 0
     while end > 0 and (most is None or len(spans) < most):
@@ -144,7 +144,8 @@ def _first_tick(schedule: Schedule, tick: int, days: int) -> int:
     midnight = datetime.fromordinal(period).replace(tzinfo=zone_named(schedule.zone))
     instant = microseconds(midnight)
     first = 1 if instant <= schedule.begin else min(schedule.tick_of(instant), tick)
-    while _period(schedule, first, days) < period:  # a tick that began before midnight, or a midnight that is none
+    # the tick of midnight may have begun before it, and the clock may skip midnight
+    while _period(schedule, first, days) < period:
         first += 1
     while first > 1 and _period(schedule, first - 1, days) == period:
         first -= 1
@@ -158,13 +159,13 @@ def _period(schedule: Schedule, tick: int, days: int) -> int:
 
 
 def view_spans(name: str, schedule: Schedule, ticks: int, most: int) -> tuple[IntArray, IntArray]:
-    """(after, until) of the last spans of a view, at most so many, after `ticks` released ticks."""
+    """(after, until) of the last spans of a view, at most `most`, after `ticks` released ticks."""
     if name in ("per-day", "per-week"):
         return periods(schedule, ticks, 1 if name == "per-day" else 7, most)
-    found = LAST.fullmatch(name)
-    width = int(found[1]) if found else 1
+    match = LAST.fullmatch(name)
+    width = int(match[1]) if match else 1
     until = np.arange(max(width, ticks - most + 1), ticks + 1, dtype=np.int64)
-    return (until - width if name == "per-tick" or found else np.zeros_like(until)), until
+    return (until - width if name == "per-tick" or match else np.zeros_like(until)), until
 
 
 def offered_views(query: Query, schedule: Schedule, postprocess: tuple[str, ...]) -> tuple[str, ...]:

@@ -96,7 +96,7 @@ def make_noise(
     if budget.pure:
         return build_pure_for(query, budget, engine, name, declaration=declaration, **rest)
     own = query.own_delta(budget)
-    made = build_noise(
+    noise = build_noise(
         name,
         engine,
         cells=query.cells if query.first_names is None else query.touched_cells(budget),
@@ -109,7 +109,7 @@ def make_noise(
         declaration=declaration,
         **rest,
     )
-    return replace(made, numeric_delta=made.numeric_delta + own) if own else made
+    return replace(noise, numeric_delta=noise.numeric_delta + own) if own else noise
 
 
 def check_postprocess(names: Iterable[str]) -> tuple[str, ...]:

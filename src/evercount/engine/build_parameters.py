@@ -1,4 +1,4 @@
-"""Puts a stream together: all that it never changes, with every check."""
+"""Builds the part of a stream that never changes, with every check."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class CellRange(Query):
     tests/engine/test_cell_range.py::test_parts_together_are_the_whole_stream.
 
     Args:
-        whole: the query.
+        query: the query.
         part: the range of its cells, with step 1.
 
     Raises:
@@ -34,12 +34,12 @@ class CellRange(Query):
 
     name: ClassVar[str] = "cell-range"
 
-    def __init__(self, whole: Query, part: range) -> None:
-        if part.step != 1 or not 0 <= part.start < part.stop <= whole.cells:
-            raise ParameterError(f"{part} is not a range of the {whole.cells} cells")
-        if not can_be_cut(whole) and len(part) != whole.cells:
-            raise ParameterError(f"the cells of {whole.name!r} cannot be cut into parts: use one part")
-        self.whole = whole
+    def __init__(self, query: Query, part: range) -> None:
+        if part.step != 1 or not 0 <= part.start < part.stop <= query.cells:
+            raise ParameterError(f"{part} is not a range of the {query.cells} cells")
+        if not can_be_cut(query) and len(part) != query.cells:
+            raise ParameterError(f"the cells of {query.name!r} cannot be cut into parts: use one part")
+        self.query = query
         self.part = part
 
     @property
@@ -50,34 +50,34 @@ class CellRange(Query):
     @property
     def grid(self) -> float:
         """As the whole query."""
-        return self.whole.grid
+        return self.query.grid
 
     @property
     def publishes_whole_numbers(self) -> bool:
         """As the whole query."""
-        return self.whole.publishes_whole_numbers
+        return self.query.publishes_whole_numbers
 
     @property
     def labels(self) -> Sequence[str]:
         """Those of the part."""
-        return self.whole.labels[self.part.start : self.part.stop]
+        return self.query.labels[self.part.start : self.part.stop]
 
     @property
     def monotone(self) -> bool:
         """As the whole query."""
-        return self.whole.monotone
+        return self.query.monotone
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """As the whole query: an event may lie in the part."""
-        return self.whole.squared_sensitivity(adjacency)
+        return self.query.squared_sensitivity(adjacency)
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         """A part takes totals only."""
-        raise InputError("a part of the cells takes totals, not events: whoever cuts the cells has counted them")
+        raise InputError("a part of the cells takes totals, not events: count the events before the cells are cut")
 
     def parameters(self) -> dict[str, Any]:
         """The whole query and the range."""
-        return {"whole": self.whole, "part": self.part}
+        return {"query": self.query, "part": self.part}
 
 
 def can_be_cut(query: Query) -> bool:

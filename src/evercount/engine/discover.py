@@ -80,9 +80,11 @@ def _block(
         if thresholds.discovers(tick):
             table = _discover(parameters, table, noisy, tick)
         total += int(numbers[number])
-        whole = total + int(drawn[number, noise.place[""]])
+        noisy_total = total + int(drawn[number, noise.place[""]])
         keys = noisy[table.listed]
-        values = np.concatenate([np.asarray([whole, whole - int(keys.sum())], np.float64), keys.astype(np.float64)])
+        values = np.concatenate(
+            [np.asarray([noisy_total, noisy_total - int(keys.sum())], np.float64), keys.astype(np.float64)]
+        )
         published.append((values, np.concatenate([np.zeros(2), table.evidence])))
     return published, table
 

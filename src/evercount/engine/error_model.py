@@ -200,7 +200,7 @@ class ErrorModel:
         return self.factorization.full_rate(self.sigma / self.query.grid)
 
     def equal_numbers(self, ticks: IntArray) -> list[int | None]:
-        """At each tick, of how many equal Laplace numbers the tails are as heavy as the noise's; None: normal noise."""
+        """Per tick, how many equal Laplace numbers have a sum with tails as heavy as the noise; None: normal noise."""
         if not self.pure:
             return [None] * len(ticks)
         return list(map(int, self._laplace(np.asarray(ticks))[2]))

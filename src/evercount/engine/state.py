@@ -177,7 +177,7 @@ def _advance_block(parameters: StreamParameters, state: StreamState, increments:
     sums, totals = _running_sums(query, state, increments)
     noisy = noise.rows(state.tick + 1, len(increments))
     # whole numbers are added as such: no sum is ever too large to be private
-    noisy = (noisy.astype(np.int64) + sums if noise.whole else noisy + sums).astype(np.float64, copy=False)
+    noisy = (noisy.astype(np.int64) + sums if noise.whole_units else noisy + sums).astype(np.float64, copy=False)
     if query.grid != 1.0:
         noisy *= query.grid
     window = np.concatenate([state.memory, noisy]) if query.memory else noisy

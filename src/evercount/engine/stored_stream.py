@@ -28,7 +28,7 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
     query, last, part = parameters.query, None, {}
     if isinstance(query, CellRange):
         part = {"part": [query.part.start, query.part.stop]}
-        query = query.whole
+        query = query.query
     if state.last is not None:
         seen, release = state.last
         sums = None if state.last_sums is None else state.last_sums.tolist()

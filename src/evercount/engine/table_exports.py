@@ -108,14 +108,14 @@ class TableExports(ABC):
         warning = "" if self.noise == "exact" else f"<p><b>Noise: {escape(self.noise)}. Do not publish.</b></p>"
         return (
             f"<div><p><b>{escape(title)}</b></p>"
-            f"{svg_chart(cells, values, low, high)}{_said_of_noise(values, low, high)}"
+            f"{svg_chart(cells, values, low, high)}{_no_trend_note(values, low, high)}"
             f"<table><tr><th>cell</th><th>newest value</th><th>95 % interval</th></tr>{rows}</table>{more}{warning}"
             f"<p>{escape(self.guarantee)}</p></div>"
         )
 
 
 def svg_chart(cells: Sequence[str], values: FloatArray, low: FloatArray, high: FloatArray) -> str:
-    """Lines with error bands of the first few cells as SVG, evenly spaced points at most."""
+    """An SVG of the first CHARTED_CELLS cells with error bands, at up to CHARTED_POINTS evenly spaced points."""
     chosen = np.unique(np.linspace(0, len(values) - 1, min(len(values), CHARTED_POINTS)).astype(np.int64))
     count = min(len(cells), CHARTED_CELLS)
     lines, below, above = (part[chosen, :count] for part in (values, low, high))
@@ -154,8 +154,8 @@ def _runs(known: BoolArray) -> list[slice]:
     return [slice(a, b) for a, b in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)]
 
 
-def _said_of_noise(values: FloatArray, low: FloatArray, high: FloatArray) -> str:
-    """A sentence where a constant lies within all bands, widened to hold at once: then the lines show no trend."""
+def _no_trend_note(values: FloatArray, low: FloatArray, high: FloatArray) -> str:
+    """A warning where a constant lies within all bands, widened to hold at once: then the lines show no trend."""
     flat = without_trend(*(part[:, :CHARTED_CELLS] for part in (values, low, high)))
     return "<p>The noise is wider than the ups and downs: no trend can be read from this.</p>" if flat.all() else ""
 

@@ -89,7 +89,7 @@ def per_tick(releases: Releases) -> View:
 
 
 def last_ticks(releases: Releases, ticks: int) -> View:
-    """The events of the last so many ticks, at every tick that has as many before it."""
+    """The events of the last `ticks` ticks, at every tick that has as many before it."""
     ticks = check_count("ticks", ticks)
     lowest = 0 if releases.first_tick == 1 else releases.first_tick
     until = np.arange(lowest + ticks, releases.first_tick + len(releases))

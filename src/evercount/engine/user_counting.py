@@ -14,8 +14,9 @@ from evercount.queries.counts import Count
 from evercount.queries.user_cap import UserState, cap_per_user
 
 Counting = Literal["events", "named", "capped", "unnamed", "by query"]
-"""Events are protected and users play no part; every event names its user; the caller promises the cap; neither, in a
-stream that an earlier version began; or the query reads users from the events and needs no cap."""
+"""How a stream accounts for users, in this order: events are protected and users play no part; every event names its
+user; the caller promises the cap; neither, in a stream that an earlier version began; the query reads users from the
+events and needs no cap."""
 
 
 def choose_counting(

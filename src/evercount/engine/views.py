@@ -66,8 +66,8 @@ class View(TableExports):
     @cached_property
     def cell_errors(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(std, spread, slack) of one cell, each (spans, 1); see `ErrorModel.errors`."""
-        found = self.errors.difference_errors(self.first - 1, self.last)
-        std, spread, slack = (part[:, np.newaxis] for part in found)
+        errors = self.errors.difference_errors(self.first - 1, self.last)
+        std, spread, slack = (part[:, np.newaxis] for part in errors)
         return std, spread, slack
 
     @property

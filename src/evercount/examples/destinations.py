@@ -25,10 +25,10 @@ DAYS = 365
 
 def days(events: Iterable[Flight]) -> list[list[Flight]]:
     """The flights of each day of the year, with a list for days without any."""
-    made: list[list[Flight]] = [[] for _ in range(DAYS)]
+    by_day: list[list[Flight]] = [[] for _ in range(DAYS)]
     for day, some in groupby(events, lambda flight: flight.time[:10]):
-        made[date.fromisoformat(day).timetuple().tm_yday - 1] = [one for one in some if one.aircraft != "unknown"]
-    return made
+        by_day[date.fromisoformat(day).timetuple().tm_yday - 1] = [one for one in some if one.aircraft != "unknown"]
+    return by_day
 
 
 def true_counts(ticks: list[list[Flight]]) -> Counter[str]:

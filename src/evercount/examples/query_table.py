@@ -18,7 +18,7 @@ from evercount.queries.base import Query
 
 TICKS = 50
 FEW = 5
-"""Coarser ticks of the same data, where noise on values is chosen."""
+"""Ticks where the same data is cut more coarsely, for queries that then put noise on the values themselves."""
 VERTICES = 400
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -225,8 +225,8 @@ def _listed_trigrams(text: list[str], weights: tuple[int, ...] | None) -> tuple[
     """(trigrams that the support filter lists, trigrams that truly come at least 100 times)."""
     query = queries.Substrings(ALPHABET, 3, weights)
     release = Stream(query, BUDGET, TICKS, secret=Secret.from_hex("2026" * 16)).run(text)[-1]
-    whole = "".join(text)
-    often = Counter(whole[i : i + 3] for i in range(len(whole) - 2))
+    letters = "".join(text)
+    often = Counter(letters[i : i + 3] for i in range(len(letters) - 2))
     listed = {key.key for key in release.supported() if len(key.key) == 3}
     return listed, {word for word, number in often.items() if number >= 100}
 
@@ -238,13 +238,13 @@ def _edges(rng: np.random.Generator, vertices: int, most: int) -> list[tuple[int
     if most >= len(u):
         return list(zip(u[order].tolist(), v[order].tolist(), strict=True))
     degree = np.zeros(vertices, np.int64)
-    found: list[tuple[int, int]] = []
+    edges: list[tuple[int, int]] = []
     limit = 20 if vertices > 100 else vertices
     for a, b in zip(u[order].tolist(), v[order].tolist(), strict=True):
-        if len(found) < most and degree[a] < limit and degree[b] < limit:
-            found.append((a, b))
+        if len(edges) < most and degree[a] < limit and degree[b] < limit:
+            edges.append((a, b))
             degree[[a, b]] += 1
-    return found
+    return edges
 
 
 def _few_triangles(rng: np.random.Generator) -> list[list[tuple[int, int]]]:

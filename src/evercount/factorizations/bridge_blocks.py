@@ -86,7 +86,7 @@ def arrays_of(record: Blocks | Split) -> list[npt.NDArray[Any]]:
 
 
 def last_block(blocks: Blocks, split: Split, noise: npt.NDArray[Any]) -> Boundary:
-    """The last of several blocks, without a hold on the others."""
+    """The last of several blocks; the noise of the others can be freed."""
     return Boundary(
         Blocks(*(part[-1:] for part in arrays_of(blocks))),
         Split(*(part[-1:] for part in arrays_of(split))),

@@ -56,18 +56,18 @@ class EpochBridge(Bridge):
 
 
 @lru_cache(maxsize=64)
-def epoch_bridge(epoch: int, whole: bool, ticks: int | None = None) -> EpochBridge:
+def epoch_bridge(epoch: int, integers: bool, ticks: int | None = None) -> EpochBridge:
     """The bridge of an epoch, or that of its first `ticks` ticks."""
     coefficients = ENDLESS[epoch]
     shape = (1, *(GROWTH,) * epoch, GROWTH - (epoch > 0))
-    return EpochBridge(math.prod(shape) if ticks is None else ticks, Design(shape, coefficients), whole)
+    return EpochBridge(math.prod(shape) if ticks is None else ticks, Design(shape, coefficients), integers)
 
 
 class EndlessBridge(PureFactorization):
     """The bridge without a horizon; the least error of the pure mechanisms that need none. It serves 2^40 ticks.
 
     Args:
-        whole: Noise in whole numbers at every step, for noise narrower than the grid (`Bridge`).
+        integers: Noise in whole numbers at every step, for noise narrower than the grid (`Bridge`).
 
     **Guarantee.** A tick lies in the tree of one epoch, and the shares on its path, the epoch's total included, add up
     to UNITS exactly. L·R = M in exact arithmetic. So M·x + L·z with discrete Laplace z of rate ε·share/(UNITS·Δ₁) per
@@ -88,14 +88,14 @@ class EndlessBridge(PureFactorization):
     horizon = None
     column_norm = math.inf
 
-    def __init__(self, whole: bool = False) -> None:
-        self.whole = whole
+    def __init__(self, integers: bool = False) -> None:
+        self.integers = integers
         self.levels = len(ENDLESS) + 1
 
     def for_rate(self, rate: float) -> EndlessBridge:
         """As `Bridge.for_rate`: in whole numbers where the noise of the first tick is narrower than the grid."""
         narrow = math.sqrt(2) / rate * float(self.row_norms([1])[0]) < NARROW
-        return EndlessBridge(whole=True) if narrow else self
+        return EndlessBridge(integers=True) if narrow else self
 
     # -- epochs ----------------------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class EndlessBridge(PureFactorization):
 
     def bridge(self, epoch: int) -> EpochBridge:
         """The bridge of an epoch."""
-        return epoch_bridge(epoch, self.whole)
+        return epoch_bridge(epoch, self.integers)
 
     @cached_property
     def total_parts(self) -> FloatArray:
@@ -164,11 +164,11 @@ class EndlessBridge(PureFactorization):
 
     def suspects(self, ticks: int) -> list[int]:
         """See `PureFactorization`: the worst tick of each epoch."""
-        found = []
+        worst = []
         for epoch in range(int(self.epochs([ticks])[0]) + 1):
             inside = min(ticks, int(ENDS[epoch + 1])) - int(ENDS[epoch])
-            found.append(int(ENDS[epoch]) + epoch_bridge(epoch, self.whole, inside).worst_row()[0])
-        return found
+            worst.append(int(ENDS[epoch]) + epoch_bridge(epoch, self.integers, inside).worst_row()[0])
+        return worst
 
     def difference_norm(self, earlier: int, later: int) -> float:
         """See `Factorization`."""

@@ -98,7 +98,7 @@ class BlockFilter:
         return self._over_cells(z[row_ticks:], buffers, running, products, out[row_ticks:])
 
     def ticks_in_rows(self, ticks: int, cells: int) -> int:
-        """How many of the first of these ticks run cell by cell, as rows; the others run over all cells at once."""
+        """How many of these ticks, from the first on, run cell by cell, as rows; the rest run over all cells."""
         return ticks // ROW_TICKS * ROW_TICKS if cells < MANY_CELLS and len(self.rates) else 0
 
     def products(self, eta: FloatArray, n: FloatArray, scale: float, *, sums: bool) -> Iterator[Product]:

@@ -68,7 +68,7 @@ class Bridge(PureFactorization):
 
     **Guarantee.** For every path from the top to a leaf the shares add up to UNITS exactly, and L·R = M in exact
     arithmetic, so that M·x + L·z with discrete Laplace z of rate ε·share/(UNITS·Δ₁) per node is ε-DP with δ = 0, for
-    adaptive inputs. `whole=True` has every α 0 or 1: noise in whole numbers, for noise narrower than the grid, where
+    adaptive inputs. `integers=True` has every α 0 or 1: noise in whole numbers, for noise narrower than the grid, where
     fractions would only be rounded away. Proof: `laplace_bridge.proof.md`. Tests:
     tests/factorizations/test_laplace_bridge.py::test_left_times_right_is_the_count_in_integers,
     tests/factorizations/test_laplace_bridge.py::test_shares_of_every_leaf_add_up_exactly,
@@ -85,7 +85,7 @@ class Bridge(PureFactorization):
     name = "bridge"
     column_norm = math.inf
 
-    def __init__(self, horizon: int, design: Design | None = None, whole: bool = False) -> None:
+    def __init__(self, horizon: int, design: Design | None = None, integers: bool = False) -> None:
         T = check_known_horizon(horizon)
         if T > LARGEST_TICKS:
             raise ParameterError(f"pure trees serve at most 2^40 ticks, the horizon is {T}")
@@ -98,7 +98,7 @@ class Bridge(PureFactorization):
         self._size = [math.prod(self.branching[level + 1 :]) for level in range(self.levels)]  # ticks of a node
         self._blocks = [math.prod(self.branching[:level]) for level in range(self.levels)]
         self._offset = [sum(self._blocks[1 : level + 1]) for level in range(self.levels)]  # first node of a level
-        self._step = 0 if whole else FINE if self.levels < DEEP else COARSE
+        self._step = 0 if integers else FINE if self.levels < DEEP else COARSE
         self._one = 1 << self._step
         self.bits = self._step * (self.levels - 1)
         """Binary places of the noise before it is rounded to the grid."""
@@ -106,7 +106,7 @@ class Bridge(PureFactorization):
     def for_rate(self, rate: float) -> Bridge:
         """This bridge, or its form in whole numbers where the noise of the first tick is narrow; `rate`: all of ε."""
         narrow = math.sqrt(2) / rate * float(self.row_norms([1])[0]) < NARROW
-        return Bridge(self.horizon, self._design, whole=True) if narrow else self
+        return Bridge(self.horizon, self._design, integers=True) if narrow else self
 
     # -- shares and coefficients -----------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class Bridge(PureFactorization):
 
     @staticmethod
     def _inside(blocks: Blocks, split: Split, row: IntArray, child: IntArray, index: IntArray) -> Blocks:
-        """The blocks that children of blocks are."""
+        """Children of these blocks, as blocks of the next level."""
         return Blocks(
             index,
             blocks.left[row] - split.shares[row, child],
@@ -383,7 +383,10 @@ class Bridge(PureFactorization):
         drawn: npt.NDArray[Any],
         outer: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None,
     ) -> npt.NDArray[Any]:
-        """Noise at all boundaries, shape (blocks, k + 1, cells): the walk from the start less 1 − α of its miss."""
+        """Noise at all boundaries, shape (blocks, k + 1, cells).
+
+        A running sum from the start, minus 1 − α times what that sum misses the known end by.
+        """
         sums = np.cumsum(drawn, axis=1)
         shape = (len(drawn), drawn.shape[1] + 1, drawn.shape[2])
         if outer is None:

@@ -48,9 +48,9 @@ class DigitTree(PureFactorization):
         self.horizon = T
         self.base, self.balanced = base, balanced
         self.low = (base - 1) // 2 if balanced else 0  # digits go from −low to base − 1 − low
-        levels, reach = 0, 0
-        while reach < T:
-            reach += (base - 1 - self.low) * base**levels
+        levels, largest = 0, 0
+        while largest < T:
+            largest += (base - 1 - self.low) * base**levels
             levels += 1
         self.levels = levels
         self.column_norm = math.sqrt(levels) * (1 + 1e-9)
@@ -75,14 +75,14 @@ class DigitTree(PureFactorization):
 
     def walk(self, tick: int) -> dict[int, int]:
         """The nodes of a prefix with their signs."""
-        found = {}
+        signs = {}
         for level, digit in enumerate(self.digits([tick])[0].tolist()):
             step = self.base**level
             for _ in range(abs(digit)):
                 sign = 1 if digit > 0 else -1
-                found[tick] = sign
+                signs[tick] = sign
                 tick -= sign * step
-        return found
+        return signs
 
     def interval(self, node: int) -> tuple[int, int]:
         """(first, last) tick of a node, 1-based; `last` may lie beyond the horizon."""
@@ -165,10 +165,10 @@ class DigitTree(PureFactorization):
             head = sum(d * self.base**i for i, d in enumerate(digits) if i > place)
             tail = top * ((self.base**place - 1) // (self.base - 1))
             ticks += [head + d * self.base**place + tail for d in (digit - 1, -self.low) if -self.low <= d < digit]
-        found = np.asarray([t for t in ticks if t >= 1])
-        weights = self.weight(found)
+        candidates = np.asarray([t for t in ticks if t >= 1])
+        weights = self.weight(candidates)
         at = int(np.argmax(weights))
-        return int(found[at]), math.sqrt(int(weights[at]))
+        return int(candidates[at]), math.sqrt(int(weights[at]))
 
     def difference_norm(self, earlier: int, later: int) -> float:
         """See `Factorization`: the nodes that only one of the two prefixes uses."""
@@ -242,12 +242,12 @@ class DigitTree(PureFactorization):
 
         The same numbers as `noise`, with about 1.5 draws a tick when ticks are taken in turn: for very many cells.
         """
-        made: Memory = []
+        kept: Memory = []
         above = draw(np.empty(0, np.int64)).sum(axis=0)
         parent = 0
         for level in range(self.levels - 1, -1, -1):
             index, size = int(self._index(np.asarray(tick), level)), self.base**level
-            old, row = memory[len(made)] if memory is not None else (None, above)
+            old, row = memory[len(kept)] if memory is not None else (None, above)
             if old == index:
                 pass
             elif old is not None and old == index - 1 and int(self._index(np.asarray(old), 1)) == parent:
@@ -257,9 +257,9 @@ class DigitTree(PureFactorization):
                 steps = np.arange(1, abs(digit) + 1) * (1 if digit > 0 else -1)
                 nodes = draw((parent * self.base + steps) * size).sum(axis=0)
                 row = above + nodes if digit > 0 else above - nodes
-            made.append((index, row))
+            kept.append((index, row))
             above, parent = row, index
-        return above, made
+        return above, kept
 
 
 class WindowTree(DigitTree):
@@ -286,7 +286,7 @@ class WindowTree(DigitTree):
         self.name = f"pure-window-{base}-{levels}"
 
     def digits(self, ticks: npt.ArrayLike) -> IntArray:
-        """See `DigitTree`; the highest place counts on."""
+        """See `DigitTree`; the digit of the highest place grows without end."""
         t = np.asarray(ticks, dtype=np.int64)
         index = [self._index(t, level) for level in range(self.levels)]
         lower = [index[i] - self.base * index[i + 1] for i in range(self.levels - 1)]
@@ -365,12 +365,12 @@ class HybridTree(PureFactorization):
 
     def suspects(self, ticks: int) -> list[int]:
         """See `PureFactorization`: the worst tick of each epoch."""
-        found = []
+        worst = []
         for epoch in range(ticks.bit_length()):
             tree, start = self.tree(epoch), 1 << epoch
             part = DigitTree(min(start, ticks - start + 1), tree.base, tree.balanced)
-            found.append(start - 1 + part.worst_row()[0])
-        return found
+            worst.append(start - 1 + part.worst_row()[0])
+        return worst
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """Std over that of continuous Laplace noise of rate ε/Δ₁."""

@@ -191,9 +191,9 @@ class Weighted(Factorization):
 
     def public_parameters(self) -> tuple[FloatArray, ...]:
         """See `Factorization`: the filter, and both weights as knots and values."""
-        made, eta, n = self.weights.filter, self.weights.eta, self.weights.n
+        design, eta, n = self.weights.filter, self.weights.eta, self.weights.n
         weights = (np.asarray(part, np.float64) for weight in (eta, n) for part in (weight.knots, weight.values))
-        return (made.pole_lack, made.zero_lack, *weights)
+        return (design.pole_lack, design.zero_lack, *weights)
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
         """See `Factorization`."""

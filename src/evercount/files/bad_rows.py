@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FIELDS = ("line", "reason", "row")
 MOST_SHOWN = 5
-"""So many bad rows are shown; all of them go to the file of rejects."""
+"""Bad rows that are shown; all of them go to the file of rejects."""
 ROWS_AT_A_TIME = 10_000
 LATE = "late: an earlier run has released its tick"
 MAYBE_LATE = "in a tick that an earlier run has released: late, unless that run has read this row"
@@ -169,13 +169,13 @@ def _broken(connection: DuckDBPyConnection, source: Source, name: str) -> list[R
     """The lines that DuckDB could not take apart, with their physical line numbers."""
     if source.kind == "parquet":
         return []
-    found = connection.execute(
+    errors = connection.execute(
         "SELECT line_byte_position, any_value(csv_line), any_value(error_message) FROM reject_errors "
         "GROUP BY line_byte_position ORDER BY line_byte_position"
     ).fetchall()
     rejects, line, at = [], 1, 0
     with source.open_bytes() as raw:
-        for position, text, message in found:
+        for position, text, message in errors:
             while at < position - 1 and (chunk := raw.read(min(COPY_BYTES, position - 1 - at))):
                 line += chunk.count(b"\n")
                 at += len(chunk)

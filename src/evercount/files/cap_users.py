@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 EVENTS_OF_A_GROUP = 1 << 22
-"""The times of about so many events are put in order at a time, always all those of some users."""
+"""About how many events are sorted by time in one step; all events of a user are in the same step."""
 MOST_GROUPS = 256
 MOST_OF_MIN = 10**6
 """DuckDB's min(x, n) takes n below this."""

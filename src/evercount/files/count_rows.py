@@ -96,8 +96,8 @@ def _by_name(first: int, stop: int, groups: Groups, names: Sequence[str]) -> Tic
     """Groups of rows as mappings from key to number of events, one for each tick."""
     ticks: list[dict[str, int]] = [{} for _ in range(stop - first)]
     for tick, cell, events in zip(*(column.tolist() for column in groups[:3]), strict=True):
-        there = ticks[tick - first]
-        there[names[cell]] = there.get(names[cell], 0) + events
+        counts = ticks[tick - first]
+        counts[names[cell]] = counts.get(names[cell], 0) + events
     return TickEvents(first, ticks)
 
 
@@ -109,14 +109,14 @@ def _grouped(connection: DuckDBPyConnection, rows: str, valued: bool) -> Groups:
     """The rows of a SELECT with place, cell and units, added up by place and cell; rows without a place left out."""
     # Without a condition in SQL: DuckDB would compute the place of every row twice, for the condition and for itself.
     units = "sum(units)::BIGINT" if valued else "0::BIGINT"
-    found = connection.execute(
+    groups = connection.execute(
         f"SELECT place, cell, count(*) AS events, {units} AS total FROM ({rows}) GROUP BY place, cell "
         "ORDER BY place, cell"
     ).fetchnumpy()
-    there = ~np.ma.getmaskarray(found["place"])
+    has_place = ~np.ma.getmaskarray(groups["place"])
     # bad rows may have no cell and no units: they are counted, and nothing else is read of them
     tick, cell, events, total = (
-        np.ma.filled(found[name][there], 0).astype(np.int64) for name in ("place", "cell", "events", "total")
+        np.ma.filled(groups[name][has_place], 0).astype(np.int64) for name in ("place", "cell", "events", "total")
     )
     return tick, cell, events, total
 
@@ -165,14 +165,14 @@ def _users_by_tick(
             f"INSERT INTO event SELECT {first}, cell, who, us{order}, n "
             f"FROM ({placed(late, declaration, 1, first, number=True)}) WHERE place > 0"
         )
-    found = connection.execute(
+    rows = connection.execute(
         "SELECT place, who, cell FROM event WHERE place > 0 "
         f"QUALIFY row_number() OVER (PARTITION BY place, who, cell ORDER BY us{order}, n) = 1 "
         f"ORDER BY place, us{order}, n"
     ).fetchall()
     keys = declaration.query.row_keys[0] if keyed else ()
     ticks: list[list[Any]] = [[] for _ in range(first, stop)]
-    for place, who, cell in found:
+    for place, who, cell in rows:
         ticks[place - first].append((who, keys[cell]) if keyed else who)
     return TickEvents(first, ticks), bad
 
@@ -229,13 +229,13 @@ def unreadable(connection: DuckDBPyConnection, sources: Sources) -> int:
     files = listed(sources)
     if all(source.kind == "parquet" for source in files):
         return 0
-    found = connection.execute(
+    errors = connection.execute(
         "SELECT line, file_path FROM reject_errors JOIN reject_scans USING (scan_id, file_id) "
         "WHERE (error_type::VARCHAR IN ('LINE SIZE OVER MAXIMUM', 'INVALID STATE') OR (error_type::VARCHAR = "
         "'UNQUOTED VALUE' AND contains(rtrim(csv_line, chr(10) || chr(13)), chr(10)))) ORDER BY ALL"
     ).fetchall()
     kinds = {str(source.path): source for source in files}
-    for line, path in found:
+    for line, path in errors:
         if kinds.get(path, files[0]).kind == "csv":
             raise InputError(
                 f"{kinds.get(path, files[0]).name}: about line {line} a quote is opened and never closed, so that it "

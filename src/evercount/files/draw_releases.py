@@ -50,7 +50,7 @@ def draw_releases(
     labels = everything[:MOST_CELLS_DRAWN]
     reader = {"csv": "read_csv", "jsonl": "read_json", "parquet": "read_parquet"}[output_kind(output.name)]
     try:
-        found = (
+        released = (
             connect(scratch)
             .execute(
                 f"SELECT tick, cell::VARCHAR AS cell, value, low, high FROM {reader}(?) "
@@ -63,12 +63,12 @@ def draw_releases(
         raise StoreError(
             f"{output} is published; its chart could not be drawn: {str(error).splitlines()[0]}"
         ) from error
-    ticks = np.unique(np.asarray(found["tick"], np.int64))
+    ticks = np.unique(np.asarray(released["tick"], np.int64))
     values, low, high = (np.full((len(ticks), len(labels)), np.nan) for _ in range(3))
-    rows = np.searchsorted(ticks, np.asarray(found["tick"], np.int64))
-    columns = np.asarray([labels.index(cell) for cell in found["cell"]], np.int64)
+    rows = np.searchsorted(ticks, np.asarray(released["tick"], np.int64))
+    columns = np.asarray([labels.index(cell) for cell in released["cell"]], np.int64)
     for side, name in ((values, "value"), (low, "low"), (high, "high")):
-        side[rows, columns] = found[name]
+        side[rows, columns] = released[name]
     schedule = declaration.schedule
     starts = np.asarray([schedule.start_of(int(tick)) for tick in ticks], "datetime64[us]")
     drawn = scratch / target.name

@@ -43,7 +43,7 @@ REASONS = {
 NAIVE_TYPES = ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATE")
 AWARE_TYPES = ("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ", "TIMESTAMPTZ_NS")
 NUMBER_TYPES = ("INTEGER", "UINTEGER", "BIGINT", "UBIGINT", "HUGEINT", "FLOAT", "DOUBLE")
-WHOLE_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+INTEGER_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 ORDER_PATTERN = r"[+-]?[0-9]{1,18}"
 YEAR_1000, YEAR_10000 = -30_610_224_000 * SECOND, 253_402_300_800 * SECOND - 1
 FARTHEST = 2**61
@@ -98,11 +98,11 @@ def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration, file
     if declaration.query.unlisted_keys:
         columns = columns_of(declaration)
         each = (f"SELECT k::VARCHAR AS k FROM ({row_fields(source, columns, False)})" for source in files)
-        found = connection.execute(
+        distinct = connection.execute(
             f"SELECT DISTINCT k FROM ({' UNION ALL '.join(each)}) WHERE strlen(k) BETWEEN 1 AND {LONGEST_UNLISTED}"
         ).fetchall()
-        checked = declaration.query.check_keys([key for (key,) in found])
-        pairs = [(key, name) for (key,), name in zip(found, checked, strict=True) if name is not None]
+        checked = declaration.query.check_keys([key for (key,) in distinct])
+        pairs = [(key, name) for (key,), name in zip(distinct, checked, strict=True) if name is not None]
         written, names = [key for key, _ in pairs], [name for _, name in pairs]
     connection.execute("CREATE TEMP TABLE cell_name AS SELECT unnest(?::VARCHAR[]) AS name", [written])
     connection.execute("CREATE TYPE cell_key AS ENUM (SELECT name FROM cell_name ORDER BY rowid)")
@@ -219,7 +219,7 @@ def _combined(columns: list[str]) -> str:
 def _order(source: Source, name: str, column: str) -> str:
     """SQL: the declared order as a whole number, NULL where there is none."""
     kind = "VARCHAR" if source.kind == "jsonl" else source.type_of(name)
-    if kind in WHOLE_TYPES:
+    if kind in INTEGER_TYPES:
         return f"{column}::BIGINT AS o"
     if kind != "VARCHAR":
         raise InputError(f"the column {name!r} of {source.name} is of type {kind}; an order is a whole number")

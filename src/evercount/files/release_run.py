@@ -386,7 +386,7 @@ def _report_bad(
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C inside DuckDB arrives as its RuntimeError; it means what it means elsewhere."""
+    """DuckDB turns Ctrl-C into a RuntimeError: turn it back into KeyboardInterrupt."""
     try:
         yield
     except RuntimeError as error:

@@ -101,7 +101,7 @@ def _lines(
 
 
 class _Text:
-    """The little that csv.writer wants of a file."""
+    """Collects what csv.writer writes."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []

@@ -35,7 +35,7 @@ DUCKDB_MEMORY = "400MB"
 """What DuckDB may hold at a time; beyond it spills into the private scratch folder."""
 MOST_THREADS = 8
 SAMPLE_LINES = 1000
-"""So many lines of a JSONL file are read for the names of its fields."""
+"""Lines of a JSONL file that are read for the names of its fields."""
 LINE = "line"
 COPY_BYTES = 1 << 20
 """Bytes that are read, hashed and copied at a time."""
@@ -165,7 +165,7 @@ def connect(scratch: Path) -> DuckDBPyConnection:
             "autoload_known_extensions": False,
         }
     )
-    # Times without an offset are turned into instants by Clock; for DuckDB all times are in UTC.
+    # `Schedule.sql_instant` turns times without an offset into instants; for DuckDB all times are in UTC.
     connection.execute("SET TimeZone = 'UTC'")
     return connection
 
@@ -200,22 +200,22 @@ def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
     >>> expand_inputs(["-"])
     ('-',)
     """
-    found: list[str] = []
+    paths: list[str] = []
     for name in names:
         if name == "-" or Path(name).exists() or not glob.has_magic(name):
-            found.append(name)
+            paths.append(name)
             continue
         matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute patterns
         matches = [match for match in matches if not Path(match).is_dir()]
         if not matches:
             raise InputError(f"no file matches {name}")
-        found += matches
-    if not found:
+        paths += matches
+    if not paths:
         raise ParameterError("no events file is named: give one or more files, a pattern, or '-' for standard input")
-    if "-" in found and len(found) > 1:
+    if "-" in paths and len(paths) > 1:
         raise ParameterError("standard input ('-') is read alone: leave the other files away, or '-'")
     seen: dict[tuple[int, int], str] = {}
-    for name in found:
+    for name in paths:
         if name != "-" and Path(name).is_file():
             facts = Path(name).stat()
             first = seen.get((facts.st_dev, facts.st_ino))
@@ -223,7 +223,7 @@ def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
                 same = "is named twice" if first == name else f"is the same file as {first}"
                 raise ParameterError(f"{name} {same}: its rows would count twice")
             seen[facts.st_dev, facts.st_ino] = name
-    return tuple(found)
+    return tuple(paths)
 
 
 def open_source(
@@ -294,7 +294,7 @@ def _parquet(link: Path, shown: str, scratch: Path) -> Source:
 
 
 def _text(source: Source) -> Source:
-    """CSV or JSONL, with its columns."""
+    """Tell CSV from JSONL by the first line, and read the names of the columns."""
     lines = []
     with source.open_bytes() as raw:
         for _ in range(SAMPLE_LINES):

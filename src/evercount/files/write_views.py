@@ -38,7 +38,7 @@ def read_releases(output: Path, stream: Stream) -> Releases:
     kind = output_kind(output.name)
     options = ", all_varchar = true" if kind == "csv" else ""
     try:
-        found = (
+        columns = (
             duckdb.connect()
             .execute(
                 f"SELECT tick::BIGINT AS tick, value::DOUBLE AS value FROM {READERS[kind]}(?{options})", [str(output)]
@@ -47,7 +47,7 @@ def read_releases(output: Path, stream: Stream) -> Releases:
         )
     except duckdb.Error as error:
         raise StoreError(f"{output} cannot be read back: {str(error).splitlines()[0]}") from error
-    tick, value = np.asarray(found["tick"], np.int64), np.asarray(found["value"], np.float64)
+    tick, value = np.asarray(columns["tick"], np.int64), np.asarray(columns["value"], np.float64)
     outputs, width = stream.query.outputs, len(stream.labels)
     widths = np.bincount(tick, minlength=stream.tick + 1)[1:] if tick.size and tick.min() >= 0 else tick
     legal = len(widths) == stream.tick and np.array_equal(tick, np.repeat(np.arange(1, stream.tick + 1), widths))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from evercount.local.collection import Collection
 from evercount.local.collection_plan import LocalPlan
 from evercount.local.estimate import LocalEstimate
-from evercount.local.genprot import GenProtClient, GenProtPlan, GenProtServer
+from evercount.local.genprot import GenProtClient, GenProtServer
+from evercount.local.genprot_plan import GenProtPlan
 from evercount.local.hierarchical import (
     HierarchyClient,
     HierarchyEstimate,

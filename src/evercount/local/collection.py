@@ -21,7 +21,7 @@ AnyServer: TypeAlias = HierarchyServer | LocalServer
 
 @dataclass(frozen=True)
 class Collection:
-    """What clients and the server of one collection agree on, and the makers of both. All of it is public.
+    """What clients and the server of one collection agree on; it builds both. All of it is public.
 
     The default form, "hierarchical", is pure ε-LDP, has messages of six bytes and the least error
     (`evercount reproduce local-learning`). "two-counter" is the paper's, "one-counter" its better half; both have

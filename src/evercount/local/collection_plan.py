@@ -26,7 +26,7 @@ UNIT = 2**20
 """R is rounded to multiples of 1/UNIT."""
 MOST_BUCKETS = 4096
 MOST_CLIENTS = 2**47
-"""Sums of so many 16-bit entries fit 64 bits."""
+"""Sums of this many 16-bit entries fit 64 bits."""
 LARGEST_ENTRY = 32767
 """An entry of a message is a signed 16-bit number."""
 MISS = 40 * math.log(2)
@@ -40,13 +40,13 @@ MAGIC = b"eL"
 @lru_cache(maxsize=64)
 def _factor(buckets: int) -> IntArray:
     """round(UNIT·binom(2k,k)/4^k) for k < buckets: the first column of the integer Toeplitz factor R."""
-    made = np.empty(buckets, np.int64)
+    column = np.empty(buckets, np.int64)
     central = 1  # binom(2k, k)
     for k in range(buckets):
-        made[k] = ((central * UNIT << 1) + (1 << 2 * k)) >> (2 * k + 1)
+        column[k] = ((central * UNIT << 1) + (1 << 2 * k)) >> (2 * k + 1)
         central = central * 2 * (2 * k + 1) // (k + 1)
-    made.flags.writeable = False
-    return made
+    column.flags.writeable = False
+    return column
 
 
 @lru_cache(maxsize=64)
@@ -185,7 +185,7 @@ class LocalPlan:
     # -- the message -----------------------------------------------------------------------------------------------
 
     @cached_property
-    def _reach(self) -> float:
+    def _largest_norm(self) -> float:
         """The norm in units that an honest vector passes with probability below 2^−40 (Laurent and Massart)."""
         top = math.sqrt(float(self.factor @ self.factor))
         return top + self.scale * math.sqrt(self.w + 2 * math.sqrt(self.w * MISS) + 2 * MISS)
@@ -194,14 +194,14 @@ class LocalPlan:
     def shift(self) -> int:
         """m: an entry of a message counts 2^m units, the finest for which the ball fits 16 bits."""
         m = 1
-        while self._reach / (1 << m) + math.sqrt(self.w) > LARGEST_ENTRY:
+        while self._largest_norm / (1 << m) + math.sqrt(self.w) > LARGEST_ENTRY:
             m += 1
         return m
 
     @cached_property
     def radius(self) -> int:
         """The server refuses vectors of a larger Euclidean norm, in entries."""
-        return math.ceil(self._reach / (1 << self.shift) + math.sqrt(self.w))
+        return math.ceil(self._largest_norm / (1 << self.shift) + math.sqrt(self.w))
 
     @cached_property
     def radius_squared(self) -> float:
@@ -216,9 +216,9 @@ class LocalPlan:
     @cached_property
     def _ramp(self) -> FloatArray:
         """w zeros, then the first column of R in entries: every column of R is a piece of it, exactly."""
-        made = np.concatenate([np.zeros(self.w), np.ldexp(self.factor, -self.shift)])
-        made.flags.writeable = False
-        return made
+        ramp = np.concatenate([np.zeros(self.w), np.ldexp(self.factor, -self.shift)])
+        ramp.flags.writeable = False
+        return ramp
 
     def mean(self, bucket: int) -> FloatArray:
         """R·e_bucket in entries (in the paper's form, that of the other end behind it), exact.

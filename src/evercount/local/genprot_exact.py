@@ -18,17 +18,18 @@ BITS = 53
 def choice_weights(low: int, high: int, unit: int, count: int) -> list[int]:
     """P(a candidate is sent) at every corner, in units of 1/(unit^count·lcm(1 … count)): exact integers.
 
-    A corner: k of the other bits have probability high/unit and the rest low/unit, the candidate's own bit either.
+    A corner: k of the other bits have probability high/unit and the rest low/unit; the candidate's own bit has
+    one of the two.
     """
     shares = math.lcm(*range(1, count + 1))
-    found = []
+    weights = []
     for k in range(count):
         law = [1]  # of the number of other bits that are 1, in units of 1/unit^(number of others)
         for p in [high] * k + [low] * (count - 1 - k):
             law = [a * (unit - p) + b * p for a, b in zip([*law, 0], [0, *law], strict=True)]
         sent = sum(value * (shares // (1 + i)) for i, value in enumerate(law))
-        found += [p * sent + (unit - p) * law[0] * (shares // count) for p in (low, high)]
-    return found
+        weights += [p * sent + (unit - p) * law[0] * (shares // count) for p in (low, high)]
+    return weights
 
 
 def exact_ratio(low: int, high: int, unit: int, count: int) -> Fraction:

@@ -420,8 +420,8 @@ def constant_part(buckets: int) -> FloatArray:
 def _fan_outs(buckets: int) -> tuple[int, ...]:
     """Fan-outs of which the number of buckets is a power, and the flat tree of one level where that is small."""
     bits = buckets.bit_length() - 1
-    found = {fan for fan in FAN_OUTS if bits % (fan.bit_length() - 1) == 0 and fan <= buckets}
-    return tuple(sorted(found | ({buckets} if buckets <= 64 else set())))
+    fan_outs = {fan for fan in FAN_OUTS if bits % (fan.bit_length() - 1) == 0 and fan <= buckets}
+    return tuple(sorted(fan_outs | ({buckets} if buckets <= 64 else set())))
 
 
 @lru_cache(maxsize=32)

@@ -41,11 +41,11 @@ def floors(scale: int, z: Normals) -> IntArray:
     middle = factor * (z.fraction_hi >> _HALF) + (low >> _HALF)
     rest = (middle << _HALF) | (low & _MASK)
     magnitude = (middle >> _HALF).astype(np.int64) + z.integer * scale
-    made = np.where(z.sign > 0, magnitude, -1 - magnitude)
+    floored = np.where(z.sign > 0, magnitude, -1 - magnitude)
     close = (rest == 0) | (rest >= np.uint64(2**64 - scale))
     if close.any():
-        made[close] = [value * scale >> 128 for value in z[close].to_ints()]
-    return np.asarray(made, dtype=np.int64)
+        floored[close] = [value * scale >> 128 for value in z[close].to_ints()]
+    return np.asarray(floored, dtype=np.int64)
 
 
 def entries_of(plan: LocalPlan, buckets: IntArray, noise: IntArray) -> npt.NDArray[np.int16]:
@@ -208,9 +208,9 @@ class LocalClient(OneMessage[bytes]):
         self.prepare()
         assert self._noise is not None
         bucket = min(max(math.ceil(point * self.plan.w), 1), self.plan.w)
-        made = self.plan.header + entries(self.plan, bucket, self._noise)
+        message = self.plan.header + entries(self.plan, bucket, self._noise)
         self._noise = None
-        return made
+        return message
 
 
 def entries(plan: LocalPlan, bucket: int, noise: NormalSequence) -> bytes:
@@ -223,18 +223,18 @@ def entries(plan: LocalPlan, bucket: int, noise: NormalSequence) -> bytes:
     mean = plan.mean(bucket)
     off = noise.near * plan.ratio
     off += mean
-    made = np.rint(off)
-    off -= made
+    rounded = np.rint(off)
+    off -= rounded
     np.abs(off, out=off)
     if off[off.argmax()] >= 0.5 - ROUNDING_MARGIN:
         for place in np.flatnonzero(off >= 0.5 - ROUNDING_MARGIN).tolist():
             units = (int(math.ldexp(mean[place], plan.shift)) << 128) + plan.scale * noise.exact(place)
-            made[place] = (units >> 127 + plan.shift) + 1 >> 1  # ⌊t + ½⌋ = ⌊(⌊2t⌋ + 1)/2⌋
+            rounded[place] = (units >> 127 + plan.shift) + 1 >> 1  # ⌊t + ½⌋ = ⌊(⌊2t⌋ + 1)/2⌋
     for part in plan.parts:
-        vector = made[part]
+        vector = rounded[part]
         if vector.dot(vector) > plan.radius_squared:
-            made[:] = 0.0
-    return made.astype(ENTRY).tobytes()
+            rounded[:] = 0.0
+    return rounded.astype(ENTRY).tobytes()
 
 
 def simulate(plan: LocalPlan, points: npt.ArrayLike, secret: Secret, first: int = 0) -> npt.NDArray[np.int16]:

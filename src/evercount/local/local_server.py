@@ -203,13 +203,15 @@ class LocalServer:
         try:
             data = json.loads(blob)
             epsilon, delta, n, form, buckets = data["plan"]
-            made = cls(epsilon, delta, n, form, buckets=buckets)
+            server = cls(epsilon, delta, n, form, buckets=buckets)
             sums: Sequence[int] = data["sums"]
-            good = data["format"] == 1 and made.plan.digest.hex() == data["digest"] and len(sums) == made.plan.entries
-            made._sums = np.asarray(sums, dtype=np.int64)
-            made.accepted, made.rejected = int(data["accepted"]), int(data["rejected"])
+            good = (
+                data["format"] == 1 and server.plan.digest.hex() == data["digest"] and len(sums) == server.plan.entries
+            )
+            server._sums = np.asarray(sums, dtype=np.int64)
+            server.accepted, server.rejected = int(data["accepted"]), int(data["rejected"])
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise SnapshotError(f"this is not a dump of a LocalServer ({type(error).__name__})") from None
-        if not good or made.accepted < 0 or made.rejected < 0:
+        if not good or server.accepted < 0 or server.rejected < 0:
             raise SnapshotError("the dump belongs to another version or plan")
-        return made
+        return server

@@ -56,7 +56,7 @@ class BridgeNoise:
         return np.asarray(self._draw(np.arange(len(shares)), shares).astype(np.int64))
 
     def rates(self, shares: IntArray) -> npt.NDArray[np.float64]:
-        """The rates that are drawn for nodes with these shares; the sampler's largest rate is a larger noise."""
+        """The rates of nodes with these shares, cut to the largest that the sampler serves: that only adds noise."""
         return np.asarray(np.minimum(shares * self.unit, LARGEST_RATE))
 
     def _draw(self, nodes: IntArray, shares: IntArray) -> npt.NDArray[Any]:
@@ -67,7 +67,7 @@ class BridgeNoise:
 
 
 class EndlessBridgeNoise:
-    """Rows of noise of an endless bridge: a function of (secret, ε, Δ₁, grid, tick, cell), whole or in fractions.
+    """Rows of noise of an endless bridge: a function of (secret, bridge, ε, Δ₁, grid, tick, cell).
 
     **Guarantee.** As `BridgeNoise`. Each epoch has a key of its own, and the total of an epoch is the same number in
     its bridge and in all later epochs. Proof: `factorizations/laplace_bridge.proof.md`, "Without a horizon". Tests:
@@ -116,7 +116,7 @@ class EndlessBridgeNoise:
 
 
 def round_to_grid(noise: npt.NDArray[Any], bits: int) -> npt.NDArray[Any]:
-    """Numbers in units of 2^−bits rounded to whole numbers, halves to even: −x gives minus the number of x."""
+    """Round numbers in units of 2^−bits to whole numbers, halves to even: −x becomes minus what x becomes."""
     if bits == 0:
         return noise
     low = noise >> bits

@@ -38,14 +38,14 @@ class Noise:
     key: Secret | None = None
     """The key of the noise; None for float noise."""
     fingerprint: str | None = None
-    """Of the declaration that the key was derived from; None where the key is the secret itself."""
+    """The digest of the declaration that the key was derived from; None where the key is the secret itself."""
 
     def dump(self) -> dict[str, Any]:
         """What `build_noise(dumped=...)` needs to continue identically. Secret."""
-        made = {"name": self.stream.name, "sigma": self.sigma, "state": self.stream.dump()}
+        dumped = {"name": self.stream.name, "sigma": self.sigma, "state": self.stream.dump()}
         if self.fingerprint is None:
-            return made
-        return {**made, "derivation": DERIVATION, "declaration": self.fingerprint}
+            return dumped
+        return {**dumped, "derivation": DERIVATION, "declaration": self.fingerprint}
 
 
 def build_noise(
@@ -81,7 +81,7 @@ def build_noise(
     """
     if not squared_sensitivity > 0:
         raise ParameterError(f"the query declares a squared sensitivity of {squared_sensitivity}: it must be positive")
-    reach = math.sqrt(squared_sensitivity) * factorization.column_norm * (1 + SIGMA_TOLERANCE)
+    norm = math.sqrt(squared_sensitivity) * factorization.column_norm * (1 + SIGMA_TOLERANCE)
     if part is not None and (name != "exact" or restart is not None):
         raise ParameterError("a part of the cells has exact noise only, and no periods")
     if name == "insecure-float":
@@ -91,13 +91,13 @@ def build_noise(
             )
         if secret is not None:
             raise ParameterError("insecure-float noise takes a seed, not a secret")
-        sigma = _continued(budget.noise_multiplier() * reach, dumped)
+        sigma = _continued(budget.noise_multiplier() * norm, dumped)
         return Noise(_float(factorization, sigma / grid, cells, restart, seed, dumped), sigma, 0.0, horizon)
     if seed is not None:
         raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
     # The price of finite arithmetic grows with σ, and σ with that price: bound it for a σ that is surely larger.
     # A dumped stream keeps its own σ, which may be larger still where its sensitivity has been proved smaller since.
-    most = max(2 * budget.noise_multiplier() * reach, float(dumped["sigma"]) if dumped is not None else 0.0) / grid
+    most = max(2 * budget.noise_multiplier() * norm, float(dumped["sigma"]) if dumped is not None else 0.0) / grid
     cap = min(NUMERIC_DELTA, budget.delta / 16)
     reserved, limit = _numeric_price(factorization, most, cells, budget.epsilon, horizon, restart, cap)
     if reserved > budget.delta / 2:
@@ -105,7 +105,7 @@ def build_noise(
             f"delta={budget.delta:g} is too small for exact arithmetic here, which needs {reserved:.3g} of it; "
             "choose a larger delta, a smaller epsilon, a shorter horizon or fewer cells"
         )
-    sigma = _continued(budget.reserve(reserved).noise_multiplier() * reach, dumped)
+    sigma = _continued(budget.reserve(reserved).noise_multiplier() * norm, dumped)
     if sigma / grid > most:
         raise ParameterError("the numerical error leaves too little of delta; choose a larger delta")
     scale = sigma / grid
@@ -121,7 +121,7 @@ def build_noise(
     stream: NoiseStream
     if names is not None:
         if state is None:
-            assert limit is not None  # exact noise always has one
+            assert limit is not None  # exact noise always has a last tick
             stream = NamedNoise(factorization, scale, key, names, limit, reserved)
         else:
             stream = NamedNoise.load(factorization, scale, state)
@@ -141,7 +141,7 @@ def build_noise(
 
 
 def _continued(sigma: float, dumped: Mapping[str, Any] | None) -> float:
-    """σ of a stream: what is needed, or what a dumped one has, where that is no less.
+    """The σ of a stream: the one that is needed, or that of the dumped stream where it is no smaller.
 
     Within SIGMA_TOLERANCE, another version of a special function may differ in the last digits. Beyond it an earlier
     version may have taken a larger sensitivity, which is safe, or a smaller one, which is not.

@@ -22,7 +22,7 @@ WIDE = 24
 NUMBERS_AT_ONCE = 3 << 15
 """Numbers that are drawn and filtered at a time: they stay in the processor's cache."""
 SLICE_CELLS = 2000
-"""With more cells than this, each block of TICKS_AHEAD ticks is drawn and filtered by slices of so many cells."""
+"""With more cells than this, each block of TICKS_AHEAD ticks is drawn and filtered in slices of this many cells."""
 
 PARTS_AHEAD = 2
 """Parts that are drawn ahead of the one that is filtered: then neither thread waits for the other to wake up."""
@@ -76,9 +76,9 @@ class FloatStream(NoiseStream):
         if done < ticks:
             count = TICKS_AHEAD if horizon is None else min(TICKS_AHEAD, horizon - self._states[-1].tick)
             self._before = (self._states.copy(), self._source.state(), count)
-            made = np.empty((count, self._cells))
-            self._make(made)
-            out[done:], self._ready = made[: ticks - done], made[ticks - done :]
+            fresh = np.empty((count, self._cells))
+            self._make(fresh)
+            out[done:], self._ready = fresh[: ticks - done], fresh[ticks - done :]
         return out
 
     def _make(self, out: FloatArray) -> None:
@@ -134,8 +134,8 @@ class FloatStream(NoiseStream):
     def dump(self) -> dict[str, Any]:
         """See `NoiseStream`."""
         if len(self._ready) and self._before is not None:
-            states, source, made = self._before
-            skip = made - len(self._ready)
+            states, source, count = self._before
+            skip = count - len(self._ready)
         else:
             states, source, skip = self._states, self._source.state(), 0
         return {

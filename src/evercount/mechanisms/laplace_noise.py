@@ -40,7 +40,7 @@ class PureStream(NoiseStream):
     """Noise of a pure tree in whole grid units: row t is a sum of the nodes of tick t with the tree's coefficients.
 
     **Guarantee.** Running sums plus this noise are ε-DP with δ = 0 for changes of l1 norm `l1` (real units), for all
-    ticks together, against whoever cannot tell AES-256 and BLAKE2b from random functions. Row t of cell c is a
+    ticks together, against anyone who cannot tell AES-256 and BLAKE2b from random functions. Row t of cell c is a
     function of (secret, tree, rate, t, c). Proof: `laplace_noise.proof.md`, theorem; for a bridge,
     `factorizations/laplace_bridge.proof.md`. Test:
     tests/mechanisms/test_laplace_stream.py::test_exact_ratio_of_the_joint_release.
@@ -48,7 +48,7 @@ class PureStream(NoiseStream):
 
     name = "exact"
     rounded = False  # discrete from the start: no rounding error adds to the stated std
-    whole = True
+    whole_units = True
     numeric_delta = 0.0
 
     tick: int = 0
@@ -90,9 +90,9 @@ class PureStream(NoiseStream):
             self._laplace = ExactLaplace(secret.derive("pure epochs"), self.rate)
         if self.first_cell:
             self._parameters.append(self.first_cell)
-        self._reach = (epsilon, l1, grid)
+        self._calibration = (epsilon, l1, grid)
         self._memory: tuple[int, int, Memory] | None = None  # epoch, the tick it stands at, its prefixes
-        self._top = 0, np.zeros(self.cells, np.int64)  # of a WindowTree: whole nodes so far, the noise of their prefix
+        self._top = 0, np.zeros(self.cells, np.int64)  # for a WindowTree: complete nodes so far, noise of their prefix
 
     def __repr__(self) -> str:
         return f"PureStream({self.tree.name}, tick={self.tick}, cells={self.cells}, secret=…)"
@@ -104,8 +104,8 @@ class PureStream(NoiseStream):
             raise HorizonReached(self.limit)
         if ticks > len(self._rows):
             ahead = max(ticks, min(AHEAD if self.cells <= MANY else 1, self.limit - self.tick))
-            made = self._make(self.tick + len(self._rows) + 1, ahead - len(self._rows))
-            self._rows = np.concatenate([self._rows, made.astype(np.float64)])
+            fresh = self._make(self.tick + len(self._rows) + 1, ahead - len(self._rows))
+            self._rows = np.concatenate([self._rows, fresh.astype(np.float64)])
         out, self._rows = self._rows[:ticks].copy(), self._rows[ticks:]
         self.tick += ticks
         return out
@@ -151,7 +151,7 @@ class PureStream(NoiseStream):
         return source.draw(nodes, self.cells, self.first_cell)
 
     def _tops(self, tree: WindowTree, first: int, count: int) -> tuple[int, IntArray]:
-        """Noise of the prefixes of whole nodes that these ticks use. After a restore it is added up from the start."""
+        """Noise of the prefixes of complete nodes that these ticks use; after a restore, added up from the start."""
         low, high = tree.tops([first, first + count - 1]).tolist()
         at, total = self._top
         if at > low:  # an interrupted call went ahead
@@ -176,7 +176,7 @@ class PureStream(NoiseStream):
 
     def _source(self, epoch: int) -> ExactLaplace:
         if epoch not in self._sources:
-            epsilon, l1, grid = self._reach
+            epsilon, l1, grid = self._calibration
             rate = node_rate(epsilon, l1, grid, self._hybrid.node_share(epoch))
             self._sources = {epoch: ExactLaplace(self._secret.derive(f"pure epoch {epoch}"), rate)}
         return self._sources[epoch]

@@ -38,7 +38,7 @@ class NamedNoise(NoiseStream):
 
     name = "exact"
     rounded = True
-    whole = True
+    whole_units = True
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class NamedNoise(NoiseStream):
         self._secret, self.limit, self.numeric_delta = secret, limit, numeric_delta
         self._cohorts: list[ExactStream] = []
         self.place: dict[str, int] = {}
-        self._found(0, list(names))
+        self._add_cohorts(0, list(names))
 
     def __repr__(self) -> str:
         return f"NamedNoise({self._parameters[0].name}, tick={self.tick}, secret=…)"
@@ -74,22 +74,22 @@ class NamedNoise(NoiseStream):
         return np.concatenate([cohort.rows(first, ticks) for cohort in self._cohorts], axis=1)
 
     def join(self, names: Iterable[str], tick: int) -> bool:
-        """Let names join that have not; their noise then stands after `tick`. Returns whether any was new.
+        """Add the names that have not joined yet; their noise goes on after `tick`. Returns whether any was new.
 
         It takes time in proportion to `tick` and to the number of new names.
         """
         fresh = [name for name in dict.fromkeys(names) if name not in self.place]
         if fresh:
-            self._found(tick, fresh)
+            self._add_cohorts(tick, fresh)
         return bool(fresh)
 
-    def _found(self, tick: int, names: list[str]) -> None:
+    def _add_cohorts(self, tick: int, names: list[str]) -> None:
         factorization, scale = self._parameters
         for start in range(0, len(names), MOST_TOGETHER):
             part = names[start : start + MOST_TOGETHER]
             rest = {"limit": self.limit, "numeric_delta": self.numeric_delta, "names": part}
             cohort = ExactStream.rebuild(factorization, scale, len(part), self._secret, tick, **rest)
-            self._cohorts.append(cohort)  # then the names: whoever is interrupted between has a column too many
+            self._cohorts.append(cohort)  # then the names: an interruption in between leaves a column that nobody reads
             first = sum(one.cells for one in self._cohorts) - len(part)
             self.place.update((name, first + number) for number, name in enumerate(part))
 
@@ -137,20 +137,20 @@ class NamedNoise(NoiseStream):
     def load(cls, factorization: Factorization, scale: float, dumped: Mapping[str, Any]) -> NamedNoise:
         """The noise that `dump` described, or a SnapshotError where anything public differs."""
         try:
-            made = cls.__new__(cls)
-            made._parameters = (factorization, scale)
-            made._secret, made.limit = Secret.from_hex(dumped["secret"]), int(dumped["limit"])
-            made._cohorts, made.place = [], {}
+            noise = cls.__new__(cls)
+            noise._parameters = (factorization, scale)
+            noise._secret, noise.limit = Secret.from_hex(dumped["secret"]), int(dumped["limit"])
+            noise._cohorts, noise.place = [], {}
             names = bytes(dumped["names"]).decode().split("\n")
             for one in dumped["cohorts"]:
                 part, names = names[: one["cells"]], names[one["cells"] :]
                 state = {**one, "secret": dumped["secret"]}
-                made._cohorts.append(ExactStream.load(factorization, scale, len(part), state, part))
-                made.place.update({name: len(made.place) + number for number, name in enumerate(part)})
-            made.numeric_delta = made._cohorts[0].numeric_delta
-            whole = not names and len({cohort.tick for cohort in made._cohorts}) == 1
+                noise._cohorts.append(ExactStream.load(factorization, scale, len(part), state, part))
+                noise.place.update({name: len(noise.place) + number for number, name in enumerate(part)})
+            noise.numeric_delta = noise._cohorts[0].numeric_delta
+            agree = not names and len({cohort.tick for cohort in noise._cohorts}) == 1
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise SnapshotError(f"the noise state is damaged ({type(error).__name__})") from None
-        if not whole:
+        if not agree:
             raise SnapshotError("the noise state is damaged: its names and its cohorts disagree")
-        return made
+        return noise

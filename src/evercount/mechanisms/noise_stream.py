@@ -26,7 +26,7 @@ class NoiseStream(ABC):
     rounded: bool
     """Whether real noise was rounded to whole grid units, which adds grid²/12 to its variance."""
 
-    whole: bool = False
+    whole_units: bool = False
     """Whether the noise is a whole number of grid units, so that sums are added as integers."""
 
     @property

@@ -30,7 +30,7 @@ class PeriodicStream(NoiseStream):
         self._done = 0
         self.name = self._inner.name
         self.rounded = self._inner.rounded
-        self.whole = self._inner.whole
+        self.whole_units = self._inner.whole_units
         self.numeric_delta = self._inner.numeric_delta
 
     @property

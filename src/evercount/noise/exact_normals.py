@@ -19,7 +19,7 @@ MOST_NUMBERS = 2**31
 """A request for more numbers at once is refused: about 50 GB would be written."""
 
 
-def whole(name: str, value: SupportsIndex) -> int:
+def as_integer(name: str, value: SupportsIndex) -> int:
     """An argument as a Python integer, or a ParameterError which names it."""
     try:
         return operator.index(value)
@@ -27,7 +27,7 @@ def whole(name: str, value: SupportsIndex) -> int:
         raise ParameterError(f"{name} must be an integer, not {value!r}") from None
 
 
-def fits(draws: int, cells: int) -> None:
+def check_block_size(draws: int, cells: int) -> None:
     """Refuse a block of numbers that is too large to be made at once."""
     if draws * cells > MOST_NUMBERS:
         raise TooLarge(

@@ -8,7 +8,7 @@ import numpy as np
 
 from evercount._arrays import FloatArray
 from evercount.errors import ParameterError, SnapshotError
-from evercount.noise.exact_normals import fits, whole
+from evercount.noise.exact_normals import as_integer, check_block_size
 
 
 class FloatNoise:
@@ -64,14 +64,14 @@ class FloatNoise:
             ParameterError: The draws are out of order, a size is negative or `out` does not fit.
             TooLarge: More than 2^31 numbers at once.
         """
-        start, stop, cells = whole("start", start), whole("stop", stop), whole("cells", cells)
+        start, stop, cells = as_integer("start", start), as_integer("stop", stop), as_integer("cells", cells)
         if start != self._position:
             raise ParameterError(
                 f"float noise is drawn in order: draw {self._position} comes next, draw {start} was requested"
             )
         if stop < start or cells < 0:
             raise ParameterError(f"cannot draw {stop - start} × {cells} numbers: neither may be negative")
-        fits(stop - start, cells)
+        check_block_size(stop - start, cells)
         shape = (stop - start, cells)
         if out is None:
             out = np.empty(shape)

@@ -1,4 +1,6 @@
-"""Exact discrete Laplace noise as a function of (secret, draw, cell): doubles decide, or integers where too close.
+"""Exact discrete Laplace noise as a function of (secret, draw, cell).
+
+Doubles decide each number; where one is closer to a boundary than their error, exact integers decide.
 
 P(X = k) is proportional to exp(−rate·|k|) on the whole numbers. |X| is the number of k ≥ 1 with u < t_k for one uniform
 u, where t_k = P(|X| ≥ k) = 2·exp(−rate·k)/(1 + exp(−rate)); the sign is one more bit.
@@ -18,7 +20,7 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray, UIntArray
 from evercount.errors import ParameterError
 from evercount.noise.exact_comparisons import BITS_PER_READ, GUARD, exp_minus
-from evercount.noise.exact_normals import fits, whole
+from evercount.noise.exact_normals import as_integer, check_block_size
 from evercount.noise.prf import CELLS, DRAWS, Prf, counter, read_counter
 from evercount.noise.secret import Secret
 
@@ -54,12 +56,12 @@ class ExactLaplace:
 
     def _table(self, rows: IntArray, cells: int, first_cell: int, rates: FloatArray | None) -> IntArray:
         """The numbers of `draw`, with one rate for all draws (None) or one for each."""
-        cells, first_cell = whole("cells", cells), whole("first_cell", first_cell)
+        cells, first_cell = as_integer("cells", cells), as_integer("first_cell", first_cell)
         if rows.ndim != 1 or (rows.size and not 0 <= rows.min() <= rows.max() < DRAWS):
             raise ParameterError("draws must be numbers from 0 to 2^48 − 1")
         if cells < 1 or not 0 <= first_cell <= first_cell + cells <= CELLS:
             raise ParameterError(f"cells {first_cell} to {first_cell + cells} are not a range between 0 and 2^32")
-        fits(len(rows), cells)
+        check_block_size(len(rows), cells)
         out = np.empty((len(rows), cells), np.int64)
         step = max(1, _NUMBERS_AT_A_TIME // cells)
         for start in range(0, len(rows), step):

@@ -1,4 +1,4 @@
-"""NoiseOwner: whatever publishes with noise of one key, alone: one live object, in one process, never a copy."""
+"""NoiseOwner: the one live object that publishes with the noise of a key: in one process, and never a copy."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Exact standard normals from a secret, by (draw, cell) or in a row: doubles decide, or integers where too close.
+"""Exact standard normals from a secret, by (draw, cell) or in a row.
 
 An attempt is z = ±(k + x): k has probability proportional to exp(−k²/2), x is uniform on [0, 1), and it is
 kept if u < exp(−x (2k + x) / 2) for a uniform u. Attempts that are kept have exactly the normal density
 (Karney 2016, "Sampling exactly from the normal distribution"). About 71 % are kept, the others are drawn again.
+
+Doubles decide whether an attempt is kept; within DECISION_MARGIN of the boundary exact integers decide.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import numpy.typing as npt
 from evercount._arrays import BoolArray, FloatArray, IntArray, UIntArray
 from evercount.errors import ParameterError, TooLarge
 from evercount.noise.exact_comparisons import accepts, integer_part, thresholds
-from evercount.noise.exact_normals import Normals, fits, whole
+from evercount.noise.exact_normals import Normals, as_integer, check_block_size
 from evercount.noise.prf import (
     ATTEMPTS,
     CELLS,
@@ -45,13 +47,13 @@ DECISION_MARGIN = 2.0**-36
 LONGEST = 2**16
 """A longer `NormalSequence` is refused: `ExactNoise.normals` makes many numbers faster."""
 
-_NUMBERS_AT_A_TIME = 1 << 14  # numbers at a time: the working set stays in the processor's cache
-_DRAWN_SINGLY = 8  # as few are drawn one by one: numpy's calls cost more than they save
-_SEVERAL = 1 << 9  # as few are worth several attempts at once
-_AT_ONCE = 4  # and this is how many attempts
+_NUMBERS_AT_A_TIME = 1 << 14  # the working set stays in the processor's cache
+_DRAWN_SINGLY = 8  # up to this many numbers are drawn one by one: numpy's calls cost more than they save
+_SEVERAL = 1 << 9  # up to this many numbers get several attempts at once
+_AT_ONCE = 4  # the number of attempts then
 _UNIT_OF_53_BITS = 2.0**-53
 
-# Constants of `NormalSequence` as arrays: numpy takes them with less ado than Python's numbers.
+# Constants of `NormalSequence` as arrays: numpy reads them faster than Python's numbers.
 _ZERO, _WORD, _MINUS_HALF = np.asarray(0.0), np.asarray(2.0**-64), np.asarray(-0.5)
 _TOP = np.asarray(2**63, np.uint64)
 _U16, _U64 = np.dtype("<u2"), np.dtype("<u8")
@@ -129,13 +131,13 @@ class ExactNoise:
         Raises:
             ParameterError: The draws or the cells are not a legal range.
         """
-        start, stop = whole("start", start), whole("stop", stop)
-        cells, first_cell = whole("cells", cells), whole("first_cell", first_cell)
+        start, stop = as_integer("start", start), as_integer("stop", stop)
+        cells, first_cell = as_integer("cells", cells), as_integer("first_cell", first_cell)
         if not 0 <= start <= stop <= DRAWS:
             raise ParameterError(f"draws {start} to {stop} are not a range between 0 and 2^48")
         if cells < 0 or not 0 <= first_cell <= first_cell + cells <= CELLS:
             raise ParameterError(f"cells {first_cell} to {first_cell + cells} are not a range between 0 and 2^32")
-        fits(stop - start, cells)
+        check_block_size(stop - start, cells)
         size = (stop - start) * cells
         draws, which = range(start, stop), range(first_cell, first_cell + cells)
         output = _Output(size)
@@ -274,7 +276,7 @@ class NormalSequence:
     def __init__(self, secret: Secret, count: int) -> None:
         if not isinstance(secret, Secret):
             raise ParameterError(f"exact noise needs a Secret, not a {type(secret).__name__}: Secret.generate()")
-        count = whole("count", count)
+        count = as_integer("count", count)
         if count < 1:
             raise ParameterError(f"a sequence has at least one number, not {count}")
         if count > LONGEST:
@@ -297,7 +299,7 @@ class NormalSequence:
     def _draw(self, prf: Prf, count: int, attempts: int) -> bool:
         """Make this number of attempts; return whether enough of them are kept."""
         words = np.frombuffer(prf.encrypt(_row(attempts)), _U64)
-        k = _parts().take(words.view(_U16)[15::16], mode="clip")  # never clipped: 16 bits; and so not checked
+        k = _parts().take(words.view(_U16)[15::16], mode="clip")  # 16 bits are always inside: "clip" only skips a check
         uniforms = words[::2].astype(np.float64)
         uniforms *= _WORD
         x, u = uniforms[::2], uniforms[1::2]
@@ -321,7 +323,7 @@ class NormalSequence:
 
 
 def _enough(count: int) -> int:
-    """So many attempts that `count` of them are kept nearly always: 0.7148 of them are on average."""
+    """The number of attempts of which `count` are nearly always kept; on average 0.7148 of them are."""
     return count + count // 2 + 2 * math.isqrt(count)
 
 

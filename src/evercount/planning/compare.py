@@ -94,7 +94,7 @@ class Row:
         )
 
     def _many(self, ticks: IntArray) -> FloatArray:
-        """Stds at very many ticks. Those of a period are joined by lines, which are short where it bends or jumps."""
+        """Stds at very many ticks. Within a period they are interpolated, densely near its ends, where they bend."""
         period = self.model.query.restart
         if period is None:
             return _largest_output(self.model, ticks)

@@ -138,8 +138,8 @@ def _plain_counters(
 ) -> dict[str, float]:
     """Simultaneous bounds over these ticks of the counters without partition."""
     if not budget.pure:
-        found = plan(budget, horizon, names=names, ticks=ticks if horizon is None else None, beta=beta)
-        return {row.name: row.simultaneous for row in found.rows}
+        compared = plan(budget, horizon, names=names, ticks=ticks if horizon is None else None, beta=beta)
+        return {row.name: row.simultaneous for row in compared.rows}
     if horizon is not None:
         return {name: plain_bound(budget.epsilon, horizon, 0.0, beta, name) for name in names or PURE}
     return {

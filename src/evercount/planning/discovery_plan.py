@@ -71,8 +71,8 @@ def plan_discovery(
         The plan, or None.
 
     >>> from evercount import Budget, DiscoveredKeys
-    >>> made = plan_discovery(Budget(1.0, 1e-6), 365, DiscoveredKeys(), [50, 200])
-    >>> made.ticks[-1].tick, made.ticks[-1].threshold > 50, made.ticks[-1].visible[0] < 0.01
+    >>> planned = plan_discovery(Budget(1.0, 1e-6), 365, DiscoveredKeys(), [50, 200])
+    >>> planned.ticks[-1].tick, planned.ticks[-1].threshold > 50, planned.ticks[-1].visible[0] < 0.01
     (365, True, True)
     """
     if not query.unlisted_keys:

@@ -57,7 +57,7 @@ class Resources:
 
 
 def release_memory(cells: int, state_bytes: int) -> int:
-    """Resident bytes of `evercount release` for so many cells, whose noise keeps `state_bytes` per cell.
+    """Resident bytes of `evercount release` for `cells` cells, whose noise keeps `state_bytes` per cell.
 
     >>> release_memory(10**6, 88)
     1208000000

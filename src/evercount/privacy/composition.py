@@ -27,11 +27,12 @@ _ROUNDS = 64
 
 
 def spent_together(entries: Sequence[tuple[Budget, float]]) -> Budget:
-    """What streams about the same events promise together, each given with its numerical δ. The one rule of the house.
+    """What streams about the same events promise together, each given with its numerical δ.
 
-    The stated δ is the sum of the streams' δ (at most 1/2), and ε is the least that is proved for that δ. Why the sum:
-    it is what each stream was allowed by itself, so nothing is traded that nobody agreed to; it is the δ of plain
-    addition, so the stated ε shows directly what exact composition saves; and it does not depend on the order.
+    `evercount release` and the service both use this rule. The stated δ is the sum of the streams' δ (at most 1/2), and
+    ε is the least that is proved for that δ. Why the sum: it is what each stream was allowed by itself, so nothing is
+    traded that nobody agreed to; it is the δ of plain addition, so the stated ε shows directly what exact composition
+    saves; and it does not depend on the order.
 
     Args:
         entries: (budget, numeric δ) of each stream: the promise of the whole stream, and the part of its δ that pays

@@ -90,7 +90,7 @@ class Ledger:
     """What has been spent of `total`. Safe to use from several threads.
 
     Args:
-        total: the budget that all entries share. For a file that exists it may be left away, or must be the same.
+        total: the budget that all entries share. For a file that exists it may be omitted, else it must be the same.
         path: the file that keeps the ledger; it is created, or continued, and locked until `close` or the end of the
             with-block. None: the ledger lives in this process only. A file of an earlier version (the text of
             `to_json`) is taken over: its entries become the first ones of the chain.
@@ -412,7 +412,7 @@ class Ledger:
 
 
 def _to_dict(entry: Entry) -> dict[str, Any]:
-    """An entry as it is kept; `stream` is left away where there is none."""
+    """An entry as it is kept; `stream` is omitted where there is none."""
     kept = {
         "sequence": entry.sequence,
         "name": entry.name,
@@ -448,10 +448,10 @@ def _remaining(total: Budget, entries: tuple[Entry, ...], pure: bool) -> Budget 
         return Budget(rest, 0.0, total.adjacency, "tight", total.unit, total.max_events) if rest > 0 else None
     if left < _LEAST_DELTA:
         return None
-    whole = largest_mu(total, used, left)
-    if spent >= whole:
+    allowed = largest_mu(total, used, left)
+    if spent >= allowed:
         return None
-    mu = math.sqrt((whole - spent) * (whole + spent))
+    mu = math.sqrt((allowed - spent) * (allowed + spent))
     # A small rest costs no ε at the total's δ; it is then stated at the smaller δ where it does.
     delta = min(left, gaussian.delta_of(mu, 0.0) / 2)
     if delta < _LEAST_DELTA:

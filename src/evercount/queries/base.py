@@ -1,8 +1,9 @@
-"""The contract of a query: what is counted, how much one event can change, and what is published.
+"""The contract of a query: how events become increments, and how much one event can change them.
 
 A query turns the events of one tick into a vector of integer increments, one entry per cell (in units of the
-query's public `grid`). The engine releases the running sums of the cells with correlated noise; `decode` turns
-the noisy running sums into what is published.
+query's public `grid`). The engine releases the running sums of the cells with correlated noise; what is published
+from the noisy running sums stands in `publish_contract.py`, and how rows of a table become events in
+`row_contract.py`.
 
     Guarantee. For every pair of neighbouring streams under `adjacency`, and every cell, let P and N be the sums
     over all ticks of the positive and of the negative parts of the change of that cell's increments (in real
@@ -14,7 +15,7 @@ the noisy running sums into what is published.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -22,14 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count
 from evercount.errors import InputError, ParameterError
 from evercount.factorizations import Factorization, factorization
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.privacy import Budget
-from evercount.queries.cell_errors import CellErrors
+from evercount.queries.publish_contract import PublishContract
 from evercount.queries.row_contract import RowContract
-from evercount.queries.top_keys import RankErrors, TopKey, top_keys
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as _TypeVar
@@ -46,7 +45,7 @@ LARGEST_TOTAL = 2**53
 """A single tick's increment beyond this (in grid units) is refused: it cannot come from real events."""
 
 
-class Query(RowContract, ABC, Generic[V_co]):
+class Query(RowContract, PublishContract, Generic[V_co]):
     """What is asked of the stream. Immutable; the encoder's memory is the `state` that is handed in and out.
 
     A subclass declares `cells`, `encode`, `squared_sensitivity` and `parameters`; all else has a default.
@@ -63,9 +62,6 @@ class Query(RowContract, ABC, Generic[V_co]):
     [[1], [2]]
     """
 
-    name: ClassVar[str]
-    """The name by which commands, services and snapshots know the query."""
-
     in_place: ClassVar[bool] = False
     """Whether `encode` changes the state that it is given (after all checks), instead of returning a new one."""
 
@@ -73,31 +69,16 @@ class Query(RowContract, ABC, Generic[V_co]):
     """Whether a tick may be encoded in parts, one after the other: the increments add up to those of the tick at once,
     the last state is the same, and so is what is refused. True for encoders that read event by event."""
     refuses_by_itself: ClassVar[bool] = False
-    """Whether an event that `check_events` accepts is never refused because of others: no look at the open tick."""
+    """Whether an event that `check_events` accepts is never refused because of other events, earlier ones included."""
 
     names_users: ClassVar[bool] = False
     """Whether events name their users themselves, so that `user_sensitivity` holds for any number of events."""
 
     # -- what is counted ---------------------------------------------------------------------------------------
 
-    @property
-    @abstractmethod
-    def cells(self) -> int:
-        """Number of running sums that the engine keeps."""
-
-    @property
-    def grid(self) -> float:
-        """The public unit of one increment (1 for counts); a power of two times a rational is best."""
-        return 1.0
-
-    @property
-    def publishes_whole_numbers(self) -> bool:
-        """Whether whole noise, in grid units, gives whole published numbers: whole sums, published as they are."""
-        return self.publishes_sums and self.grid % 1 == 0
-
     @abstractmethod
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S of the class docstring, in real units squared.
+        """S of the guarantee at the top of this module, in real units squared.
 
         Args:
             adjacency: "add-remove" or "replace".
@@ -451,11 +432,6 @@ class Query(RowContract, ABC, Generic[V_co]):
             self.encode_totals(state, extreme)  # what is legal for the least and the largest is legal between
         return array.astype(np.int64)
 
-    @property
-    def monotone(self) -> bool:
-        """Whether no published number can truly fall from one tick to the next."""
-        return False
-
     def dump_state(self, state: Any) -> Any:
         """The encoder's state as JSON-serialisable data.
 
@@ -499,277 +475,6 @@ class Query(RowContract, ABC, Generic[V_co]):
                 raise InputError(f"item {number} of this run: {error}") from error
             rows.append(row)
         return (np.stack(rows) if rows else np.empty((0, self.cells), np.int64)), state
-
-    # -- from noisy running sums to what is published ------------------------------------------------------------
-
-    @property
-    def outputs(self) -> int:
-        """How many numbers are published per tick."""
-        return self.cells
-
-    @property
-    def single(self) -> bool:
-        """Whether `Release.value` is one number; else it is an array, also where it has one entry.
-
-        The type parameter of `Query` says the same: `Query[float]` or `Query[FloatArray]`.
-        """
-        return self.outputs == 1
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """One label per published number, public."""
-        return ("count",) if self.outputs == 1 else tuple(map(str, range(self.outputs)))
-
-    def decode(self, tick: int, noisy: FloatArray) -> FloatArray:
-        """Published numbers of one tick (shape ``(outputs,)``) from the noisy running sums (``(cells,)``).
-
-        Post-processing only: it sees nothing of the data but `noisy`.
-
-        Args:
-            tick: The 1-based tick.
-            noisy: The noisy running sums.
-
-        Returns:
-            The published numbers.
-        """
-        return noisy
-
-    @property
-    def memory(self) -> int:
-        """How many earlier ticks of noisy running sums `decode_run` reads (published ones: nothing private)."""
-        return 0
-
-    @property
-    def restart(self) -> int | None:
-        """Where set, the running sums start again from zero after this number of ticks."""
-        return None
-
-    def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:
-        """What is published at each tick as a sum of terms (ticks, weights): weight × running sum at that tick.
-
-        This is what the exact error of the published number needs. Tick 0 stands for a running sum of zero.
-
-        Args:
-            ticks: The 1-based ticks.
-
-        Returns:
-            The terms, each for all ticks.
-        """
-        return ((ticks, np.ones(len(ticks))),)
-
-    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
-        """Published numbers of many ticks, shape (ticks, outputs).
-
-        `noisy` has `memory` rows of earlier ticks (zeros before the first) and then one row per tick.
-
-        Args:
-            first_tick: The 1-based tick of the first published row.
-            noisy: The noisy running sums, shape (memory + ticks, cells).
-
-        Returns:
-            The published numbers.
-        """
-        rows = noisy[self.memory :]
-        if type(self).decode is Query.decode:
-            return rows
-        return np.stack([self.decode(first_tick + i, row) for i, row in enumerate(rows)])
-
-    @property
-    def publishes_sums(self) -> bool:
-        """Whether the published numbers are the noisy running sums themselves."""
-        return type(self).decode_run is Query.decode_run and type(self).decode is Query.decode
-
-    def output_norms(self) -> FloatArray | float:
-        """‖row‖₂ of the linear map `decode` for each output: std of an output = this × std of a cell.
-
-        Returns:
-            One number for each output, or one for all.
-        """
-        return 1.0
-
-    @property
-    def keeps_sums(self) -> bool:
-        """Whether a release keeps its noisy sums, which are published and not private, for the methods below."""
-        return False
-
-    def output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
-        """Std of the published numbers over that of a cell, to first order, for queries that keep their sums.
-
-        Args:
-            sums: The noisy sums, shape (ticks, cells).
-            values: The published numbers, shape (ticks, outputs).
-
-        Returns:
-            The ratios, in the shape of `values`.
-        """
-        raise NotImplementedError
-
-    def interval(
-        self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
-    ) -> tuple[FloatArray, FloatArray]:
-        """(low, high) of published `values`, shape (ticks, outputs), from the noisy `sums` of their ticks.
-
-        Asked of queries that keep their sums; the intervals of all others follow from their stds.
-
-        Args:
-            values: The published numbers.
-            sums: The noisy sums, shape (ticks, cells).
-            errors: The errors of a cell at these ticks.
-            level: The probability that an interval holds its true number.
-
-        Returns:
-            The lower and the upper ends, each in the shape of `values`.
-        """
-        raise NotImplementedError
-
-    def sums_behind(self, values: FloatArray, scale: FloatArray) -> FloatArray:
-        """Noisy sums that give these published numbers and stds: for releases of snapshots that kept stds only.
-
-        Args:
-            values: The published numbers, shape (ticks, outputs).
-            scale: Their stds over that of a cell.
-
-        Returns:
-            The noisy sums, shape (ticks, cells).
-        """
-        raise NotImplementedError
-
-    def before_first(self) -> FloatArray:
-        """What would be published before the first tick, without noise; public.
-
-        Returns:
-            One number for each output.
-        """
-        return np.zeros(self.outputs)
-
-    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(change, weight): what is published for ticks earlier+1 … later, given the published numbers at both ends.
-
-        `weight` × the std of a cell's change is the std of each output's change.
-
-        Args:
-            earlier: The tick before the span; 0 for the time before the first tick.
-            later: The last tick of the span.
-            low: The published numbers of `earlier`.
-            high: The published numbers of `later`.
-
-        Returns:
-            The change and the weight of each output.
-
-        Raises:
-            ParameterError: With the reason, where published numbers do not tell.
-        """
-        if not self.running_sums:
-            raise ParameterError(
-                f"{self.name!r} is not a sum over ticks, so two releases do not tell what came between"
-            )
-        return high - low, np.ones(len(low)) * self.output_norms()
-
-    def consistent(self, values: FloatArray) -> FloatArray:
-        """The nearest values, one tick's, that a real state of the world could have; post-processing.
-
-        Args:
-            values: The published numbers of one tick.
-
-        Returns:
-            The nearest possible ones.
-
-        Raises:
-            ParameterError: Where the query has no such form.
-        """
-        raise ParameterError(
-            f"{self.name!r} has no consistent form: only degree histograms and degree sequences have one"
-        )
-
-    def top(self, values: FloatArray, errors: RankErrors, k: int | None, level: float) -> list[TopKey]:
-        """The k largest published numbers (1 by default) with intervals and confidences: see `TopKey`.
-
-        Args:
-            values: The published numbers of one tick.
-            errors: Their errors.
-            k: How many are asked for.
-            level: The probability that all intervals hold at once.
-
-        Returns:
-            The largest numbers, the largest first.
-
-        Raises:
-            ParameterError: k is not a whole number of at least 1.
-        """
-        return top_keys(
-            list(self.labels), values, errors, min(check_count("k", 1 if k is None else k), len(values)), level
-        )
-
-    def rounding_norms(self) -> FloatArray | float:
-        """Σ|coefficients| of each output's row (or a bound of it): what a change of 1 in every cell can do to it.
-
-        Returns:
-            One number for each output, or one for all.
-        """
-        return self.output_norms()
-
-    @property
-    def publishes_cells(self) -> bool:
-        """Whether each output is one cell as it is, so that lower bounds for running sums hold for it."""
-        return type(self).decode_run is Query.decode_run
-
-    @property
-    def running_sums(self) -> bool:
-        """Whether an output is a fixed linear map of its tick's running sums: then differences of ticks have a meaning.
-
-        Their exact error is that of a cell's difference times `output_norms`.
-        """
-        return self.memory == 0 and self.restart is None and type(self).decode_run is Query.decode_run
-
-    def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
-        """Covariance of some outputs of one tick, in units of a cell's variance: for comparisons of outputs.
-
-        Args:
-            outputs: The numbers of the outputs, from 0.
-
-        Returns:
-            A square matrix with a row for each of them.
-
-        Raises:
-            ParameterError: The query does not declare it.
-        """
-        if type(self).decode is not Query.decode or type(self).decode_run is not Query.decode_run:
-            raise ParameterError(f"outputs of {self.name!r} cannot be compared: their covariance is not declared")
-        chosen = np.asarray(outputs)
-        return np.asarray(chosen[:, np.newaxis] == chosen, dtype=np.float64)
-
-    has_quantiles: ClassVar[bool] = False
-    """Whether quantiles of a value can be read from its numbers: `norms_beside` and `read_quantile`."""
-
-    def norms_beside(self, q: float) -> FloatArray:
-        """For quantiles: std of (number below each edge) − q·(number of all), in units of a cell's std.
-
-        Args:
-            q: Which quantile, between 0 and 1.
-
-        Returns:
-            One number for each edge.
-
-        Raises:
-            ParameterError: The query has no quantiles.
-        """
-        raise ParameterError(f"{self.name!r} has no quantiles: they are read from a stream of 'quantiles'")
-
-    def read_quantile(self, below: FloatArray, half: FloatArray, q: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(value, low, high) of the q-quantile from numbers below edges and their half-widths.
-
-        Args:
-            below: The published numbers of values below each edge, shape (ticks, edges).
-            half: Half-widths that hold for (number below an edge) − q·(number of all).
-            q: Which quantile, between 0 and 1.
-
-        Returns:
-            The value and the ends of its interval, one of each for a tick.
-
-        Raises:
-            ParameterError: The query has no quantiles.
-        """
-        raise ParameterError(f"{self.name!r} has no quantiles: they are read from a stream of 'quantiles'")
 
     # -- identity ----------------------------------------------------------------------------------------------
 

@@ -91,10 +91,10 @@ class ConsistentTree:
     @cached_property
     def ancestors(self) -> list[IntArray]:
         """For each level: the node of that level above each leaf, counted inside the level."""
-        found = [np.arange(self.leaves)]
+        levels = [np.arange(self.leaves)]
         for parents in reversed(self._parents):
-            found.insert(0, parents[found[0]])
-        return found
+            levels.insert(0, parents[levels[0]])
+        return levels
 
     # -- from leaves to cells ----------------------------------------------------------------------------------------
 

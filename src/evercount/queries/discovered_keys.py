@@ -28,7 +28,7 @@ RESERVED = (TOTAL, OTHER)
 LONGEST_KEY = 200
 """Characters of a key."""
 CLEAR = 2.0
-"""A key is clearly above its threshold when its noisy count is so many stds, and the half of an interval, above it."""
+"""A key is clearly above its threshold when its noisy count exceeds it by this many stds plus half an interval."""
 
 
 class DiscoveredKeys(Query[FloatArray]):
@@ -202,7 +202,7 @@ class DiscoveredKeys(Query[FloatArray]):
             low[number, part] = self._least(row[part], sums[number, part], here, miss / 2)
             clear = sums[number, part] >= CLEAR + CLEAR
             noise = sum_of_clear(keys, miss / 4) * here.spread + np.count_nonzero(clear) * here.slack
-            certain = self.minimum * np.count_nonzero(~clear)  # public keys that are not clear have at least so many
+            certain = self.minimum * np.count_nonzero(~clear)  # keys that are not clear have at least the minimum
             all_keys = row[part][clear].sum() - float(noise[0, 0]) + certain
             side = here.factor(level) * np.sqrt(keys + 1.0) * here.spread + (keys + 1) * here.slack
             low[number, 1] = max(0.0, row[1] - float(side[0, 0]))
@@ -210,7 +210,7 @@ class DiscoveredKeys(Query[FloatArray]):
         return low, high
 
     def _least(self, noisy: FloatArray, evidence: FloatArray, errors: CellErrors, miss: float) -> FloatArray:
-        """Counts that the true ones of public keys undercut with probability at most `miss` each."""
+        """Lower bounds of the true counts of public keys; each fails with probability at most `miss`."""
         level = 1 - 2 * miss * _chance_below_clear()
         low = noisy - float(errors.half(level)[0, 0])
         clear = evidence >= CLEAR + errors.factor(level)

@@ -80,7 +80,7 @@ class Thresholds:
     def _log_chance(self, threshold: int, std: float) -> float:
         """log of most · max_i P(minimum − 1 + i + noise ≥ threshold)/i, i from 1 to `most`: Lemma 2."""
         events = np.arange(1, self.most + 1)
-        return float(np.max(_log_reach(self.minimum - 1 + events, threshold, std) + np.log(self.most / events)))
+        return float(np.max(_log_pass_chance(self.minimum - 1 + events, threshold, std) + np.log(self.most / events)))
 
     def _std(self, tick: int) -> float:
         return float(self.std(np.asarray([tick]))[0])
@@ -93,7 +93,7 @@ class Thresholds:
         last = tick // self.every * self.every
         if last < 1 or count < self.minimum:
             return 0.0
-        return float(np.exp(_log_reach(np.asarray([count]), self.at(last), self._std(last))[0]))
+        return float(np.exp(_log_pass_chance(np.asarray([count]), self.at(last), self._std(last))[0]))
 
     def needed(self, chance: float, tick: int) -> int:
         """The least count that is visible with this chance at a tick, and at least `minimum`."""
@@ -104,7 +104,7 @@ class Thresholds:
         return max(self.minimum, int(np.ceil(count)))
 
 
-def _log_reach(counts: IntArray, threshold: int, std: float) -> FloatArray:
+def _log_pass_chance(counts: IntArray, threshold: int, std: float) -> FloatArray:
     """log P(count + noise ≥ threshold) for normal noise that is rounded to the nearest whole number, halves upwards."""
     from scipy.special import log_ndtr
 

@@ -41,11 +41,11 @@ def fieller_interval(
     # on either side of the noisy ratio `fits` is convex and starts above 0: one change of sign at most
     start = np.where(fits(centre) >= 0, centre, np.where(inside_bottom, bottom, np.where(inside_top, top, centre)))
     ends = []
-    for limit, whole in ((bottom, inside_bottom), (top, inside_top)):
+    for limit, limit_fits in ((bottom, inside_bottom), (top, inside_top)):
         good, bad = start, limit
         for _ in range(BISECTIONS):
             middle = (good + bad) / 2
             fit = fits(middle) >= 0
             good, bad = np.where(fit, middle, good), np.where(fit, bad, middle)
-        ends.append(np.where(whole, limit, bad))
+        ends.append(np.where(limit_fits, limit, bad))
     return ends[0], ends[1]

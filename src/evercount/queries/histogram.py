@@ -255,7 +255,7 @@ class Histogram(Query[FloatArray]):
         try:
             cells = self._plain_cells(list(chain.from_iterable(events)))
         except InputError:
-            return None  # the event's number is found one by one
+            return None  # the reading one by one then names the event
         if cells is None:
             return None
         owners = np.repeat(np.arange(len(events)), sizes)

@@ -171,8 +171,8 @@ class Marginals(Query):
             inside = np.ravel_multi_index([places[i] for i in table], sizes) if table else np.zeros(len(leaves), int)
             cells.append(first + np.asarray(inside, dtype=np.int64))
             first += self._number(table)
-        found = np.stack(cells, axis=1)
-        return found, np.broadcast_to(np.asarray(self._weights), found.shape)
+        table_cells = np.stack(cells, axis=1)
+        return table_cells, np.broadcast_to(np.asarray(self._weights), table_cells.shape)
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
         """See `Query`: what the events of a tick add to each cell."""
@@ -203,12 +203,12 @@ class Marginals(Query):
     @cached_property
     def _precisions(self) -> dict[Part, dict[int, float]]:
         """For each part B, how precisely each measured table that holds B knows its effect: weight²/N of the rest."""
-        found = {}
+        precisions = {}
         for part in self._parts:
             inside = [place for place, table in enumerate(self._tables) if set(part) <= set(table)]
             others = {place: self._number(set(self._tables[place]) - set(part)) for place in inside}
-            found[part] = {place: self._weights[place] ** 2 / others[place] for place in inside}
-        return found
+            precisions[part] = {place: self._weights[place] ** 2 / others[place] for place in inside}
+        return precisions
 
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """See `Query`: effects of all parts, each the average over the tables that know it, put together again."""
@@ -302,7 +302,7 @@ class Marginals(Query):
 def _checked_columns(columns: Any) -> tuple[tuple[str, ...], ...]:
     if isinstance(columns, str | bytes | Mapping) or not isinstance(columns, Iterable):
         raise ParameterError('columns must be a list of lists such as [["north", "south"], ["young", "old"]]')
-    found = []
+    checked = []
     for column in columns:
         if not isinstance(column, list | tuple) or not column or not all(isinstance(value, str) for value in column):
             raise ParameterError(f"a column is the list of its values, all of them texts, got {column!r:.80}")
@@ -310,10 +310,10 @@ def _checked_columns(columns: Any) -> tuple[tuple[str, ...], ...]:
             raise ParameterError(f"the values of a column must be distinct, got {column!r:.80}")
         for value in column:
             check_public_text("the value", value)
-        found.append(tuple(column))
-    if not 1 <= len(found) <= MOST_COLUMNS:
-        raise ParameterError(f"marginals have 1 to {MOST_COLUMNS} columns, got {len(found)}")
-    return tuple(found)
+        checked.append(tuple(column))
+    if not 1 <= len(checked) <= MOST_COLUMNS:
+        raise ParameterError(f"marginals have 1 to {MOST_COLUMNS} columns, got {len(checked)}")
+    return tuple(checked)
 
 
 def _checked_tables(tables: Any, depth: int) -> tuple[Part, ...]:
@@ -321,17 +321,17 @@ def _checked_tables(tables: Any, depth: int) -> tuple[Part, ...]:
         raise ParameterError(
             f"tables must be a list of lists of column numbers such as [[], [0], [0, 1]], got {tables!r}"
         )
-    found = []
+    parts = []
     for table in tables:
         if not isinstance(table, list | tuple):
             raise ParameterError(f"a table is a list of column numbers from 0, got {table!r:.80}")
         part = tuple(check_count("the number of a column", column, least=0) for column in table)
         if list(part) != sorted(set(part)) or (part and part[-1] >= depth):
             raise ParameterError(f"the columns of a table are rising numbers below {depth}, got {list(part)}")
-        found.append(part)
-    if not found or len(set(found)) < len(found):
-        raise ParameterError(f"tables must be at least one, and distinct, got {[list(part) for part in found]}")
-    return tuple(found)
+        parts.append(part)
+    if not parts or len(set(parts)) < len(parts):
+        raise ParameterError(f"tables must be at least one, and distinct, got {[list(part) for part in parts]}")
+    return tuple(parts)
 
 
 def _checked_weights(weights: Any, tables: int) -> tuple[int, ...]:

@@ -228,7 +228,7 @@ class Rollup(TreeQuery):
     def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
         """The leaf of each event, which is a path."""
         other = self._leaf.get((OTHER,) * self.depth) if self._unknown == OTHER else None
-        found = []
+        leaves = []
         for number, event in enumerate(events):
             named = isinstance(event, list | tuple) and all(isinstance(name, str) for name in event)
             if not named or len(event) != self.depth:
@@ -241,8 +241,8 @@ class Rollup(TreeQuery):
                     f"event {number} of the tick (from 0) has the path {event!r:.120}, which is not in the public "
                     "list; add it to the list, or build the rollup with unknown='other'"
                 )
-            found.append(leaf)
-        return np.asarray(found, dtype=np.intp)
+            leaves.append(leaf)
+        return np.asarray(leaves, dtype=np.intp)
 
     @property
     def event_levels(self) -> int:
@@ -276,25 +276,25 @@ def path_key(path: Sequence[str]) -> str:
 def _checked_paths(paths: Any) -> tuple[tuple[str, ...], ...]:
     if isinstance(paths, str | bytes | Mapping) or not isinstance(paths, Iterable):
         raise ParameterError('paths must be a list of paths such as [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"]]')
-    found = []
+    checked = []
     for path in paths:
         if not isinstance(path, list | tuple) or not path or not all(isinstance(name, str) for name in path):
             raise ParameterError(f"a path is a list of names, one for each level, got {path!r:.80}")
         for name in path:
             check_public_text("the name", name)
-        found.append(tuple(path))
-    if not found or len(set(map(len, found))) > 1:
-        lengths = sorted(set(map(len, found)))
+        checked.append(tuple(path))
+    if not checked or len(set(map(len, checked))) > 1:
+        lengths = sorted(set(map(len, checked)))
         raise ParameterError(f"paths must be at least one, and all of one length; their lengths are {lengths}")
-    if len(set(found)) < len(found):
+    if len(set(checked)) < len(checked):
         seen: set[tuple[str, ...]] = set()
-        twice = next(path for path in found if path in seen or seen.add(path))  # type: ignore[func-returns-value]
+        twice = next(path for path in checked if path in seen or seen.add(path))  # type: ignore[func-returns-value]
         raise ParameterError(f"paths must be distinct; {list(twice)!r:.120} is there twice")
-    return tuple(found)
+    return tuple(checked)
 
 
 def check_weights(weights: Any, depth: int) -> tuple[int, ...]:
-    """The weights of a tree of so many levels below its root, or ParameterError; default: 1 each."""
+    """The weights of a tree with `depth` levels below its root, or ParameterError; default: 1 each."""
     if weights is None:
         return (1,) * (depth + 1)
     if isinstance(weights, str | bytes | Mapping) or not isinstance(weights, Iterable):

@@ -146,17 +146,17 @@ class Substrings(WordQuery):
         text = np.asarray([*state, *new], dtype=np.int64)
         before, total = len(state), len(state) + len(new)
         number = np.zeros(total, np.int64)
-        whole = np.ones(total, np.bool_)
-        found_cells, found_ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        no_hole = np.ones(total, np.bool_)
+        cells, last_letters = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         power = 1
         for length in range(1, min(self._words.longest, total) + 1):
             # entry i of `number`: the word of this length that ends at letter i
             back = text[: total - length + 1]
             number[length - 1 :] += back * power
-            whole[length - 1 :] &= back != HOLE
+            no_hole[length - 1 :] &= back != HOLE
             power *= self._words.size
             first = max(before, length - 1)
-            ends = first + np.flatnonzero(whole[first:])
-            found_cells.append(self._words.offsets[length - 1] + number[ends])
-            found_ends.append(ends - before)
-        return np.concatenate(found_cells), np.concatenate(found_ends)
+            ends = first + np.flatnonzero(no_hole[first:])
+            cells.append(self._words.offsets[length - 1] + number[ends])
+            last_letters.append(ends - before)
+        return np.concatenate(cells), np.concatenate(last_letters)

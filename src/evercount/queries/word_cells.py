@@ -129,16 +129,16 @@ LARGEST_WEIGHT = 2**16
 def _checked_weights(weights: Any, longest: int) -> tuple[int, ...]:
     """One whole number from 1 to LARGEST_WEIGHT for each length."""
     try:
-        found = tuple(weights)
+        numbers = tuple(weights)
     except TypeError:
-        found = ()
-    whole = all(type(weight) is int and 1 <= weight <= LARGEST_WEIGHT for weight in found)
-    if len(found) != longest or not whole:
+        numbers = ()
+    legal = all(type(weight) is int and 1 <= weight <= LARGEST_WEIGHT for weight in numbers)
+    if len(numbers) != longest or not legal:
         raise ParameterError(
             f"weights must be {longest} whole numbers from 1 to {LARGEST_WEIGHT}, one for each length, got "
             f"{weights!r:.80}"
         )
-    return found
+    return numbers
 
 
 class WordQuery(Query[FloatArray]):

@@ -45,7 +45,7 @@ def one_point_per_client(points: FloatArray, buckets: int, epsilon: float, rng: 
     return np.asarray((1 + total / np.maximum(number, 1)) / 2)
 
 
-def made_monotone(cdf: FloatArray) -> FloatArray:
+def nearest_rising(cdf: FloatArray) -> FloatArray:
     """The nearest rising function in [0, 1]: the same post-processing for every form."""
     from scipy.optimize import isotonic_regression
 
@@ -59,7 +59,7 @@ def estimated_cdf(form: str, points: FloatArray, epsilon: float, delta: float, l
         return simulate_hierarchy(HierarchyPlan(epsilon, BUCKETS), points, secret).estimate().monotone
     if form == FORMS[3]:
         rng = np.random.default_rng(int(secret.hex()[:12], 16))
-        return made_monotone(one_point_per_client(points, BUCKETS, epsilon, rng))
+        return nearest_rising(one_point_per_client(points, BUCKETS, epsilon, rng))
     kind = "one-counter" if form == FORMS[1] else "two-counter"
     plan = LocalPlan(epsilon, delta, len(points), kind, BUCKETS)  # type: ignore[arg-type]
     server = LocalServer(epsilon, delta, len(points), plan.form, buckets=BUCKETS)
@@ -126,13 +126,13 @@ def compare_forms(parameters: Mapping[str, Any], context: Context) -> Result:
                 "runs": repetitions,
             }
         )
-    found = [logistic_error(n, 1.0, 0.1, f"logistic {i} {context.seed}") for i in range(repetitions)]
+    logistic_errors = [logistic_error(n, 1.0, 0.1, f"logistic {i} {context.seed}") for i in range(repetitions)]
     logistic: Row = {
         "loss": "logistic, scale 0.1",
         "epsilon": 1.0,
         "clients": n,
-        "relative error of the minimiser, median of runs": float(np.median(found)),
-        "relative error of the minimiser, largest of runs": float(np.max(found)),
+        "relative error of the minimiser, median of runs": float(np.median(logistic_errors)),
+        "relative error of the minimiser, largest of runs": float(np.max(logistic_errors)),
         "runs": repetitions,
     }
     errors_of = {(row["epsilon"], row["form"]): row["largest error of F, median of runs"] for row in rows}

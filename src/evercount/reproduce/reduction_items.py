@@ -1,4 +1,4 @@
-"""The paper's reductions, run: whoever answers the harder problem also answers the easier one, with the same error.
+"""The paper's reductions, run: an answer to the harder problem is also one to the easier problem, with the same error.
 
 A reduction turns neighbouring inputs of the easier problem into neighbouring inputs of the harder one, and reads the
 easier answer off the harder answer. So a lower bound for the easier problem is one for the harder problem.
@@ -115,11 +115,11 @@ def reductions(parameters: Mapping[str, Any], context: Context) -> Result:
                 "ratio": worst / floor,
             }
         )
-    whole = all(
+    all_hold = all(
         row["answers that are the running counts"] == row["neighbours that stay neighbours"] == tries for row in rows
     )
     findings = [
-        f"All {len(rows)} reductions {'give' if whole else 'DO NOT GIVE'} the running counts on all {tries} random "
+        f"All {len(rows)} reductions {'give' if all_hold else 'DO NOT GIVE'} the running counts on all {tries} random "
         f"inputs of {ticks} ticks, and turn neighbours into neighbours.",
         f"So no factorisation mechanism for the harder problems has a worst std below {floor:.2f} here; ours have "
         + ", ".join(f"{row['our worst std for the harder problem']:.2f} ({row['harder problem']})" for row in rows)

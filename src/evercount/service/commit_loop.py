@@ -181,9 +181,10 @@ class Writer(threading.Thread):
                 future.set_exception(answer)
 
     def _behind(self, name: str, now: float) -> CatchingUp | None:
-        """Close what a stream missed, if that is soon done; otherwise the refusal of its batches.
+        """Close one slice of the ticks that a stream missed; returns the refusal of its batches if more are left.
 
-        It says how many ticks are left, which the clock decides, and never how long they take, which the data might.
+        The refusal names the number of ticks left, which the clock decides, and never how long they take, which the
+        data might decide.
         """
         live = self.store.streams.get(name)
         if live is None or not live.due(now):
@@ -226,7 +227,7 @@ class Writer(threading.Thread):
         return now
 
     def _close(self, name: str, now: float) -> None:
-        """One slice of one stream. Its failure stops no other stream."""
+        """Close one slice of one stream. A failure stops no other stream."""
         live = self.store.streams.get(name)
         try:
             self._mend()
@@ -241,7 +242,7 @@ class Writer(threading.Thread):
                 self._failed(error)
 
     def _mend(self) -> None:
-        """After a failed commit nobody knows what is committed: look."""
+        """Load the store again after a failed commit: nobody knows what of it is committed."""
         if self._doubtful or self.store.database.lost:
             self.store.recover()
             self._doubtful, self.failing = False, None

@@ -67,7 +67,7 @@ def create_app(service: Service) -> FastAPI:
 
 
 class Watch:
-    """Around every request: the client's rate, the safety headers, the metrics, and the last net for exceptions."""
+    """Around every request: the client's rate, the safety headers, the metrics, and exceptions that nobody caught."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service = app, service

@@ -75,7 +75,7 @@ def remedy_of(status: int) -> str:
 
 
 def answer(status: int, kind: str, message: str, remedy: str, retry: float | None = None) -> Json:
-    """The one shape."""
+    """An error as JSON, in the shape that every error has."""
     headers = {"Cache-Control": "no-store"}
     if retry is not None:
         headers["Retry-After"] = str(max(1, round(retry)))
@@ -102,14 +102,14 @@ def describe(error: Exception) -> Json:
     )
 
 
-async def _of_validation(_: Request, error: Exception) -> Response:
+async def _answer_to_bad_request(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first.get("loc", ()))
     return answer(422, "ParameterError", f"{where}: {first.get('msg', 'not valid')}", "Correct the request.")
 
 
-async def _of_http(_: Request, error: Exception) -> Response:
+async def _answer_to_http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kinds = {404: "NotFound", 405: "MethodNotAllowed"}
     status = error.status_code
@@ -123,12 +123,12 @@ async def _of_http(_: Request, error: Exception) -> Response:
     return response
 
 
-async def _of_anything(_: Request, error: Exception) -> Response:
+async def _answer_to_our_error(_: Request, error: Exception) -> Response:
     return describe(error)
 
 
 def install(app: FastAPI) -> None:
     """Make `app` answer every error in the one shape."""
-    app.add_exception_handler(RequestValidationError, _of_validation)
-    app.add_exception_handler(HTTPException, _of_http)
-    app.add_exception_handler(EvercountError, _of_anything)
+    app.add_exception_handler(RequestValidationError, _answer_to_bad_request)
+    app.add_exception_handler(HTTPException, _answer_to_http_error)
+    app.add_exception_handler(EvercountError, _answer_to_our_error)

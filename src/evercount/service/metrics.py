@@ -148,7 +148,7 @@ class Requests:
         self._latest: deque[float] = deque(maxlen=REMEMBERED)
 
     def record(self, method: str, route: str, status: int, seconds: float) -> None:
-        """One finished request."""
+        """Count one finished request."""
         if route == EVENTS and status < 300:
             self._latest.append(seconds)
             return

@@ -74,8 +74,8 @@ class ViewAnswer:
         if len(self.first) < 2:
             return [False] * len(self.cells)
         values, low, high = (np.asarray(self.numbers[name], np.float64) for name in ("values", "low", "high"))
-        found: list[bool] = without_trend(values, low, high).tolist()
-        return found
+        flat: list[bool] = without_trend(values, low, high).tolist()
+        return flat
 
     def to_json(self) -> dict[str, Any]:
         """One object for each span."""
@@ -131,7 +131,7 @@ class ViewAnswer:
 
 
 def read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> ViewAnswer:
-    """Read a view of a stream from its stored releases; at most about so many numbers.
+    """Read a view of a stream from its stored releases; at most about `numbers` of them.
 
     **Guarantee.** Post-processing of published numbers; which spans there are depends on the released ticks alone.
     Test: tests/service/test_service_views.py::test_views_are_those_of_the_library.

@@ -34,7 +34,7 @@ T = TypeVar("T")
 READERS, PLANNERS, ENCODERS = 8, 2, 2
 """Threads that read the database, compute plans, and read bodies of requests."""
 BEHIND_SECONDS = 0.5
-"""From how late a tick on, with another one after it, a stream is said to catch up."""
+"""A stream with several ticks to close is called catching up once the oldest is this late."""
 MOST_GAUGES = 100
 """Cells of a public stream whose released numbers are metrics; wider streams have an API of their own."""
 UNBOUNDED_PLAN = 2**20

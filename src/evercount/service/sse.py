@@ -33,20 +33,20 @@ def sse(release: dict[str, Any]) -> str:
 
 
 class Topic:
-    """One stream's latest releases and those who wait for the next."""
+    """The latest releases of one stream, and the event that its listeners wait for."""
 
     def __init__(self) -> None:
         self.recent: deque[tuple[int, str]] = deque(maxlen=RECENT)
         self.news = asyncio.Event()
 
     def tell(self, releases: list[dict[str, Any]]) -> None:
-        """Wake everybody up."""
+        """Keep new releases and wake the listeners."""
         for release in releases[-RECENT:]:
             self.recent.append((release["tick"], sse(release)))
         self.wake()
 
     def wake(self) -> None:
-        """Let everybody look again."""
+        """Wake the listeners: they look for releases again."""
         self.news.set()
         self.news = asyncio.Event()
 
@@ -70,7 +70,7 @@ class Hub:
     def seat(self, client: str) -> Iterator[None]:
         """A live connection of a client, counted from here to the end of the block, or Problem 503.
 
-        There is no await between the look and the taking, so that a burst gets no more than the limit.
+        There is no await between the check and the count, so that a burst of connections stays within the limit.
         """
         if self.closing or self.listeners >= self.most or self._clients[client] >= self.most_per_client:
             raise Problem(503, "Busy", "there are too many live connections", "Ask for /releases instead.", retry=5)
@@ -123,7 +123,8 @@ class Hub:
         while not self.closing and allowed():
             news = topic.news
             ready = [(tick, text) for tick, text in topic.recent if tick > after]
-            if ready[0][0] != after + 1 if ready else ask:
+            gap = bool(ready) and ready[0][0] != after + 1
+            if gap or (ask and not ready):
                 ready = [(release["tick"], sse(release)) for release in await read(after, RECENT)]
                 ask = bool(ready)
             for part in _parts(ready):

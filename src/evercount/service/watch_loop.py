@@ -1,4 +1,4 @@
-"""The thread of a service that shows a store which another process writes to: it looks for releases and tells them."""
+"""The thread of a service that shows a store of another process: it looks for releases and publishes them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Watcher(Writer):
         self.watched = store
 
     def submit(self, work: Any) -> Future[Any]:
-        """Refused."""
+        """Refuse every change."""
         future: Future[Any] = Future()
         remedy = "Send it to the process that writes to the store."
         future.set_exception(Problem(403, "ReadOnly", "this service shows a store and changes nothing", remedy))
@@ -41,7 +41,7 @@ class Watcher(Writer):
             return
 
     def close_due(self) -> float:
-        """Tell what was released; ticks are closed by whoever writes to the store."""
+        """Publish what was released since the last look; the process that writes to the store closes the ticks."""
         try:
             for name, releases in self.watched.look(range(CELLS_PER_PAGE)):
                 self.publish(name, releases)

@@ -110,8 +110,8 @@ def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
     """Add up rows of `place_events`, which may be a micro-batch of a stream of them."""
     if declaration.budget.unit == "user":
         return _collected_users(declaration, first_of_users(rows, declaration))
-    found = group_placed(rows, declaration).toArrow()
-    return _collected(declaration, *(_numbers(found, name) for name in GROUP_COLUMNS))
+    groups = group_placed(rows, declaration).toArrow()
+    return _collected(declaration, *(_numbers(groups, name) for name in GROUP_COLUMNS))
 
 
 def _numbers(table: Any, name: str) -> IntArray:
@@ -121,9 +121,9 @@ def _numbers(table: Any, name: str) -> IntArray:
 def _collected_users(declaration: StreamDeclaration, rows: DataFrame) -> CountedEvents:
     """Two jobs over the same rows: how many are bad, and the events."""
     bad = {BAD[-row["place"]]: row["events"] for row in _bad(rows).collect()}
-    found = rows.where("place > 0").toArrow()
-    tick, time, order, cell, units = (_numbers(found, name) for name in ("place", "us", "o", "cell", "units"))
-    users = UserEvents(tick, found.column("who").to_pylist(), time, order, cell, units)
+    events = rows.where("place > 0").toArrow()
+    tick, time, order, cell, units = (_numbers(events, name) for name in ("place", "us", "o", "cell", "units"))
+    users = UserEvents(tick, events.column("who").to_pylist(), time, order, cell, units)
     none = np.empty(0, np.int64)
     return CountedEvents(TickTotals(1, 0, declaration.query.cells, none, none, none), users, bad)
 
@@ -240,8 +240,8 @@ def key_lookup(keys: Sequence[str]) -> tuple[Column, Column]:
     lookup = fn.lit(None).cast("long")
     for array in reversed(arrays):
         candidate = fn.get(_constant(array, "int"), fn.col("slot"))
-        found = fn.get(texts, candidate) == fn.col("k")
-        lookup = fn.when(found, candidate.cast("long")).otherwise(lookup)
+        same_key = fn.get(texts, candidate) == fn.col("k")
+        lookup = fn.when(same_key, candidate.cast("long")).otherwise(lookup)
     hashed = fn.crc32(fn.col("k").cast("binary")).bitwiseAND(fn.lit(slots - 1))
     return hashed.cast("int"), lookup
 

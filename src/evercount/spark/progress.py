@@ -21,7 +21,7 @@ class Progress(StreamingQueryListener):
         self._say = say
 
     def closed(self, ticks: range, behind: int) -> None:
-        """Ticks were released, and so many more have ended since."""
+        """Say which ticks were released, and how many more have ended since."""
         released = f"ticks {ticks[0]} to {ticks[-1]} released" if ticks else "no tick had ended"
         self._say(f"{released}; {behind} behind the clock")
 

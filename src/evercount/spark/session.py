@@ -48,12 +48,12 @@ def java_version(java: Path) -> int | None:
         text = (java.resolve().parents[1] / "release").read_text(encoding="utf-8")
     except (OSError, IndexError):
         return None
-    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
-    return int(found[1]) if found else None
+    match = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def check_java() -> None:
-    """Refuse before Spark fails with a riddle.
+    """Refuse with a clear message before Spark fails with an unclear one.
 
     Raises:
         ParameterError: there is no Java, or an old one.
@@ -77,8 +77,8 @@ def check_pandas() -> None:
         ParameterError: it is too new.
     """
     try:
-        found = version("pandas")
+        installed = version("pandas")
     except PackageNotFoundError as error:
         raise MissingExtra("Spark's Arrow functions", "spark") from error
-    if int(found.split(".")[0]) >= 3:
-        raise ParameterError(f"Spark needs pandas below 3, this is {found}: pip install 'pandas<3'")
+    if int(installed.split(".")[0]) >= 3:
+        raise ParameterError(f"Spark needs pandas below 3, this is {installed}: pip install 'pandas<3'")

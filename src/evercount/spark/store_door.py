@@ -27,7 +27,7 @@ class StoreDoor:
         store: an open store, or the place of one (opened here, with the key of the environment).
         declaration: the stream; it is declared if the store does not have it.
         now: the instant at which a stream without a start begins, in microseconds.
-        shards: into how many shards its cells are cut; None for what the store knows, a new stream is then whole.
+        shards: into how many shards its cells are cut; None for what the store knows; a new stream then has no shards.
         session: whose executors close the shards.
     """
 

@@ -150,9 +150,9 @@ class _Round:
         known = self.door.queries
         if not known or self.new_checkpoint:
             return
-        found = _query_id(session, self.checkpoint)
-        if found not in known:
-            lost = f"there is none at {self.checkpoint}" if found is None else f"{self.checkpoint} is another one"
+        query_id = _query_id(session, self.checkpoint)
+        if query_id not in known:
+            lost = f"there is none at {self.checkpoint}" if query_id is None else f"{self.checkpoint} is another one"
             raise StoreError(
                 f"stream {self.door.declaration.name!r} was fed from a checkpoint before, and {lost}: the source would "
                 "give all its events again, and the store cannot tell them from new ones. Put the old checkpoint back; "

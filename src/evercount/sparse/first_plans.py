@@ -15,13 +15,11 @@ from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree
 from evercount.mechanisms.laplace_rates import node_rate
-from evercount.sparse.budget_split import (
+from evercount.sparse.budget_split import candidate_splits, epsilon_part, epsilon_rest
+from evercount.sparse.sparse_plan import (
     FIRST,
     SparsePlan,
     anytime_sigma,
-    candidate_splits,
-    epsilon_part,
-    epsilon_rest,
     fixed_spread,
     gaussian_radius,
     named_radius,
@@ -52,12 +50,12 @@ def _most_weight(tree: DigitTree) -> int:
 @lru_cache(maxsize=4096)
 def _digit_radius(epsilon: float, ticks: int, beta: float) -> tuple[float, str]:
     """(bound, name): the least simultaneous error bound of a digit tree over these ticks, with chance 1 − beta."""
-    found = []
+    bounds = []
     for base in COUNTERS:
         tree = DigitTree(ticks, base, balanced=base != 2)
         rate = node_rate(epsilon, 1.0, 1.0, tree.levels)
-        found.append((laplace_sum_radius(rate, _most_weight(tree), beta / ticks), tree.name))
-    return min(found)
+        bounds.append((laplace_sum_radius(rate, _most_weight(tree), beta / ticks), tree.name))
+    return min(bounds)
 
 
 def first_counter(plan: SparsePlan) -> PureFactorization | None:
@@ -117,7 +115,7 @@ def first_plan(epsilon: float, T: int, delta: float, s: int | None, beta: float)
         rest = epsilon_rest(epsilon, *parts)
         plan = SparsePlan(epsilon, delta, T, s, beta, *parts, rest, spread + gap, spread, segments, counter=FIRST)
         if best is not None and plan.offset(T) >= best[0]:
-            continue  # its counter would have to be free
+            continue  # worse even if its counter had no error
         cost = plan.offset(T) + _planned_bound(plan, s // gap)
         if best is None or cost < best[0]:
             best = (cost, plan)

@@ -26,8 +26,9 @@ from evercount.mechanisms.calibrate import Noise
 from evercount.mechanisms.declared_key import DERIVATION
 from evercount.noise import NoiseOwner, Secret
 from evercount.noise.laplace_sampler import ExactLaplace
-from evercount.sparse.budget_split import FIRST, SparsePlan, make_counter, plan_sparse
+from evercount.sparse.budget_split import make_counter, plan_sparse
 from evercount.sparse.first_plans import first_plan
+from evercount.sparse.sparse_plan import FIRST, SparsePlan, up_to_power
 
 TICKS_AHEAD = 1 << 12
 """Ticks whose noise is drawn at a time."""
@@ -202,7 +203,7 @@ class SparseCount(NoiseOwner):
 
     def _advance(self, counts: list[int]) -> list[SparseRelease]:
         self._check_owner()
-        self._check_whole()
+        self._check_not_torn()
         self._torn = True
         advance = {"partition": self._advance_partition, "plain": self._advance_plain}
         releases: list[SparseRelease] = []
@@ -242,7 +243,7 @@ class SparseCount(NoiseOwner):
             releases.append(self._release(False))
         return releases
 
-    def _check_whole(self) -> None:
+    def _check_not_torn(self) -> None:
         if self._torn:
             raise EvercountError(
                 "this counter was interrupted in the middle of a tick and cannot go on; restore its newest snapshot"
@@ -261,7 +262,7 @@ class SparseCount(NoiseOwner):
         most = math.inf if plan.max_ones is None else float(plan.max_ones)
         if plan.method == "constant":
             return SparseRelease(self.tick, most / 2, 0.0, most, False, 0, False)
-        releases = _up_to_power(self.tick) if plan.method == "plain" else self.segments
+        releases = up_to_power(self.tick) if plan.method == "plain" else self.segments
         if releases not in self._radius:
             self._radius = {releases: plan.counter_bound(releases, self._together)}
         off, offset = self._radius[releases], plan.offset(self.tick)
@@ -289,7 +290,7 @@ class SparseCount(NoiseOwner):
             The bytes for `restore`.
         """
         self._check_owner()
-        self._check_whole()
+        self._check_not_torn()
         plan: SparsePlan = self.plan
         data = {
             "sparse": [plan.epsilon, plan.horizon, plan.delta, plan.max_ones, plan.beta],
@@ -320,25 +321,27 @@ class SparseCount(NoiseOwner):
         data = unpack(blob)
         try:
             epsilon, horizon, delta, max_ones, beta = data["sparse"]
-            made = cls.__new__(cls)
+            counter = cls.__new__(cls)
             if data.get("counter", FIRST) == FIRST:
-                made.plan = plan = first_plan(*_checked_parameters(epsilon, horizon, delta, max_ones, beta))
+                counter.plan = plan = first_plan(*_checked_parameters(epsilon, horizon, delta, max_ones, beta))
             else:
-                made.plan = plan = plan_sparse(epsilon, horizon, delta, max_ones, beta, data["method"])
+                counter.plan = plan = plan_sparse(epsilon, horizon, delta, max_ones, beta, data["method"])
             same = data["plan"] == [plan.threshold, plan.spread, plan.segments, plan.threshold_epsilon.hex()]
             same = same and data.get("counter", FIRST) == plan.counter
             if not same:
                 raise SnapshotError("the snapshot was made with another split of the budget; use the same version")
-            made._start(Secret.from_hex(data["secret"]), data["noise"])
-            made._clamped = data.get("clamped", False)  # older counters go on as they began
-            made._together = data.get("together", False)
-            made.tick, made.segments, made._open, made._total, made._estimate = _checked_state(data["state"], horizon)
-            made._level_noise = made._draw_level()
+            counter._start(Secret.from_hex(data["secret"]), data["noise"])
+            counter._clamped = data.get("clamped", False)  # older counters go on as they began
+            counter._together = data.get("together", False)
+            counter.tick, counter.segments, counter._open, counter._total, counter._estimate = _checked_state(
+                data["state"], horizon
+            )
+            counter._level_noise = counter._draw_level()
         except SnapshotError:
             raise
         except (EvercountError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             raise SnapshotError(f"this is not a snapshot of a SparseCount ({type(error).__name__})") from None
-        return made
+        return counter
 
 
 def _checked_parameters(
@@ -350,16 +353,11 @@ def _checked_parameters(
     return plan.epsilon, plan.horizon, plan.delta, plan.max_ones, plan.beta
 
 
-def _up_to_power(ticks: int) -> int:
-    """The least power of 2 that is not below: a plain counter's bound is computed for few numbers of ticks."""
-    return 1 << (ticks - 1).bit_length()
-
-
 def _checked_state(state: Any, horizon: int | None) -> tuple[int, int, int, int, float]:
     """(tick, segments, open, total, estimate) of a snapshot, or a ValueError."""
     tick, segments, open_, total, estimate = state
-    whole = all(type(number) is int and number >= 0 for number in (tick, segments, open_, total))
-    if not whole or not segments <= tick <= (tick if horizon is None else horizon) or total + open_ >= LARGEST_COUNT:
+    legal = all(type(number) is int and number >= 0 for number in (tick, segments, open_, total))
+    if not legal or not segments <= tick <= (tick if horizon is None else horizon) or total + open_ >= LARGEST_COUNT:
         raise ValueError("numbers out of range")
     if type(estimate) is not float or not math.isfinite(estimate):
         raise ValueError("no estimate")

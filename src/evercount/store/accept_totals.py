@@ -124,7 +124,7 @@ class CountedTicks:
         return cls(capped.totals, capped)
 
     def write(self, connection: Connection, live: LiveStream, tick: int) -> None:
-        """With the commit of the ticks up to `tick`: they are released, and what was counted for them is removed."""
+        """Delete what was counted for the ticks up to `tick`, in the transaction that releases them."""
         table = counted_totals
         connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))
         if self.capped is not None:
@@ -134,8 +134,8 @@ class CountedTicks:
 def _known(connection: Connection, live: LiveStream, one: CountedBatch) -> bytes | None:
     table = counted_batches
     where = (table.c.stream == live.id) & (table.c.query == one.query) & (table.c.batch == one.batch)
-    found = connection.execute(select(table.c.digest).where(where)).scalar()
-    return None if found is None else bytes(found)
+    digest = connection.execute(select(table.c.digest).where(where)).scalar()
+    return None if digest is None else bytes(digest)
 
 
 def _check_next(connection: Connection, live: LiveStream, one: CountedBatch) -> None:
@@ -190,7 +190,7 @@ def _add(connection: Connection, live: LiveStream, sealer: Sealer, totals: TickT
 
 
 def _place(live: LiveStream, tick: IntArray) -> tuple[IntArray, BoolArray]:
-    """The tick that counts what came for each of these ticks, by the declared rule, and whether any does."""
+    """For each given tick: the tick that counts its events by the rule for late ones, and whether they are counted."""
     late = tick < live.open_tick
     counted = np.ones(len(tick), bool)
     if live.declaration.late == "next":
@@ -205,7 +205,7 @@ def _place(live: LiveStream, tick: IntArray) -> tuple[IntArray, BoolArray]:
 
 def stored_totals(connection: Connection, live: LiveStream, sealer: Sealer, ticks: Sequence[int]) -> dict[int, Totals]:
     """The exact sums that were counted for these ticks, where there are any."""
-    found: dict[int, Totals] = {}
+    sums: dict[int, Totals] = {}
     cells = live.stream.query.cells
     table = counted_totals
     for start in range(0, len(ticks), PART):
@@ -217,8 +217,8 @@ def stored_totals(connection: Connection, live: LiveStream, sealer: Sealer, tick
             totals = unpack_totals(sealer.open(sealed, "counted", live.id, tick), cells)
             if len(totals) != cells:
                 raise StoreError(f"the totals of stream {live.name!r} do not belong to its query")
-            found[tick] = totals
-    return found
+            sums[tick] = totals
+    return sums
 
 
 def _digest(live: LiveStream, one: CountedBatch, records: AnyArray | None) -> bytes:

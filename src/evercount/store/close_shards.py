@@ -33,7 +33,7 @@ NUMBERS_PER_COMMIT = 200_000
 
 @dataclass(eq=False)
 class CutStream:
-    """How a stream is cut, and how far it is."""
+    """The number of shards of a stream, and how far its ticks are frozen."""
 
     shards: int
     closing: int
@@ -42,7 +42,7 @@ class CutStream:
 
 @dataclass(frozen=True)
 class ShardWork:
-    """What whoever closes shards needs to know. Nothing of it is secret: it may travel with a job."""
+    """What a process needs to know to close shards. Nothing of it is secret: it may travel with a job."""
 
     place: str
     """The store: a file, or a URL without a password."""
@@ -51,18 +51,18 @@ class ShardWork:
 
 
 Run = Callable[[ShardWork], None]
-"""Closes all shards of a stream, wherever."""
+"""Closes all shards of a stream, in this process or in others."""
 
 
 def new_shards(
     connection: Connection, stream: int, declaration: StreamDeclaration, secret: Secret, sealer: Sealer, shards: int
 ) -> None:
-    """The states of all shards before the first tick."""
+    """Store the states of all shards before the first tick."""
     rows = []
     for number, part in enumerate(cut_cells(declaration.query.cells, shards)):
-        made = declaration.build(secret=secret, part=part)
-        blob = made.snapshot()
-        made.close()
+        shard_stream = declaration.build(secret=secret, part=part)
+        blob = shard_stream.snapshot()
+        shard_stream.close()
         row = {"stream": stream, "number": number, "first": part.start, "stop": part.stop, "tick": 0}
         rows.append({**row, "sealed": _seal(sealer, blob, stream, number, 0)})
     connection.execute(insert(schema.cut_streams).values(stream=stream, closing=0))
@@ -70,7 +70,7 @@ def new_shards(
 
 
 def read_cut(connection: Connection, stream: int) -> CutStream | None:
-    """How a stream is cut; None where it is whole."""
+    """How a stream is cut; None if it has no shards."""
     table = schema.cut_streams
     closing = connection.execute(select(table.c.closing).where(table.c.stream == stream)).scalar()
     if closing is None:
@@ -126,18 +126,18 @@ def _close_some(database: Database, sealer: Sealer, stream: int, number: int) ->
         declaration = declared(row)
         totals = _frozen(connection, sealer, stream, ticks, declaration.query.cells)[:, part.start : part.stop]
         blob = sealer.open(shard.sealed, "shard", stream, shard.tick, _name(number))
-    made = Stream.restore(blob)
+    shard_stream = Stream.restore(blob)
     (table,) = close_ticks(
-        made, TickTotals.dense(ticks.start, totals), declaration.schedule.starts_of, numbers=totals.size or 1
+        shard_stream, TickTotals.dense(ticks.start, totals), declaration.schedule.starts_of, numbers=totals.size or 1
     )
-    blob = made.snapshot()
-    made.close()
+    blob = shard_stream.snapshot()
+    shard_stream.close()
     with database.transaction() as connection:
-        found = _shard(connection, stream, number, lock=True)
-        if found.tick >= last:
+        current = _shard(connection, stream, number, lock=True)
+        if current.tick >= last:
             _compare(connection, stream, ticks, part, table.numbers)
             return 0
-        if found.tick != shard.tick:
+        if current.tick != shard.tick:
             return len(ticks)  # another call has closed a part of them: look again
         insert_rows(connection, schema.releases, release_rows(stream, table, part.start))
         place = (schema.shards.c.stream == stream) & (schema.shards.c.number == number)
@@ -182,7 +182,7 @@ def _compare(connection: Connection, stream: int, ticks: range, part: range, num
             )
 
 
-def all_closed(connection: Connection, stream: int, tick: int) -> None:
+def refuse_open_shards(connection: Connection, stream: int, tick: int) -> None:
     """Refuse to publish a tick that a shard has not closed."""
     table = schema.shards
     late = connection.execute(
@@ -193,7 +193,7 @@ def all_closed(connection: Connection, stream: int, tick: int) -> None:
 
 
 def refuse_other_cut(name: str, cut: CutStream | None, shards: int, released: int) -> None:
-    """Refuse another number of shards than a stream has, or shards for one that began as a whole."""
+    """Refuse another number of shards than a stream has, or shards for one that began without them."""
     if cut is not None and cut.shards != shards:
         raise Conflict(
             f"stream {name!r} is kept in {cut.shards} shards, each with a state of its own, and {shards} are asked "
@@ -206,10 +206,10 @@ def refuse_other_cut(name: str, cut: CutStream | None, shards: int, released: in
 def _shard(connection: Connection, stream: int, number: int, lock: bool = False) -> Row[Any]:
     table = schema.shards
     query = select(table).where((table.c.stream == stream) & (table.c.number == number))
-    found = connection.execute(query.with_for_update() if lock else query).first()
-    if found is None:
+    row = connection.execute(query.with_for_update() if lock else query).first()
+    if row is None:
         raise StoreError(f"the store has no shard {number} of this stream")
-    return found
+    return row
 
 
 def _frozen(connection: Connection, sealer: Sealer, stream: int, ticks: range, cells: int) -> IntArray:

@@ -42,7 +42,7 @@ class Group:
         self.known: dict[tuple[int, bytes], tuple[bytes, int]] = {}
 
     def add_all(self, batches: Sequence[Batch]) -> list[Accepted | EvercountError]:
-        """Take batches in, one after the other; the answer to each, which for a refused one is why."""
+        """Add batches one after the other; returns an answer to each, which is the error if the batch is refused."""
         marks = [self._mark(batch) for batch in batches]
         self._read_known([mark for mark in marks if mark is not None])
         return [self._add(batch, mark) for batch, mark in zip(batches, marks, strict=True)]
@@ -121,7 +121,7 @@ class Group:
         return self.users.setdefault(live.id, KnownUsers(live.id, self.sealer))
 
     def write(self) -> None:
-        """Everything into the open transaction."""
+        """Write everything into the open transaction."""
         now = time.time()
         if self.keys:
             rows = ((stream, key, digest, tick, now) for (stream, key), (digest, tick) in self.keys.items())
@@ -142,7 +142,7 @@ class Group:
             known.write(self.connection)
 
     def settle(self) -> None:
-        """After the commit: the live streams hold what the database holds."""
+        """After the commit: bring the live streams to what the database holds now."""
         for name, totals in self.totals.items():
             self.streams[name].totals = totals
         for name, events in self.events.items():

@@ -93,7 +93,7 @@ class Database:
     **Guarantee.** While a Database with `write` is open, no other process has one on the same database: SQLite by an
     operating-system lock on `<file>.lock`, PostgreSQL by an advisory lock of the session that also does all writing, so
     a writer that lost its lock lost its connection too. With `helper` no lock is taken: for the shards that the process
-    with the lock has asked to close (`close_shards.py`), whose commits are the same whoever does them. Tests:
+    with the lock has asked to close (`close_shards.py`), whose commits are the same in every process. Tests:
     `tests/store/test_store_lock.py`.
     """
 

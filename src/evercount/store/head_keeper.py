@@ -87,7 +87,7 @@ def keep_lost_spending(reading: Reading, file: HeadFile, lost: Sequence[Quaranti
 
 
 def quarantine(live: LiveStream, why: Quarantine) -> EndedStream:
-    """The stream without all that could release; the log says what the operator can do."""
+    """Drop all of a stream that could release, and tell the operator by the log what can be done."""
     log.error(
         "stream %s is in quarantine, the others go on: %s (the head is at tick %d, this copy at tick %d). Put the "
         "newest database back, or go on with a new stream: `evercount store retire %s --successor NAME`",

@@ -38,12 +38,12 @@ class KnownUsers:
         return {user: self._events.get(user, 0) for user in wanted}
 
     def change(self, events: Mapping[bytes, int]) -> None:
-        """Users have had so many events now."""
+        """Set the number of events that each of these users has had."""
         self._events.update(events)
         self._changed.update(events)
 
     def write(self, connection: Connection) -> None:
-        """What changed, into the open transaction."""
+        """Write what changed into the open transaction."""
         fresh = []
         for user in self._changed:
             sealed = self._sealer.seal(self._events[user].to_bytes(8, "big"), "user", self._stream, 0, user)

@@ -27,7 +27,7 @@ class Batch:
     """Events of one request, read and checked one by one.
 
     `row` is their sum per cell for queries without a memory (None for the others). `users` and `times` are None where
-    no event needs them. `sender` tells apart who may use the same idempotency key for something else.
+    no event needs them. `sender` keeps the idempotency keys of different senders apart.
     """
 
     stream: str
@@ -161,7 +161,7 @@ class LiveStream:
         return encode_events(self.declaration, payloads)
 
     def closing_totals(self, counted: Totals | None = None, *, first: bool = True) -> IntArray:
-        """What a tick releases: of the sums of the open tick, if it is the first, and of those counted elsewhere."""
+        """What a tick releases: the sums counted elsewhere and, for the first tick, those of the open tick; cut."""
         totals = self.totals if first else np.zeros_like(self.totals)
         return cut_total(self.declaration.query, totals if counted is None else add_exactly(totals, counted))
 

@@ -51,7 +51,7 @@ class Reading:
 
     @staticmethod
     def check_probe(sealer: Sealer, stored: str) -> None:
-        """Whether the key is the key of this store."""
+        """Refuse a key that is not the key of this store."""
         encrypted = bytes.fromhex(stored)[:1] == b"\x01"
         if encrypted and not sealer.encrypted:
             raise StoreError("the store is encrypted: give its key by EVERCOUNT_KEY_FILE or EVERCOUNT_KEY")
@@ -83,7 +83,7 @@ class Reading:
 
     @staticmethod
     def labels_of(connection: Connection, stream: int, declaration: StreamDeclaration) -> Sequence[str]:
-        """The same in one view of the database."""
+        """As `labels`, inside an open read transaction."""
         if not declaration.query.unlisted_keys:
             return declaration.query.labels
         return [*declaration.query.labels, *(label for label, _ in _public_keys(connection, stream, declaration))]
@@ -156,7 +156,7 @@ class Reading:
         """
         table, wanted = schema.releases, [int(tick) for tick in ticks if tick > 0]
         place = {cell: i for i, cell in enumerate(cells)}
-        found = {tick: np.full(len(place), np.nan) for tick in wanted}
+        values = {tick: np.full(len(place), np.nan) for tick in wanted}
         columns = select(table.c.tick, table.c.cell, table.c.value)
         every = len(place) > MOST_NAMED  # too many to name them: read all cells of these ticks
         with self.database.reading() as connection:
@@ -165,8 +165,8 @@ class Reading:
                 rows = connection.execute(columns.where(where if every else where & table.c.cell.in_(list(place))))
                 for tick, cell, value in rows:
                     if cell in place:
-                        found[tick][place[cell]] = value
-        return found
+                        values[tick][place[cell]] = value
+        return values
 
     def all_releases(self, name: str) -> Iterator[dict[str, Any]]:
         """Every release of a stream, as of the moment of the first one; the view is held until the last was taken."""
@@ -414,8 +414,8 @@ def declared(row: Any) -> StreamDeclaration:
 def _secrets_left(connection: Connection, stream: int) -> bool:
     """Whether the secret or the state of a stream is in the database."""
     tables = [schema.secrets, schema.states, schema.accumulators]
-    # none in a store that an earlier version wrote and nobody opened since
-    tables += [schema.shards] * inspect(connection).has_table(schema.shards.name)
+    if inspect(connection).has_table(schema.shards.name):  # not in stores of earlier versions, until they are opened
+        tables.append(schema.shards)
     return any(connection.execute(select(table.c.stream).where(table.c.stream == stream)).first() for table in tables)
 
 

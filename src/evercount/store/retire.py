@@ -43,7 +43,7 @@ feeding another one."""
 LONGEST_REASON = 500
 EXPLANATION = """\
 Retiring {name!r} cannot be undone:
-  - Its releases stay readable. Its budget stays spent: {budget}.
+  - Its releases stay readable. Its budget stays spent: {budget}
   - Nothing is released from it again. Events that were accepted in its open tick are not published.
   - Its secret, its exact sums, and what is kept about users and batches are deleted from the database.
   - Its name and its secret are never used again: the same noise on other data would reveal the data."""

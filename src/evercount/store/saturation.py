@@ -24,7 +24,7 @@ NARROW = 2**62
 WIDE_BYTES = 16
 
 Totals = npt.NDArray[Any]
-"""int64, or Python's whole numbers (dtype object) where int64 would not hold the sum."""
+"""int64, or Python integers (dtype object) where int64 would not hold the sum."""
 
 
 def tick_limit(query: Query) -> int:
@@ -58,7 +58,7 @@ def cut_total(query: Query, totals: Totals) -> IntArray:
     tests/store/test_store_saturation.py::test_order_and_grouping_do_not_matter.
     """
     most = tick_limit(query)
-    return np.clip(totals, -most, most).astype(np.int64)  # also for Python's whole numbers: then one by one
+    return np.clip(totals, -most, most).astype(np.int64)  # arrays of Python integers are cut one by one
 
 
 def pack_totals(totals: Totals) -> bytes:

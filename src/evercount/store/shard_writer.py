@@ -18,10 +18,10 @@ from evercount.store.close_shards import (
     CutStream,
     Run,
     ShardWork,
-    all_closed,
     close_here,
     new_shards,
     read_numbers,
+    refuse_open_shards,
     refuse_other_cut,
     shareable_place,
 )
@@ -41,7 +41,7 @@ def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
     """Cut the cells of a stream into shards, before its first tick; it may be cut in the same way already.
 
     Raises:
-        Conflict: it is cut in another way, or was released whole.
+        Conflict: it is cut in another way, or has released ticks without shards.
         ParameterError: its published numbers mix cells.
     """
     refuse_other_cut(live.name, live.cut, shards, live.closed)
@@ -78,7 +78,7 @@ def close_by_shards(
     head, links, tables = live.head, [], []
     outputs = range(live.declaration.query.outputs)
     with store.database.transaction() as connection:
-        all_closed(connection, live.id, cut.closing)
+        refuse_open_shards(connection, live.id, cut.closing)
         for tick in range(live.closed + 1, cut.closing + 1):
             numbers = read_numbers(connection, live.id, tick, outputs)
             head = link(head, tick, numbers)
@@ -94,7 +94,7 @@ def close_by_shards(
 
 
 def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
-    """The totals of the next ticks are final from here on, whoever closes them, and however often."""
+    """Store the totals of the next ticks for good: every call that closes these ticks uses the same."""
     if live.declaration.horizon is not None:
         count = min(count, live.declaration.horizon - live.closed)
     count = min(count, max(1, NUMBERS_FROZEN // live.stream.query.cells))

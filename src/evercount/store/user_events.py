@@ -50,7 +50,7 @@ class UserEvents:
         return len(self.tick)
 
     def hashed(self, live: LiveStream) -> AnyArray:
-        """The events as they are kept, in one order for one set of events."""
+        """The events as they are stored, in the given order, with the users' hashes in place of their names."""
         names, place = np.unique(np.asarray(self.user, dtype=object), return_inverse=True)
         hashes = np.frombuffer(b"".join(user_hash(live, name) for name in names), HASH)
         records = np.empty(len(self), RECORD)
@@ -61,7 +61,7 @@ class UserEvents:
 
 
 def in_one_order(tick: IntArray, records: AnyArray) -> IntArray:
-    """Where each event stands in an order that does not depend on how they were given."""
+    """The positions that sort the events: the same events have the same sorted form, however they were given."""
     keys = [records[name] for name in ("units", "cell", "order", "time")]
     return np.lexsort((*keys, _codes(records["user"]), tick))
 
@@ -86,7 +86,7 @@ class CappedTicks:
     users: KnownUsers | None = None
 
     def write(self, connection: Connection, live: LiveStream, tick: int) -> None:
-        """With the commit of the ticks up to `tick`: the users' numbers are written, the events are forgotten."""
+        """Write the users' numbers and delete the events up to `tick`, in the transaction that releases them."""
         if self.users is not None:
             self.users.write(connection)
         connection.execute(

@@ -59,7 +59,7 @@ class WatchedStore(Store):
             raise
 
     def recover(self) -> None:
-        """Nothing is kept that a failure could spoil."""
+        """Nothing to do: this process keeps nothing that a failure could spoil."""
 
     def declare(
         self, declaration: StreamDeclaration, now: float, secret: Secret | None = None, *, shards: int | None = None

@@ -1,4 +1,4 @@
-"""Store: streams, events, ticks and releases that survive whatever is killed."""
+"""Store: streams, events, ticks and releases that survive any crash."""
 
 from __future__ import annotations
 
@@ -183,8 +183,8 @@ class Store(Reading):
     ) -> LiveStream:
         """The stream of this declaration: a new one, or the existing one if it was declared in the same way.
 
-        With `shards` its cells are cut into so many ranges that close their ticks apart (`close_shards.py`); the number
-        stays, and may be left out later.
+        With `shards` its cells are cut into that number of ranges, which close their ticks apart (`close_shards.py`).
+        The number stays, and may be left out later.
 
         **Guarantee.** No two streams that are declared in one store have the same secret, query, budget and horizon:
         they would have the same noise, and the difference of their releases would be that of their data. Test:
@@ -292,7 +292,7 @@ class Store(Reading):
     def _restore(self, connection: Connection, row: Any) -> LiveStream:
         number = row["id"]
 
-        def one(table: Any) -> Any:
+        def row_of(table: Any) -> Any:
             stored = connection.execute(select(table).where(table.c.stream == number)).mappings().first()
             if stored is None:
                 raise StoreError(
@@ -301,10 +301,10 @@ class Store(Reading):
             return stored
 
         declaration = declared(row)
-        if json.loads(one(schema.ledger)["budget"]) != declaration.budget.to_dict():
+        if json.loads(row_of(schema.ledger)["budget"]) != declaration.budget.to_dict():
             raise StoreError("the ledger states another budget than a stream was declared with", repr(row["name"]))
-        state, sums = one(schema.states), one(schema.accumulators)
-        secret = Secret.from_hex(self.sealer.open(one(schema.secrets)["sealed"], "secret", number).decode())
+        state, sums = row_of(schema.states), row_of(schema.accumulators)
+        secret = Secret.from_hex(self.sealer.open(row_of(schema.secrets)["sealed"], "secret", number).decode())
         blob = self.sealer.open(state["sealed"], "state", number, state["tick"])
         try:
             stream = Stream.restore(blob)
@@ -319,8 +319,8 @@ class Store(Reading):
         ).first()
         tick, head = (last.tick, bytes(last.hash)) if last else (0, bytes(row["genesis"]))
         cut = read_cut(connection, number)
-        found = (stream.tick, state["tick"], sums["tick"] - 1)
-        if found != ((tick, tick, tick) if cut is None else (0, tick, cut.closing)):
+        stored_ticks = (stream.tick, state["tick"], sums["tick"] - 1)
+        if stored_ticks != ((tick, tick, tick) if cut is None else (0, tick, cut.closing)):
             raise StoreError(
                 "a stream is not in one piece: its state, sums and releases disagree", f"stream {row['name']!r}"
             )

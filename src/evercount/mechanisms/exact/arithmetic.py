@@ -44,7 +44,7 @@ Near = NearFilter | TreeKernel | OptimalKernel
 
 
 def make_kernel(factorization: Factorization, bits: int) -> Kernel:
-    """The arithmetic of a factorisation with so many fractional bits (ignored where nothing is rounded)."""
+    """The arithmetic of a factorisation with `bits` fractional bits (ignored where nothing is rounded)."""
     match factorization:
         case Weighted(weights=weights):
             filter_ = weights.filter
@@ -73,45 +73,45 @@ def remembered(function: Callable[[Factorization], T]) -> Callable[[Factorizatio
     known: WeakKeyDictionary[Factorization, T] = WeakKeyDictionary()
 
     @wraps(function)
-    def found(factorization: Factorization) -> T:
+    def cached(factorization: Factorization) -> T:
         result = known.get(factorization)
         if result is None:
             result = known[factorization] = function(factorization)
         return result
 
-    return found
+    return cached
 
 
 @remembered
 def kernel(factorization: Factorization) -> Kernel:
-    """The arithmetic with the bits that every stream of this factorisation has, whatever its scale and its cells.
+    """The integer arithmetic of a factorisation, with the number of bits that all its streams share.
 
-    The fewest such that either the rounding inside, summed over all ticks, is below 2^−88, or it is within a
-    factor 16 of what the 128 bits of a normal cost anyway. So `numeric_delta` grows with the scale.
+    It has the fewest bits for which the rounding inside, summed over all ticks, is below 2^−88, or is within a factor
+    16 of what the 128 bits of a normal cost anyway. The scale plays no part, so `numeric_delta` grows with it.
     """
     ticks = ENDLESS_TICKS if factorization.horizon is None else factorization.horizon
     if ticks > LARGEST_TICKS:
         raise ParameterError(f"exact noise serves at most 2^47 ticks, the horizon is {ticks}")
     for bits in range(FEWEST_BITS, MOST_BITS + 1, BITS_STEP):
-        made = make_kernel(factorization, bits)
-        inside = made.error(ticks) * 2.0**-made.bits
-        if ticks * inside <= 2.0**-88 or inside <= 16 * _cut(made, ticks):
+        arithmetic = make_kernel(factorization, bits)
+        inside = arithmetic.error(ticks) * 2.0**-arithmetic.bits
+        if ticks * inside <= 2.0**-88 or inside <= 16 * _cut(arithmetic, ticks):
             break
-    return made
+    return arithmetic
 
 
 @remembered
 def near(factorization: Factorization) -> Near:
-    """The arithmetic in doubles that stands beside `kernel`."""
-    made = kernel(factorization)
-    if isinstance(made, TreeKernel | OptimalKernel):
-        return made
-    return NearFilter(made, narrow=factorization.horizon is not None and factorization.horizon <= LONG_HORIZON)
+    """The same noise in doubles with a proved error; it spares most of the integer arithmetic of `kernel`."""
+    arithmetic = kernel(factorization)
+    if isinstance(arithmetic, TreeKernel | OptimalKernel):
+        return arithmetic
+    return NearFilter(arithmetic, narrow=factorization.horizon is not None and factorization.horizon <= LONG_HORIZON)
 
 
-def _cut(made: Kernel, ticks: int) -> float:
+def _cut(arithmetic: Kernel, ticks: int) -> float:
     """What cutting the normals to 128 bits adds to the error: lemma 2 of the proof."""
-    return SIGMAS * 2.0**-DRAW_BITS * made.norm(ticks)
+    return SIGMAS * 2.0**-DRAW_BITS * arithmetic.norm(ticks)
 
 
 def check_scale(scale: Any) -> float:
@@ -138,20 +138,20 @@ def numeric_delta(
     It grows with the scale, the cells, ε and the ticks; so a price for a larger scale covers a smaller one.
 
     **Guarantee.** If real Gaussian noise of this factorisation and scale, rounded to the grid, is (ε, δ₀)-DP, then a
-    release with `ExactStream` is (ε, δ₀ + numeric_delta)-DP against whoever cannot tell AES-256 and BLAKE2b from random
-    functions. Proof: `exact_noise.proof.md`, theorem. Assumption: the data are whole numbers of grid units. Tests:
-    `tests/mechanisms/test_exact_error.py` (measured error below the bound; a planted loss of bits is caught).
+    release with `ExactStream` is (ε, δ₀ + numeric_delta)-DP against anyone who cannot tell AES-256 and BLAKE2b from
+    random functions. Proof: `exact_noise.proof.md`, theorem. Assumption: the data are whole numbers of grid units.
+    Tests: `tests/mechanisms/test_exact_error.py` (measured error below the bound; a planted loss of bits is caught).
     """
     scale, cells = check_scale(scale), at_least_one("cells", cells)
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise ParameterError(f"epsilon must be a finite number ≥ 0, got {epsilon!r}")
-    made = kernel(factorization)
+    arithmetic = kernel(factorization)
     if ticks is None:
         ticks = factorization.horizon
     if ticks is None:
         ticks = numeric_horizon(factorization, scale, cells, epsilon)
     ticks = at_least_one("ticks", ticks)
-    off = scale * (made.error(ticks) * 2.0**-made.bits + _cut(made, ticks)) * (1 + 1e-6)
+    off = scale * (arithmetic.error(ticks) * 2.0**-arithmetic.bits + _cut(arithmetic, ticks)) * (1 + 1e-6)
     if off > 1e-3 or epsilon > 700:
         return 1.0
     return min(1.0, (1 + math.exp(epsilon)) * ticks * cells * (4 * off + 2.0**-1000) * (1 + 1e-6))

@@ -1,8 +1,9 @@
 """Exact noise: the correlated noise of a stream in fixed-point integers, rounded to whole grid units.
 
 Every number is a function of (secret, factorisation, scale, tick, cell): a fixed-point number that integer arithmetic
-defines, rounded. Doubles with a proved error bound decide which integer that is; where the call is too close, integers
-decide. So any split, any subset of cells, a restored stream and another machine give the same numbers.
+defines, rounded. Doubles with a proved error bound decide which integer that is; where they are within that bound of
+the boundary, integers decide. So any split, any subset of cells, a restored stream and another machine give the same
+numbers.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _SMALL = 2.0**31
 
 
 def fingerprint(factorization: Factorization, scale: float, bits: int) -> str:
-    """A digest of all public parameters of the noise: whoever restores must have the same."""
+    """A digest of all public parameters of the noise: a restored stream must have the same."""
     digest = hashlib.blake2b(digest_size=16, person=b"evercount.params")
     digest.update(
         f"{factorization.name}|{factorization.horizon}|{scale.hex()}|{bits}|{BLOCK_TICKS}|{BITS_STEP}".encode()
@@ -79,12 +80,12 @@ class ExactStream(NoiseStream):
 
     name = "exact"
     rounded = True
-    whole = True
+    whole_units = True
 
     tick: int = 0
 
     _doubt: ClassVar[tuple[float, float, float]] = (0.0, 0.0, 0.0)
-    """Tests add this to the three error bounds (in grid units): more calls are then close, and no number changes."""
+    """Tests add this to the three error bounds (in grid units): integers decide more often, and no number changes."""
 
     def __init__(
         self,
@@ -118,10 +119,11 @@ class ExactStream(NoiseStream):
         self._noise = ExactNoise(secret) if names is None else ExactNoise(secret, names)
         numerator, denominator = self.scale.as_integer_ratio()
         self._numerator, self._point = numerator, self.kernel.bits + denominator.bit_length() - 1
-        self._own_error = 2 * self.kernel.error(self.limit) * 2.0**-self.kernel.bits  # of the integers, twice: lemma 11
+        # twice the error of the integers: lemma 11
+        self._own_error = 2 * self.kernel.error(self.limit) * 2.0**-self.kernel.bits
         self._state: FloatArray = np.zeros((2, self.kernel.rows, self.cells))
-        # the state at `_start`, where the block begins that `tick` lies in, and what is not taken of that block; with
-        # very many cells, the state after it: `_start` is then the end of the block
+        # `_before` is the state at `_start`, where the block that holds `tick` begins, and `_rows` are the rows of that
+        # block that were not taken. With very many cells `_start` is the end of the block, `_before` the state there.
         self._rows_in_dumps = self.cells >= ROWS_IN_DUMPS
         self._before, self._start = self._state, 0
         self._rows: AnyArray = np.empty((0, self.cells))
@@ -138,18 +140,18 @@ class ExactStream(NoiseStream):
         out = np.empty((ticks, self.cells))
         done = min(ticks, len(self._rows))
         out[:done], rows = self._rows[:done], self._rows[done:]
-        made, state, before, start = self.tick + len(self._rows), self._state, self._before, self._start
+        ready, state, before, start = self.tick + len(self._rows), self._state, self._before, self._start
         while done < ticks:
-            before, start = state, made
-            fresh, state = self._blocks(made, out[done:], state)
-            made += len(fresh)
+            before, start = state, ready
+            fresh, state = self._blocks(ready, out[done:], state)
+            ready += len(fresh)
             count = min(len(fresh), ticks - done)
             if fresh.base is not out:
                 out[done : done + count] = fresh[:count]
             rows = fresh[count:]
             done += count
         self.tick, self._state, self._rows = self.tick + ticks, state, rows
-        self._before, self._start = (before, start) if len(rows) and not self._rows_in_dumps else (state, made)
+        self._before, self._start = (before, start) if len(rows) and not self._rows_in_dumps else (state, ready)
         return out
 
     def prepare(self) -> None:
@@ -162,7 +164,7 @@ class ExactStream(NoiseStream):
     # -- blocks ------------------------------------------------------------------------------------------------------
 
     def _blocks(self, start: int, out: AnyArray, state: FloatArray) -> tuple[AnyArray, FloatArray]:
-        """Noise of the next ticks from `start` on, about len(out) of them, in `out` if it has room; the state after."""
+        """(noise, state after) of about len(out) ticks from `start` on; the noise lies in `out` if that has room."""
         size, blocks = self.near.shape(self.cells, len(out))
         blocks = min(blocks, -(-(self.limit - start) // size))
         noise: AnyArray = out[: size * blocks]
@@ -182,44 +184,44 @@ class ExactStream(NoiseStream):
     def _piece(
         self, start: int, size: int, blocks: int, first: int, state: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Noise and state after of a piece of the cells: doubles decide, or integers where the call is close."""
+        """(noise, state after) of some cells: rounded doubles, computed again where one is too close to a half."""
         normals = self._normals(start, start + size * blocks, state.shape[2], first)
-        whole, close, after = self._rounded(state, start, size, blocks, normals)
+        rounded, close, after = self._rounded(state, start, size, blocks, normals)
         if len(close):
             some, again = state[:, :, close], normals[:, close]
-            whole[:, close], closer, _ = self._rounded(some, start, size, blocks, again, fine=True)
+            rounded[:, close], closer, _ = self._rounded(some, start, size, blocks, again, fine=True)
             for cell in close[closer].tolist():
-                whole[:, cell] = self._closely(start, size, blocks, first + cell, state[:, :, cell : cell + 1])
-        return whole, after
+                rounded[:, cell] = self._closely(start, size, blocks, first + cell, state[:, :, cell : cell + 1])
+        return rounded, after
 
     def _rounded(
         self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
     ) -> tuple[FloatArray, IntArray, FloatArray]:
-        """(noise by doubles, the cells in which a number is too close to a half to tell, state after)."""
+        """(noise rounded from doubles, cells with a number too close to a half to be sure, state after)."""
         noise, bound, after = self.near.advance(state, start, size, blocks, normals, fine)
         noise *= self.scale
-        whole = np.rint(noise)
-        noise -= whole
-        largest = float(np.abs(whole).max()) + 1.0
+        rounded = np.rint(noise)
+        noise -= rounded
+        largest = float(np.abs(rounded).max()) + 1.0
         if not largest < _LARGEST:
             raise TooLarge(f"noise of scale {self.scale} has passed 2^53 grid units; use a coarser grid")
         error = self.scale * (bound + self._own_error) * 1.01 + largest * 2.0**-50 + self._doubt[fine]
         np.abs(noise, out=noise)
         if float(noise.max()) < 0.5 - error:  # nearly always
-            return whole, np.empty(0, dtype=np.int64), after
-        return whole, np.flatnonzero((noise >= 0.5 - error).any(axis=0)), after
+            return rounded, np.empty(0, dtype=np.int64), after
+        return rounded, np.flatnonzero((noise >= 0.5 - error).any(axis=0)), after
 
     def _closely(self, start: int, size: int, blocks: int, cell: int, state: FloatArray) -> FloatArray:
-        """A cell's noise where a call is close: doubles again for half of the blocks; for one block, integers."""
+        """Noise of a cell that is too close to a half: halve the blocks in doubles; do a single block in integers."""
         if blocks > 1:
             middle = blocks // 2
             first, state = self._piece(start, size, middle, cell, state)
             rest, _ = self._piece(start + middle * size, size, blocks - middle, cell, state)
             return np.concatenate([first, rest])[:, 0]
         drift = self.scale * (self.near.drift(start, size) + self._own_error) * 1.01 + self._doubt[2]
-        whole = of_pairs(state, self.kernel.bits)
-        numbers = self._exactly(start, start, start + size, cell, whole, Fraction(drift))
-        return np.asarray(numbers or self._exactly(0, start, start + size, cell, whole * 0), dtype=np.float64)
+        integers = of_pairs(state, self.kernel.bits)
+        numbers = self._exactly(start, start, start + size, cell, integers, Fraction(drift))
+        return np.asarray(numbers or self._exactly(0, start, start + size, cell, integers * 0), dtype=np.float64)
 
     def _normals(self, start: int, stop: int, cells: int, first: int) -> Normals:
         """The draws that ticks start+1 … stop read."""
@@ -232,28 +234,28 @@ class ExactStream(NoiseStream):
     def _exactly(
         self, begin: int, start: int, stop: int, cell: int, state: ObjectArray, doubt: Fraction | None = None
     ) -> list[int]:
-        """A cell's noise of whole blocks in integers, from the state at `begin`; [] if one is in doubt."""
-        found: list[int] = []
+        """Noise of one cell in integers, from the state at `begin`; [] if a number is within `doubt` of a half."""
+        numerators: list[int] = []
         for block in range(begin // BLOCK_TICKS, stop // BLOCK_TICKS):
             normals = self._normals(block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS, 1, cell)
             y, state = self.kernel.step(state, block, normals.to_ints())
             if block * BLOCK_TICKS >= start:
-                found += ((y[:, 0] * (2 * self._numerator)) + (1 << self._point)).tolist()
+                numerators += ((y[:, 0] * (2 * self._numerator)) + (1 << self._point)).tolist()
         unit = 2 << self._point
-        if doubt is not None and any(min(value % unit, -value % unit) <= doubt * unit for value in found):
+        if doubt is not None and any(min(value % unit, -value % unit) <= doubt * unit for value in numerators):
             return []
-        return [value // unit for value in found]
+        return [value // unit for value in numerators]
 
     @classmethod
     def rebuild(
         cls, factorization: Factorization, scale: float, cells: int, secret: Secret, tick: int, **rest: Any
     ) -> ExactStream:
         """The stream as it stands after `tick` ticks, from the secret alone, in time proportional to `tick`."""
-        made = cls(factorization, scale, cells, secret, **rest)
-        chunk = max(BLOCK_TICKS, 2**20 // made.cells // BLOCK_TICKS * BLOCK_TICKS)
-        while made.tick < tick:
-            made.take(min(chunk, tick - made.tick))
-        return made
+        stream = cls(factorization, scale, cells, secret, **rest)
+        chunk = max(BLOCK_TICKS, 2**20 // stream.cells // BLOCK_TICKS * BLOCK_TICKS)
+        while stream.tick < tick:
+            stream.take(min(chunk, tick - stream.tick))
+        return stream
 
     def dump(self) -> dict[str, Any]:
         """See `NoiseStream`: with the secret, and with the state at the start of the block that is under way."""
@@ -295,7 +297,7 @@ class ExactStream(NoiseStream):
         try:
             if dumped["format"] not in (_FORMAT_ROWS, _FORMAT, _OLD_FORMAT) or dumped["noise"] != cls.name:
                 raise SnapshotError(f"noise of format {dumped['format']!r} cannot be read by this program")
-            made = cls(
+            stream = cls(
                 factorization,
                 scale,
                 cells,
@@ -307,11 +309,11 @@ class ExactStream(NoiseStream):
             )
             tick, packed, old = operator.index(dumped["tick"]), dumped["state"], dumped["format"] == _OLD_FORMAT
             start = tick // BLOCK_TICKS * BLOCK_TICKS if old else operator.index(dumped["start"])
-            same = (made.cells, made.kernel.bits) == (dumped["cells"], dumped["bits"])
+            same = (stream.cells, stream.kernel.bits) == (dumped["cells"], dumped["bits"])
             known = dumped["fingerprint"]
         except (KeyError, TypeError, ValueError) as error:
             raise SnapshotError(f"the noise state is damaged ({type(error).__name__})") from None
-        if not same or known != fingerprint(factorization, made.scale, made.kernel.bits):
+        if not same or known != fingerprint(factorization, stream.scale, stream.kernel.bits):
             raise SnapshotError(
                 "the noise state belongs to other public parameters (factorisation, horizon, scale or cells); "
                 "restore it with those it was made with"
@@ -319,20 +321,21 @@ class ExactStream(NoiseStream):
         ahead = start - tick if dumped["format"] == _FORMAT_ROWS else 0
         if (
             not 0 <= start <= tick + ahead
-            or not 0 <= tick <= made.limit
+            or not 0 <= tick <= stream.limit
             or start % BLOCK_TICKS
             or not 0 <= ahead < MOST_AHEAD
         ):
-            raise SnapshotError(f"the noise state is damaged: tick {tick} of {made.limit}")
-        shape = (made.kernel.rows, made.cells)
+            raise SnapshotError(f"the noise state is damaged: tick {tick} of {stream.limit}")
+        shape = (stream.kernel.rows, stream.cells)
         if old:  # integers with `bits` fractional bits
-            made._state = to_pairs(unpack_integers(packed, shape), made.kernel.bits)
+            stream._state = to_pairs(unpack_integers(packed, shape), stream.kernel.bits)
         else:
-            made._state = unpack(packed, shape, made.near.narrow)
-        made._before = made._state
-        made.tick = made._start = start
+            stream._state = unpack(packed, shape, stream.near.narrow)
+        stream._before = stream._state
+        stream.tick = stream._start = start
         if ahead:
-            made.tick, made._rows, made._rows_in_dumps = tick, unpack_rows(dumped.get("rows"), ahead, made.cells), True
+            stream._rows = unpack_rows(dumped.get("rows"), ahead, stream.cells)
+            stream.tick, stream._rows_in_dumps = tick, True
         else:
-            made.take(tick - start)
-        return made
+            stream.take(tick - start)
+        return stream

@@ -4,8 +4,8 @@ Time is cut into blocks of 32 ticks. With X the (weighted) normals of a block an
 
     W_k = ⌊Σ_{j≤k} G_{k−j}·X_j + Σ_i C_{k,i}·S_i⌋     S_i ← ⌊D_i·S_i + Σ_j Q_{i,j}·X_j⌋     Y_k = Y_{k−1} + ⌊n_k·W_k⌋
 
-with integer matrices that do not depend on time. These integers define the noise. Doubles (`near_filter.py`) spare
-their evaluation wherever they can tell how they round. `exact_noise.proof.md` has the same letters.
+with integer matrices that do not depend on time. These integers define the noise. Doubles (`near_filter.py`) take
+their place wherever the rounded result is certain. `exact_noise.proof.md` has the same letters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from evercount.factorizations.piecewise_linear import PiecewiseLinear
 BLOCK_TICKS = 32
 """Ticks of a canonical block."""
 SIGMAS = 64
-"""No normal and no buffer is ever further out than so many standard deviations (but with probability < e^−2000)."""
+"""No normal and no buffer exceeds this many standard deviations, except with probability < e^−2000."""
 DRAW_BITS = 128
 MOST_TICKS = 2**47
 _WORK_BITS = 600
@@ -38,7 +38,7 @@ IntRows = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Constants:
-    """The matrices of a block as integers with so many fractional bits, each entry within half a unit.
+    """The matrices of a block as integers with a fixed number of fractional bits, each entry within half a unit.
 
     Buffer i is kept divided by 2^shift_i, so that its standard deviation is below twice that of its inputs.
     """
@@ -91,7 +91,7 @@ def poles(roots_lack: tuple[float, ...], tops_lack: tuple[float, ...]) -> list[t
     """(root, weight, shift) of every buffer: the response at k ≥ 1 is Σ weight·root^k; buffers are kept / 2^shift."""
     roots = [1 - Fraction(lack) for lack in roots_lack]
     tops = [1 - Fraction(lack) for lack in tops_lack]
-    found = []
+    buffers = []
     for i, root in enumerate(roots):
         weight = 1 / root
         for j in range(len(roots)):
@@ -101,8 +101,8 @@ def poles(roots_lack: tuple[float, ...], tops_lack: tuple[float, ...]) -> list[t
         shift = _half_log(1 - root * root)
         if shift > 60:
             raise AssertionError("a pole is closer to 1 than any filter that is designed here")
-        found.append((root, weight, shift))
-    return found
+        buffers.append((root, weight, shift))
+    return buffers
 
 
 def _half_log(gap: Fraction) -> int:
@@ -111,27 +111,27 @@ def _half_log(gap: Fraction) -> int:
 
 
 def _integers(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[Any], int]:
-    """(whole, h ≥ 0) with values = whole / 2^h exactly; whole is int64 where it fits."""
+    """(numerators, h ≥ 0) with values = numerators / 2^h exactly; int64 where they fit, else Python integers."""
     mantissa, exponent = np.frexp(values)
-    whole = np.ldexp(mantissa, 53).astype(np.int64)
-    zeros = np.bitwise_count((whole & -whole) - 1).astype(np.int64)
-    whole, exponent = whole >> zeros, exponent - 53 + zeros
+    numerators = np.ldexp(mantissa, 53).astype(np.int64)
+    zeros = np.bitwise_count((numerators & -numerators) - 1).astype(np.int64)
+    numerators, exponent = numerators >> zeros, exponent - 53 + zeros
     point = max(0, -int(exponent.min()))
     shift = exponent + point
     if int(shift.max()) > 8:  # odd parts have at most 53 bits
-        fits = int((shift + np.frexp(whole.astype(np.float64))[1]).max()) <= 62
-        whole, shift = (whole, shift) if fits else (whole.astype(object), shift.astype(object))
-    return whole << shift, point
+        fits = int((shift + np.frexp(numerators.astype(np.float64))[1]).max()) <= 62
+        numerators, shift = (numerators, shift) if fits else (numerators.astype(object), shift.astype(object))
+    return numerators << shift, point
 
 
 class Dyadics:
-    """A piecewise linear weight as exact dyadic rationals, and bounds over the first so many ticks."""
+    """A piecewise linear weight as exact dyadic rationals, and its bounds over the first ticks."""
 
     def __init__(self, line: PiecewiseLinear) -> None:
         self.line = line
 
     def block(self, start: int, ticks: int = BLOCK_TICKS) -> tuple[npt.NDArray[Any], int]:
-        """(numerators, h ≥ 0): the values at so many ticks from start on (0-based) are exactly numerator / 2^h.
+        """(numerators, h ≥ 0): the values at `ticks` ticks from `start` on (0-based) are exactly numerator / 2^h.
 
         Numerators are int64 where they fit, else Python integers.
         """
@@ -139,31 +139,31 @@ class Dyadics:
         first = int(np.searchsorted(knots, start, side="right")) - 1
         last = int(np.searchsorted(knots, start + ticks, side="left")) + 1
         knots, values = knots[first:last], self.line.values[first:last]
-        whole, point = _integers(values)
+        at_knots, point = _integers(values)
         lengths = np.append(np.diff(knots), 1)
-        steps = np.append(np.diff(whole), 0)
+        steps = np.append(np.diff(at_knots), 0)
         top = int(lengths.max()).bit_length() - 1
-        if int(np.abs(whole).max()).bit_length() + top > 61:
-            whole, steps, lengths = whole.astype(object), steps.astype(object), lengths.astype(object)
+        if int(np.abs(at_knots).max()).bit_length() + top > 61:
+            at_knots, steps, lengths = at_knots.astype(object), steps.astype(object), lengths.astype(object)
         slopes = steps * ((1 << top) // lengths)
         edges = np.minimum(np.concatenate([[start], knots[1:], [start + ticks]]), start + ticks)
         counts = edges[1:] - edges[:-1]  # how many of the ticks lie in each piece
         offsets = np.arange(start, start + ticks) - np.repeat(knots, counts)
-        numerators = np.repeat(whole << top, counts) + np.repeat(slopes, counts) * offsets
+        numerators = np.repeat(at_knots << top, counts) + np.repeat(slopes, counts) * offsets
         return numerators, point + top
 
-    def reach(self, ticks: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    def first_knots(self, ticks: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """Knots and values of the first `ticks` ticks; the last knot is at or after the last tick."""
         end = int(np.searchsorted(self.line.knots, ticks - 1, side="left")) + 1
         return self.line.knots[:end], self.line.values[:end]
 
     def largest(self, ticks: int) -> float:
         """An upper bound of the value over the first `ticks` ticks."""
-        return float(self.reach(ticks)[1].max())
+        return float(self.first_knots(ticks)[1].max())
 
     def total(self, ticks: int) -> float:
         """An upper bound of the sum over the first `ticks` ticks."""
-        knots, values = self.reach(ticks)
+        knots, values = self.first_knots(ticks)
         inside = float(np.sum(np.diff(knots) * np.maximum(values[:-1], values[1:])))
         return (inside + float(values[-1]) * max(1, ticks - int(knots[-1]))) * (1 + 1e-9)
 
@@ -204,8 +204,8 @@ class FilterKernel:
         """An upper bound of ‖L_t‖ over the first `ticks` ticks (lemma 5)."""
         if self.eta is None or self.n is None:
             return math.sqrt(ticks)
-        _, eta = self.eta.reach(ticks)
-        _, n = self.n.reach(ticks)
+        _, eta = self.eta.first_knots(ticks)
+        _, n = self.n.first_knots(ticks)
         ahead = np.maximum.accumulate(n[::-1])[::-1]  # the largest n from here on
         entries = np.maximum(eta, np.append(eta[1:], eta[-1])) * ahead
         return math.sqrt(ticks) * float(entries.max()) * (1 + 1e-9)

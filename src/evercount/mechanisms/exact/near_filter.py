@@ -34,7 +34,7 @@ from evercount.noise import Normals
 
 LONG_BLOCK_TICKS = 2 * BLOCK_TICKS
 MANY = 4000
-"""From this many cells on, blocks have BLOCK_TICKS ticks, else LONG_BLOCK_TICKS: fewer rows lie ready."""
+"""From this many cells on, blocks are short (BLOCK_TICKS, else LONG_BLOCK_TICKS): fewer rows wait in memory."""
 MOST_BLOCKS = 64
 """Blocks of few cells that go through the matrices at once."""
 MOST_TICKS_AT_ONCE = 4 * LONG_BLOCK_TICKS * MOST_BLOCKS
@@ -57,7 +57,7 @@ class Tables:
     """Q: how inputs end up in the buffers, (5, d, size)."""
     chain: FloatArray
     """Powers of D: (buffers, feeds of the blocks) to the buffers before every block and after the last one."""
-    reach: tuple[float, float]
+    row_sums: tuple[float, float]
     """The largest sums of a row's magnitudes in `output`, for inputs and for buffers."""
     drift: float
     """What one block adds to the error of the noise of any later tick, in units (lemma 10)."""
@@ -67,12 +67,12 @@ class Tables:
 
 @lru_cache(maxsize=64)
 def tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow: bool) -> Tables:
-    """The matrices for as many blocks at a time as sums of slices stay exact for; one block always does."""
+    """The matrices for the most blocks at a time whose sums of slices stay exact; those of one block always do."""
     most = MOST_BLOCKS if size == LONG_BLOCK_TICKS else 1
     while True:
         try:
             return _tables(roots, tops, size, narrow, most)
-        except AssertionError:  # `check_exact`: sums over so many blocks would pass 2^53
+        except AssertionError:  # from `check_exact`: sums over `most` blocks would pass 2^53
             if most == 1:
                 raise
             most //= 2
@@ -93,10 +93,10 @@ def _tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow
     # lemma 10; every sum of entries gets room for its own rounding
     responses, readouts = _most(output[4, :, :size]), _most(output[4, :, size:])
     columns = output.swapaxes(1, 2)
-    sums = responses * size + readouts * size  # of a row of weights that sums up a block
+    sums = responses * size + readouts * size  # magnitudes of a row of weights that adds up a block
     entry = product_error(size, max(responses, _most(columns[4])), 1.0) + 2.0**-83
     total = product_error(size + d, sums, BUFFER) + entry * (65 * size + BUFFER * d) + 2.0**-72
-    total += 2.0**-83 * (sums + 65 * size)  # of the weighted inputs, or of the weights in the matrix
+    total += 2.0**-83 * (sums + 65 * size)  # rounding of the weighted inputs, or of the weights in the matrix
     drift, buffer_error = total, 0.0
     check_exact(columns, np.ones(size))
     check_exact(output, _tops(size, d))
@@ -105,7 +105,7 @@ def _tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow
         inflow, links = float(feed[4, i].sum()) * 1.001, most + 1
         top, past = max(BUFFER, 65 * inflow), float(chain[0, i, -1, 1:].sum())
         check_exact(chain[:, i], np.asarray([BUFFER] + [65 * inflow] * most))
-        # of a feed, of the links before and after a block, and of what is kept: 2^−77 of it where a dump cuts it
+        # rounding of a feed, of the links before and after a block, and of kept buffers: 2^−77 where a dump cuts them
         own = product_error(size, inflow, 65.0) + 2.0**-83 * (inflow + 65 * size)
         own += 2 * product_error(links, past + 1, top) + BUFFER * (2.0**-76 if narrow else 2.0**-100) + 2.0**-76
         drift += exact.gains[i] / lack * own
@@ -122,17 +122,17 @@ class _Public:
     n: FloatArray
     """The weights n, (5, size, blocks, 1)."""
     unit: float
-    """Of inputs and buffers."""
+    """The unit of inputs and buffers."""
     unit_sum: float
     feed: FloatArray
     sums: FloatArray | None
     """What inputs and buffers add to the running sum in a block, (5, size + d, blocks)."""
     plain: FloatArray
     """What they add to the ticks of a block, in doubles; for one block what they add to the noise itself."""
-    reach: tuple[float, float]
+    errors_per_unit: tuple[float, float]
     """What inputs and buffers add to the error of a number in doubles, for each unit of their size (lemma 11)."""
     fine: float
-    """The same where they are read finely."""
+    """The same for `advance(fine=True)`."""
     drift: float
 
 
@@ -159,7 +159,7 @@ class NearFilter:
         self._public = lru_cache(maxsize=4)(self._public_numbers)
 
     def shape(self, cells: int, ticks: int) -> tuple[int, int]:
-        """(ticks of a block, blocks) of the next call, for so many cells and ticks that are wanted at least."""
+        """(ticks of a block, number of blocks) of the next call, where `ticks` ticks of `cells` cells are wanted."""
         if cells >= 24:
             return (LONG_BLOCK_TICKS if cells < MANY else BLOCK_TICKS), 1
         return LONG_BLOCK_TICKS, max(
@@ -181,7 +181,7 @@ class NearFilter:
 
     @cached_property
     def _sum_error(self) -> float:
-        """What a block adds to the error of the running sum for its size, which 64 deviations bound."""
+        """What a block adds to the error of the running sum, whose size is at most 64 deviations."""
         return 2.0**-96 * self._kernel.norm(MOST_TICKS)
 
     @cached_property
@@ -203,11 +203,11 @@ class NearFilter:
     def advance(
         self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
     ) -> tuple[FloatArray, float, FloatArray]:
-        """(noise, bound, state after) of so many blocks of `size` ticks from `start` on, a multiple of 32.
+        """(noise, bound, state after) of `blocks` blocks of `size` ticks from `start` on, a multiple of 32.
 
         `fine` takes longer and has a bound that is little more than the last rounding of the noise.
         """
-        made, d, cells, after = self._tables[size], self._order, normals.shape[1], state[:, : self._order]
+        matrices, d, cells, after = self._tables[size], self._order, normals.shape[1], state[:, : self._order]
         public = self._public(start, size, blocks, blocks == 1 and not fine)
         # inputs of a block, then the buffers before it
         inputs = np.empty((5, size + d, blocks, cells))
@@ -218,21 +218,21 @@ class NearFilter:
         if public.eta is not None:
             x[:] = settle(product(public.eta, x), public.unit)
         fed = settle(product(public.feed, x.reshape(5, size, -1), np.matmul), public.unit).reshape(before.shape)
-        for first in range(0, blocks, made.most):
-            some = slice(first, min(first + made.most, blocks))
+        for first in range(0, blocks, matrices.most):
+            some = slice(first, min(first + matrices.most, blocks))
             links = np.concatenate([cut(after[0], after[1], public.unit)[:, :, np.newaxis], fed[:, :, some]], axis=2)
-            one, two, three = product(made.chain[:, :, : links.shape[2], : links.shape[2]], links, np.matmul)
+            one, two, three = product(matrices.chain[:, :, : links.shape[2], : links.shape[2]], links, np.matmul)
             before[:, :, some] = settle((one[:, :-1].copy(), two[:, :-1], three[:, :-1]), public.unit)
             after = pair((one[:, -1], two[:, -1], three[:, -1]))
 
         top, highest = float(np.abs(x[4]).max()), float(np.abs(before[4]).max(initial=0.0))
         if fine:
-            parts = product(made.output, inputs.reshape(5, size + d, -1), np.matmul)
+            parts = product(matrices.output, inputs.reshape(5, size + d, -1), np.matmul)
             w = settle(parts, public.unit).reshape(5, size, blocks, cells)
             noise, bound = w[4], public.drift + public.fine * (public.unit + top + highest)
         else:
             noise = (public.plain @ inputs[4].reshape(size + d, -1)).reshape(size, blocks, cells)
-            bound = public.drift + public.reach[0] * top + public.reach[1] * highest
+            bound = public.drift + public.errors_per_unit[0] * top + public.errors_per_unit[1] * highest
         if public.sums is not None:
             one, two, three = (
                 np.concatenate([np.zeros((1, cells)), term]).cumsum(axis=0)
@@ -256,30 +256,32 @@ class NearFilter:
         return noise.swapaxes(0, 1).reshape(-1, cells), bound, after
 
     def _public_numbers(self, start: int, size: int, blocks: int, fold: bool) -> _Public:
-        made, unit = self._tables[size], _power(self._eta.largest(start + size * blocks))
+        matrices, unit = self._tables[size], _power(self._eta.largest(start + size * blocks))
         eta = cut(*_weights(self._eta, start, size, blocks), unit)
         high, low = _weights(self._n, start, size, blocks)
         unit_n, d = _power(float(high.max())), self._order
         n = cut(high, low, unit_n)
-        feed, plain, sums, times = made.feed, made.output[4], None, 1.0
+        feed, plain, sums, times = matrices.feed, matrices.output[4], None, 1.0
         if self._summed:
-            sums, times = settle(product(made.output.swapaxes(1, 2), n, np.matmul), unit_n), size * unit_n
+            sums, times = settle(product(matrices.output.swapaxes(1, 2), n, np.matmul), unit_n), size * unit_n
             check_exact(sums.swapaxes(1, 2), _tops(size, d), unit_n)
-        drift, (inputs, buffers) = self.drift(start + size * blocks, size), made.reach
+        drift, (inputs, buffers) = self.drift(start + size * blocks, size), matrices.row_sums
         error, entries = (3 * size + d + 16) * ROUNDING * times, 0.0
         fine = times * (inputs + buffers + 1) * ((size + 8) * ROUNDING * 2.0**-20 + 2.0**-70)
         if fold:  # the weights of one block go into the matrices
             feed = settle(product(feed, eta.swapaxes(1, 2)), unit)
             if sums is not None:
                 sums[:, :size] = settle(product(sums[:, :size], eta), unit * unit_n)
-                one, two, three = (term.cumsum(axis=0) for term in product(n, made.output))
+                one, two, three = (term.cumsum(axis=0) for term in product(n, matrices.output))
                 plain = one + (two + three)
             plain = np.hstack([plain[:, :size] * eta[4, :, 0], plain[:, size:]])
             error, entries = (size + d + 24) * ROUNDING, 2.0**-58 * unit_n
             inputs, buffers = _most(plain[:, :size]), _most(plain[:, size:])
-        reach = error * inputs + entries * unit, error * buffers + entries
+        errors_per_unit = error * inputs + entries * unit, error * buffers + entries
         weights = None if fold else eta[..., np.newaxis]
-        return _Public(weights, n[..., np.newaxis], unit, unit * unit_n, feed, sums, plain, reach, fine, drift)
+        return _Public(
+            weights, n[..., np.newaxis], unit, unit * unit_n, feed, sums, plain, errors_per_unit, fine, drift
+        )
 
 
 def _running(terms: FloatArray) -> FloatArray:
@@ -307,8 +309,10 @@ def _weights(line: Dyadics, start: int, size: int, blocks: int) -> tuple[FloatAr
     """Exact weights as (high, low), each (size, blocks)."""
     numerators, h = line.block(start, size * blocks)
     high = numerators.astype(np.float64)
-    whole = high.astype(np.int64) if numerators.dtype != object else np.array([int(v) for v in high], dtype=object)
-    low = (numerators - whole).astype(np.float64)
+    high_integers = (
+        high.astype(np.int64) if numerators.dtype != object else np.array([int(v) for v in high], dtype=object)
+    )
+    low = (numerators - high_integers).astype(np.float64)
     high, low = (np.ascontiguousarray((part * 2.0**-h).reshape(blocks, size).T) for part in (high, low))
     return high, low
 

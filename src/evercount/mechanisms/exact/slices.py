@@ -41,7 +41,7 @@ def cut(high: FloatArray, low: FloatArray, unit: float) -> FloatArray:
 
 
 def settle(parts: Parts, unit: float) -> FloatArray:
-    """The sum of parts as slices. The first part is used up."""
+    """The sum of parts as slices. The first part is overwritten."""
     one, two, three = parts
     slices = np.empty((5, *one.shape))
     for place, more in ((0, two), (1, three)):
@@ -93,7 +93,7 @@ def of_integers(values: ObjectArray, bits: int) -> FloatArray:
 
 
 def product_error(terms: int, size: float, top: float) -> float:
-    """A bound of the rounding in `product`: sums of so many terms, a of unit 1 with Σ|a| ≤ size, |v| ≤ top·unit.
+    """A bound of the rounding in `product`: sums of `terms` terms, a of unit 1 with Σ|a| ≤ size, |v| ≤ top·unit.
 
     In units of v's unit, with the rounding of constants by `of_integers` (lemma 9).
     """
@@ -101,14 +101,14 @@ def product_error(terms: int, size: float, top: float) -> float:
 
 
 def check_exact(matrix: FloatArray, tops: FloatArray, unit: float = 1.0) -> None:
-    """That the first two parts of matrix·v are sums of integers below 2^53, for |v_j| ≤ tops_j in units of v."""
+    """Check that the first two parts of matrix·v are sums of integers below 2^53, for |v_j| ≤ tops_j in units of v."""
     one = np.abs(matrix[0]) @ tops
     two = np.abs(matrix[1]) @ tops * 2.0**WIDTH + 1.1 * np.abs(matrix[0]).sum(axis=-1)
     check_sums(one, two * 2.0**-WIDTH, unit)
 
 
 def check_sums(one: FloatArray, two: FloatArray, unit: float) -> None:
-    """That the first two parts of a sum, or bounds of them, are integers below 2^53 in their units."""
+    """Check that the first two parts of a sum, or bounds of them, are integers below 2^53 in their units."""
     top = max(float(np.abs(one).max(initial=0.0)), float(np.abs(two).max(initial=0.0)) * 2.0**WIDTH)
     if top / unit * 2.0 ** (2 * WIDTH) >= EXACT:
         raise AssertionError("sums of products of slices would pass 2^53")

@@ -263,8 +263,8 @@ class CutGraph:
 
     def _side(self, name: str, vertices: Collection[int]) -> list[int]:
         members = list(vertices) if isinstance(vertices, Iterable) else []
-        whole = all(issubclass(type(v), Integral) and type(v) is not bool for v in members)
-        side = sorted(map(int, set(members))) if whole else []
+        integers = all(issubclass(type(v), Integral) and type(v) is not bool for v in members)
+        side = sorted(map(int, set(members))) if integers else []
         if not side or len(side) != len(members) or not 0 <= side[0] <= side[-1] < self.vertices:
             raise ParameterError(f"{name} must hold distinct vertices in 0..{self.vertices - 1}, got {vertices!r}")
         return side

@@ -51,8 +51,8 @@ def add_releases(app: FastAPI, service: Service) -> None:
         if view is not None:
             asked = ask(request, view, cell, minus, minus_stream, limit)
             service.check_readable(live)
-            found = await service.read(read_view, service.store, live, asked, service.limits.numbers)
-            return Json(found.to_json())
+            answer = await service.read(read_view, service.store, live, asked, service.limits.numbers)
+            return Json(answer.to_json())
         if cell or minus is not None or minus_stream is not None:
             raise Problem(422, "ParameterError", "cell and minus go with a view", "Add view=running, for example.")
         releases = await service.read(service.read_page, live, after, limit, first_cell, cells)
@@ -81,9 +81,9 @@ def add_releases(app: FastAPI, service: Service) -> None:
         service.check_readable(live)
         if view is not None:
             asked = ask(request, view, cell, minus, minus_stream, limit)
-            found = await service.read(read_view, service.store, live, asked, service.limits.numbers)
+            answer = await service.read(read_view, service.store, live, asked, service.limits.numbers)
             named = {"Content-Disposition": f'attachment; filename="{live.name}.{view}.{kind}"'}
-            return Response(await service.encode(found.encoded, kind), media_type=MEDIA[kind], headers=named)
+            return Response(await service.encode(answer.encoded, kind), media_type=MEDIA[kind], headers=named)
         file = await service.read(write_export, service.store, live, kind)
         return ExportResponse(file, live.name, kind)
 

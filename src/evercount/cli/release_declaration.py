@@ -1,0 +1,258 @@
+"""The stream that a call of `evercount release` means: by its options, or by its name in a file of declarations."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evercount.cli.options import parse_horizon
+from evercount.errors import ParameterError
+
+if TYPE_CHECKING:
+    from evercount.declare.declaration import StreamDeclaration
+    from evercount.declare.file_places import FilePlaces
+
+DECLARING = (
+    "time",
+    "every",
+    "start",
+    "epsilon",
+    "delta",
+    "tz",
+    "late",
+    "query",
+    "key",
+    "rollup",
+    "keys",
+    "unknown",
+    "minimum",
+    "value",
+    "lo",
+    "hi",
+    "grid",
+    "bins",
+    "user",
+    "max-events",
+    "adjacency",
+    "horizon",
+    "factorization",
+)
+"""The options that write a declaration."""
+STREAMS = Path("streams.toml")
+"""Where `evercount release NAME` looks for the stream NAME."""
+Flags = dict[str, Any]
+"""What was given on the command line, by the name of the option; None where nothing was."""
+
+
+def resolve_stream(
+    files: list[str], streams: Path | None, stream: str | None, flags: Flags
+) -> tuple[StreamDeclaration, FilePlaces, list[str]]:
+    """The declaration, the places of its files, and the event files that the command line names.
+
+    A first argument that no file has for its name is the name of a stream: of --streams, or of streams.toml here.
+
+    Args:
+        files: the arguments.
+        streams: the file of --streams.
+        stream: the name of --stream.
+        flags: the options that declare a stream.
+
+    Raises:
+        ParameterError: there is no such stream, or an option is missing or contradicts another.
+    """
+    from evercount.declare.file_places import FilePlaces
+
+    named = (
+        bool(files) and files[0] != "-" and not any(mark in files[0] for mark in "*?[/") and not Path(files[0]).exists()
+    )
+    if streams is None and named and STREAMS.is_file() and all(value is None for value in flags.values()):
+        streams = STREAMS
+    if streams is None:
+        return declared_by_options(flags), FilePlaces(), files
+    if stream is None and named:
+        stream, files = files[0], files[1:]
+    declaration, places = declared_in_file(streams, stream, flags)
+    return declaration, places, files
+
+
+def declared_in_file(path: Path, name: str | None, flags: Flags) -> tuple[StreamDeclaration, FilePlaces]:
+    """The stream of a TOML file and its places.
+
+    Args:
+        path: the file.
+        name: the stream; None where the file has one only.
+        flags: the options of the command line; none that declares a stream goes with the file.
+
+    Returns:
+        The declaration, and where its files are.
+
+    Raises:
+        ParameterError: there is no such stream, or options contradict the file.
+    """
+    from evercount.declare.declaration import read_streams
+    from evercount.errors import UnknownName
+
+    given = [f"--{option}" for option, value in flags.items() if value is not None]
+    if given:
+        raise ParameterError(f"--streams declares the stream: omit {', '.join(given)}")
+    known = {declaration.name: (declaration, places) for declaration, places in read_streams(path)}
+    if name is None and len(known) == 1:
+        return next(iter(known.values()))
+    if name not in known:
+        if name is None:
+            raise ParameterError(f"{path} declares {len(known)} streams: choose one of {', '.join(known)} by --stream")
+        raise UnknownName("stream", name, known)
+    return known[name]
+
+
+def declared_by_options(flags: Flags) -> StreamDeclaration:
+    """The declaration that the options write.
+
+    Args:
+        flags: the options by name.
+
+    Returns:
+        The declaration.
+
+    Raises:
+        ParameterError: in the words of the options.
+    """
+    from evercount.declare.columns import Columns
+    from evercount.declare.declaration import StreamDeclaration
+    from evercount.declare.schedule import Schedule
+    from evercount.privacy import Budget
+
+    missing = [f"--{name}" for name in ("time", "every", "start", "epsilon", "delta") if flags[name] is None]
+    if missing:
+        raise ParameterError(f"missing: {', '.join(missing)} (or --streams FILE)")
+    if (flags["user"] is None) != (flags["max-events"] is None):
+        raise ParameterError("--user and --max-events go together: that many events of a user are counted")
+    unit = {} if flags["user"] is None else {"unit": "user", "max_events": flags["max-events"]}
+    name, parameters = _query(flags)
+    from evercount.queries import build_query
+
+    return StreamDeclaration(
+        name="release",
+        query=build_query(name, parameters, stored=name != "rollup"),  # a run that starts a stream checks its keys
+        budget=Budget(flags["epsilon"], flags["delta"], adjacency=flags["adjacency"] or "add-remove", **unit),
+        schedule=Schedule.of(flags["every"], flags["start"], flags["tz"] or "UTC"),
+        horizon=None if flags["horizon"] is None else parse_horizon(flags["horizon"]),
+        factorization=flags["factorization"],
+        columns=Columns(
+            flags["time"], _key_columns(flags["key"]), flags["value"], flags["user"], _levels(flags["rollup"])
+        ),
+        late=flags["late"] or "drop",
+    )
+
+
+def _query(flags: Flags) -> tuple[str, dict[str, Any]]:
+    """The name and the parameters of the query."""
+    from evercount.queries import check_is_query
+
+    keyed = "rollup" if flags["rollup"] else "histogram" if flags["key"] else None
+    valued = "quantiles" if flags["bins"] is not None else "sum"
+    name = flags["query"] or keyed or (valued if flags["value"] else "count")
+    check_is_query(name)
+    if name == "discovered-keys":
+        return _unlisted(flags)
+    if flags["minimum"] is not None:
+        raise ParameterError("--minimum goes with --query discovered-keys")
+    if flags["key"] is not None and flags["rollup"] is not None:
+        raise ParameterError("--key is one column of keys and --rollup several levels: give only one of them")
+    if (keyed is None) != (flags["keys"] is None):
+        raise ParameterError(
+            "--key COLUMN (or --rollup COLUMNS) and --keys FILE go together: the list of keys is public and declared. "
+            "Without a list, use --query discovered-keys"
+        )
+    if flags["unknown"] is not None and keyed is None:
+        raise ParameterError("--unknown goes with --key and --keys")
+    if (name == "rollup") != (flags["rollup"] is not None):
+        raise ParameterError("--query rollup goes with --rollup and --keys, and they go with no other query")
+    ranged = {bound: flags[bound] for bound in ("lo", "hi", "grid", "bins") if flags[bound] is not None}
+    if (flags["value"] is not None) != ({"lo", "hi"} <= ranged.keys()) or (flags["value"] is None and ranged):
+        raise ParameterError("--value COLUMN, --lo and --hi go together: the range of a value is public and declared")
+    if (name == "histogram") != (flags["key"] is not None):
+        raise ParameterError("--query histogram goes with --key and --keys, and they go with no other query")
+    if (name in ("sum", "quantiles")) != (flags["value"] is not None):
+        raise ParameterError(
+            "--query sum (or quantiles) goes with --value, --lo and --hi, and they go with no other query"
+        )
+    if name != "quantiles" and flags["bins"] is not None:
+        raise ParameterError("--bins goes with --query quantiles")
+    if name == "quantiles" and flags["grid"] is not None:
+        raise ParameterError("--grid goes with --query sum; quantiles have --bins")
+    if name == "histogram":
+        return name, {
+            "keys": list(read_keys(flags["keys"], len(flags["key"]))),
+            "unknown": flags["unknown"] or "refuse",
+        }
+    if name == "rollup":
+        paths = list(csv.reader(read_keys(flags["keys"]), skipinitialspace=True))
+        return name, {"paths": paths, "unknown": flags["unknown"] or "refuse"}
+    return name, ranged
+
+
+def _unlisted(flags: Flags) -> tuple[str, dict[str, Any]]:
+    """`discovered-keys` and its parameters; what goes with listed keys and values is refused."""
+    given = [
+        f"--{name}"
+        for name in ("keys", "unknown", "value", "lo", "hi", "grid", "bins", "rollup")
+        if flags[name] is not None
+    ]
+    if flags["key"] is None or given:
+        raise ParameterError(
+            f"--query discovered-keys needs --key{' and goes without ' if given else ''}{', '.join(given)}"
+        )
+    return "discovered-keys", {} if flags["minimum"] is None else {"minimum": flags["minimum"]}
+
+
+def _levels(text: str | None) -> tuple[str, ...]:
+    """The columns of --rollup."""
+    return () if text is None else tuple(column.strip() for column in text.split(","))
+
+
+def _key_columns(columns: list[str] | None) -> str | tuple[str, ...] | None:
+    """One column by its name, several as a tuple."""
+    return None if not columns else columns[0] if len(columns) == 1 else tuple(columns)
+
+
+def read_keys(path: Path, columns: int = 1) -> tuple[str, ...]:
+    """The keys of a file, one per line; spaces around a key and empty lines do not count.
+
+    Args:
+        path: the file.
+        columns: the number of columns that make up a key. With several, a line holds their values as CSV.
+
+    Returns:
+        The keys, in the order of the file.
+
+    Raises:
+        ParameterError: the file cannot be read, holds no key or one key twice, or a line has another number of values.
+    """
+    from evercount.declare.columns import combined_key
+
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ParameterError(f"--keys {path} is not UTF-8 text") from error
+    except OSError as error:
+        raise ParameterError(f"--keys {path} cannot be read: {error.strerror}") from error
+    line_of: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        key = line.strip()
+        if columns > 1 and key:
+            values = [value.strip() for value in next(csv.reader([key], skipinitialspace=True))]
+            if len(values) != columns:
+                raise ParameterError(
+                    f"--keys {path}: line {number} has {len(values)} values, and there are {columns} columns of --key; "
+                    "write them apart by commas, as in Tyrol,f"
+                )
+            key = combined_key(values)
+        if key in line_of:
+            raise ParameterError(f"--keys {path}: the key {key!r} stands on lines {line_of[key]} and {number}")
+        if key:
+            line_of[key] = number
+    if not line_of:
+        raise ParameterError(f"--keys {path} holds no key: write one per line")
+    return tuple(line_of)

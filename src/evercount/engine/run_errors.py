@@ -1,0 +1,239 @@
+"""RunErrors: how far the published numbers of a run of ticks are off. `Releases` adds views, tables and charts.
+
+Everything here is computed from published numbers and public parameters.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evercount._arrays import FloatArray, IntArray
+from evercount.bounds import simultaneous_quantile
+from evercount.bounds.laplace_tails import laplace_factor
+from evercount.engine.error_model import ErrorModel, coarse, interval_factor
+from evercount.engine.simulated_bound import simulated_factor
+from evercount.errors import ParameterError
+from evercount.factorizations import tick_grid
+from evercount.queries.base import Query
+from evercount.queries.cell_errors import CellErrors
+from evercount.queries.top_keys import RankErrors
+
+
+class RunErrors:
+    """The errors of consecutive ticks, computed when they are asked for.
+
+    Args:
+        first_tick: the 1-based tick of the first row.
+        values: the published numbers, shape (ticks, outputs).
+        errors: the public facts from which all errors follow.
+        postprocessed: the post-processing that was applied.
+        sums: the noisy sums behind the numbers, where the query keeps them.
+    """
+
+    def __init__(
+        self,
+        first_tick: int,
+        values: FloatArray,
+        errors: ErrorModel,
+        postprocessed: tuple[str, ...],
+        sums: FloatArray | None,
+    ) -> None:
+        self.first_tick = first_tick
+        self.postprocessed = postprocessed
+        self._values = values
+        self._errors = errors
+        self._sums = sums
+        self._parts: tuple[FloatArray, FloatArray, FloatArray] | None = None
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def error_model(self) -> ErrorModel:
+        """The public facts from which all errors follow."""
+        return self._errors
+
+    @property
+    def query(self) -> Query:
+        """What was asked."""
+        return self._errors.query
+
+    @property
+    def ticks(self) -> IntArray:
+        """The 1-based ticks."""
+        return np.arange(self.first_tick, self.first_tick + len(self))
+
+    @property
+    def _errors_all(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(std, spread, slack), each (ticks, outputs); computed when first asked for."""
+        if self._parts is None:
+            shape = self._values.shape
+            if not len(self):
+                return np.empty(shape), np.empty(shape), np.empty(shape)
+            std, spread, slack = self._errors.errors(self.ticks)
+            if self._sums is not None:  # spread and slack stay those of a cell
+                std = std[:, :1] * self.query.output_scale(self._sums, self._values)
+            if self._looks_back:  # the largest number so far has the largest error so far
+                before = [part.max(axis=0) for part in self._errors.errors(tick_grid(self.first_tick))]
+                std, spread, slack = (
+                    np.maximum.accumulate(np.maximum(part, most), axis=0)
+                    for part, most in zip((std, spread, slack), before, strict=True)
+                )
+            a, b, c = (np.broadcast_to(part, shape) for part in (std, spread, slack))
+            self._parts = (a, b, c)
+        return self._parts
+
+    @property
+    def std_all(self) -> FloatArray:
+        """Std before post-processing (monotone: the largest so far), always (ticks, outputs)."""
+        return self._errors_all[0]
+
+    def limits(self, level: float, index: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """Lower and upper ends of the intervals of all ticks, or of one, shape (ticks, outputs).
+
+        Args:
+            level: The probability that an interval holds its true number.
+            index: The place of one tick in this run, from 0; None for all.
+
+        Returns:
+            The lower ends and the upper ends.
+        """
+        part = slice(None) if index is None else slice(index, index + 1)
+        if self._sums is not None:
+            spread, slack = (error[part, :1] for error in self._errors_all[1:])
+            errors = CellErrors(spread, slack, self._errors.pure)
+            return self.query.interval(self._values[part], self._sums[part], errors, level)
+        half = self._symmetric(level, part)
+        return self._values[part] - half, self._values[part] + half
+
+    def half_widths(self, level: float, index: int | None = None) -> FloatArray:
+        """Half-widths of the intervals, shape (ticks, outputs); the larger side where they differ.
+
+        Args:
+            level: The probability that an interval holds its true number.
+            index: The place of one tick in this run, from 0; None for all.
+
+        Returns:
+            The half-widths.
+        """
+        part = slice(None) if index is None else slice(index, index + 1)
+        if self._sums is None:
+            return self._symmetric(level, part)
+        low, high = self.limits(level, index)
+        return np.maximum(self._values[part] - low, high - self._values[part])
+
+    def evidence(self, places: IntArray) -> FloatArray:
+        """How clearly each discovered key is above its threshold at some ticks, in stds.
+
+        Args:
+            places: The places of the ticks in this run, from 0.
+
+        Returns:
+            One row for each tick, one number for each output.
+        """
+        assert self._sums is not None
+        return self._sums[places]
+
+    def cell_errors(self, index: int) -> CellErrors:
+        """The errors of one cell at one tick.
+
+        Args:
+            index: The place of the tick in this run, from 0.
+
+        Returns:
+            The errors, each of shape (1, 1).
+        """
+        spread, slack = (error[index : index + 1, :1] for error in self._errors_all[1:])
+        return CellErrors(spread, slack, self._errors.pure)
+
+    def rank_errors(self, index: int) -> RankErrors:
+        """The errors of one tick's numbers, as the selection of the largest needs them.
+
+        Args:
+            index: The place of the tick in this run, from 0.
+
+        Returns:
+            The errors.
+
+        Raises:
+            ParameterError: The query publishes nothing to select from.
+        """
+        if self._sums is not None:
+            raise ParameterError(
+                "there is nothing to select from: an average per event is one number, and every discovered key has "
+                "passed a threshold already"
+            )
+        spread, slack = (error[index : index + 1] for error in self._errors_all[1:])
+        slack = slack + self._rounding
+        outputs = self._values.shape[1]
+        alike = self.query.outputs == self.query.cells and bool(np.all(self.query.output_norms() == 1.0))
+        return RankErrors(
+            CellErrors(spread, slack, self._errors.pure),
+            coarse((self.first_tick + index) * outputs) if self._looks_back else outputs,
+            independent=alike and not self._looks_back and not self._errors.pure,
+        )
+
+    def _symmetric(self, level: float, part: slice) -> FloatArray:
+        ticks = self.ticks[part]
+        counts = [coarse(int(tick) * self._errors.width) for tick in ticks] if self._looks_back else [1] * len(ticks)
+        pairs = list(zip(counts, self._equal_numbers(ticks), strict=True))
+        factors = {pair: interval_factor(level, self.postprocessed, *pair) for pair in set(pairs)}
+        factor = np.asarray([factors[pair] for pair in pairs]).reshape(-1, 1)
+        return np.asarray(factor * self._errors_all[1][part] + self._errors_all[2][part] + self._rounding)
+
+    @property
+    def _rounding(self) -> float:
+        """How far post-processing to whole numbers can move a number: not at all where all numbers are whole before."""
+        return 0.5 if "integer" in self.postprocessed and not self.query.publishes_whole_numbers else 0.0
+
+    def _equal_numbers(self, ticks: IntArray) -> list[int | None]:
+        """See `ErrorModel.equal_numbers`; where a number is the largest so far, the heaviest tails so far."""
+        if self._looks_back and self._errors.pure:
+            return [1] * len(ticks)
+        return self._errors.equal_numbers(ticks)
+
+    @property
+    def _looks_back(self) -> bool:
+        """Whether a number is the largest so far, so that its error is that of all ticks before."""
+        return "monotone" in self.postprocessed
+
+    def bound(self, beta: float = 0.05, method: str = "union") -> FloatArray:
+        """Half-widths that hold for all ticks and outputs of this run at once with probability 1 − beta.
+
+        "union" takes exact tails (normal, or of sums of Laplace numbers) and a union bound. "simulate" takes the
+        quantile of the largest normalised error over 4000 simulated runs (its upper 99.9 % confidence limit). The noise
+        is correlated, so it is smaller; it is never larger than the union bound.
+
+        Args:
+            beta: the probability that some number is outside.
+            method: "union", or "simulate" for one running sum of up to 2^17 ticks from the first one.
+
+        Returns:
+            The half-widths, of the shape of `values`.
+
+        Raises:
+            ParameterError: beta or the method is not legal, or the method does not fit this run.
+        """
+        if not isinstance(beta, int | float) or not 0 < beta < 1:
+            raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
+        if method not in ("union", "simulate"):
+            raise ParameterError(f"method must be 'union' or 'simulate', got {method!r}")
+        if self._sums is not None:
+            raise ParameterError("a ratio has no error that is known before: no bound for all ticks is offered")
+        last = self.first_tick + len(self) - 1
+        numbers = max(last * self._values.shape[1] if self._looks_back else self._values.size, 1)
+        factors = np.full((len(self), 1), float(simultaneous_quantile(numbers, beta)))
+        if self._errors.pure:
+            weights = self._equal_numbers(self.ticks)
+            factors = np.asarray([laplace_factor(beta / numbers, weight or 1) for weight in weights]).reshape(-1, 1)
+        _, spread, slack = self._errors_all
+        if method == "simulate":
+            if self.first_tick != 1 or self.postprocessed:
+                raise ParameterError("method='simulate' is for runs from tick 1 on without post-processing")
+            top = factors.max(initial=0.0)
+            shape = factors / top
+            factors = min(top, simulated_factor(self._errors, len(self), spread, slack, shape, beta)) * shape
+        return self._squeeze(factors * spread + slack + self._rounding)
+
+    def _squeeze(self, array: FloatArray) -> FloatArray:
+        return array[:, 0] if self.query.single else array
