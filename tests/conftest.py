@@ -35,6 +35,7 @@ SLOW_FILES = {
     "service/test_service_fire_queries.py",
     "service/test_service_fuzz.py",
     "service/test_service_neighbours.py",
+    "spark/test_doors_matrix.py",
     "store/test_store_lock.py",
 }
 """The slow tier (`make slow`, and in CI): what takes longest and seldom fails alone."""
