@@ -17,6 +17,8 @@ from evercount.errors import ParameterError, TooLarge, UnknownName
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.counts import Average, Count, Sum
 from evercount.queries.cuts.cut_query import Cuts
+from evercount.queries.discovered_keys import DiscoveredKeys
+from evercount.queries.distinct_users import ActiveUsers, DistinctUsers
 from evercount.queries.episodes import Episodes
 from evercount.queries.graphs import (
     Components,
@@ -29,6 +31,9 @@ from evercount.queries.graphs import (
     Triangles,
 )
 from evercount.queries.histogram import Histogram
+from evercount.queries.marginals import Marginals
+from evercount.queries.quantiles import Quantiles
+from evercount.queries.rollup import Rollup
 from evercount.queries.substrings import Substrings
 
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace")
@@ -270,3 +275,36 @@ def test_requests_are_checked() -> None:
         audit_sensitivity(Understated(), np.eye(2), "replace", 2, Universe((0, 1), merge=False), steps=3)
     with pytest.raises(TooLarge, match="fewer vertices"):
         universe(Edges(10_000))
+
+
+@pytest.mark.parametrize(("most", "attained"), [(1, 2.0), (2, 2.0), (30, 1.0)])
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_active_users_are_attacked_under_both_adjacencies(adjacency: Adjacency, most: int, attained: float) -> None:
+    """One user in place of another changes a tick only where the same user has another event in it."""
+    report = audit_sensitivity(ActiveUsers(max_ticks=most), {"identity": np.eye(4)}, adjacency, 4)
+    assert report.findings[0].found == attained
+    assert report.holds
+
+
+OPERATORS: list[tuple[Query, float]] = [
+    (DiscoveredKeys(), 2.0),
+    (Rollup([["a", "b"], ["a", "c"], ["d", "e"]]), 4.0),
+    (Marginals([["a", "b"], ["c", "d"]]), 6.0),
+    (DistinctUsers(), 2.0),
+    (DistinctUsers(keys=["a", "b"], max_keys=2), 4.0),
+    (Quantiles(0, 4, bins=4), 4.0),
+]
+
+
+@pytest.mark.parametrize(("query", "replaced"), OPERATORS, ids=repr)
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_keys_trees_tables_people_and_quantiles_attain_their_claim(
+    query: Query, replaced: float, adjacency: Adjacency
+) -> None:
+    """The audit finds the whole claim, so a smaller one would be caught; one that is planted is."""
+    claim = query.squared_sensitivity(adjacency)
+    assert claim == replaced or adjacency == "add-remove"
+    report = audit_sensitivity(query, {"identity": np.eye(3)}, adjacency, 3)
+    assert report.findings[0].found == claim
+    assert report.holds
+    assert not audit_sensitivity(query, {"identity": np.eye(3)}, adjacency, 3, claimed=claim / 1.01).holds

@@ -99,8 +99,11 @@ def test_plan_says_what_a_stream_costs():
     assert costs[100_000]["memory"] > costs[10]["memory"]
     assert min(cost["seconds_per_tick"] for cost in costs.values()) > 0
     stream = Stream(Histogram(100_000), Budget(0.5, 1e-10), 100)
-    stream.run_totals(np.zeros((32, 100_000), np.int64))
-    assert costs[100_000]["state"] == pytest.approx(len(stream.snapshot()), rel=0.2)
+    sizes = []
+    for _ in range(4):  # the state is largest where noise was drawn ahead
+        stream.run_totals(np.zeros((1, 100_000), np.int64))
+        sizes.append(len(stream.snapshot()))
+    assert costs[100_000]["state"] == pytest.approx(max(sizes), rel=0.1)
     stream.close()
     text = " ".join(evercount("plan", "-t", "100", "-m", "balanced").stdout.split())
     assert all(name in text for name in ("memory of release", "state on disk", "time per tick"))

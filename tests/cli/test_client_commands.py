@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,10 @@ def test_tokens(service: tuple[Service, str], tmp_path: Path) -> None:
     listed = run(url, "tokens", "list")
     assert token not in listed.stdout
     assert [line.split()[1] for line in listed.stdout.splitlines()] == ["role", "write", "read"]
+    created = datetime.fromisoformat(listed.stdout.splitlines()[1].split()[2])  # a time that people can read
+    assert abs(created - datetime.now(UTC)) < timedelta(days=1)
+    gone = run(url, "tokens", "revoke", "99")
+    assert "there is no such token. GET /v1/tokens lists them" in gone.stderr
     number = listed.stdout.splitlines()[2].split()[0]
     assert run(url, "tokens", "revoke", number).exit_code == 0
     assert run(url, "tail", "hidden", "--no-follow", "--token-file", str(file), token=None).exit_code == 8

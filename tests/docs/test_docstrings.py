@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from evercount import errors
+from evercount._validate import check_number
 from evercount.engine.views import View
 from evercount.errors import ParameterError
 from evercount.queries.cuts.cut_graph import CutEstimate, CutGraph, CutValue
@@ -71,11 +72,35 @@ def texts_of(kind: type, name: str | None = None) -> list[str]:
     return [inspect.getdoc(thing) or "" for thing in found if thing is not None]
 
 
-def raises(function: Any) -> set[str]:
-    """The errors of this package that the body of a function raises by name."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    calls = [node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)]
-    return {call.func.id for call in calls if isinstance(call.func, ast.Name) and hasattr(errors, call.func.id)}
+HELPERS = 2
+"""So many calls deep errors are looked for: a method, its helper, and the check that the helper uses."""
+
+
+def raises(function: Any, kind: type | None = None, depth: int = HELPERS) -> set[str]:
+    """The errors of this package that a function raises by name, itself or in the functions of the package it calls."""
+    nodes = [*ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function))))]
+    raised = [node.exc for node in nodes if isinstance(node, ast.Raise)]
+    names = [one.func.id for one in raised if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)]
+    found = {name for name in names if hasattr(errors, name)}
+    for node in nodes if depth else ():
+        helper = called(node, function, kind) if isinstance(node, ast.Call) else None
+        if helper is not None:
+            found |= raises(helper, kind, depth - 1)
+    caught = [node.type for node in nodes if isinstance(node, ast.ExceptHandler)]
+    return found - {one.id for one in caught if isinstance(one, ast.Name)}
+
+
+def called(call: ast.Call, function: Any, kind: type | None) -> Any:
+    """The function of this package that a call names, as `name(…)` or as `self.name(…)`; else None."""
+    if isinstance(call.func, ast.Name):
+        found = function.__globals__.get(call.func.id)
+    elif kind is not None and isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
+        own = call.func.value.id in ("self", "cls")
+        found = inspect.getattr_static(kind, call.func.attr, None) if own else None
+        found = getattr(found, "__func__", found)
+    else:
+        return None
+    return found if inspect.isfunction(found) and found.__module__.startswith(("evercount", __name__)) else None
 
 
 def constructors(kind: type) -> list[Any]:
@@ -97,7 +122,7 @@ def missing(full: str, thing: Any) -> list[str]:
         lacks.append("Returns")
     bodies = constructors(thing) if isinstance(thing, type) else [thing]
     written = [body for body in bodies if not body.__code__.co_filename.startswith("<")]  # not those of a dataclass
-    if any(map(raises, written)) and not any(
+    if any(raises(body, thing if isinstance(thing, type) else None) for body in written) and not any(
         "Raises:" in one for one in (text, *map(str, map(inspect.getdoc, written)))
     ):
         lacks.append("Raises")
@@ -130,7 +155,7 @@ def functions_of(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def missing_of_method(kind: type, name: str) -> list[str]:
-    """What the text of a method lacks. A method of a base class under the same name may say Args and Returns for it."""
+    """What the text of a method lacks. A method of a base class under the same name may say it for this one."""
     member, behind = vars(kind)[name], dict(functions_of(kind))[name]
     own = inspect.getdoc(behind) or ""
     if not own:
@@ -143,6 +168,8 @@ def missing_of_method(kind: type, name: str) -> list[str]:
     gives = signature.return_annotation not in (None, "None", "NoReturn", inspect.Signature.empty)
     if gives and not any(re.search("^(Returns|Yields):", text, re.MULTILINE) for text in texts):
         lacks.append("Returns")
+    if raises(behind, kind) and not any("Raises:" in text for text in texts):
+        lacks.append("Raises")
     return lacks
 
 
@@ -208,10 +235,31 @@ def test_a_bare_method_is_caught() -> None:
             """See `Base`."""
             return ticks
 
+        def refuses(self) -> None:
+            """Count, or refuse."""
+            self._check()
+
+        def forgives(self) -> None:
+            """Count what can be counted."""
+            try:
+                self._check()
+            except ParameterError:
+                return
+
+        def _check(self) -> None:
+            check_number("ticks", "many")
+
         @property
         def ready(self) -> bool:
             """Whether it is ready."""
             return True
 
     lacks = {name: missing_of_method(Bare, name) for name, _ in functions_of(Bare)}
-    assert lacks == {"silent": ["a docstring"], "bare": ["Args of ticks", "Returns"], "told": [], "ready": []}
+    assert lacks == {
+        "silent": ["a docstring"],
+        "bare": ["Args of ticks", "Returns"],
+        "told": [],
+        "refuses": ["Raises"],
+        "forgives": [],
+        "ready": [],
+    }

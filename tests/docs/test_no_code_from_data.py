@@ -34,7 +34,7 @@ ALLOWED = {
     # the program that a person asks to have audited, typed on the command line of that person's own shell
     "audit/doors.py: getattr(importlib.import_module(module), name)": 1,
     "audit/doors.py: import_module(module)": 1,
-    "audit/doors.py: hasattr(made, part)": 1,
+    "audit/doors.py: hasattr(candidate, part)": 1,
     # the benchmarks of the source tree, found by their place
     "cli/bench_command.py: spec_from_file_location(f'bench_{name}', path)": 1,
     "cli/bench_command.py: module_from_spec(spec)": 1,

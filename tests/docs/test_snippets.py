@@ -204,6 +204,7 @@ PREPARED: dict[str, Preparation] = {
     "docs/audit.md": the_class_in_a_module,
     "docs/declarations.md": the_declaration_and_events,
     "docs/howto/backup.md": a_store,
+    "docs/howto/duckdb.md": a_store,
     "docs/service.md": a_service,
 }
 

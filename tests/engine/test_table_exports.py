@@ -8,7 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evercount import Budget, Count, Histogram, Stream
+from evercount import (
+    ActiveUsers,
+    Average,
+    Budget,
+    Count,
+    DiscoveredKeys,
+    DistinctUsers,
+    Histogram,
+    Marginals,
+    Quantiles,
+    Rollup,
+    Stream,
+)
 from evercount.errors import MissingExtra
 
 BUDGET = Budget(1.0, 1e-6)
@@ -76,3 +88,59 @@ def test_release_files_can_be_queried_by_duckdb(tmp_path: Path) -> None:
     for name in ("r.parquet", "r.csv"):
         found = duckdb.sql(f"SELECT max(value) FROM '{tmp_path / name}' WHERE cell = 'north' AND tick <= 30").fetchall()
         assert found == [(RELEASES.rows[:, 0].max(),)]
+
+
+PLACES = [("at", "graz"), ("at", "wien"), ("de", "ulm")]
+SHOWN = {
+    "discovered keys": (DiscoveredKeys(minimum=3), ["oslo"] * 90 + ["bergen"] * 60 + ["hut"]),
+    "rollup": (Rollup(PLACES), PLACES * 20),
+    "marginals": (Marginals([["f", "m"], ["old", "young"]]), [("f", "old"), ("m", "young")] * 20),
+    "distinct users": (DistinctUsers(), [f"u{number}" for number in range(50)]),
+    "active users": (ActiveUsers(max_ticks=30), [f"u{number}" for number in range(50)]),
+    "quantiles": (Quantiles(0, 100, 16), [number % 100 for number in range(500)]),
+    "average": (Average(0, 100, per="event"), [40.0, 60.0] * 9),
+}
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "polars"])
+@pytest.mark.parametrize("name", SHOWN)
+def test_columns_have_the_types_that_people_expect(name: str, kind: str) -> None:
+    pytest.importorskip("pyarrow" if kind == "arrow" else kind, reason=f"{kind} is not installed")
+    query, tick = SHOWN[name]
+    releases = Stream(query, BUDGET, 40).run([tick] * 12)
+    for shown in (releases, releases.per_tick()) if query.running_sums else (releases,):
+        frame = getattr(shown, f"to_{kind}")()
+        names, types = (frame.column_names, frame.schema.types) if kind == "arrow" else (frame.columns, frame.dtypes)
+        found = dict(zip(names, types, strict=True))
+        for column in found:
+            whole, text = column in ("tick", "first", "last"), column == "cell"
+            wanted = ("int64",) if whole else ("string", "object") if text else ("double", "float64")
+            assert str(found[column]).lower() in wanted, column
+        low, high = (
+            np.asarray(frame[side].to_pylist() if kind == "arrow" else frame[side]) for side in ("low", "high")
+        )
+        assert np.all(low <= high)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_chart_shows_the_intervals_of_the_table(name: str) -> None:
+    """Also where they reach further on one side; of a distribution it shows the quartiles."""
+    query, tick = SHOWN[name]
+    releases = Stream(query, BUDGET, 40).run([tick] * 12)
+    root = ElementTree.fromstring(releases._repr_html_())
+    rows = [["".join(cell.itertext()) for cell in row] for row in root.findall(".//tr")[1:]]
+    if query.has_quantiles:
+        assert [row[0] for row in rows] == ["lower quartile", "median", "upper quartile"]
+        wanted = [tuple(float(side[-1]) for side in releases.running().quantile(q)) for q in (0.25, 0.5, 0.75)]
+    else:
+        low, high = releases.limits(0.95)
+        wanted = list(zip(releases.rows[-1], low[-1], high[-1], strict=True))[: len(rows)]
+    for (_, value, ends), numbers in zip(rows, wanted, strict=True):
+        found = [float(text.replace(",", "")) for text in (value, *ends.split(" … "))]
+        assert found == pytest.approx(numbers, rel=1e-3, abs=0.5), name
+
+
+def test_large_numbers_have_no_exponents() -> None:
+    text = Stream(Count(), BUDGET, 40).run([10_000_000] * 3)._repr_html_()
+    assert "e+" not in text
+    assert "30,000," in text or "29,999," in text

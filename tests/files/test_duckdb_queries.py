@@ -7,7 +7,9 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from evercount.cli import app
 from evercount.declare.declaration import StreamDeclaration
 from evercount.examples import flu
 from evercount.files.release_run import Job, release_file
@@ -41,9 +43,25 @@ def test_release_files_and_their_views(tmp_path: Path, monkeypatch: pytest.Monke
     assert all(low < value < high for _, value, low, high in days)
 
 
+def test_the_store_by_an_export(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way that needs no extension: the commands and the Python of the page, on a real store."""
+    monkeypatch.chdir(store.parent)
+    (export,) = re.findall(r"^evercount (store export-releases .*)$", PAGE, re.MULTILINE)
+    done = CliRunner().invoke(app, export.split())
+    assert done.exit_code == 0, done.output
+    (select,) = statements(BLOCKS[3])
+    found = duckdb.sql(select).fetchall()
+    assert {row[1] for row in found} == set(flu.REGIONS)
+    assert [row[2] for row in found] == sorted((row[2] for row in found), reverse=True)
+    connection = sqlite3.connect(store)
+    last = connection.execute("SELECT value FROM releases WHERE tick = 3 ORDER BY value DESC").fetchall()
+    connection.close()
+    assert [row[2:3] for row in found] == last
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    place = tmp_path / "evercount.db"
+    place = tmp_path / "counts.db"
     opened = Store(place)
     live = opened.declare(StreamDeclaration.from_dict(FLU), 0.0)
     opened.close_ticks(live, 3, 0.0)

@@ -184,6 +184,9 @@ def test_late_rows_are_for_the_rejects_file_only(folder: Path) -> None:
     assert stat.S_IMODE(Path("late.csv").stat().st_mode) == 0o600
     assert run(*arguments).exit_code == 0
     assert totals() == [3]
+    assert table("late.csv") == rows  # the run before published nothing, so they are listed until one does
+    assert run(*arguments).exit_code == 0
+    assert table("late.csv") == []  # listed by a run that published: not again
     Path("log.csv").write_text("ts\n2026-01-01T07:00:00\n")  # another file: nobody can say whether it was counted
     assert run(*arguments).exit_code == 0
     assert [row["reason"] for row in table("late.csv")] == [MAYBE_LATE]

@@ -9,6 +9,7 @@ import pytest
 
 from evercount.errors import MissingExtra
 from evercount.examples.flight_statistics import aircraft, by_day, delays, routes
+from evercount.examples.flight_tables import origins_and_carriers, weekly_aircraft
 from evercount.examples.flights import Flight, flights
 
 SCRIPT = Path(__file__).parents[2] / "src" / "evercount" / "examples" / "flight_statistics.py"
@@ -48,3 +49,12 @@ def test_different_aircraft(days: list[list[Flight]]) -> None:
         true, value, std = numbers(line.split("true")[1])
         assert abs(true - value) < 6 * std
     assert len(SCRIPT.read_text("utf-8").splitlines()) < 100
+
+
+def test_tables_and_weekly_aircraft_lie_near_the_truth(days: list[list[Flight]]) -> None:
+    lines = [*origins_and_carriers(days).splitlines()[1:], *weekly_aircraft(days).splitlines()[1:]]
+    assert len(lines) == 7
+    for line in lines:
+        true, value, std = numbers(line.split("true")[1])
+        assert abs(true - value) < 6 * std
+    assert numbers(lines[0])[0] == 336_776

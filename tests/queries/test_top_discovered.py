@@ -9,14 +9,13 @@ from scipy.stats import binom
 from evercount import Budget, DiscoveredKeys, Secret, Stream
 from evercount.errors import ParameterError
 
-RUNS = 300
 
-
-def test_intervals_and_confidences_hold_given_discovery() -> None:
+@pytest.mark.parametrize("runs", [300, pytest.param(2000, marks=pytest.mark.slow)])
+def test_intervals_and_confidences_hold_given_discovery(runs: int) -> None:
     """Keys of nearly one size around the threshold: what is public and what is largest is decided by noise."""
     query, budget, level, k = DiscoveredKeys(), Budget(1.0, 1e-2), 0.8, 3
     missed = wrong = naive = confident = 0
-    for seed in range(RUNS):
+    for seed in range(runs):
         stream = Stream(query, budget, 4, secret=Secret.from_hex("d1" * 32).derive(f"{seed}"))
         assert stream.thresholds is not None
         least, std = stream.thresholds.at(1), float(stream.std([1])[0, 0])
@@ -34,10 +33,10 @@ def test_intervals_and_confidences_hold_given_discovery() -> None:
         sure = [key for key in top if key.confidence >= 0.8]
         confident += bool(sure)
         wrong += any(counts[key.key] < largest[0] for key in sure)
-    assert missed <= binom.ppf(1 - 1e-6, RUNS, 1 - level)
-    assert wrong <= binom.ppf(1 - 1e-6, RUNS, 0.2)
-    assert confident > RUNS / 2, "keys far above all others are told apart"
-    assert naive > binom.ppf(1 - 1e-6, RUNS, 1 - level), "intervals of single keys would have failed"
+    assert missed <= binom.ppf(1 - 1e-6, runs, 1 - level)
+    assert wrong <= binom.ppf(1 - 1e-6, runs, 0.2)
+    assert confident > runs / 2, "keys far above all others are told apart"
+    assert naive > binom.ppf(1 - 1e-6, runs, 1 - level), "intervals of single keys would have failed"
 
 
 def test_edges() -> None:

@@ -51,7 +51,7 @@ def test_state_is_read_only_and_stays_small() -> None:
 
 
 def test_bad_pairs_are_named() -> None:
-    for bad in ([("u", 1), "ab c"], [("u", 1), ("v",)], [("u", 1), (7, 1)], [("u", 1), (None, 1)]):
+    for bad in ([("u", 1), "ab c"], [("u", 1), ("v",)], [("u", 1), (7, 1)], [("u", 1), (None, 1)], [("u", 1), ("", 1)]):
         with pytest.raises(InputError, match="event 1"):
             cap_per_user(bad, 2, {})  # type: ignore[arg-type]
     for most in (0, -1, 1.5, True):

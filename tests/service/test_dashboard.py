@@ -472,11 +472,19 @@ def test_the_planner_reacts_to_its_sliders(service: Running, visit: Callable[...
     page.wait_for_selector("#plan-rows tr")
     first = plan_of(service, "0.5", 4096)
     names = [row["name"] for row in first["mechanisms"]]
-    assert page.locator("#plan-rows th").all_inner_texts() == [*names, "lower bound, worst tick"]
+    assert page.locator("#plan-rows th").all_inner_texts() == [*names, "lower bound, Gaussian"]
     series = page.evaluate("evercount.planner.view.chart.data.map((column) => Array.from(column))")
     assert len(series) == len(names) + 2
     assert series[1] == first["mechanisms"][0]["std"]
     assert set(series[-1]) == {first["lower_bound"]["worst_std"]}
+    swatches = (
+        "[...document.querySelectorAll('#plan-rows path')].map((p) => [...p.attributes].map((a) => a.value).join())"
+    )
+    drawn = page.evaluate(swatches)
+    assert len(set(drawn)) == len(drawn) == len(names) + 1  # no two curves look alike
+    summary = page.inner_text("#plan-summary")
+    assert (names[0], first["mechanisms"][0]["ratio_to_lower_bound"] < 1) == ("bridge", True)
+    assert "its noise is not Gaussian" in summary
     page.screenshot(path=artefacts / "planner-light.png", full_page=True)
     page.focus("#plan-epsilon")
     page.keyboard.press("ArrowRight")
@@ -561,6 +569,9 @@ def test_a_phone_has_no_sideways_scroll(visit: Callable[..., Any], artefacts: Pa
     page.wait_for_selector("#plan-rows tr" if "planner" in path else "#table-rows tr")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert page.evaluate("document.querySelector('.chart:not([hidden]) canvas').getBoundingClientRect().right") <= 390
+    if "planner" in path:  # nothing of the table is cut off
+        table = "document.querySelector('#plan-card .scroll')"
+        assert page.evaluate(f"{table}.scrollWidth - {table}.clientWidth") == 0
     page.screenshot(
         path=artefacts / f"phone-{'planner' if 'planner' in path else 'stream'}-{scheme}.png", full_page=True
     )

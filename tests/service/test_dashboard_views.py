@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from service.test_dashboard import (
+    BUDGET,
     Running,
     artefacts,
     browser,
@@ -140,6 +141,18 @@ def test_two_cells_or_two_streams_are_compared(
     assert page.url.endswith(f"#/compare/wave0/a/{other}/per-tick")
 
 
+def test_a_comparison_begins_with_something_to_see(hourly: Running, visit: Callable[..., Any]) -> None:
+    """A stream of one cell is set beside another one of the same ticks, in a view that has spans already."""
+    start = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    one = {"query": "count", "budget": BUDGET, "public": True, "tick": "1m", "horizon": 5, "start": start}
+    for name in ("left-one", "right-one"):
+        hourly.call("streams", {**one, "name": name})
+    page = visit("#/compare/left-one")
+    page.wait_for_function("() => document.querySelector('#apart-title').textContent.includes('minus')")
+    assert page.inner_text("#apart-title") == "left-one: count minus right-one: count"
+    assert page.input_value("#compare-view") == "per-tick"
+
+
 def test_a_phone_compares_without_sideways_scroll(hourly: Running, visit: Callable[..., Any], artefacts: Path) -> None:
     page = visit("#/compare/wave0/a/wave0/b", 390, 844, color_scheme="dark", device_scale_factor=2, is_mobile=True)
     page.wait_for_selector("#apart-chart canvas")
@@ -184,6 +197,23 @@ def test_scheduled_nonnegative_top_and_single_streams(
     assert page.locator("#span-card").is_hidden()  # differences of post-processed numbers have no known error
     assert page.evaluate("evercount.page.history.rows.map((row) => row.low[0])") == [max(0, end) for end in low]
     assert min(low) < 0
+    with page.expect_download() as told:  # files, link and frame are there without views, too
+        page.click("#save-csv")
+    assert told.value.suggested_filename == "tidy.running.csv"
+    rows = list(csv.DictReader(Path(told.value.path()).read_text("utf-8").splitlines()))
+    assert [float(row["low"]) for row in rows] == [max(0, end) for end in low]
+    assert page.locator("#copy-link").is_visible()
+    assert page.locator("#compare-link").is_hidden()
+    page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error()); }")
+    page.click("#copy-embed")
+    page.wait_for_function(
+        "() => document.querySelector('#share-note').textContent.includes('embed#/tidy/count/running')"
+    )
+    page.goto(f"{hourly.address}/embed#/tidy/count/running")
+    page.wait_for_function("() => document.querySelector('#embed-text').textContent.startsWith('Running count')")
+    page.goto(f"{hourly.address}/#/stream/wave0/a")
+    wait_view(page, "per-tick")
+    assert page.locator("#span-card #save-csv").is_visible()
     page.goto(f"{hourly.address}/#/stream/top")
     page.wait_for_selector("#cells-title >> text=The 3 largest of 9 keys")
     assert page.locator(".tile").count() == 3

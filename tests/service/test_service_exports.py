@@ -1,4 +1,4 @@
-"""Files of releases by suffix, pages of cells, HEAD, and the examples of /docs."""
+"""Files of releases by suffix, pages of cells, and HEAD."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import httpx
 import pytest
 
 from evercount.service import catch_up, export
-from evercount.service.openapi import EXAMPLES, HOST
 from evercount.service.runtime import Service
 from evercount.store import Store
 from serving import ADMIN, HEADERS, served
@@ -123,37 +121,6 @@ def test_head_is_get_without_a_body(client: httpx.Client, path: str) -> None:
         assert head.status_code == got.status_code
         names = ("content-type", "content-length", "cache-control", "content-disposition", "content-security-policy")
         assert [head.headers.get(name) for name in names] == [got.headers.get(name) for name in names]
-
-
-def test_every_operation_has_an_example_that_the_service_takes(tmp_path: Path) -> None:
-    """Each command of /docs is run, word by word, against a service with such a stream."""
-    service = Service(Store(tmp_path / "a.db"), admin=ADMIN)
-    with served(service) as client:
-        described = client.get("/openapi.json").json()["paths"]
-        operations = {(method, path) for path, methods in described.items() for method in methods}
-        assert set(EXAMPLES) == operations
-        page = client.get("/docs").text
-        ordered = sorted(EXAMPLES, key=lambda one: (one[0] == "delete", one != ("post", "/v1/streams"), one))
-        for method, path in ordered:
-            words = shlex.split(
-                EXAMPLES[method, path].replace("$TOKEN", ADMIN).replace("$(uuidgen)", "k").replace("\\\n", "")
-            )
-            assert words[0] == "curl"
-            assert path.split("{")[0] in page
-            address = next(word for word in words if word.startswith(HOST)).removeprefix(HOST)
-            headers = dict(words[i + 1].split(": ", 1) for i, word in enumerate(words) if word == "-H")
-            body = next((words[i + 1] for i, word in enumerate(words) if word == "-d"), None)
-            stated = next((words[i + 1] for i, word in enumerate(words) if word == "-X"), "POST" if body else "GET")
-            assert stated.lower() == method
-            with client.stream(stated, address, headers=headers, content=body) as answer:
-                expected = {
-                    ("post", "/v1/streams/{name}/close-tick"): (422,),
-                    ("delete", "/v1/tokens/{number}"): (404,),
-                }
-                allowed = expected.get((method, path), (200, 201))
-                if path == "/v1/streams/{name}/events":
-                    allowed = (422,)  # its time lies before this stream's start
-                assert answer.status_code in allowed, (method, path, answer.status_code)
 
 
 def test_released_numbers_of_public_streams_are_metrics(client: httpx.Client) -> None:

@@ -56,6 +56,16 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
             store.close_ticks(live, 3, moment)
     for name, more in (("tidy", {"postprocess": ["nonnegative"]}), ("private", {"public": False})):
         store.declare(StreamDeclaration.from_dict({**HOURLY, "name": name, "query": "count", **more}), START)
+    others: dict[str, Any] = {
+        "means": {"query": "average"},
+        "counts": {
+            "query": {"name": "histogram", "parameters": {"keys": ["a", "b", "c"]}},
+            "postprocess": ["nonnegative"],
+        },
+    }
+    for name, more in others.items():
+        live = store.declare(StreamDeclaration.from_dict({**HOURLY, "name": name, **more}), START)
+        store.close_ticks(live, 2, START)
     manual = {"name": "manual", "query": "count", "budget": BUDGET, "public": True}
     store.close_ticks(store.declare(StreamDeclaration.from_dict(manual), START), 2, START)
     return Service(store, clock=HandClock(START + (HOURS - 1) * 3600), admin=ADMIN)
@@ -173,6 +183,36 @@ def test_two_streams_are_compared_over_common_spans(client: httpx.Client, servic
         client, "manual", view="per-tick", cell="count", minus="north", minus_stream="regions"
     )
     refusal(client, "regions", 401, view="per-tick", cell="north", minus="count", minus_stream="private")
+
+
+@pytest.mark.parametrize(
+    ("name", "cells"), [("means", ["average"]), ("counts", ["c"]), ("counts", ["c", "a"]), ("counts", [])]
+)
+def test_streams_without_differences_show_what_they_published(
+    client: httpx.Client, name: str, cells: list[str]
+) -> None:
+    """As numbers, as a file, and for the chart that others embed; an interval of a count does not go below zero."""
+    answer = get(client, name, view="running", cell=cells, limit=7)
+    labels = answer["labels"]
+    assert labels == (cells or client.get(f"/v1/streams/{name}").json()["labels"])
+    published = client.get(f"/v1/streams/{name}/releases", params={"after": HOURS - 8}).json()
+    places = [published["labels"].index(label) for label in labels]
+    assert (
+        [span["last"] for span in answer["spans"]]
+        == [row["tick"] for row in published["releases"]]
+        == list(range(HOURS - 7, HOURS))
+    )
+    lowest = 0.0 if name == "counts" else -np.inf
+    for span, row in zip(answer["spans"], published["releases"], strict=True):
+        for part in ("values", "std", "high"):
+            assert span[part] == [row[part][i] for i in places]
+        assert span["low"] == [max(lowest, row["low"][i]) for i in places]
+    assert any(low < 0 for row in published["releases"] for low in row["low"])
+    text = client.get(f"/v1/streams/{name}/releases.csv", params={"view": "running", "cell": cells, "limit": 7}).text
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [float(row["value"]) for row in rows] == [value for span in answer["spans"] for value in span["values"]]
+    assert "no cell" in refusal(client, name, view="running", cell="nobody")
+    refusal(client, name, view="running", cell=labels[0], minus=labels[0])
 
 
 def test_files_hold_the_same_numbers(client: httpx.Client) -> None:

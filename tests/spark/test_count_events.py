@@ -188,6 +188,7 @@ def test_users_are_capped_as_in_the_file_door(spark: Any, unknown: str, tmp_path
     for gone in (("who",), ("n",), ("k",), ("k", "who"), ("who", "n"), ("ts", "who")):
         rows.append({**rows[0], **dict.fromkeys(gone)})
     rows.append({**rows[0], "n": "first"})
+    rows.append({**rows[0], "who": ""})  # it names nobody
     table = pa.Table.from_pylist(rows)
     totals, bad = by_file(declaration, table, tmp_path)
     assert totals.sum() <= 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,19 @@ def test_retries_count_once_and_bad_keys_are_refused(tmp_path: Path) -> None:
     assert live.events == ["a"] * 50
     (release,) = store.close_ticks(live, 1, 0.0)
     assert release["values"] == one.build(secret=SECRET, replay=True).step(["a"] * 50).values.tolist()
+    store.close()
+
+
+def test_normal_forms_of_a_key_are_one_key(tmp_path: Path) -> None:
+    one, store = declared(), Store(tmp_path / "a.db")
+    live = store.declare(one, 0.0, SECRET)
+    composed, apart = "Gr\u00fcnau", unicodedata.normalize("NFD", "Gr\u00fcnau")
+    assert composed != apart
+    for events in ([composed] * 30, [apart] * 30, [composed, apart] * 5):
+        assert isinstance(send(store, one, events), Accepted)
+    (release,) = store.close_ticks(live, 1, 0.0)
+    assert release["values"] == one.build(secret=SECRET, replay=True).step([composed] * 70).values.tolist()
+    assert list(live.labels) == ["total", "other", composed]
     store.close()
 
 

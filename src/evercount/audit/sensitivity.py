@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 from math import comb
 from typing import Any, get_args
 
@@ -268,8 +268,19 @@ class _Search:
                         changed = self._encode(neighbour) if absent else known.get(neighbour)
                     if changed is not None:
                         self._offer(stream, neighbour, rows, changed)
+        if self.adjacency == "replace":
+            self._try_replaced_ticks(list(known))
         self._settle()
         return True
+
+    def _try_replaced_ticks(self, streams: Sequence[tuple[Step, ...]]) -> None:
+        """Pairs whose changed tick has several events, beside single events in all other ticks."""
+        for stream, ticks in product(streams, self.world.replaced_ticks):
+            for place in range(len(stream)):
+                one, other = ((*stream[:place], tick, *stream[place + 1 :]) for tick in ticks)
+                rows, changed = self._encode(one), self._encode(other)
+                if rows is not None and changed is not None:
+                    self._offer(one, other, rows, changed)
 
     def _legal_streams(self) -> Iterator[tuple[tuple[Step, ...], IntArray]]:
         """Legal streams without absent steps: of all lengths if ticks may be quiet, else of full length only."""

@@ -157,6 +157,9 @@ def mathias_upper(T: Ticks) -> Values:
     Returns:
         The bound for each T.
 
+    Raises:
+        ParameterError: T is no whole number above 0.
+
     >>> round(mathias_upper(65536), 4)
     4.5114
     """
@@ -174,6 +177,9 @@ def haagerup_upper(T: Ticks) -> Values:
 
     Returns:
         The bound for each T.
+
+    Raises:
+        ParameterError: T is no whole number above 0.
 
     >>> round(haagerup_upper(65536), 4)
     4.5302

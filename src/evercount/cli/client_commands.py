@@ -7,6 +7,7 @@ import json
 import sys
 import time as system_time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -239,7 +240,9 @@ def list_tokens(url: Url = DEFAULT_URL, token_file: TokenFile = None, json_outpu
         typer.echo(json.dumps(answer, indent=1))
         return
     rows = [("id", "role", "created", "label")]
-    rows += [(str(one["id"]), one["role"], str(one["created"]), one["label"]) for one in answer["tokens"]]
+    for one in answer["tokens"]:
+        created = datetime.fromtimestamp(one["created"], UTC)
+        rows.append((str(one["id"]), one["role"], f"{created:%Y-%m-%dT%H:%M:%SZ}", one["label"]))
     _echo_table(rows)
 
 

@@ -113,4 +113,5 @@ def answer_of(response: httpx.Response) -> Any:
         message, remedy = f"the service answered {response.status_code}", ""
     if response.status_code in (401, 403):
         remedy = "Give a token by --token-file or EVERCOUNT_TOKEN."
-    raise ServiceRefused(f"{message} {remedy}".strip(), response.status_code)
+    sentence = message if message.endswith((".", "?", "!")) or not remedy else f"{message}."
+    raise ServiceRefused(f"{sentence} {remedy}".strip(), response.status_code)

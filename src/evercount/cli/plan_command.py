@@ -56,7 +56,7 @@ def plan(
     wide: Annotated[bool, typer.Option("--wide", help="Show all columns; they need about 170 characters.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Write a chart of error over time (PNG, SVG, PDF).")] = None,
 ) -> None:
-    """Which error will I get? All mechanisms side by side, with the lower bound that none can beat.
+    """Which error will I get? All mechanisms side by side, with the lower bound for Gaussian noise.
 
     Example: evercount plan --epsilon 0.5 --delta 1e-10 --horizon 2^16 --plot errors.png
 

@@ -300,8 +300,9 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         )
 
     def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
-        half = self.half_widths(level)
-        return "Running totals", self.labels, self._values, self._values - half, self._values + half
+        if self._errors.query.has_quantiles and self.first_tick == 1 and not self.postprocessed:
+            return self.running()._chart(level)
+        return ("running totals", self.labels, self._values, *self.limits(level))
 
     def caption(self, level: float = 0.95) -> str:
         """What a chart of these numbers must say.

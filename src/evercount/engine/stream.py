@@ -13,6 +13,7 @@ import numpy as np
 
 from evercount.engine.build_parameters import build_parameters
 from evercount.engine.discover import advance_keys
+from evercount.engine.frame_events import plain_events, plain_ticks
 from evercount.engine.release import Release, Releases
 from evercount.engine.retry import Seen, check_tick, read_again
 from evercount.engine.snapshot_format import pack, unpack
@@ -112,7 +113,7 @@ class Stream(StreamFacts[V_co]):
         user's first `budget.max_events` of the whole stream are dropped (`queries/user_cap.proof.md`).
 
         Args:
-            events: what the query takes as one tick.
+            events: what the query takes as one tick: a sequence, or a column or frame of pandas, Polars or Arrow.
             tick: the 1-based number of the tick. It makes a retry safe: the last tick again with the same events
                 reads back its release.
             users: the user of each event; for `Count`, events may then be None (one event per user named).
@@ -132,8 +133,8 @@ class Stream(StreamFacts[V_co]):
         """
         if isinstance(users, str | bytes):
             raise InputError("users name the user of each event: a sequence of texts, not one text")
-        named = None if users is None else list(users)
-        read = list(events) if isinstance(events, Iterator) else events  # the fingerprint reads them, too
+        named = None if users is None else list(plain_events(users))
+        read = list(events) if isinstance(events, Iterator) else plain_events(events)  # the fingerprint reads them, too
 
         def encode() -> EncodedTicks:
             kept, changes = read, UserState()
@@ -204,12 +205,20 @@ class Stream(StreamFacts[V_co]):
         before = self._state.counting if self.tick else None
         return choose_counting(self.budget, before, named, capped, self.query.names_users)
 
-    def prepare(self) -> None:
-        """Draw the noise of the next ticks now, so that the next `step` is fast; it changes no number."""
+    def prepare(self, events: Any = ()) -> None:
+        """Draw the noise of the next ticks now, so that the next `step` is fast; it changes no number.
+
+        Args:
+            events: Events of the next tick that have come already: keys that nobody listed get their noise. They are
+                not counted.
+
+        Raises:
+            EvercountError: the noise belongs to another process, or the stream is closed.
+        """
         self._check_owner()
         noise = self._parameters.noise.stream
         if noise.tick == self.tick:  # else a step failed after its noise was drawn, and will ask for it again
-            noise.expect(self.query.expected_names(self._state.encoder))
+            noise.expect(self.query.expected_names(self._state.encoder, events))
         noise.prepare()
 
     def run(
@@ -231,8 +240,7 @@ class Stream(StreamFacts[V_co]):
         """
         if not isinstance(ticks, Iterable) or isinstance(ticks, Mapping):
             raise InputError(f"a run is a sequence of ticks, not {type(ticks).__name__}; for one tick use step")
-        if isinstance(ticks, Iterator):
-            ticks = list(ticks)
+        ticks = plain_ticks(list(ticks) if isinstance(ticks, Iterator) else ticks)
         self._check_owner()
         counting = self._account(users is not None, capped)
         self._check_torn()
@@ -243,7 +251,8 @@ class Stream(StreamFacts[V_co]):
         changes = UserState()
         try:
             if users is not None:
-                ticks, changes = cap_run(self.query, ticks, users, self.budget.max_events, self._state.users)
+                named = plain_ticks(list(users))
+                ticks, changes = cap_run(self.query, ticks, named, self.budget.max_events, self._state.users)
             increments, encoder = self.query.encode_run(self._state.encoder, ticks)
             self._parameters.check_limit(self.tick, len(increments))
         except BaseException:

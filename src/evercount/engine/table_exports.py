@@ -100,14 +100,14 @@ class TableExports(ABC):
         if not len(values):
             return f"<p>{escape(title)}: nothing is released yet.</p>"
         rows = "".join(
-            f"<tr><td>{escape(cell)}</td><td>{value:,.6g}</td><td>{a:,.6g} … {b:,.6g}</td></tr>"
+            f"<tr><td>{escape(cell)}</td><td>{_shown(value)}</td><td>{_shown(a)} … {_shown(b)}</td></tr>"
             for cell, value, a, b in list(zip(cells, values[-1], low[-1], high[-1], strict=True))[:LISTED_CELLS]
             if np.isfinite(value)
         )
         more = f"<p>and {len(cells) - LISTED_CELLS} more cells</p>" if len(cells) > LISTED_CELLS else ""
         warning = "" if self.noise == "exact" else f"<p><b>Noise: {escape(self.noise)}. Do not publish.</b></p>"
         return (
-            f"<div><p><b>{escape(title)}</b></p>"
+            f"<div><p><b>{escape(title[0].upper() + title[1:])}</b></p>"
             f"{svg_chart(cells, values, low, high)}{_no_trend_note(values, low, high)}"
             f"<table><tr><th>cell</th><th>newest value</th><th>95 % interval</th></tr>{rows}</table>{more}{warning}"
             f"<p>{escape(self.guarantee)}</p></div>"
@@ -119,7 +119,7 @@ def svg_chart(cells: Sequence[str], values: FloatArray, low: FloatArray, high: F
     chosen = np.unique(np.linspace(0, len(values) - 1, min(len(values), CHARTED_POINTS)).astype(np.int64))
     count = min(len(cells), CHARTED_CELLS)
     lines, below, above = (part[chosen, :count] for part in (values, low, high))
-    known = np.isfinite(lines)
+    known = np.isfinite(lines) & np.isfinite(below) & np.isfinite(above)
     bottom, top = (float(below[known].min()), float(above[known].max())) if known.any() else (0.0, 1.0)
     span = top - bottom or 1.0
     x = MARGIN + (WIDTH - MARGIN - 4) * (np.arange(len(chosen)) / max(len(chosen) - 1, 1))
@@ -141,11 +141,16 @@ def svg_chart(cells: Sequence[str], values: FloatArray, low: FloatArray, high: F
             f"{escape(cells[cell][:16])}</text>"
         )
     for number, y in ((top, 12), (bottom, HEIGHT - 20)):
-        parts.append(f'<text x="2" y="{y}" font-size="10" fill="#555">{number:,.4g}</text>')
+        parts.append(f'<text x="2" y="{y}" font-size="10" fill="#555">{_shown(number)}</text>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" role="img" '
         f'aria-label="published numbers with 95 % intervals">{"".join(parts)}</svg>'
     )
+
+
+def _shown(number: float) -> str:
+    """A number as people write it: no exponents for large ones, four digits for small ones."""
+    return f"{number:,.0f}" if 1000 <= abs(number) < 1e15 else f"{number:.4g}"
 
 
 def _runs(known: BoolArray) -> list[slice]:

@@ -20,6 +20,8 @@ from evercount.engine.table_exports import TableExports
 from evercount.errors import ParameterError
 
 COLUMNS = ("first", "last", "cell", "value", "std", "low", "high")
+QUARTILES = {"lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75}
+"""What a chart of a distribution shows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +85,9 @@ class View(TableExports):
 
         Returns:
             The half-widths.
+
+        Raises:
+            ParameterError: the level is not between 0 and 1.
         """
         factor = interval_factor(level, (), 1, self.errors.difference_tails)
         return factor * self.cell_errors[1] * self.norms + self.cell_errors[2] * self.rounding
@@ -198,7 +203,10 @@ class View(TableExports):
         return columns if known.all() else {name: column[known] for name, column in columns.items()}
 
     def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
-        return (self.name, self.cells, self.values, *self.interval(level))
+        if not self.errors.query.has_quantiles or len(self.cells) != self.errors.query.outputs:
+            return (self.name, self.cells, self.values, *self.interval(level))
+        read = np.asarray([self.quantile(q, level) for q in QUARTILES.values()])
+        return (f"quartiles, {self.name}", tuple(QUARTILES), read[:, 0].T, read[:, 1].T, read[:, 2].T)
 
     def _places(self, cells: Sequence[str]) -> list[int]:
         known = {label: place for place, label in enumerate(self.cells)}

@@ -338,7 +338,7 @@ def _reason(declaration: StreamDeclaration) -> str:
         rules.append(f"WHEN {number} IS NULL OR isnan({number}) THEN 6")
         rules.append(f"WHEN {number} < {low} OR {number} > {high} OR units IS NULL THEN 7")
     if columns_of(declaration).user is not None:
-        rules.append("WHEN who IS NULL THEN 8")
+        rules.append("WHEN coalesce(who::VARCHAR, '') = '' THEN 8")  # a CSV cannot tell empty from missing
     if declaration.query.names_users:
         rules.append(f"WHEN length(who) NOT BETWEEN 1 AND {LONGEST_USER} THEN 8")
     if columns_of(declaration).order is not None:

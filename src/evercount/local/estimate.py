@@ -106,6 +106,9 @@ class LocalEstimate(RiskFunction):
 
         Returns:
             One half width for each entry of `x`.
+
+        Raises:
+            ParameterError: beta is not between 0 and 1.
         """
         return np.asarray(simultaneous_quantile(self.plan.w, check_number("beta", beta)) * self.std)
 
@@ -209,6 +212,9 @@ class LocalEstimate(RiskFunction):
 
         Returns:
             The bound.
+
+        Raises:
+            ParameterError: beta is not between 0 and 1.
 
         **Guarantee.** `local.proof.md`, theorem 2. Test:
         tests/local/test_local_end_to_end.py::test_errors_stay_within_the_bound.

@@ -340,6 +340,9 @@ class HierarchyEstimate(RiskFunction):
 
         Returns:
             The bound.
+
+        Raises:
+            ParameterError: beta is not between 0 and 1.
         """
         return 2 * float(self.band(beta).max()) + 1 / self.plan.buckets
 
@@ -351,6 +354,9 @@ class HierarchyEstimate(RiskFunction):
 
         Returns:
             One half width for each entry of `cdf`.
+
+        Raises:
+            ParameterError: beta is not between 0 and 1.
         """
         return np.asarray(simultaneous_quantile(self.plan.buckets, check_number("beta", beta)) * self.std)
 

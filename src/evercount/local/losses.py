@@ -60,6 +60,9 @@ class Loss(ABC):
 
         Returns:
             The loss.
+
+        Raises:
+            InputError: the data point is outside the domain of the loss.
         """
 
     @abstractmethod
@@ -72,6 +75,9 @@ class Loss(ABC):
 
         Returns:
             The slope.
+
+        Raises:
+            InputError: the data point is outside the domain of the loss.
         """
 
     def sample(self, data: Any, u: float) -> float:

@@ -19,13 +19,20 @@ from evercount.privacy import Budget
 from evercount.queries import Count, Histogram, Query
 
 MEASURED_CELLS = 20_000
-MEASURED_TICKS = 32
-MEMORY_OF_THE_PROGRAM = 160_000_000
+MEASURED_TICKS = 65
+"""More than the ticks of the longest block of noise: between two blocks the state is smaller."""
+MEMORY_OF_THE_PROGRAM = 190_000_000
 """Bytes that `release` takes for a small file and few cells: Python, numpy, DuckDB. Large files take up to 600 MB."""
-MEMORY_PER_CELL = 960
+MEMORY_PER_CELL = 880
 """Bytes per cell besides the noise: its key in every form, a released row, its text."""
-MEMORY_PER_ENDLESS_CELL = 3_400
-"""Bytes per cell, with the noise, of a stream without a horizon while its state is written."""
+COPIES_OF_NORMAL_STATE = 2.5
+COPIES_OF_LAPLACE_STATE = 1.3
+"""How often the noise's state per cell is in memory at once, at most, while it is written."""
+MEMORY_PER_REDRAWN_CELL = 70
+"""Bytes per cell of Laplace noise without a horizon: it is drawn again, not kept."""
+LEAST_ENDLESS_MEMORY = 295_000_000
+"""Bytes while the tables of normal noise without a horizon are built; they do not depend on the cells."""
+MORE_FOR_ENDLESS = 25_000_000
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class Resources:
     Args:
         cells: the number of cells.
         memory: resident bytes of `evercount release`.
-        state: bytes of the state on disk, without the texts of keys and without users.
+        state: bytes of the state on disk at its largest in the first ticks, without users.
         seconds_per_tick: time to close a tick, on this machine.
     """
 
@@ -56,13 +63,26 @@ class Resources:
         )
 
 
-def release_memory(cells: int, state_bytes: int) -> int:
-    """Resident bytes of `evercount release` for `cells` cells, whose noise keeps `state_bytes` per cell.
+def release_memory(cells: int, state_bytes: int, pure: bool = False, endless: bool = False) -> int:
+    """Resident bytes of `evercount release`. Test: `tests/planning/test_resources.py::test_a_plan_states_what_is_used`.
 
-    >>> release_memory(10**6, 88)
-    1208000000
+    Args:
+        cells: the number of cells.
+        state_bytes: what the mechanism keeps per cell (`Factorization.state_bytes`).
+        pure: whether δ = 0 (Laplace noise).
+        endless: whether there is no horizon.
+
+    Returns:
+        The bytes, about.
+
+    >>> release_memory(10**6, 72)
+    1250000000
     """
-    return MEMORY_OF_THE_PROGRAM + cells * (MEMORY_PER_CELL + state_bytes)
+    if pure:
+        noise = MEMORY_PER_REDRAWN_CELL if endless else COPIES_OF_LAPLACE_STATE * state_bytes
+        return round(MEMORY_OF_THE_PROGRAM + cells * (MEMORY_PER_CELL + noise))
+    needed = round(MEMORY_OF_THE_PROGRAM + cells * (MEMORY_PER_CELL + COPIES_OF_NORMAL_STATE * state_bytes))
+    return max(LEAST_ENDLESS_MEMORY, needed + MORE_FOR_ENDLESS) if endless else needed
 
 
 def measure_resources(query: Query, budget: Budget, horizon: int | None) -> Resources:
@@ -86,20 +106,30 @@ def measure_resources(query: Query, budget: Budget, horizon: int | None) -> Reso
     try:
         rows = np.zeros((1, sample), np.int64)
         ticks = MEASURED_TICKS if horizon is None else min(MEASURED_TICKS, horizon)
-        took = []
+        took, largest = [], -1
         for _ in range(ticks):  # the first one draws ahead for those that follow
             start = time.perf_counter()
             stream.run_totals(rows)
             took.append(time.perf_counter() - start)
-        state = len(pack(stream.dump()))
+            if (size := _noise_bytes(stream.dump()["noise"])) > largest:  # what was drawn ahead is in the state
+                largest, fullest = size, stream.dump()
+        state = len(pack(fullest))
         per_cell = stream.factorization.state_bytes
     finally:
         stream.close()
     scale = query.cells / sample
-    memory = release_memory(query.cells, per_cell)
-    if horizon is None:
-        memory = MEMORY_OF_THE_PROGRAM + query.cells * MEMORY_PER_ENDLESS_CELL
-    return Resources(query.cells, memory, round(state * scale), float(np.mean(took)) * scale)
+    texts = 2 * len(pack({"query": query.parameters()}))  # in the declaration and in the stream
+    memory = release_memory(query.cells, per_cell, budget.delta == 0, horizon is None)
+    return Resources(query.cells, memory, round(state * scale) + texts, float(np.mean(took)) * scale)
+
+
+def _noise_bytes(tree: Any) -> int:
+    """The bytes of all arrays and blocks in a part of a stream's state."""
+    if isinstance(tree, dict):
+        return sum(map(_noise_bytes, tree.values()))
+    if isinstance(tree, list | tuple):
+        return sum(map(_noise_bytes, tree))
+    return tree.nbytes if isinstance(tree, np.ndarray) else len(tree) if isinstance(tree, bytes) else 0
 
 
 def shown_bytes(number: float) -> str:

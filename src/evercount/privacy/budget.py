@@ -191,6 +191,9 @@ class Budget:
         Returns:
             The ε.
 
+        Raises:
+            ParameterError: delta is not between 0 and 1, or the budget has δ = 0.
+
         >>> round(Budget(0.5, 1e-10).epsilon_at(1e-6), 4)
         0.3438
         """

@@ -85,6 +85,10 @@ class Query(RowContract, PublishContract, Generic[V_co]):
 
         Returns:
             S.
+
+        Raises:
+            UnknownName: there is no such adjacency.
+            ParameterError: the query declares no S for it.
         """
 
     def user_sensitivity(self, adjacency: Adjacency) -> float | None:
@@ -95,6 +99,9 @@ class Query(RowContract, PublishContract, Generic[V_co]):
 
         Returns:
             S for one user, or None.
+
+        Raises:
+            UnknownName: there is no such adjacency.
 
         **Guarantee.** As for S, with two streams as neighbours that differ in the events of one user. Test:
         tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
@@ -109,6 +116,9 @@ class Query(RowContract, PublishContract, Generic[V_co]):
 
         Returns:
             Δ₁ for one user, or None.
+
+        Raises:
+            UnknownName: there is no such adjacency.
         """
         return None
 
@@ -120,6 +130,9 @@ class Query(RowContract, PublishContract, Generic[V_co]):
 
         Returns:
             Δ₁ for one protected unit.
+
+        Raises:
+            ParameterError: no Δ₁ of the query is known, so it has no noise for δ = 0.
 
         **Guarantee.** A query's own user-level Δ₁ is taken only where the budget protects users. Test:
         tests/queries/test_queries_distinct_users.py::test_pure_noise_is_calibrated_to_the_unit.
@@ -169,6 +182,9 @@ class Query(RowContract, PublishContract, Generic[V_co]):
         Returns:
             v², or None.
 
+        Raises:
+            UnknownName: there is no such adjacency.
+
         **Guarantee.** For every pair of neighbours and every tick, Σ over cells of the squared difference of their
         running sums is at most this, in real units. Then ‖M(X−X′)‖_F² ≤ T·v², M the running-count matrix. Proof:
         `factorizations/sensitivity.proof.md`, "Values". Tests: tests/queries/test_queries_values.py.
@@ -206,6 +222,10 @@ class Query(RowContract, PublishContract, Generic[V_co]):
 
         Returns:
             The query and the factorisation.
+
+        Raises:
+            UnknownName: there is no factorisation of this name.
+            ParameterError: the factorisation does not fit the horizon, the query or δ = 0.
         """
         return self, pure_factorization(name, horizon) if pure else factorization(name, horizon)
 
@@ -298,11 +318,12 @@ class Query(RowContract, PublishContract, Generic[V_co]):
         """
         return self.labels
 
-    def expected_names(self, state: Any) -> Iterable[str]:
+    def expected_names(self, state: Any, events: Any = ()) -> Iterable[str]:
         """Names that may join soon, so that their noise can be made ready.
 
         Args:
             state: The encoder's state.
+            events: Events of the next tick that have come already.
 
         Returns:
             The names.
@@ -331,6 +352,9 @@ class Query(RowContract, PublishContract, Generic[V_co]):
 
         Returns:
             The query to be audited.
+
+        Raises:
+            EventRefused: an event is no key.
         """
         return self
 
@@ -451,6 +475,9 @@ class Query(RowContract, PublishContract, Generic[V_co]):
 
         Returns:
             The state.
+
+        Raises:
+            SnapshotError: it is no state of this query.
         """
         return data
 

@@ -47,6 +47,9 @@ class DiscoveredKeys(Query[FloatArray]):
             saves time and memory: only keys that have reached it need noise.
         share: the part of the budget's δ that pays for discovery.
 
+    Raises:
+        ParameterError: a parameter is outside its domain.
+
     Guarantee. All releases together are (ε, δ)-DP: with S = 2 for the counts of all possible keys and the total, for
     which the noise has (1 − share)·δ, and with share·δ = (1 + e^ε)·δ₂ for the chance δ₂ that a key is listed because of
     one unit alone. Proof: `discovered_keys.proof.md`. Assumption: one event names one key. Tests:
@@ -156,9 +159,11 @@ class DiscoveredKeys(Query[FloatArray]):
         checked = (_checked(key) if isinstance(key, str) else ("", "") for key in keys)
         return [normal if wrong is None else None for normal, wrong in checked]
 
-    def expected_names(self, state: KeyCounts) -> Iterable[str]:
+    def expected_names(self, state: KeyCounts, events: Any = ()) -> Iterable[str]:
         """See `Query`: keys that have three quarters of the minimum."""
-        return state.nearly(self.minimum - self.minimum // 4)
+        least = self.minimum - self.minimum // 4
+        more = {key: number for key, number in count_keys(events).items() if key not in RESERVED}
+        return (*state.nearly(least), *state.nearly_with(more, least))
 
     def dump_state(self, state: KeyCounts) -> Any:
         """See `KeyCounts.dump`."""

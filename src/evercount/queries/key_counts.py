@@ -98,6 +98,14 @@ class KeyCounts:
         """Rare keys of the last ticks with at least this count."""
         return [key for key, count in self.changed.items() if count >= least]
 
+    def nearly_with(self, more: Mapping[str, int], least: int) -> list[str]:
+        """Keys of `more` without a place that have at least this count once `more` is added; nothing is changed."""
+        return [
+            key
+            for key, number in more.items()
+            if key not in self.place and self.changed.get(key, self.rare.get(key, 0)) + number >= least
+        ]
+
     # -- snapshots ------------------------------------------------------------------------------------------------
 
     def dump(self) -> dict[str, Any]:

@@ -83,6 +83,9 @@ class Substrings(WordQuery):
         Returns:
             The squared sensitivity.
 
+        Raises:
+            ParameterError: the horizon is no whole number above 0.
+
         Guarantee. Proposition 4 of `substrings.proof.md`; test
         tests/queries/test_queries_substrings.py::test_exact_sensitivity_matches_brute_force.
         """

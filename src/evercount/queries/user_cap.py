@@ -31,9 +31,9 @@ def cap_per_user(
 ) -> tuple[list[Any], UserState]:
     """The events of one tick without those beyond each user's first `max_events` of the whole stream.
 
-    `events` are pairs (user, event), the user a string. Kept events come back in their order, without the user. The
-    excess is dropped whatever it contains: the rule looks at one user's own order only, never at other users or at
-    what an event says.
+    `events` are pairs (user, event), the user a string that is not empty. Kept events come back in their order, without
+    the user. The excess is dropped whatever it contains: the rule looks at one user's own order only, never at other
+    users or at what an event says.
 
     `state` is read, not changed. The second result holds the users whose entry changes: commit the tick with
     ``state.update(changes)`` once everything else has accepted it.
@@ -53,6 +53,8 @@ def cap_per_user(
             raise InputError(
                 f"event {number} of the tick (from 0): the user must be a string, not {type(user).__name__}"
             )
+        if not user:
+            raise InputError(f"event {number} of the tick (from 0): the user is empty, and names nobody: leave it out")
         pairs.append((user, event))
     kept = []
     changes: UserState = {}

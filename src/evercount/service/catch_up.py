@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import wait
 from typing import Any
 
 from evercount.service.sse import RECENT
@@ -39,10 +40,17 @@ class CatchUp:
         self._told: dict[str, float] = {}
 
     def close_slice(self, live: LiveStream, now: float) -> int:
-        """Close the oldest of the ticks that have ended. Returns how many are left."""
+        """Close the oldest of the ticks that have ended. Returns how many are left.
+
+        None is closed while the noise of new keys is drawn and takes longer than a slice: others must not wait for it.
+        """
         due = live.due(now)
         if not due:
             return 0
+        while (noise := self.store.noise_under_way(live)) is not None:
+            if wait([noise], SLICE_SECONDS).not_done:
+                self._report(live, due)
+                return due
         size = min(due, self._sizes.get(live.name, FIRST_SLICE_TICKS))
         before, began = live.closed, time.perf_counter()
         self.publish(live.name, self.store.close_ticks(live, size, now, RECENT, CELLS_PER_PAGE))

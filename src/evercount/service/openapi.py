@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from importlib import resources
 from typing import Any
 
+from evercount.declare.declaration import LARGEST_HORIZON
+
+VIEW_PATTERN = r"^(per-tick|per-day|per-week|last-[1-9][0-9]{0,8}|quantile-0\.[0-9]{1,6})$"
 ERROR: dict[str, Any] = {
     "type": "object",
     "required": ["error"],
@@ -84,7 +90,7 @@ DECLARATION: dict[str, Any] = {
                         "name": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
                         "description": {"type": "string", "maxLength": 2000},
                         "query": {
-                            "type": "object",
+                            "type": ["object", "string"],
                             "required": ["name"],
                             "properties": {"name": {"type": "string"}, "parameters": {"type": "object"}},
                         },
@@ -93,18 +99,22 @@ DECLARATION: dict[str, Any] = {
                             "required": ["epsilon", "delta"],
                             "properties": {
                                 "epsilon": {"type": "number", "exclusiveMinimum": 0},
-                                "delta": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+                                "delta": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
                                 "adjacency": {"enum": ["add-remove", "replace"]},
                                 "unit": {"enum": ["event", "user"]},
                                 "max_events": {"type": "integer", "minimum": 1},
                             },
                         },
-                        "tick": {"type": "string", "pattern": "^(manual|[1-9][0-9]{0,5}(ms|s|m|h|d))$"},
-                        "start": {"type": ["string", "null"], "format": "date-time"},
-                        "horizon": {"type": ["integer", "null"], "minimum": 1},
+                        "tick": {"type": "string", "pattern": "^(manual|[1-9][0-9]{0,8}(ms|s|m|h|d|w))$"},
+                        "start": {"type": ["string", "null"]},
+                        "zone": {"type": ["string", "null"]},
+                        "horizon": {"type": ["integer", "null"], "minimum": 1, "maximum": LARGEST_HORIZON},
+                        "factorization": {"type": ["string", "null"]},
+                        "columns": {"type": ["object", "null"], "required": ["time"]},
                         "late": {"enum": ["drop", "next"]},
                         "public": {"type": "boolean"},
                         "postprocess": {"type": "array", "items": {"enum": ["nonnegative", "integer", "monotone"]}},
+                        "views": {"type": "array", "items": {"type": "string", "pattern": VIEW_PATTERN}},
                     },
                 }
             }
@@ -146,22 +156,51 @@ EXAMPLES: dict[tuple[str, str], str] = {
         f'{SEND} -H "Content-Type: application/json" -H "Idempotency-Key: $(uuidgen)" \\\n'
         f'  {HOST}/v1/streams/flu/events -d \'["North", {{"key": "South", "time": "2026-01-01T09:30:00Z"}}]\''
     ),
-    ("post", "/v1/streams/{name}/close-tick"): f"{SEND} -X POST '{HOST}/v1/streams/flu/close-tick?tick=7'",
-    ("get", "/v1/streams/{name}/releases"): f"curl '{HOST}/v1/streams/flu/releases?after=100&limit=24'",
+    ("post", "/v1/streams/{name}/close-tick"): f"{SEND} -X POST '{HOST}/v1/streams/minutes-used/close-tick?tick=1'",
+    ("get", "/v1/streams/{name}/releases"): f"curl '{HOST}/v1/streams/flu/releases?after=1&limit=24'",
     ("get", "/v1/streams/{name}/cells"): f"curl '{HOST}/v1/streams/flu/cells'",
-    ("get", "/v1/streams/{name}/labels"): f"curl '{HOST}/v1/streams/flu/labels?first_cell=1000'",
+    ("get", "/v1/streams/{name}/labels"): f"curl '{HOST}/v1/streams/flu/labels?first_cell=0&cells=1000'",
     ("get", "/v1/streams/{name}/releases.{kind}"): f"curl -O {HOST}/v1/streams/flu/releases.csv",
-    ("get", "/v1/streams/{name}/live"): f"curl -N -H 'Last-Event-ID: 100' {HOST}/v1/streams/flu/live",
+    ("get", "/v1/streams/{name}/live"): f"curl -N -H 'Last-Event-ID: 1' {HOST}/v1/streams/flu/live",
     ("get", "/v1/streams/{name}/plan"): f"curl '{HOST}/v1/streams/flu/plan?epsilon=2'",
     ("get", "/v1/plan"): f"curl '{HOST}/v1/plan?epsilon=1&delta=1e-9&horizon=720'",
     ("get", "/v1/ledger"): f"{SEND} {HOST}/v1/ledger",
     ("get", "/v1/tokens"): f"{SEND} {HOST}/v1/tokens",
     ("post", "/v1/tokens"): f'{SEND} {HOST}/v1/tokens -d \'{{"role": "write", "label": "clinic 7"}}\'',
-    ("delete", "/v1/tokens/{number}"): f"{SEND} -X DELETE {HOST}/v1/tokens/3",
+    ("delete", "/v1/tokens/{number}"): f"{SEND} -X DELETE {HOST}/v1/tokens/1",
     ("post", "/v1/clock"): f"{SEND} -X POST {HOST}/v1/clock",
     ("get", "/healthz"): f"curl {HOST}/healthz",
     ("get", "/readyz"): f"curl {HOST}/readyz",
     ("get", "/metrics"): f"{SEND} {HOST}/metrics",
 }
 """One command for each operation, as `/docs` shows it. Test:
-`tests/service/test_service_exports.py::test_every_operation_has_an_example_that_the_service_takes`."""
+`tests/service/test_service_examples.py::test_every_operation_has_an_example_that_the_service_takes`."""
+
+
+def answers() -> dict[str, Any]:
+    """What the service answered to the commands of EXAMPLES, by "METHOD path"; long lists are cut.
+
+    `EVERCOUNT_WRITE_ANSWERS=1 pytest tests/service/test_service_examples.py` writes the file anew.
+    """
+    text = resources.files("evercount.service").joinpath("example_answers.json").read_text("utf-8")
+    recorded: dict[str, Any] = json.loads(text)
+    return recorded
+
+
+def sent_body(command: str) -> Any:
+    """The JSON that an example sends, or None."""
+    words = shlex.split(command.replace("\\\n", ""))
+    return json.loads(words[words.index("-d") + 1]) if "-d" in words else None
+
+
+def add_examples(described: dict[str, Any]) -> None:
+    """Give each operation of the description its command, and the bodies of its request and its answer."""
+    recorded = answers()
+    for (method, path), command in EXAMPLES.items():
+        operation = described["paths"][path][method]
+        operation["x-codeSamples"] = [{"lang": "Shell", "label": "curl", "source": command}]
+        if "requestBody" in operation:
+            operation["requestBody"]["content"]["application/json"]["example"] = sent_body(command)
+        for status, answer in operation["responses"].items():
+            if status.startswith("2") and (example := recorded.get(f"{method.upper()} {path}")) is not None:
+                answer["content"] = {"application/json": {"schema": {}, "example": example}}

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import html
 import importlib.util
+import json
 import pathlib
 from importlib import resources
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Path
 from fastapi.responses import FileResponse, HTMLResponse
 from starlette.responses import Response
 
 from evercount.errors import Problem
-from evercount.service.openapi import EXAMPLES
+from evercount.service.openapi import EXAMPLES, answers
 
 FileName = Annotated[str, Path(max_length=200)]
 MEDIA_TYPES = {
@@ -29,6 +30,7 @@ MEDIA_TYPES = {
 }
 EMBED_POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors *"
 DOCS_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>evercount API</title>
+<link rel="icon" type="image/svg+xml" href="/static/icon.svg">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
 :root{{color-scheme:light dark}}
@@ -61,6 +63,11 @@ def serve_file(folder: pathlib.Path | None, name: str, kinds: tuple[str, ...] = 
     return FileResponse(file, media_type=MEDIA_TYPES[file.suffix], headers={"Cache-Control": "no-cache"})
 
 
+def _answer(answer: Any) -> str:
+    text = html.escape(json.dumps(answer, indent=1, ensure_ascii=False))
+    return f"<details><summary>answer</summary><pre>{text}</pre></details>"
+
+
 def add_pages(app: FastAPI) -> None:
     """`/`, `/embed`, `/static/*`, `/vendor/uplot/*` and `/docs`."""
 
@@ -86,12 +93,13 @@ def add_pages(app: FastAPI) -> None:
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
         described = app.openapi()
-        items = []
+        recorded, items = answers(), []
         for path, operations in described["paths"].items():
             for method, operation in operations.items():
                 text = html.escape(operation.get("description", operation.get("summary", "")))
                 example = html.escape(EXAMPLES.get((method, path), ""))
-                items.append(
-                    f"<dt><code>{method.upper()} {html.escape(path)}</code></dt><dd>{text}<pre>{example}</pre></dd>"
-                )
+                answer = recorded.get(f"{method.upper()} {path}")
+                shown = "" if answer is None else _answer(answer)
+                name = f"{method.upper()} {html.escape(path)}"
+                items.append(f"<dt><code>{name}</code></dt><dd>{text}<pre>{example}</pre>{shown}</dd>")
         return HTMLResponse(DOCS_PAGE.format(version=html.escape(app.version), items="".join(items)))

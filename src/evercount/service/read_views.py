@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.declare.view_names import QUANTILE, check_views, view_spans
+from evercount.declare.view_names import QUANTILE, check_views, offered_views, view_spans
 from evercount.engine.key_views import Ends, discovery_ticks, evidence_at, evidence_ticks, key_view, needed_columns
 from evercount.engine.release_table import LEVEL
 from evercount.engine.table_exports import without_trend
@@ -25,7 +25,7 @@ from evercount.store.reader import Reading
 
 Shown = LiveStream | EndedStream
 RUNNING = "running"
-"""The running totals, as a view."""
+"""The running totals, as a view; of streams that publish other numbers, these numbers as they are."""
 COLUMNS = ("first", "last", "start", "cell", "value", "std", "low", "high")
 MEDIA = {
     "json": "application/json",
@@ -140,6 +140,12 @@ def read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> ViewAn
         ParameterError: the view does not fit the stream, or a cell does not exist.
     """
     declaration = live.declaration
+    if (
+        asked.view == RUNNING
+        and asked.minus is None
+        and not offered_views(declaration.query, declaration.schedule, declaration.postprocess)
+    ):
+        return _published(store, live, asked, numbers)
     quantile = QUANTILE.fullmatch(asked.view)
     if quantile and (asked.cells or asked.minus is not None):
         raise ParameterError(f"the view {asked.view!r} is read from all cells at once: leave cell and minus out")
@@ -185,15 +191,51 @@ def read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> ViewAn
     )
 
 
-def _view(store: Reading, live: Shown, name: str, cells: Sequence[str], limit: int, numbers: int) -> View:
-    declaration = live.declaration
-    query = declaration.query
-    check_views(["per-tick" if name == RUNNING else name], query, declaration.schedule, declaration.postprocess)
+def _published(store: Reading, live: Shown, asked: Asked, numbers: int) -> ViewAnswer:
+    """The released numbers as they are, tick by tick, of a stream whose numbers have no differences to view.
+
+    Where the stream declares numbers below zero impossible, intervals do not go below it either: they lose no truth.
+    """
+    declaration, labels = live.declaration, list(live.labels)
+    outputs = _outputs(live, asked.cells)
+    ticks = max(1, min(asked.limit, numbers // max(1, len(outputs))))
+    part = range(outputs[0], outputs[0] + 1) if len(outputs) == 1 else None
+    rows = store.read_releases(live.id, declaration, max(0, live.closed - ticks), ticks, live.closed, part)
+    places = [0] if part else outputs
+    lowest = 0.0 if "nonnegative" in declaration.postprocess else -np.inf
+
+    def column(name: str, least: float = -np.inf) -> list[list[float | None]]:
+        return [[max(least, row[name][i]) if i < len(row[name]) else None for i in places] for row in rows]
+
+    schedule = declaration.schedule
+    at = [row["tick"] for row in rows]
+    return ViewAnswer(
+        live.name,
+        asked.view,
+        tuple(labels[i] for i in outputs),
+        at,
+        at,
+        [None if schedule.manual else schedule.show(schedule.start_of(tick)) for tick in at],
+        {"values": column("values"), "std": column("std"), "low": column("low", lowest), "high": column("high")},
+        live.guarantee if isinstance(live, EndedStream) else live.stream.guarantee,
+        schedule.zone,
+    )
+
+
+def _outputs(live: Shown, cells: Sequence[str]) -> list[int]:
+    """The numbers of the named cells, each once; of all cells where none is named."""
     labels = list(live.labels)
     for cell in cells:
         if cell not in labels:
             raise ParameterError(f"the stream {live.name!r} has no cell {cell!r:.80}")
-    outputs = [labels.index(cell) for cell in dict.fromkeys(cells)] or list(range(len(labels)))
+    return [labels.index(cell) for cell in dict.fromkeys(cells)] or list(range(len(labels)))
+
+
+def _view(store: Reading, live: Shown, name: str, cells: Sequence[str], limit: int, numbers: int) -> View:
+    declaration = live.declaration
+    query = declaration.query
+    check_views(["per-tick" if name == RUNNING else name], query, declaration.schedule, declaration.postprocess)
+    labels, outputs = list(live.labels), _outputs(live, cells)
     columns = needed_columns(outputs, len(labels)) if query.unlisted_keys else outputs
     most = max(1, min(limit, numbers // len(columns)))
     after, until = view_spans(name, declaration.schedule, live.closed, most)

@@ -96,6 +96,17 @@ class Service:
         """Have the writer do something, and wait for it."""
         return await asyncio.wrap_future(self.writer.submit(work))
 
+    async def finish_noise(self, name: str) -> None:
+        """Wait for the noise of new keys of a stream beside the writer, which serves others meanwhile."""
+        for _ in range(2):  # what is under way, and then that of events that came since it began
+            noise = await self.write(lambda: self.store.noise_under_way(self.find(name)))
+            if noise is None:
+                return
+            drawn = asyncio.wrap_future(noise)
+            await asyncio.wait([drawn])
+            if not drawn.cancelled():
+                drawn.exception()  # what went wrong there goes wrong again when the tick closes
+
     async def read(self, function: Callable[..., T], *arguments: Any) -> T:
         """Have a thread read something, and wait for it."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, partial(function, *arguments))

@@ -288,6 +288,9 @@ class SparseCount(NoiseOwner):
 
         Returns:
             The bytes for `restore`.
+
+        Raises:
+            EvercountError: the counter is closed, belongs to another process, or was interrupted in a tick.
         """
         self._check_owner()
         self._check_not_torn()

@@ -73,6 +73,8 @@ class LiveStream:
     """How many groups of open events are stored for the open tick."""
     ahead: Future[Any] | None = None
     """Noise of the next ticks that is being drawn already."""
+    looked_at: int = 0
+    """How many of `events` were looked at for new keys, whose noise is drawn while the tick is open."""
     labels: Sequence[str] = ()
     """One label per number that a tick publishes, as of the last tick that is committed."""
     counted: bool = False

@@ -43,7 +43,7 @@ class WatchedStore(Store):
     def __init__(self, place: str | Path, head: Path | None = None) -> None:
         Reading.__init__(self, Database(place, write=False))
         self.noise, self.key = "exact", None
-        self._helper = ThreadPoolExecutor(1, "evercount-noise")
+        self._helper = self._joiner = ThreadPoolExecutor(1, "evercount-noise")
         self.streams: dict[str, LiveStream] = {}
         self.ended: dict[str, EndedStream] = {}
         try:

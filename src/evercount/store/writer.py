@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,7 @@ class Store(Reading):
         self.noise = noise
         self.key = key
         self._helper = ThreadPoolExecutor(1, "evercount-noise")
+        self._joiner = ThreadPoolExecutor(4, "evercount-new-keys")  # they may take long, and others must not wait
         try:
             self.head = HeadFile(head or default_path(self.database))
             self._load()
@@ -147,6 +148,7 @@ class Store(Reading):
     def close(self) -> None:
         """Give the lock back."""
         self._helper.shutdown(cancel_futures=True)
+        self._joiner.shutdown(cancel_futures=True)
         for live in self.streams.values():
             live.stream.close()
         self.database.close()
@@ -358,6 +360,10 @@ class Store(Reading):
                 live.encoder = None
             raise
         group.settle()
+        for name in group.events:
+            live = self.streams[name]
+            if 2 * len(live.events) >= 3 * live.looked_at:  # all events are looked at again: not after every batch
+                self._draw_new_keys(live)
         return answers
 
     def accept_totals(self, name: str, batch: CountedBatch) -> bool:
@@ -428,6 +434,7 @@ class Store(Reading):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
         live.blob, live.head, live.totals, live.events, live.groups = blob, head, zeros, [], 0
+        live.looked_at = 0
         live.encoder, live.closed, live.labels = None, live.stream.tick, live.stream.labels
         self.write_head()
         self._draw_ahead(live)
@@ -468,7 +475,28 @@ class Store(Reading):
     def _draw_ahead(self, live: LiveStream) -> None:
         """Draw the next block of noise beside the writer, so that no tick waits for it; the numbers are the same."""
         prepare = getattr(live.stream, "prepare", None)
-        live.ahead = None if prepare is None or live.finished or live.cut is not None else self._helper.submit(prepare)
+        helper = self._joiner if live.declaration.query.unlisted_keys else self._helper
+        live.ahead = None if prepare is None or live.finished or live.cut is not None else helper.submit(prepare)
+
+    def _draw_new_keys(self, live: LiveStream) -> None:
+        """Draw the noise of the keys that the open tick has brought, beside the writer; the numbers are the same."""
+        if not live.declaration.query.unlisted_keys or (live.ahead is not None and not live.ahead.done()):
+            return
+        if live.looked_at < len(live.events):
+            live.looked_at = len(live.events)
+            live.ahead = self._joiner.submit(live.stream.prepare, list(live.events))
+
+    def noise_under_way(self, live: LiveStream) -> Future[Any] | None:
+        """What has to end before `close_ticks` of this stream is quick: noise that is drawn beside the writer.
+
+        The noise of a new key takes time in proportion to the tick: with very many new keys at a late tick it takes
+        longer than clients of other streams may wait.
+
+        Returns:
+            The work, or None when a tick can be closed at once.
+        """
+        self._draw_new_keys(live)
+        return None if live.ahead is None or live.ahead.done() else live.ahead
 
     def _consume(
         self, connection: Connection, live: LiveStream, tick: int, blob: bytes, zeros: Any, counted: CountedTicks | None

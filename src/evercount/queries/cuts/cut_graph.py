@@ -164,6 +164,9 @@ class CutGraph:
 
         Returns:
             The bound.
+
+        Raises:
+            ParameterError: the sizes are not those of two disjoint sets of vertices, or the multiplier is no number.
         """
         small, large = sorted(self._sizes(sizes))
         return cuts_paper(ticks, check_number("multiplier", multiplier), small, large)
@@ -183,6 +186,9 @@ class CutGraph:
         Returns:
             The cut, its weight, its error bar and the interval.
 
+        Raises:
+            ParameterError: the level is not between 0 and 1.
+
         >>> graph = CutGraph(4, np.array([5.0, 0.5, 0.1, 0.2, 0.4, 6.0]), std=0.1)
         >>> graph.min_cut().side
         (0, 1)
@@ -198,6 +204,9 @@ class CutGraph:
 
         Returns:
             The cut, its weight, its error bar and the interval.
+
+        Raises:
+            ParameterError: the level is not between 0 and 1.
         """
         return self._extreme(-1.0, False, level, seed)
 
@@ -210,6 +219,9 @@ class CutGraph:
 
         Returns:
             The cut, its weight per pair, its error bar and the interval.
+
+        Raises:
+            ParameterError: the level is not between 0 and 1.
         """
         return self._extreme(1.0, True, level, seed)
 

@@ -150,7 +150,12 @@ class GraphQuery(Query[V_co]):
         """
 
     def check(self) -> None:
-        """Validate the parameters that only this query has."""
+        """Validate the parameters that only this query has.
+
+        Raises:
+            ParameterError: a parameter is outside its domain.
+            TooLarge: the query would have more cells than memory can hold.
+        """
 
     def empty_value(self) -> int:
         """The function of the graph without edges.

@@ -55,7 +55,7 @@ def add_administration(app: FastAPI, service: Service) -> None:
         gone = await service.write(lambda: remove_token(service.store, number))
         await service.read(service.access.reload)
         if not gone:
-            raise Problem(404, "NotFound", "there is no such token")
+            raise Problem(404, "NotFound", "there is no such token", "GET /v1/tokens lists them with their ids.")
         return Json({"removed": number})
 
     @app.get("/healthz", tags=["administration"])

@@ -111,5 +111,6 @@ def add_streams(app: FastAPI, service: Service) -> None:
         """Release the open tick of a manually clocked stream (write). With `tick`, a retry reads the release back."""
         service.access.require(request, "write")
         live = service.find(name)
+        await service.finish_noise(live.name)
         releases = await service.write(lambda: service.writer.close_manually(service.find(live.name), tick))
         return Json(releases[0])

@@ -32,13 +32,13 @@ const link = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
 
 /** Keep the picked cell (and a view that was chosen) in the address, so that it can be shared and reloaded. */
 function remember() {
-  const chosen = page.spans.view && page.spans.view !== firstView(page.facts) ? [page.spans.view] : [];
+  const chosen = page.spans.view !== firstView(page.facts) ? [page.spans.view] : [];
   history.replaceState(null, "", link("stream", page.name, page.history.labels[page.cell], ...chosen));
 }
 
 /** The address of the chart that other sites may embed. */
 function embedAddress() {
-  const parts = [page.name, page.history.labels[page.cell], page.spans.view ?? "running"];
+  const parts = [page.name, page.history.labels[page.cell], page.spans.view];
   return `${new URL("embed", document.baseURI).href}#/${parts.map(encodeURIComponent).join("/")}`;
 }
 

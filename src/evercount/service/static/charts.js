@@ -190,12 +190,15 @@ export function tinyChart(box) {
 
 /** Colour and dash of the known mechanisms; those that jump from tick to tick are solid, which stays readable. */
 const STYLES = {
+  bridge: [4, SOLID],
   balanced: [1, SOLID],
   optimal: [3, DASHED],
   normalized: [2, DASHED],
   "square-root": [5, DOTTED],
   "square-root, paper": [5, DASHED],
   unbounded: [4, MIXED],
+  anytime: [6, DASHED],
+  "pure-tree": [5, SOLID],
   honaker: [3, SOLID],
   "honaker-full": [4, SOLID],
   "binary-tree": [6, SOLID],

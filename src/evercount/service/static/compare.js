@@ -3,9 +3,10 @@
 import { listStreams, viewOf } from "./api.js";
 import { compareChart, focusChart } from "./charts.js";
 import { byId, element, setText } from "./format.js";
-import { NO_TREND, reading, save, spanColumns, viewTitle, when } from "./views.js";
+import { NO_TREND, firstView, reading, save, spanColumns, viewTitle, when } from "./views.js";
 
 const SPANS = 240;
+const NOTHING = "No span is complete yet.";
 
 export class ComparePage {
   /** `onAddress(parts)` keeps the choice in the address; `onRefused(error)` when there is nothing to read. */
@@ -49,9 +50,11 @@ export class ComparePage {
       return;
     }
     const names = this.streams.map((facts) => facts.name);
-    for (const [id, wanted] of [["compare-stream-a", a], ["compare-stream-b", b]]) {
-      byId(id).replaceChildren(...names.map((name) => element("option", { value: name }, name)));
-      byId(id).value = names.includes(wanted) ? wanted : names.includes(a) ? a : names[0];
+    const several = (name) => this.facts(name).labels.length > 1 || this.partner(name) !== name;
+    const first = names.includes(a) ? a : (names.find(several) ?? names[0]);
+    for (const [id, name] of [["compare-stream-a", first], ["compare-stream-b", names.includes(b) ? b : this.partner(first)]]) {
+      byId(id).replaceChildren(...names.map((one) => element("option", { value: one }, one)));
+      byId(id).value = name;
     }
     this.fill(cellA, cellB, view);
     this.ask();
@@ -60,6 +63,13 @@ export class ComparePage {
   close() {
     this.shown = false;
     this.request?.abort();
+  }
+
+  /** What a stream is compared with, unless something is chosen: itself, or one of the same ticks where it has one cell only. */
+  partner(name) {
+    const { labels, tick } = this.facts(name);
+    const other = labels.length > 1 ? null : this.streams.find((facts) => facts.name !== name && facts.tick === tick);
+    return other?.name ?? name;
   }
 
   facts(name) {
@@ -77,7 +87,7 @@ export class ComparePage {
     const views = [...a.views.filter((name) => b.views.includes(name) && !name.startsWith("quantile")), "running"];
     const kept = view ?? byId("compare-view").value;
     byId("compare-view").replaceChildren(...views.map((name) => element("option", { value: name }, viewTitle(name))));
-    byId("compare-view").value = views.includes(kept) ? kept : views.includes("per-day") ? "per-day" : views[0];
+    byId("compare-view").value = views.includes(kept) ? kept : [firstView(a), firstView(b)].find((name) => views.includes(name)) ?? views[0];
   }
 
   chosen() {
@@ -133,10 +143,12 @@ export class ComparePage {
     this.apart.set(data);
     setText(byId("apart-title"), `${names[0]} minus ${names[1]}`);
     const last = apart.spans.at(-1);
-    setText(byId("apart-summary"), last ? this.sentence(names, last) : "No span is complete yet.");
+    setText(byId("apart-summary"), last ? this.sentence(names, last) : NOTHING);
     setText(byId("apart-note"), flat ? NO_TREND : "");
     byId("apart-note").hidden = !flat;
     for (const [id, columns] of [["compare-chart", left], ["apart-chart", { data }]]) {
+      byId(id).classList.toggle("empty", columns.data[0].length === 0);
+      byId(id).dataset.empty = NOTHING;
       byId(id).setAttribute("aria-label", `${names.join(" and ")}, ${columns.data[0].length} spans`);
     }
   }

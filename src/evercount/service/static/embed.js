@@ -2,7 +2,7 @@
 
 import { stayAnonymous, streamFacts, viewOf } from "./api.js";
 import { focusChart } from "./charts.js";
-import { byId, setText, setZone } from "./format.js";
+import { byId, kindOf, setText, setZone } from "./format.js";
 import { NO_TREND, firstView, reading, spanColumns, viewTitle, when } from "./views.js";
 
 const AGAIN = 30_000;
@@ -15,9 +15,10 @@ async function show() {
     const facts = await streamFacts(name);
     setZone(facts.tick === "manual" ? null : facts.zone);
     const label = facts.labels.includes(cell) ? cell : facts.labels[0];
-    const view = wanted || firstView(facts) || "running";
+    const view = wanted || firstView(facts);
     const answer = await viewOf(name, { view, limit: 240, ...(view.startsWith("quantile") ? {} : { cell: label }) });
     const { timed, flat, data } = spanColumns(answer);
+    const title = facts.views?.length ? viewTitle(view) : kindOf(facts.query);
     if (!chart || chart.timed !== timed) {
       chart?.destroy();
       chart = focusChart(byId("embed-chart"), timed, () => {});
@@ -25,7 +26,7 @@ async function show() {
     chart.set(data);
     const last = answer.spans.at(-1);
     setText(byId("embed-title"), `${facts.name}: ${label}`);
-    setText(byId("embed-text"), last ? `${viewTitle(view)}, ${when(last)}: ${reading(last).value}, ${reading(last).error}` : "Nothing is released yet.");
+    setText(byId("embed-text"), last ? `${title}, ${when(last)}: ${reading(last).value}, ${reading(last).error}` : "Nothing is released yet.");
     setText(byId("embed-note"), flat ? NO_TREND : "Band: 95 % interval. Published with differential privacy.");
     document.title = byId("embed-title").textContent;
   } catch (error) {

@@ -131,3 +131,12 @@ export function setText(node, text) {
 }
 
 export const byId = (id) => document.getElementById(id);
+
+const KINDS = { count: "Running count", histogram: "Running count", rollup: "Running count", marginals: "Running count", sum: "Running sum", "top-k": "Running count", quantiles: "Values so far", "distinct-users": "Different users" };
+
+/** What the published number is, in words. */
+export function kindOf({ name, parameters }) {
+  if (name === "average") return `Average per ${parameters.per ?? "tick"}`;
+  if (name === "window" || name === "window-of") return `Last ${number(parameters.width)} ticks`;
+  return KINDS[name] ?? "Running number";
+}

@@ -108,13 +108,20 @@ export class Planner {
     const absent = curves.filter((curve) => !drawn.includes(curve)).map((curve) => curve.name);
     this.view = planChart(byId("plan-chart"), drawn, floor, logarithmic);
     const far = `Smallest error: ${best.name}. Its worst tick has a standard deviation of ${significant(best.worst_std)}`;
-    const bound = floor === null ? "." : `, ${number(best.ratio_to_lower_bound, 3)} times the bound of ${significant(floor)} that no such mechanism can beat.`;
+    const bound = floor === null ? "." : this.beside(best, floor);
     setText(byId("plan-summary"), far + bound);
     const length = plan.horizon === null ? "a stream without end" : `${number(plan.horizon)} ticks`;
     setText(byId("plan-caption"), `Exact errors for epsilon ${plan.epsilon}, delta ${probability(plan.delta)}, ${length}${absent.length ? `. Too large for this scale, in the table only: ${absent.join(", ")}` : ""}`);
     const rows = plan.mechanisms.map((row) => this.row(row));
     if (floor !== null) rows.push(this.bound(floor));
     byId("plan-rows").replaceChildren(...rows);
+  }
+
+  /** The best one beside the bound, which is about Gaussian noise only: noise of another kind (delta 0) can be below it. */
+  beside(best, floor) {
+    const smallest = `the smallest that Gaussian noise can have is ${significant(floor)}`;
+    if (best.ratio_to_lower_bound >= 1) return `, ${number(best.ratio_to_lower_bound, 3)} times the bound: ${smallest}.`;
+    return `. It needs no delta, and its noise is not Gaussian; ${smallest}.`;
   }
 
   row(row) {
@@ -138,7 +145,7 @@ export class Planner {
     return element(
       "tr",
       { class: "bound" },
-      element("th", { scope: "row" }, swatch(line), "lower bound, worst tick"),
+      element("th", { scope: "row" }, swatch(line), "lower bound, Gaussian"),
       element("td", { class: "n num" }, significant(floor)),
       ...rest,
     );

@@ -3,7 +3,7 @@
 import { ServiceError, releasesAfter, streamFacts } from "./api.js";
 import { Cells } from "./cells.js";
 import { focusChart } from "./charts.js";
-import { DASH, byId, decimals, duration, element, moment, number, probability, setText, setZone, shownZone } from "./format.js";
+import { DASH, byId, decimals, duration, element, kindOf, moment, number, probability, setText, setZone, shownZone } from "./format.js";
 import { renderGuarantee, renderLength } from "./guarantee.js";
 import { History, ticksAsked } from "./history.js";
 import { follow } from "./live.js";
@@ -21,15 +21,6 @@ const STATES = {
   stopped: "Stopped",
   scheduled: "Scheduled",
 };
-const KINDS = { count: "Running count", histogram: "Running count", rollup: "Running count", marginals: "Running count", sum: "Running sum", "top-k": "Running count", quantiles: "Values so far", "distinct-users": "Different users" };
-
-/** What the published number is, in words. */
-function kindOf({ name, parameters }) {
-  if (name === "average") return `Average per ${parameters.per ?? "tick"}`;
-  if (name === "window" || name === "window-of") return `Last ${number(parameters.width)} ticks`;
-  return KINDS[name] ?? "Running number";
-}
-
 export class StreamPage {
   /** `onRefused(error)` is told when the stream cannot be shown; `onCell(label)` when a cell is picked. */
   constructor({ onRefused, onCell, onView }) {

@@ -19,12 +19,12 @@ export function viewTitle(name) {
   return name in NAMES ? (name === "running" ? NAMES.running : `New ${NAMES[name]}`) : name;
 }
 
-/** The view to begin with: days, where a day has more than one tick, else ticks. */
+/** The view to begin with: days, where a day has more than one tick, else ticks; the numbers themselves, where there are no views. */
 export function firstView(facts) {
   const views = facts.views ?? [];
   const short = /^(\d+(ms|s|m|h))$/.test(facts.tick ?? "");
   const enough = views.includes("per-day") && short && facts.released * (parseTick(facts.tick) / 86400) > 4;
-  return enough ? "per-day" : views.includes("per-tick") ? "per-tick" : (views[0] ?? null);
+  return enough ? "per-day" : views.includes("per-tick") ? "per-tick" : (views[0] ?? "running");
 }
 
 function parseTick(text) {
@@ -104,7 +104,7 @@ export class SpanCard {
     return { view: this.view, limit: SPANS, ...(quantile ? {} : { cell: this.label }) };
   }
 
-  /** Show a stream's cell; hides itself where the stream has no views. */
+  /** Show a stream's cell; hides itself where the stream has no views, and leaves its buttons to the card of the numbers. */
   open(facts, label, view) {
     this.close();
     this.facts = facts;
@@ -112,7 +112,12 @@ export class SpanCard {
     const views = facts.views ?? [];
     byId("span-card").hidden = views.length === 0;
     document.body.classList.toggle("has-views", views.length > 0);
-    if (!views.length) return;
+    byId(views.length ? "span-card" : "focus-card").append(byId("share"), byId("share-note"));
+    byId("compare-link").hidden = views.length === 0;
+    if (!views.length) {
+      this.view = "running";
+      return;
+    }
     this.view = views.includes(view) || /^last-\d+$/.test(view ?? "") || view === "running" ? view : firstView(facts);
     const listed = views.includes(this.view) || this.view === "running" ? views : [this.view, ...views];
     byId("span-view").replaceChildren(...[...listed, "running"].map((name) => element("option", { value: name }, viewTitle(name))));
