@@ -517,6 +517,20 @@ def test_files_that_are_none(tmp_path: Path, content: bytes, message: str) -> No
         counted(str(path), HISTOGRAM, tmp_path / "s")
 
 
+@pytest.mark.parametrize("place", [-8, -4, 120])
+def test_gzip_with_another_checksum_or_length_is_damaged(tmp_path: Path, place: int) -> None:
+    """One wrong byte in the checksum, in the length, or in bytes that are stored as they are (good rows)."""
+    rows = "ts,region\n" + "2026-01-01T00:00:00Z,a\n" * 20
+    packed = bytearray(gzip.compress(rows.encode(), compresslevel=0, mtime=0))
+    path = tmp_path / "events.csv.gz"
+    path.write_bytes(packed)
+    assert open_source(str(path), _fresh(tmp_path)).columns == ("ts", "region")
+    packed[place] ^= 1
+    path.write_bytes(packed)
+    with pytest.raises(InputError, match=r"events.csv.gz is a damaged gzip file"):
+        open_source(str(path), _fresh(tmp_path))
+
+
 def test_places_that_are_no_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="directory"):
         open_source(str(tmp_path), _fresh(tmp_path))

@@ -229,7 +229,7 @@ def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
 def open_source(
     name: str, scratch: Path, delimiter: str = ",", stdin: IO[bytes] | None = None, *, number: int = 0
 ) -> Source:
-    """The source of a path, or of standard input for "-". Reads the header only.
+    """The source of a path, or of standard input for "-". Reads the header only, and a gzip file to its end.
 
     Args:
         name: the path, or "-".
@@ -278,8 +278,17 @@ def open_source(
     if head[:3] in (b"BZh", b"PK\x03") or head == b"\xfd7zX":
         raise InputError(f"{shown} is compressed in a way that is not read here: use gzip or zstd, or pipe it in")
     compression: Compression = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), "none")
-    text = Source(link, shown, "csv", compression, (), (), delimiter)
-    return _text(text)
+    source = _text(Source(link, shown, "csv", compression, (), (), delimiter))
+    if compression == "gzip":
+        _check_sums(source)
+    return source
+
+
+def _check_sums(source: Source) -> None:
+    """Refuse a gzip file whose bytes do not have its checksum: DuckDB reads such bytes as if nothing were wrong."""
+    with source.open_bytes() as raw:
+        while raw.read(COPY_BYTES):
+            pass
 
 
 def _parquet(link: Path, shown: str, scratch: Path) -> Source:
