@@ -24,6 +24,7 @@ MODULES = {
     "store": "evercount.store",
     "postgres": "psycopg",
     "service": "evercount.service.http_app",
+    "client": "httpx",
     "frames": "polars",
     "audit": "evercount.audit.service_door",
     "examples": "evercount.examples.flights",

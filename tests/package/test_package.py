@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import email
+import importlib
 import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -113,3 +115,11 @@ def test_a_program_of_a_user_type_checks(tmp_path):
         mypy = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(tmp_path)]
         done = subprocess.run([*mypy, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert len([line for line in done.stdout.splitlines() if "program.py" in line]) == errors, done.stdout
+
+
+def test_every_extra_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tools/check_package.py` knows what each extra promises; `dev` is what the tests themselves run in."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    modules = importlib.import_module("check_package").MODULES
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(modules) == set(extras) - {"dev"}
