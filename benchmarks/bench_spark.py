@@ -2,6 +2,9 @@
 
 Both kinds take turns on the same files in one session after a warm-up, and the best of each is compared: other work on
 the machine can only make a run slower.
+
+`--calculate` measures nothing: it prints what figures of a run mean for 10^8 events in an hour and 10^7 cells. Without
+a file these are the figures of `docs/scale.md`, in `spark_figures.jsonl`, rounded as there.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,9 @@ KEYS, TICKS, FILES, FILES_PER_BATCH = 1000, 100, 20, 4
 START_US = 1_767_225_600_000_000
 TARGET_RATIO = 1.3
 SHARD_CELLS, SHARD_TICKS = 100_000, 100
+FIGURES = Path(__file__).with_name("spark_figures.jsonl")
+"""The figures of the page: the JSON lines of one run on a quiet machine."""
+MANY_EVENTS, MANY_CELLS = 10**8, 10**7
 
 
 def write_events(folder: Path, rows: int) -> None:
@@ -160,13 +166,49 @@ def sizes(folder: Path, cells: int = 10_000) -> Iterator[dict[str, Any]]:
     state = len(live.blob)
     store.close()
     after = (folder / "sizes.db").stat().st_size
-    yield {"name": "state of a stream, for each cell", "value": state / cells, "unit": "bytes"}
+    yield {"name": "state of a stream, for each cell", "value": state / cells, "unit": "bytes", "key": "state"}
     yield {
         "name": "released rows in SQLite, for each number",
         "value": (after - before) / (40 * cells),
         "unit": "bytes",
+        "key": "row",
     }
-    yield {"name": f"a tick of {cells:.0e} cells closed in the store", "value": seconds, "unit": "s"}
+    name = f"a tick of {cells:.0e} cells closed in the store"
+    yield {"name": name, "value": seconds, "unit": "s", "key": "tick", "of": cells}
+
+
+def calculate(figures: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows for many events and many cells, in proportion to the figures of a run. Calculated, not measured."""
+    from evercount.store.writer import MOST_CELLS
+
+    cost = {row["key"]: row["value"] / row.get("of", 1) for row in figures if "key" in row}
+    for name, value, unit in (
+        ("10^8 events in an hour, counted and released on two cores", MANY_EVENTS * cost["event"], "s of that hour"),
+        ("shards of 10^7 cells, each as large as it may be", MANY_CELLS / MOST_CELLS, "shards"),
+        ("a tick of 10^7 cells closed in the store", MANY_CELLS * cost["tick"], "s of one core"),
+        ("states of 10^7 cells", MANY_CELLS * cost["state"] / 1e9, "GB"),
+        ("rows that a tick of 10^7 cells adds to SQLite", MANY_CELLS * cost["row"] / 1e9, "GB"),
+        (
+            "noise and rows of a tick of 10^7 cells, without Spark and store",
+            MANY_CELLS * cost["noise"],
+            "s of one core",
+        ),
+    ):
+        yield {"name": name, "value": value, "unit": unit, "note": "calculated"}
+
+
+def read_figures(path: Path) -> list[dict[str, Any]]:
+    """The rows that a run has printed."""
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def calculation_table(rows: Iterable[dict[str, Any]]) -> str:
+    """The calculated rows as the table of `docs/scale.md`, with two digits."""
+    lines = ["| calculated | figure |", "|---|---|"]
+    for row in rows:
+        value = float(f"{row['value']:.2g}")
+        lines.append(f"| {row['name']} | {value:g} {row['unit']} |")
+    return "\n".join(lines)
 
 
 def run(rows: int = 10_000_000, rounds: int = 3, cells: int = SHARD_CELLS) -> Iterator[dict[str, Any]]:
@@ -198,6 +240,8 @@ def run(rows: int = 10_000_000, rounds: int = 3, cells: int = SHARD_CELLS) -> It
             "unit": "s",
             "ratio": best["private"] / best["plain"],
             "target": f"≤ {TARGET_RATIO}",
+            "key": "event",
+            "of": rows,
         }
         yield {
             "name": "the same in processor time of driver and JVM",
@@ -209,7 +253,8 @@ def run(rows: int = 10_000_000, rounds: int = 3, cells: int = SHARD_CELLS) -> It
             session.stop()
             return
         single = min(alone(cells, folder / f"alone{number}.parquet") for number in range(2))
-        yield {"name": f"{cells:.0e} cells × {SHARD_TICKS} ticks, one process", "value": single, "unit": "s"}
+        name = f"{cells:.0e} cells × {SHARD_TICKS} ticks, one process"
+        yield {"name": name, "value": single, "unit": "s", "key": "noise", "of": cells * SHARD_TICKS}
         for shards in (1, 2, 8):
             seconds = min(batch(session, cells, shards, folder / f"b{shards}-{number}") for number in range(2))
             yield {
@@ -229,7 +274,11 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cells", type=int, default=SHARD_CELLS, help="0 leaves the shards out")
     parser.add_argument("--sizes", action="store_true", help="only what a store keeps, without Spark")
+    parser.add_argument("--calculate", nargs="?", type=Path, const=FIGURES, metavar="FILE", help="from JSON lines")
     given = parser.parse_args()
+    if given.calculate:
+        print(calculation_table(calculate(read_figures(given.calculate))))
+        raise SystemExit
     with tempfile.TemporaryDirectory(prefix="evercount-bench-") as scratch:
         rows = sizes(Path(scratch)) if given.sizes else run(given.rows, given.rounds, given.cells)
         for row in rows:

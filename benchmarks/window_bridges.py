@@ -19,9 +19,13 @@ from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.factorizations.laplace_trees import window_tree
 
 SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {
+    7: ((2,), (3,), (4,), (7,)),
     24: ((4,), (6,), (8,), (12,)),
+    48: ((8,), (12,), (16,), (24,), (4, 6)),
     168: ((12,), (21,), (28,), (6, 7), (4, 14)),
+    365: ((20,), (36,), (6, 10), (8, 12), (6, 20)),
     1000: ((25,), (10, 10), (10, 20), (8, 32), (6, 8, 8)),
+    8760: ((20, 20), (20, 36), (12, 12, 12), (8, 16, 16)),
 }
 """Branching inside a block, for each width."""
 WINDOWS = 60

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SLOW_FILES = {
     "audit/test_discovery_attack.py",
     "audit/test_mechanism.py",
+    "audit/test_replay.py",
     "audit/test_replay_doors.py",
     "audit/test_service_machine.py",
     "audit/test_vectors.py",
@@ -29,13 +30,17 @@ SLOW_FILES = {
     "queries/test_queries_cuts.py",
     "queries/test_queries_values.py",
     "reproduce/test_reproduce_items.py",
+    "service/test_dashboard.py",
     "service/test_dashboard_views.py",
     "service/test_service_catch_up.py",
     "service/test_service_fire.py",
     "service/test_service_fire_queries.py",
     "service/test_service_fuzz.py",
     "service/test_service_neighbours.py",
+    "spark/test_batch_release.py",
+    "spark/test_doors_matrix.py",
     "store/test_store_lock.py",
+    "store/test_store_saturation.py",
 }
 """The slow tier (`make slow`, and in CI): what takes longest and seldom fails alone."""
 

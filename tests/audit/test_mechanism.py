@@ -243,6 +243,16 @@ def test_command() -> None:
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["holds"]
     assert report["claimed"] == pytest.approx(Budget(3.0, 0.01).mu)
+    done = runner.invoke(app, ["audit", "mechanism", "count", "--all", "-f", "honaker-full", "--runs", "40", "--json"])
+    assert done.exit_code == 0
+    programs = [json.loads(line)["program"] for line in done.stdout.splitlines()]
+    assert programs == [
+        f"count · honaker-full · {noise} · {adjacency}"
+        for adjacency in ("add-remove", "replace")
+        for noise in ("exact", "insecure-float")
+    ]
+    done = runner.invoke(app, ["audit", "mechanism", "count", "--all", "-f", "honaker-ful"])
+    assert done.exit_code == 2
     done = runner.invoke(app, ["audit", "replay", "histogram", "-p", "keys=2", "--examples", "5"])
     assert done.exit_code == 0, done.output
     assert "the promise holds" in done.stdout

@@ -100,8 +100,10 @@ def test_every_factorization_keeps_the_promise(name: str) -> None:
     worst, random = audited(LibraryProgram(Histogram(2), Budget(0.5, 1e-9), horizon, name, restore_at=(2, 4)))
     assert worst.holds
     assert random.holds
-    # an unbounded stream keeps room for its endless future; Honaker's releases hide some of its nodes
-    assert worst.worst.ratio > (0.6 if name in ("unbounded", "anytime", "honaker") else 1 - 1e-6)
+    # an unbounded stream keeps room for its endless future; Honaker's releases hide some of its nodes, and those of
+    # the full estimator too where the horizon is no power of two
+    room = {"unbounded": 0.6, "anytime": 0.6, "honaker": 0.6, "honaker-full": 0.96}
+    assert worst.worst.ratio > room.get(name, 1 - 1e-6)
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=["event", "user"])

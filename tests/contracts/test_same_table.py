@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -97,6 +98,7 @@ CASES = {
     ),
     "window": case({"name": "window", "parameters": {"width": 3}}, {}),
     "pure": case("count", {}, budget={"epsilon": 1.0, "delta": 0}),
+    "honaker-full": case(HISTOGRAM, {"key": "region"}, factorization="honaker-full"),
     "endless": case("count", {}, horizon=None),
     "users": case(HISTOGRAM, {"key": "region", "user": "who"}, budget={**GAUSSIAN, "unit": "user", "max_events": 3}),
     "discovered keys": case({"name": "discovered-keys", "parameters": {"minimum": 3}}, {"key": "region"}, budget=LARGE),
@@ -225,11 +227,16 @@ def by_file(form: str, pieces: int = 3) -> Callable[[Case, list[dict[str, Any]],
         for piece in range(1, pieces + 1):
             now = schedule.start_of(1 + one.ticks * piece // pieces)
             release_file(Job(str(path), one.declaration, str(out), now, secret=secret))
-        found = read(out, form)
-        instants = {schedule.show(schedule.start_of(tick)): schedule.start_of(tick) for tick in range(1, one.ticks + 1)}
-        return [(tick, instants[start], *rest) for tick, start, *rest in found]
+        return with_instants(one, read(out, form))
 
     return run
+
+
+def with_instants(one: Case, rows: Rows) -> Rows:
+    """Rows of a release file, with the starts of ticks as instants."""
+    schedule = one.declaration.schedule
+    instants = {schedule.show(schedule.start_of(tick)): schedule.start_of(tick) for tick in range(1, one.ticks + 1)}
+    return [(tick, instants[start], *rest) for tick, start, *rest in rows]
 
 
 def by_service(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path, place: str | None = None) -> Rows:
@@ -316,29 +323,47 @@ DOORS = {
 
 def by_spark_stream(spark: Any, one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Rows:
     """Spark's streaming door: files in an order that is not that of time, in two rounds."""
+    (folder / "in").mkdir()
+    for number, (part, closed) in enumerate(two_rounds(one, rows)):
+        for half in range(2):  # two micro-batches: a user's events of one tick come in both
+            write(folder / "in" / f"{number}{1 - half}.parquet", "parquet", part[::-1][half::2])
+        spark_round(spark, one, secret, folder / "in", folder, closed)
+    return in_store(one, folder)
+
+
+def two_rounds(one: Case, rows: list[dict[str, Any]]) -> list[tuple[list[dict[str, Any]], int]]:
+    """The new rows of each round, and the last tick that it closes; a third of the later rows is there early."""
+    middle = one.ticks // 2
+    early = [row for row in rows if one.declaration.schedule.tick_of(row["instant"]) <= middle]
+    late = [row for row in rows if one.declaration.schedule.tick_of(row["instant"]) > middle]
+    return [(late[::3] + early, middle), (late[1::3] + late[2::3], one.ticks)]
+
+
+def spark_round(
+    spark: Any, one: Case, secret: Secret, events: Path, folder: Path, closed: int, shards: int | None = None
+) -> None:
+    """One round over the Parquet files of `events`, with the store opened anew, as after a restart."""
     from evercount.spark import release_stream
-    from evercount.store import Store
 
     declaration, schedule = one.declaration, one.declaration.schedule
-    (folder / "in").mkdir()
-    store = Store(folder / "store.db")
-    store.declare(declaration, schedule.begin / 1e6, secret)
     columns = "ts string, region string, place string, digit string, score double, who string, seq long"
-    events = spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
-    middle = one.ticks // 2
-    early = [row for row in rows if schedule.tick_of(row["instant"]) <= middle]
-    late = [row for row in rows if schedule.tick_of(row["instant"]) > middle]
-    for number, (part, closed) in enumerate(((late[::3] + early, middle), (late[1::3] + late[2::3], one.ticks))):
-        for half in range(2):  # two micro-batches: a user's events of one tick come in both
-            table = pa.Table.from_pylist(part[::-1][half::2])
-            pq.write_table(table, folder / "in" / f"{number}{1 - half}.parquet")
-        release_stream(
-            events, declaration, store, str(folder / "checkpoint"), clock=lambda at=closed: schedule.start_of(at + 1)
-        )
+    stream = spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).parquet(str(events))
+    store = Store(folder / "store.db")
+    store.declare(declaration, schedule.begin / 1e6, secret, shards=shards)
+    checkpoint = str(folder / "checkpoint")
+    release_stream(stream, declaration, store, checkpoint, clock=lambda: schedule.start_of(closed + 1))
+    store.close()
+
+
+def in_store(one: Case, folder: Path) -> Rows:
+    """What the rounds over the store of a folder have released."""
+    declaration = one.declaration
+    store = Store(folder / "store.db")
+    assert store.verify(store.head) == []
     found: Rows = []
     for release in store.all_releases(declaration.name):
         numbers = zip(*(release[name] for name in ("values", "std", "low", "high")), strict=True)
-        start = schedule.start_of(release["tick"])
+        start = declaration.schedule.start_of(release["tick"])
         labels = declaration.query.labels
         found += [(release["tick"], start, label, *four) for label, four in zip(labels, numbers, strict=True)]
     store.close()
@@ -356,11 +381,10 @@ def by_spark_batch(spark: Any, one: Case, rows: list[dict[str, Any]], folder: Pa
     release_batch(
         events, declaration, str(out), until=schedule.start_of(one.ticks + 1), shards=shards, run=declaration.name
     )
-    instants = {schedule.show(schedule.start_of(tick)): schedule.start_of(tick) for tick in range(1, one.ticks + 1)}
     place = {label: number for number, label in enumerate(declaration.query.labels)}
     found = [tuple(row[name] for name in COLUMNS) for row in pq.read_table(out).to_pylist()]
     found.sort(key=lambda row: (row[0], place[row[2]]))
-    return [(tick, instants[start], *rest) for tick, start, *rest in found]
+    return with_instants(one, found)
 
 
 REFUSED_BY_SPARK = {
@@ -400,6 +424,39 @@ def test_a_batch_of_spark_publishes_the_same_table(name: str, spark: Any, tmp_pa
     rows = events_of(one)
     secret = Secret.from_hex(ROOT_SECRET).derive(f"evercount/spark/run/{one.declaration.name}")
     assert by_spark_batch(spark, one, rows, tmp_path, 3) == by_library(one, rows, secret, tmp_path)
+
+
+def test_late_events_of_capped_users_count_alike_in_files_and_spark(spark: Any, tmp_path: Path) -> None:
+    """Every third event comes after its tick was closed: it counts in the open tick, inside its user's cap."""
+    tables = []
+    for late in ("next", "drop"):
+        one = case(
+            HISTOGRAM,
+            {"key": "region", "user": "who", "order": "seq"},
+            ticks=6,
+            budget={**GAUSSIAN, "unit": "user", "max_events": 3},
+            late=late,
+        )
+        schedule, secret, folder = one.declaration.schedule, secret_of("late"), tmp_path / late
+        (folder / "in").mkdir(parents=True)
+        rows = as_found(one, events_of(one))
+        delay = itertools.cycle((2, 0, 0))
+        arrival = [min(6, schedule.tick_of(row["instant"]) + ticks) for row, ticks in zip(rows, delay, strict=False)]
+        for closed in (2, 4, 6):
+            new = [row for row, tick in zip(rows, arrival, strict=True) if closed - 2 < tick <= closed]
+            write(folder / f"{closed}.jsonl", "jsonl", new)
+            with (folder / "events.jsonl").open("ab") as file:
+                file.write((folder / f"{closed}.jsonl").read_bytes())
+            now = schedule.start_of(closed + 1)
+            out = str(folder / "out.jsonl")
+            release_file(Job(str(folder / "events.jsonl"), one.declaration, out, now, secret=secret))
+        for closed in (2, 4, 6):
+            new = [json.loads(line) for line in (folder / f"{closed}.jsonl").read_text("utf-8").splitlines()]
+            write(folder / "in" / f"{closed}.parquet", "parquet", new)
+            spark_round(spark, one, secret, folder / "in", folder, closed)
+        tables.append(in_store(one, folder))
+        assert with_instants(one, read(folder / "out.jsonl", "jsonl")) == tables[-1]
+    assert tables[0] != tables[1]
 
 
 @pytest.mark.parametrize("door", DOORS)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +52,17 @@ def test_commands_named_in_the_docs_exist():
         for name in re.findall(r"`evercount ([a-z]+)", page.read_text(encoding="utf-8")):
             assert name in known, f"{page.name} names the command {name!r}"
     assert known
+
+
+def test_the_calculation_of_the_scale_page_is_what_its_command_prints():
+    program = ROOT / "benchmarks" / "bench_spark.py"
+    done = subprocess.run([sys.executable, program, "--calculate"], capture_output=True, check=True)
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    assert done.stdout.decode().count("\n") > 4
+    assert done.stdout.decode() in page
+    measured = page[page.index("| job | figure |") : page.index("**A calculation")]
+    for line in program.with_name("spark_figures.jsonl").read_text(encoding="utf-8").splitlines():
+        assert re.search(rf"(?<![\d.]){json.loads(line)['value']}(?![\d])", measured), line
 
 
 def test_table_of_the_local_forms_is_what_the_code_computes():

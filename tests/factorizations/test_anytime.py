@@ -58,3 +58,11 @@ def test_no_endless_factorisation_comes_closer() -> None:
     for ticks in (1, 1025):
         with pytest.raises(ParameterError):
             anytime_lower_bound(ticks)
+
+
+@pytest.mark.parametrize(("t", "ratio"), [(1, 1.365), (16, 1.292), (128, 1.263)])
+def test_ratio_to_the_optimum_of_the_page(t: int, ratio: float) -> None:
+    """docs/theory.md, "How far from the best possible"."""
+    endless, best = factorization("anytime", None), factorization("optimal", t)
+    std = float(endless.row_norms([t])[0]) * endless.column_norm
+    assert std / (best.worst_row()[1] * best.column_norm) == pytest.approx(ratio, abs=6e-4)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from mpmath import mp
 
+from evercount._arrays import FloatArray
 from evercount.factorizations import (
     Balanced,
     Honaker,
@@ -243,14 +246,62 @@ def test_variances_between_knots_are_exact_enough(name: str, horizon: int | None
     assert np.abs(alone / exact - 1).max() < 1e-7
 
 
-@pytest.mark.parametrize("T", [1, 2, 8, 64])
+def complete_tree(height: int, ticks: int) -> FloatArray:
+    """All nodes of the tree over 2^height ticks, restricted to the first `ticks`."""
+    rows = [np.repeat(np.eye(2 ** (height - level)), 2**level, axis=1) for level in range(height + 1)]
+    return np.asarray(np.concatenate(rows)[:, :ticks])
+
+
+@pytest.mark.parametrize("T", [1, 2, 3, 8, 33, 64, 100])
 def test_honaker_full_streams_the_best_estimate(T: int) -> None:
     """The noise has the covariance of the best linear estimate from all nodes, and RᵀR is that of the tree."""
-    left, right = HonakerFull(T).dense()
-    _, tree = Honaker(T).dense()
-    count = counting_matrix(T)
-    best = count @ np.linalg.inv(tree.T @ tree) @ count.T
+    engine = HonakerFull(T)
+    left, right = engine.dense()
+    size = 2**engine.height
+    tree, count = complete_tree(engine.height, size), counting_matrix(size)
+    best = (count @ np.linalg.inv(tree.T @ tree) @ count.T)[:T, :T]
     assert np.allclose(left @ left.T, best, rtol=0, atol=1e-12)
-    assert np.allclose(right.T @ right, tree.T @ tree, rtol=0, atol=1e-11)
-    if T > 2:
+    assert np.allclose(right.T @ right, (tree.T @ tree)[:T, :T], rtol=0, atol=1e-11)
+    if T in (8, 64):
         assert np.linalg.norm(left, axis=1).max() < 0.9 * Honaker(T).worst_row()[1]
+
+
+@pytest.mark.parametrize("T", [1, 2, 6, 8, 33, 100])
+def test_honaker_full_has_triangular_factors_of_no_larger_sensitivity(T: int) -> None:
+    """The same law of noise with factors that read no future: what adaptive inputs need."""
+    left, right = HonakerFull(T).dense()
+    triangular = np.linalg.cholesky(left @ left.T)
+    past = np.linalg.solve(triangular, counting_matrix(T))
+    assert np.abs(np.triu(past, 1)).max() < 1e-12
+    spare = np.linalg.eigvalsh(right.T @ right - past.T @ past)
+    assert spare.min() > -1e-11
+    assert (spare.max() < 1e-11) == (T & (T - 1) == 0)  # between powers of two some nodes stay hidden
+
+
+def test_worst_tick_of_honaker_full() -> None:
+    for height in range(1, 13):
+        norms = HonakerFull(2**height).row_norms(np.arange(1, 2**height + 1))
+        worst = np.maximum.accumulate(norms)
+        for T in range(2 ** (height - 1) + 1, 2**height + 1, 1 + 2**height // 256):
+            assert HonakerFull(T).worst_row()[1] == pytest.approx(worst[T - 1], rel=1e-12), T
+    for T in (2**16 - 77, 2**16, 50_001, 40_000):
+        engine = HonakerFull(T)
+        tick, norm = engine.worst_row()
+        assert norm == pytest.approx(engine.row_norms(np.arange(1, T + 1)).max(), rel=1e-12)
+        assert norm == engine.row_norms([tick])[0]
+
+
+def test_honaker_full_over_long_horizons() -> None:
+    """Covariances of far ticks against noise that is streamed with one normal at a time."""
+    T = 2**40 - 12345
+    engine = HonakerFull(T)
+    assert engine.difference_norm(0, T) == engine.row_norms([T])[0]
+    assert engine.difference_norm(T, T) == 0.0
+    ticks = [1, 3, 64, 100]
+    left, _ = engine.block(engine.initial(engine.draws(0, 100)), np.eye(engine.draws(0, 100)), 100)
+    for s, t in pairwise(ticks):
+        assert engine.difference_norm(s, t) == pytest.approx(np.linalg.norm(left[t - 1] - left[s - 1]), rel=1e-12)
+        assert engine.row_norms([t])[0] == pytest.approx(np.linalg.norm(left[t - 1]), rel=1e-12)
+    earlier = np.asarray([0, 1, 2**39, T - 1, T])
+    each = [engine.difference_norm(tick, T) for tick in earlier.tolist()]
+    assert engine.difference_norms_to(T, earlier).tolist() == each

@@ -21,6 +21,7 @@ from evercount.factorizations import (
     BinaryTree,
     Factorization,
     Honaker,
+    HonakerFull,
     Identity,
     Normalized,
     Optimal,
@@ -29,13 +30,13 @@ from evercount.factorizations import (
 )
 from evercount.mechanisms.exact.arithmetic import kernel, make_kernel, numeric_delta, numeric_horizon
 from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS, FilterKernel
-from evercount.mechanisms.exact.tree_kernels import HonakerKernel
+from evercount.mechanisms.exact.tree_kernels import HonakerFullKernel, HonakerKernel
 from evercount.noise import ExactNoise, Secret
 
 SECRET = Secret.from_hex("77" * 32)
 TICKS = 70
 LONG = 2**12
-ROUNDED = [Balanced(TICKS), Normalized(TICKS), Unbounded(), SquareRoot(TICKS), Honaker(TICKS)]
+ROUNDED = [Balanced(TICKS), Normalized(TICKS), Unbounded(), SquareRoot(TICKS), Honaker(TICKS), HonakerFull(TICKS)]
 EXACT = [Identity(TICKS), BinaryTree(TICKS), Optimal(TICKS)]
 
 
@@ -86,6 +87,12 @@ def test_planted_loss_of_40_bits_is_caught(f: Factorization, where: str) -> None
 
     if isinstance(made, HonakerKernel):
         made.weights = [(cut(v), rest) for v, rest in made.weights]
+    elif isinstance(made, HonakerFullKernel):
+        if where == "state":
+            step = made._sums
+            made._sums = lambda state, *rest: step(np.vectorize(cut, otypes=[object])(state), *rest)
+        else:
+            made.weights = [cut(v) for v in made.weights]
     elif where == "state":
         step = made._column
         made._column = lambda state, *rest: step([cut(value) for value in state], *rest)
@@ -99,7 +106,7 @@ def test_planted_loss_of_40_bits_is_caught(f: Factorization, where: str) -> None
     assert measured(f, made) > made.error(TICKS)
 
 
-@pytest.mark.parametrize("f", [Balanced(LONG), Unbounded(), SquareRoot(LONG)], ids=name)
+@pytest.mark.parametrize("f", [Balanced(LONG), Unbounded(), SquareRoot(LONG), HonakerFull(LONG)], ids=name)
 def test_error_over_many_ticks(f: Factorization) -> None:
     # against the same recurrence with 66 bits more, whose own error is then nothing
     rows: list[list[int]] = []
@@ -146,14 +153,14 @@ def test_chance_of_a_rounding_boundary() -> None:
 
 
 @pytest.mark.parametrize(("horizon", "cells"), [(2**16, 1), (2**16, 1000), (10**8, 1)])
-@pytest.mark.parametrize("kind", [Balanced, Normalized, SquareRoot, Identity, BinaryTree, Honaker])
+@pytest.mark.parametrize("kind", [Balanced, Normalized, SquareRoot, Identity, BinaryTree, Honaker, HonakerFull])
 @pytest.mark.parametrize("scale", [0.01, 1.0, 6.0, 40.0])
 def test_price_is_below_2_to_minus_60(kind: type[Any], horizon: int, cells: int, scale: float) -> None:
     assert 0 < numeric_delta(kind(horizon), scale, cells, 1.0) <= 2.0**-60
 
 
 def test_price_grows_with_everything_it_should() -> None:
-    for f in (Balanced(2**16), Unbounded(), SquareRoot(2**16), Honaker(2**16), Identity()):
+    for f in (Balanced(2**16), Unbounded(), SquareRoot(2**16), Honaker(2**16), HonakerFull(2**16), Identity()):
         base = numeric_delta(f, 6.0, 10, 1.0, 1000)
         assert base < numeric_delta(f, 6.0, 11, 1.0, 1000)
         assert base < numeric_delta(f, 6.0, 10, 1.1, 1000)
@@ -175,7 +182,7 @@ def test_bits_depend_on_the_factorisation_alone() -> None:
     assert kernel(Balanced(2**16)).bits == kernel(Balanced(2**16)).bits
     assert kernel(Balanced(100)).bits < kernel(Balanced(10**8)).bits
     assert all(kernel(f).bits % 22 == 0 for f in ROUNDED)
-    for f in (Balanced(2**16), Unbounded(), Honaker(2**16)):
+    for f in (Balanced(2**16), Unbounded(), Honaker(2**16), HonakerFull(2**16)):
         prices = [numeric_delta(f, 1.05**k, 10, 1.0, 1000) for k in range(-200, 200)]
         assert all(a < b for a, b in pairwise(prices))  # a price for a larger scale covers a smaller one
 

@@ -15,6 +15,7 @@ from evercount.factorizations import (
     BinaryTree,
     Factorization,
     Honaker,
+    HonakerFull,
     Identity,
     Normalized,
     Optimal,
@@ -27,11 +28,12 @@ from evercount.noise import Secret
 GOLDEN = Path(__file__).parent / "golden"
 SECRET = Secret.from_hex("a7" * 32)
 KINDS: dict[str, type[Any]] = {
-    kind.name: kind for kind in (Balanced, Normalized, Unbounded, SquareRoot, Identity, BinaryTree, Honaker, Optimal)
+    kind.name: kind
+    for kind in (Balanced, Normalized, Unbounded, SquareRoot, Identity, BinaryTree, Honaker, HonakerFull, Optimal)
 }
 NUMBERS = json.loads((GOLDEN / "exact_noise_numbers.json").read_text())
 HUNDRED_MILLION = json.loads((GOLDEN / "exact_noise_hundred_million.json").read_text())
-"""1.1·10^8 numbers over all factorisations: digests from the time when limbs of integers computed all of them."""
+"""1.1·10^8 numbers over all factorisations: digests from a program that computed all of them with integers."""
 SNAPSHOTS = sorted(GOLDEN.glob("exact_noise_snapshot_*.json"))
 
 
@@ -51,7 +53,7 @@ def title(entry: Any) -> str:
 
 
 @pytest.mark.parametrize("entry", NUMBERS, ids=title)
-def test_numbers_of_format_1(entry: dict[str, Any]) -> None:
+def test_numbers_of_the_past(entry: dict[str, Any]) -> None:
     stream = ExactStream(factorization(entry), entry["scale"], entry["cells"], SECRET, entry["first_cell"])
     noise = stream.take(entry["ticks"])
     assert noise[:2, 0].tolist() == entry["first"]
@@ -60,7 +62,7 @@ def test_numbers_of_format_1(entry: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=lambda path: path.stem)
-def test_snapshots_of_format_1_continue(path: Path) -> None:
+def test_snapshots_of_the_past_continue(path: Path) -> None:
     entry = json.loads(path.read_text())
     stream = ExactStream.load(factorization(entry), entry["scale"], entry["cells"], entry["dump"])
     assert stream.tick == entry["dump"]["tick"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 from itertools import pairwise
-from math import floor, lcm
+from math import floor, isqrt, lcm
 from operator import mul
 from typing import Any
 
@@ -25,6 +25,7 @@ from evercount.factorizations import (
     SquareRoot,
     Unbounded,
 )
+from evercount.factorizations.laplace_trees import DigitTree
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
 from evercount.mechanisms.exact import exact_noise
 from evercount.mechanisms.exact.arithmetic import numeric_horizon
@@ -34,7 +35,17 @@ from evercount.noise import ExactNoise, Secret
 SECRET = Secret.from_hex("5a" * 32)
 SCALE = 3.7
 WIDE = 24  # from this many cells on, blocks are shorter
-KINDS: list[type[Any]] = [Balanced, Normalized, Unbounded, SquareRoot, Identity, BinaryTree, Honaker, Optimal]
+KINDS: list[type[Any]] = [
+    Balanced,
+    Normalized,
+    Unbounded,
+    SquareRoot,
+    Identity,
+    BinaryTree,
+    Honaker,
+    HonakerFull,
+    Optimal,
+]
 HORIZONS = [1, 2, 31, 32, 33, 70]
 
 
@@ -84,6 +95,26 @@ def whole(values: list[Fraction]) -> tuple[list[int], int]:
     return [value.numerator * (denominator // value.denominator) for value in values], denominator
 
 
+def honaker_full(height: int, ticks: int, nodes: int) -> list[list[Fraction]]:
+    """L of `honaker-full` tick by tick, with roots to 2^−500: the mean of a node's ends and a fresh normal."""
+
+    def unit(draw: int, square: Fraction) -> list[Fraction]:
+        root = Fraction(isqrt(square.numerator * 4**500 // square.denominator), 2**500)
+        return [root if j == draw else Fraction(0) for j in range(nodes)]
+
+    v = [Fraction(2**h, 2 ** (h + 1) - 1) for h in range(height + 1)]
+    at = {0: unit(-1, v[0]), 2**height: unit(0, v[height])}
+    draw = 1
+    for begin in range(ticks):
+        for h in range(height, 0, -1):
+            if begin % 2**h == 0:
+                middle, fresh = begin + 2 ** (h - 1), unit(draw, v[h - 1] / 2)
+                ends = zip(at[begin], at[begin + 2**h], fresh, strict=True)
+                at[middle], draw = [(a + b) / 2 + c for a, b, c in ends], draw + 1
+    assert draw == nodes
+    return [at[t] for t in range(1, ticks + 1)]
+
+
 def exact_left(f: Factorization, ticks: int) -> tuple[list[list[int]], int]:
     """(numerators, denominator) of L, exactly and straight from the definitions."""
     zero = Fraction(0)
@@ -101,8 +132,11 @@ def exact_left(f: Factorization, ticks: int) -> tuple[list[list[int]], int]:
     if isinstance(f, Identity | BinaryTree | Optimal):
         entries, below = whole([Fraction(float(v)) for v in f.dense(ticks)[0].ravel()])
         return [entries[t * ticks : (t + 1) * ticks] for t in range(ticks)], below
-    assert isinstance(f, Honaker)
     nodes = f.draws(0, ticks)
+    if isinstance(f, HonakerFull):
+        entries, below = whole([value for row in honaker_full(f.height, ticks, nodes) for value in row])
+        return [entries[t * nodes : (t + 1) * nodes] for t in range(ticks)], below
+    assert isinstance(f, Honaker)
     rows: list[list[Fraction]] = []
     newest: dict[tuple[int, int], list[Fraction]] = {}
     index = 0
@@ -169,7 +203,7 @@ def test_any_split_and_restore_at_any_tick(f: Factorization, cells: int) -> None
         assert np.array_equal(np.concatenate(rows), whole)
 
 
-@pytest.mark.parametrize("f", [Balanced(100), Unbounded(), Honaker(100), Optimal(100)], ids=name)
+@pytest.mark.parametrize("f", [Balanced(100), Unbounded(), Honaker(100), HonakerFull(100), Optimal(100)], ids=name)
 def test_restore_at_every_tick(f: Factorization) -> None:
     whole = ExactStream(f, SCALE, 2, SECRET).take(100)
     stream = ExactStream(f, SCALE, 2, SECRET)
@@ -251,7 +285,7 @@ def test_bad_parameters() -> None:
         lambda: ExactStream(Balanced(10), SCALE, 1, SECRET, first_cell=-1),
         lambda: ExactStream(Balanced(10), SCALE, 1, SECRET, limit=11),
         lambda: ExactStream(Balanced(2**49), SCALE, 1, SECRET),
-        lambda: ExactStream(HonakerFull(8), SCALE, 1, SECRET),
+        lambda: ExactStream(DigitTree(8), SCALE, 1, SECRET),
         lambda: ExactStream(Balanced(10), SCALE, 1, SECRET).take(-1),
     ):
         with pytest.raises(ParameterError):
@@ -298,7 +332,9 @@ def worst_score(noise: np.ndarray[Any, Any], covariance: np.ndarray[Any, Any]) -
     return float((np.abs(sample - covariance) / error).max())
 
 
-@pytest.mark.parametrize("f", [Balanced(40), Unbounded(), SquareRoot(40), Honaker(40), Optimal(40)], ids=name)
+@pytest.mark.parametrize(
+    "f", [Balanced(40), Unbounded(), SquareRoot(40), Honaker(40), HonakerFull(40), Optimal(40)], ids=name
+)
 def test_covariance_of_released_noise(f: Factorization) -> None:
     # 820 entries: a correct program exceeds 5.5 standard errors with probability below 1e-4.
     scale = 5.0
@@ -315,7 +351,7 @@ def test_covariance_of_released_noise(f: Factorization) -> None:
     assert worst_score(repeated, wanted) > 5.5
 
 
-@pytest.mark.parametrize("f", [Balanced(200), Unbounded(), Honaker(100)], ids=lambda f: f.name)
+@pytest.mark.parametrize("f", [Balanced(200), Unbounded(), Honaker(100), HonakerFull(100)], ids=lambda f: f.name)
 def test_dumps_with_rows_go_on_at_every_tick(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
     """Very many cells keep no state from before a block: dumps hold the rows that are ready. The same numbers."""
     want = ExactStream(f, SCALE, 40, SECRET).take(100)

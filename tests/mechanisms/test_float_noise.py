@@ -10,7 +10,17 @@ from evercount.factorizations import factorization
 from evercount.mechanisms.float_noise import NUMBERS_AT_ONCE, SLICE_CELLS, TICKS_AHEAD, FloatStream
 from evercount.noise import FloatNoise
 
-KINDS = ["balanced", "unbounded", "normalized", "square-root", "binary-tree", "honaker", "identity", "optimal"]
+KINDS = [
+    "balanced",
+    "unbounded",
+    "normalized",
+    "square-root",
+    "binary-tree",
+    "honaker",
+    "honaker-full",
+    "identity",
+    "optimal",
+]
 
 
 def normals(ticks: int, cells: int, seed: int) -> np.ndarray:

@@ -21,6 +21,7 @@ from evercount.factorizations import (
     BinaryTree,
     Factorization,
     Honaker,
+    HonakerFull,
     Identity,
     Normalized,
     Optimal,
@@ -50,11 +51,11 @@ from evercount.noise import ExactNoise, Normals, Secret
 SECRET = Secret.from_hex("c3" * 32)
 EVERY: list[Factorization] = [
     Balanced(2**16), Balanced(10**8), Balanced(2**46), Normalized(2**16), Unbounded(), SquareRoot(2**16), Identity(),
-    BinaryTree(2**16), Honaker(2**16), Optimal(150),
+    BinaryTree(2**16), Honaker(2**16), HonakerFull(2**16), HonakerFull(2**46), Optimal(150),
 ]  # fmt: skip
 SHORT: list[Factorization] = [
     kind(horizon)
-    for kind in (Balanced, Normalized, Unbounded, SquareRoot, Identity, BinaryTree, Honaker, Optimal)
+    for kind in (Balanced, Normalized, Unbounded, SquareRoot, Identity, BinaryTree, Honaker, HonakerFull, Optimal)
     for horizon in (1, 2, 33, 140)
 ]
 
@@ -147,7 +148,9 @@ def test_one_number_in_a_hundred_is_close(monkeypatch: pytest.MonkeyPatch) -> No
     assert 0.38 < len(calls) / cells < 0.57  # 1 − 0.99^64 = 0.474 of the cells have such a number in a block
 
 
-@pytest.mark.parametrize("f", [Balanced(2**16), SquareRoot(2**16), Identity(), Honaker(2**16), Optimal(70)], ids=name)
+@pytest.mark.parametrize(
+    "f", [Balanced(2**16), SquareRoot(2**16), Identity(), Honaker(2**16), HonakerFull(2**16), Optimal(70)], ids=name
+)
 def test_fine_grids(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = count_calls(monkeypatch)
     for scale in (1e7, 1e9, 1e12):  # doubles alone could not decide; at 1e9 finer doubles can, at 1e12 integers do
@@ -377,6 +380,37 @@ def test_planted_loss_in_a_tree_is_caught(part: int) -> None:
     slices[:, :, part] = without_third(slices[:, :, part])
     made._slices = slices
     assert any(error > drift for *_, error, drift in errors(f, made, 1, 2))
+
+
+@pytest.mark.parametrize("where", ["weights", "halves", "draws", "state"])
+def test_planted_loss_in_middles_of_nodes_is_caught(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is lost lies below 2^−40: of a weight, of half the sum of two ends, of the normals, of what is kept."""
+    f = HonakerFull(2**16)
+    made: Any = copy.copy(near(f))
+    if where == "weights":
+        made._slices = without_third(made._slices)
+    elif where == "halves":
+        doubles = made._doubles
+
+        def coarse(level: int, own: Any, pair: Any) -> Any:
+            return doubles(level, own, np.stack([pair[:, 0], 0 * pair[:, 1]], axis=1))
+
+        made._doubles = coarse
+    elif where == "draws":
+        plain = Normals.slices
+        monkeypatch.setattr(Normals, "slices", lambda z: (*plain(z)[:2], np.zeros(z.shape)))
+    else:
+        sums = made._sums
+
+        def lossy(state: Any, *rest: Any) -> Any:
+            noise, ends = sums(state, *rest)
+            ends[:, 1] = 0.0
+            return noise, ends
+
+        made._sums = lossy
+    assert any(error > drift for *_, error, drift in errors(f, made, 1, 2))
+    monkeypatch.undo()
+    assert below(errors(f, copy.copy(near(f)), 1, 2))
 
 
 # -- the pieces -------------------------------------------------------------------------------------------------------

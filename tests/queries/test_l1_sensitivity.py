@@ -46,11 +46,11 @@ ORDERED += [
 class Absolute(_Search):
     """The search of `audit_sensitivity` for the largest Σ |change of increments|."""
 
-    largest = 0
+    most = 0
 
     def _offer(self, stream: Any, neighbour: Any, rows: np.ndarray, changed: np.ndarray) -> None:
         self.pairs += 1
-        self.largest = max(self.largest, int(np.abs(rows - changed).sum()))
+        self.most = max(self.most, int(np.abs(rows - changed).sum()))
 
 
 def largest_change(query: Query, adjacency: Adjacency, steps: int) -> float:
@@ -58,7 +58,7 @@ def largest_change(query: Query, adjacency: Adjacency, steps: int) -> float:
     search = Absolute(query, universe(query), adjacency, steps, steps, {"I": np.eye(steps)}, random.Random(0))
     assert search.enumerate(400_000, None)
     assert search.pairs > 15
-    return search.largest * query.grid
+    return search.most * query.grid
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -12,11 +13,12 @@ import numpy as np
 import pytest
 
 from evercount.declare.declaration import StreamDeclaration
-from evercount.errors import InputError, ParameterError
+from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.files.bad_rows import find_rejects
 from evercount.files.count_rows import count
 from evercount.files.event_sql import NO_ORDER, REASONS
 from evercount.files.source import open_source
+from evercount.service.read_events import read_batch
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -143,6 +145,56 @@ def test_keys(spark: Any, keys: Any, unknown: str, tmp_path: Path) -> None:
     rows = pa.table({"ts": ["2026-03-28T12:00:00Z"] * 7, "the `key`.x": given})
     totals, bad = same(spark, declaration, rows, tmp_path)
     assert totals.sum() == (7 if unknown == "other" else 7 - bad[REASONS[5]])
+
+
+HALF = b"\xed\xa0\x80"
+"""Half of a surrogate pair as bytes: no text in UTF-8."""
+
+
+@pytest.mark.parametrize("unknown", ["refuse", "other"])
+def test_a_key_with_half_a_surrogate_pair_is_unknown(spark: Any, unknown: str, tmp_path: Path) -> None:
+    """In Parquet as bytes, in JSON as an escape, which Spark's reader gives as "?"; the other doors answer alike."""
+    declaration = declared(
+        {"name": "histogram", "parameters": {"keys": ["a", "\u00e9"], "unknown": unknown}}, {"key": "k"}
+    )
+    time = "2026-03-28T12:00:00Z"
+    halves = pa.array([b"a", HALF, b"a" + HALF], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"ts": [time] * 3, "k": halves}), tmp_path / "x.parquet")
+    escapes = "".join(json.dumps({"ts": time, "k": key}) + "\n" for key in ("a", "\ud800", "a\ud800"))
+    (tmp_path / "x.jsonl").write_text(escapes)
+    texts = spark.read.schema("ts string, k string").json(str(tmp_path / "x.jsonl"))
+    for rows in (spark.read.parquet(str(tmp_path / "x.parquet")), texts):
+        counted = count_events(rows, declaration, TICKS, TICKS)
+        if unknown == "other":
+            assert (counted.totals.cell.tolist(), counted.totals.total.tolist(), counted.bad) == ([0, 2], [1, 2], {})
+        else:
+            assert (counted.totals.cell.tolist(), counted.totals.total.tolist()) == ([0], [1])
+            assert counted.bad == {REASONS[5]: 2}
+    assert [row["k"] for row in texts.collect()] == ["a", "?", "a?"]
+    # the library and the service: the declared rule; files: bad rows, or a file that cannot be read
+    body = json.dumps([{"time": time, "key": "\ud800"}]).encode()
+    if unknown == "other":
+        assert declaration.query.encode(None, ["\ud800"])[0].tolist() == [0, 0, 1]
+        assert read_batch(declaration, body).row.tolist() == [0, 0, 1]
+    else:
+        with pytest.raises(EventRefused):
+            declaration.query.encode(None, ["\ud800"])
+        with pytest.raises(EventRefused):
+            read_batch(declaration, body)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    counted_file = count(open_source(str(tmp_path / "x.jsonl"), scratch), declaration, 1, TICKS + 1, scratch)
+    assert (counted_file.totals.total.tolist(), counted_file.bad) == ([1], 2)
+
+
+def test_a_declared_key_with_half_a_surrogate_pair_is_refused() -> None:
+    """A new declaration cannot have one; a stream that an earlier version has stored may."""
+    table = declared({"name": "histogram", "parameters": {"keys": ["a", "b"]}}, {"key": "k"}).to_dict()
+    table["query"]["parameters"]["keys"] = ["a", "b\ud800"]
+    with pytest.raises(ParameterError, match="half of a surrogate pair"):
+        StreamDeclaration.from_dict(table)
+    with pytest.raises(ParameterError, match=r"the key 'b\\ud800' holds half of a surrogate pair"):
+        check_declaration(StreamDeclaration.from_dict(table, stored=True))
 
 
 @pytest.mark.parametrize("per", ["tick", "event"])

@@ -126,6 +126,11 @@ def driver(folder: Path, kill: Kill, shards: int | None, master: str) -> None:
 
 def run_driver(folder: Path, kill: Kill, shards: int | None = None, master: str = "local[1]") -> int:
     """The exit status of one life."""
+    return run_program(Path(__file__), folder, [kill, shards, master])
+
+
+def run_program(program: Path, folder: Path, arguments: list[Any]) -> int:
+    """The exit status of a test file that is run as a driver of Spark."""
     options = {
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -135,13 +140,14 @@ def run_driver(folder: Path, kill: Kill, shards: int | None = None, master: str 
     }
     # a life is short: a compiler that starts at once
     java = "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'"
-    arguments = " ".join([java, *(f"--conf {name}={value}" for name, value in options.items())])
+    submitted = " ".join([java, *(f"--conf {name}={value}" for name, value in options.items())])
     environment = {
         **os.environ,
-        "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": f"{submitted} pyspark-shell",
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])),
     }
-    command = [sys.executable, __file__, str(folder), json.dumps([kill, shards, master])]
+    command = [sys.executable, str(program), str(folder), json.dumps(arguments)]
     # a group of its own, so that the driver takes its JVM with it
     with (folder / "log").open("ab") as log, subprocess.Popen(
         command, stdout=log, stderr=log, env=environment, start_new_session=True

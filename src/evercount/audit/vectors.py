@@ -57,6 +57,7 @@ def release_vectors() -> dict[str, Any]:
         (Count(), Budget(1.0, 0.0), 8, "pure-tree", [3, 0, 1, 4, 1, 5, 9, 2]),
         (Count(), Budget(1.0, 0.0), 8, "pure-binary", [3, 0, 1, 4, 1, 5, 9, 2]),
         (Count(), Budget(1.0, 0.0), None, "pure-hybrid", [3, 0, 1, 4]),
+        (Count(), Budget(1.0, 1e-6), 8, "honaker-full", [3, 0, 1, 4, 1, 5, 9, 2]),
     ]
     streams = []
     for query, budget, horizon, name, events in cases:

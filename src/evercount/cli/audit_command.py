@@ -91,7 +91,7 @@ def mechanism(
     query: Annotated[str | None, typer.Argument(help="Query by name: count, histogram, …")] = None,
     parameter: Parameters = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every factorisation × noise × adjacency, of one query or of all queries.")
+        bool, typer.Option("--all", help="Every factorisation (or that of -f) × noise × adjacency, of a query or all.")
     ] = False,
     epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 3.0,
     delta: Annotated[float, typer.Option(help="δ of the promise; 0 for pure privacy.")] = 0.01,
@@ -146,6 +146,9 @@ def mechanism(
             if query is not None:
                 check_name("query", query, tuple(known.name for known in QUERIES))
             cases = list(all_cases([known for known in QUERIES if query in (None, known.name)]))
+            if factorization is not None:
+                check_name("factorization", factorization, tuple({case.factorization or "": 0 for case in cases}))
+                cases = [case for case in cases if case.factorization == factorization]
             task = progress.add_task("attacks", total=len(cases))
             each = 1 - (1 - confidence) / len(cases)  # all attacks share the chance of a false alarm
             for report in run_cases(cases, runs, key, each, jobs):

@@ -8,15 +8,28 @@ from typing import cast
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations.base import Factorization, State, check_horizon, tick_grid
 from evercount.factorizations.direct import Direct
+from evercount.factorizations.honaker_full import HonakerFull
 from evercount.factorizations.identity import Identity
 from evercount.factorizations.optimal import Optimal
 from evercount.factorizations.row_weighted import Anytime, Balanced, Normalized, Unbounded
 from evercount.factorizations.square_root import SquareRoot
-from evercount.factorizations.trees import BinaryTree, Honaker, HonakerFull
+from evercount.factorizations.trees import BinaryTree, Honaker
 
 FACTORIZATIONS: dict[str, type[Factorization]] = {
     kind.name: kind
-    for kind in (Balanced, Anytime, Unbounded, Normalized, SquareRoot, BinaryTree, Honaker, Identity, Optimal, Direct)
+    for kind in (
+        Balanced,
+        Anytime,
+        Unbounded,
+        Normalized,
+        SquareRoot,
+        BinaryTree,
+        Honaker,
+        HonakerFull,
+        Identity,
+        Optimal,
+        Direct,
+    )
 }
 """Every factorisation that a Gaussian stream can run, by the name that users type."""
 

@@ -14,13 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import AnyArray, FloatArray, IntArray
-from evercount.factorizations.base import (
-    NORM_ROUNDING_MARGIN,
-    Factorization,
-    State,
-    check_known_horizon,
-    counting_matrix,
-)
+from evercount.factorizations.base import NORM_ROUNDING_MARGIN, Factorization, State, check_known_horizon
 
 
 def low_bit_level(ticks: IntArray) -> IntArray:
@@ -28,7 +22,7 @@ def low_bit_level(ticks: IntArray) -> IntArray:
     return np.asarray(np.bitwise_count((ticks & -ticks) - 1), dtype=np.int64)
 
 
-def _tree_column_norm(horizon: int) -> float:
+def tree_column_norm(horizon: int) -> float:
     """√(number of levels): one tick lies in one node of each level."""
     return float(np.sqrt(horizon.bit_length())) * (1 + NORM_ROUNDING_MARGIN)
 
@@ -80,7 +74,7 @@ class _DyadicTree(Factorization):
 
     def __init__(self, horizon: int) -> None:
         self.horizon: int = check_known_horizon(horizon)
-        self.column_norm = _tree_column_norm(self.horizon)
+        self.column_norm = tree_column_norm(self.horizon)
 
     @property
     def falling_gram(self) -> bool:
@@ -266,107 +260,3 @@ def node_variances(levels: int) -> FloatArray:
     while len(v) < levels:
         v.append(2 * v[-1] / (2 * v[-1] + 1))
     return np.asarray(v)
-
-
-class HonakerFull(Factorization):
-    """Honaker's full estimator: each prefix is estimated from all nodes of the tree, also those that end after t.
-
-    It streams, although it reads the future: M·x + L·z needs the noise of future nodes and not their data. Noise of the
-    estimator's covariance M·(RᵀR)⁻¹·Mᵀ, R the tree, is drawn at the boundaries of nodes from the top down: that of the
-    whole tree has variance v_H, and that in the middle of a node of height h is the mean of its two ends plus
-    √(v_{h−1}/2) times a fresh normal (given a node's count, the left half's estimate is the mean of two independent
-    ones of variance v_{h−1}). One normal per tick, and one number per level and cell to remember. There is no exact
-    arithmetic for it: `balanced` has far less error, so it is for simulation and comparison.
-
-    **Guarantee.** L is square and invertible, and R′ = L⁻¹·M has R′ᵀR′ = RᵀR, because L·Lᵀ = M·(RᵀR)⁻¹·Mᵀ: so
-    sensitivities are those of the tree. Test:
-    tests/factorizations/test_factorizations_numbers.py::test_honaker_full_streams_the_best_estimate.
-
-    Args:
-        horizon: The number of ticks.
-
-    Raises:
-        ParameterError: The horizon is not a whole number from 1 to 2^50.
-
-    >>> HonakerFull(1024).row_norms([341, 1024]).round(3).tolist()
-    [1.258, 0.707]
-    """
-
-    name = "honaker-full"
-
-    def __init__(self, horizon: int) -> None:
-        self.horizon: int = check_known_horizon(horizon)
-        self._height = (self.horizon - 1).bit_length()
-        self.column_norm = _tree_column_norm(1 << self._height)
-        self._own = np.sqrt(node_variances(self._height + 1) / 2)  # of the middle of a node one level higher
-
-    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """Std of the best linear unbiased estimate of each prefix: O(log T) by climbing from t to the root.
-
-        N is the count of the current node and P the count of its ticks up to t. Each level updates their covariance,
-        given all nodes below (`nn`, `np_`, `pp`), with the node's own noisy count.
-        """
-        t = self._check_ticks(ticks)
-        height = self._height
-        v = node_variances(height + 1)
-        start = np.minimum(low_bit_level(t), height)
-        nn = v[start].copy()
-        np_, pp = nn.copy(), nn.copy()
-        for level in range(1, height + 1):
-            climbs = level > start
-            on_right = (t - 1) >> (level - 1) & 1  # does the node that holds tick t lie to the right?
-            sibling = v[level - 1]
-            a, b, c = nn + sibling, np_ + sibling * on_right, pp + sibling * on_right
-            gain = 1 / (1 + a)
-            nn = np.where(climbs, a * gain, nn)
-            pp = np.where(climbs, c - b * b * gain, pp)
-            np_ = np.where(climbs, b * gain, np_)
-        return np.sqrt(pp)
-
-    def difference_norm(self, earlier: int, later: int) -> float:
-        """See `Factorization`; by the dense matrix."""
-        earlier, later = self._check_pair(earlier, later)
-        left, _ = self.dense()
-        first = left[earlier - 1] if earlier else np.zeros(left.shape[1])
-        return float(np.linalg.norm(left[later - 1] - first))
-
-    def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """See `Factorization`: a column of L for each normal, in the order in which they are drawn."""
-        size = self._check_dense(ticks)
-        whole = HonakerFull(1 << self._height)
-        left, _ = whole.block(whole.initial(whole.horizon), np.eye(whole.horizon), whole.horizon)
-        right = np.asarray(np.linalg.solve(left, counting_matrix(whole.horizon)), np.float64)
-        used = self.draws(0, size)
-        return left[:size, :used], right[:used, :size]
-
-    def draws(self, start: int, stop: int) -> int:
-        """See `Factorization`: a normal for each boundary up to `stop`, and for the ends of the nodes that hold it."""
-        return self._known(stop) - self._known(start)
-
-    def _known(self, tick: int) -> int:
-        """Boundaries with known noise after a tick: a node's end lies ahead for each zero in the bits of t − 1."""
-        return tick + self._height - (tick - 1).bit_count() if tick else 0
-
-    def initial(self, cells: int = 1) -> State:
-        """See `Factorization`: the noise at the ends of the nodes that hold the tick, by height."""
-        return State(0, (np.zeros((self._height + 1, cells)),))
-
-    def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
-        """See `Factorization`."""
-        z = self._check_block(state, z, ticks)
-        ends, height = state.arrays[0].copy(), self._height
-        noise = np.empty((ticks, z.shape[1]))
-        used = 0
-        for row, before in enumerate(range(state.tick, state.tick + ticks)):
-            here = ends[0].copy()  # the noise at the end of the tick before
-            top = height if before == 0 else (before & -before).bit_length() - 1
-            if before == 0:
-                ends[height] = np.sqrt(2) * self._own[height] * z[used]
-                used += 1
-            else:  # the node of this height that begins is the right half of one that ends with it
-                ends[top] = ends[top + 1]
-            for level in range(top - 1, -1, -1):  # a node of height level + 1 begins: its middle
-                ends[level] = (here + ends[level + 1]) / 2 + self._own[level] * z[used]
-                used += 1
-            noise[row] = ends[0]
-        return noise, State(state.tick + ticks, (ends,))

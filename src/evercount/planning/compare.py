@@ -18,7 +18,7 @@ from evercount.engine.build import choose_engine, make_noise
 from evercount.engine.error_model import ErrorModel, interval_factor
 from evercount.engine.user_counting import guarantee_sentence
 from evercount.errors import ParameterError
-from evercount.factorizations import ENDLESS, FACTORIZATIONS, BinaryTree, Honaker, check_horizon, tick_grid
+from evercount.factorizations import ENDLESS, FACTORIZATIONS, BinaryTree, Honaker, HonakerFull, check_horizon, tick_grid
 from evercount.factorizations.base import LARGEST_HORIZON
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
@@ -67,7 +67,7 @@ class Row:
     @property
     def jumps(self) -> bool:
         """Whether the std goes up and down between the ticks of `ticks`, so that no line may join them."""
-        kinds = (BinaryTree, Honaker, PureFactorization)
+        kinds = (BinaryTree, Honaker, HonakerFull, PureFactorization)
         return isinstance(self.model.factorization, kinds) or self.model.query.restart is not None
 
     def band(self, bins: int = 256) -> tuple[list[int], list[float], list[float]]:

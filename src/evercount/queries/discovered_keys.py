@@ -160,7 +160,11 @@ class DiscoveredKeys(Query[FloatArray]):
         return [normal if wrong is None else None for normal, wrong in checked]
 
     def expected_names(self, state: KeyCounts, events: Any = ()) -> Iterable[str]:
-        """See `Query`: keys that have three quarters of the minimum."""
+        """See `Query`: keys that have three quarters of the minimum.
+
+        Raises:
+            InputError: An event is not a legal key.
+        """
         least = self.minimum - self.minimum // 4
         more = {key: number for key, number in count_keys(events).items() if key not in RESERVED}
         return (*state.nearly(least), *state.nearly_with(more, least))

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evercount.factorizations import HonakerFull, factorization
+from evercount.factorizations import factorization
 from evercount.noise import FloatNoise
 from evercount.reproduce.figures import COLOURS, finish, panels, powers
 from evercount.reproduce.item import Context, Item, Result, Row
-from evercount.reproduce.simulate import NUMPY_BATCH, Simulation, Totals, batch_seed, measure, simulate
+from evercount.reproduce.simulate import simulate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OFFLINE = "honaker-full"
-COMPARED = ("binary-tree", "honaker", OFFLINE, "square-root", "balanced")
+COMPARED = ("binary-tree", "honaker", "honaker-full", "square-root", "balanced")
 
 
 def honaker(parameters: Mapping[str, Any], context: Context) -> Result:
@@ -28,28 +27,28 @@ def honaker(parameters: Mapping[str, Any], context: Context) -> Result:
     for exponent in context.steps(exponents):
         T = 2**exponent
         for name in COMPARED:
-            engine = HonakerFull(T) if name == OFFLINE else factorization(name, T)
+            engine = factorization(name, T)
             norms = engine.row_norms(np.arange(1, T + 1)) * engine.column_norm
-            row: Row = {
-                "T": f"2^{exponent}",
-                "mechanism": name,
-                "worst std": float(norms.max()),
-                "root mean square": float(np.sqrt(np.mean(norms**2))),
-            }
-            rows.append(row)
-            if name != OFFLINE:
-                row["seconds for a stream"] = _seconds(engine, T)
+            rows.append(
+                {
+                    "T": f"2^{exponent}",
+                    "mechanism": name,
+                    "worst std": float(norms.max()),
+                    "root mean square": float(np.sqrt(np.mean(norms**2))),
+                    "seconds for a stream": _seconds(engine, T),
+                }
+            )
     size = 2 ** parameters["simulated"]
     simulated: list[Row] = []
-    for name, simulation in _simulated(size, parameters["repetitions"], context.seed).items():
-        scale = factorization("honaker" if name == OFFLINE else name, size).column_norm
+    for name, simulation in simulate(list(COMPARED), size, parameters["repetitions"], seed=context.seed).items():
+        scale = factorization(name, size).column_norm
         mean, error = simulation.worst_error
         simulated.append(
             {"T": size, "mechanism": name, "mean l-infinity error": mean * scale, "standard error": error * scale}
         )
     last = {row["mechanism"]: row for row in rows[-len(COMPARED) :]}
     worst = {row["mechanism"]: row["mean l-infinity error"] for row in simulated}
-    slow = max((row["seconds for a stream"] for row in rows if row["mechanism"] == "honaker"), default=0.0)
+    slow = max(row["seconds for a stream"] for row in rows if row["mechanism"].startswith("honaker"))
     findings = [
         f"At {rows[-1]['T']}: worst std binary {last['binary-tree']['worst std']:.2f}, Honaker online "
         f"{last['honaker']['worst std']:.2f}, Honaker full {last['honaker-full']['worst std']:.2f}, square root "
@@ -72,21 +71,6 @@ def honaker(parameters: Mapping[str, Any], context: Context) -> Result:
         {"claim": "largest T within 5 hours: 512; there its ℓ∞ error was worse than the binary mechanism's"},
         {"honaker": lambda: _draw_honaker(rows, exponents)},
     )
-
-
-def _simulated(size: int, repetitions: int, seed: int) -> dict[str, Simulation]:
-    """Statistics of all compared mechanisms. They are simulated from their dense matrices."""
-    simulations = simulate([name for name in COMPARED if name != OFFLINE], size, repetitions, seed=seed)
-    left, right = HonakerFull(size).dense()
-    total: Totals | None = None
-    std = np.linalg.norm(left, axis=1)
-    for start in range(0, repetitions, NUMPY_BATCH):
-        count = min(NUMPY_BATCH, repetitions - start)
-        z = FloatNoise(batch_seed(seed, OFFLINE, start)).normals(0, len(right), count)
-        batch = measure(left @ z, std)
-        total = batch if total is None else total + batch
-    assert total is not None
-    return {**simulations, OFFLINE: Simulation(OFFLINE, std, total)}
 
 
 def _seconds(engine: Any, ticks: int) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from evercount import bounds
 from evercount.bounds.norms import BINARY_FACTOR
-from evercount.factorizations import HonakerFull, factorization
+from evercount.factorizations import factorization
 from evercount.factorizations.anytime_bound import anytime_lower_bound
 from evercount.reproduce.figures import COLOURS, finish, panels, powers
 from evercount.reproduce.item import Context, Item, Result, Row
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 def norm(name: str, horizon: int) -> float:
     """The worst row norm of L times the column norm of R."""
-    engine = HonakerFull(horizon) if name == "honaker-full" else factorization(name, horizon)
-    if name in ("binary-tree", "honaker", "honaker-full"):
-        ticks = np.arange(1, horizon + 1) if horizon <= 2**20 else 2 ** np.arange(horizon.bit_length()) - 1
-        return float(engine.row_norms(ticks[ticks >= 1]).max() * engine.column_norm)
+    engine = factorization(name, horizon)
     return engine.worst_row()[1] * engine.column_norm
 
 

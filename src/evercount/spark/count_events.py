@@ -10,7 +10,6 @@ import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -20,20 +19,14 @@ from pyspark.sql import functions as fn
 from evercount._arrays import IntArray
 from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import (
-    EARLIEST_NUMBER,
-    INSTANT_PATTERN,
-    LATEST_NUMBER,
-    NUMBER_PATTERN,
-    SECOND,
-    UNITS,
-    WALL_PATTERN,
-)
+from evercount.declare.schedule import UNITS
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import InputError, ParameterError
-from evercount.files.event_sql import FARTHEST, NO_ORDER, ORDER_PATTERN, REASONS, columns_of, is_keyed
+from evercount.files.event_sql import NO_ORDER, ORDER_PATTERN, REASONS, columns_of, is_keyed
 from evercount.files.sink import parquet_modules
+from evercount.spark.event_times import WALL_TYPES, instants, matches, within
 from evercount.store.user_events import UserEvents
+from evercount.text_rules import escaped
 
 TOO_FAR = NO_ORDER + 1
 BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
@@ -42,8 +35,6 @@ GROUP_COLUMNS = ("place", "cell", "events", "units")
 FEW_KEYS = 10_000
 """With more keys than this, they are looked up by a join instead of a table in the plan."""
 KEY_TYPES = (types.StringType, types.ByteType, types.ShortType, types.IntegerType, types.LongType)
-WALL_TYPES = (types.StringType, types.TimestampNTZType, types.DateType)
-NUMBER_TYPES = (types.IntegerType, types.LongType, types.FloatType, types.DoubleType)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +52,8 @@ def check_declaration(declaration: StreamDeclaration) -> None:
     """Refuse what this door cannot serve.
 
     Raises:
-        ParameterError: no columns, ticks closed by hand, users that are counted, keys that nobody listed, or a cap per
-            user without a declared order.
+        ParameterError: no columns, ticks closed by hand, users that are counted, keys that nobody listed, a key that
+            is no text of Spark, or a cap per user without a declared order.
     """
     columns_of(declaration)
     if declaration.schedule.manual:
@@ -77,12 +68,26 @@ def check_declaration(declaration: StreamDeclaration) -> None:
             f"{declaration.query.name!r} needs the keys of all events, and Spark hands over totals of listed ones: use "
             "`evercount release` or the service"
         )
+    if is_keyed(declaration):
+        _check_keys(declaration.query.row_keys[0])
     if declaration.budget.unit == "user" and columns_of(declaration).order is None:
         raise ParameterError(
             "a budget of unit 'user' keeps the first events of each user, and rows of Spark come in no order: name a "
             "column of whole numbers that orders the events of one user at one time (columns.order), or use `evercount "
             "release`, which takes rows in the order of the file"
         )
+
+
+def _check_keys(keys: Sequence[str]) -> None:
+    """Refuse keys that streams of an earlier version may have: Spark would read them as "?"."""
+    try:
+        "".join(keys).encode()
+    except UnicodeEncodeError:
+        key = next(key for key in keys if any("\ud800" <= character <= "\udfff" for character in key))
+        raise ParameterError(
+            f"the key {escaped(key[:80], quote=True)} holds half of a surrogate pair, which no text of Spark can hold: "
+            "feed this stream by the service, or declare a new one without this key"
+        ) from None
 
 
 def count_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> CountedEvents:
@@ -306,14 +311,14 @@ def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizo
     time = _column(columns.time)
     rows = events.select(
         time.isNull().alias("no_time"),
-        *_instants(time, kind, columns.time),
+        *instants(time, kind, columns.time),
         _key_or_path(events, columns).alias("k"),
         (_value(events, columns.value) if columns.value else fn.lit(None).cast("double")).alias("v"),
         (_key(events, columns.user) if columns.user else fn.lit(None).cast("string")).alias("who"),
         (_order(events, columns.order) if columns.order else fn.lit(None).cast("long")).alias("o"),
     )
     # by name, so that Spark works a time out once for each row and not for each use
-    rows = rows.withColumns({name: _within(fn.col(name)) for name in ("wall", "exact")})
+    rows = rows.withColumns({name: within(fn.col(name)) for name in ("wall", "exact")})
     # the zone's clock changes are a long expression: it is left out where no time can be a wall time
     us = f"coalesce(exact, {schedule.sql_instant('wall', until)})" if isinstance(kind, WALL_TYPES) else "exact"
     rows = rows.withColumn("us", fn.expr(us)).withColumn("units", _units(declaration))
@@ -380,7 +385,7 @@ def _keys(events: DataFrame, names: tuple[str, ...]) -> Column:
 def _value(events: DataFrame, name: str) -> Column:
     kind = events.schema[name].dataType
     if isinstance(kind, types.StringType):
-        return fn.when(_matches(_column(name), VALUE_TEXT), _column(name).try_cast("double"))
+        return fn.when(matches(_column(name), VALUE_TEXT), _column(name).try_cast("double"))
     if not isinstance(kind, types.NumericType):
         raise InputError(f"the column {name!r} is of type {kind.simpleString()}; a value is a number")
     return _column(name).cast("double")
@@ -389,7 +394,7 @@ def _value(events: DataFrame, name: str) -> Column:
 def _order(events: DataFrame, name: str) -> Column:
     kind = events.schema[name].dataType
     if isinstance(kind, types.StringType):
-        return fn.when(_matches(_column(name), ORDER_PATTERN), _column(name).try_cast("long"))
+        return fn.when(matches(_column(name), ORDER_PATTERN), _column(name).try_cast("long"))
     if not isinstance(kind, KEY_TYPES):
         raise InputError(f"the column {name!r} is of type {kind.simpleString()}; an order is a whole number")
     return _column(name).cast("long")
@@ -401,56 +406,3 @@ def _units(declaration: StreamDeclaration) -> Column:
     lo, hi, grid = declaration.query.row_values
     v = fn.col("v")  # half to even, as Sum.units rounds; a value outside its range is bad and has no units
     return fn.when((v >= fn.lit(lo)) & (v <= fn.lit(hi)), fn.rint(v / fn.lit(grid)).cast("long"))
-
-
-# -- times ------------------------------------------------------------------------------------------------------------
-
-
-def _instants(time: Column, kind: types.DataType, name: str) -> tuple[Column, Column]:
-    """`wall` for a time without an offset, `exact` for one with it, in microseconds; NULL for what is not a time."""
-    none = fn.lit(None).cast("long")
-    wall, exact = none, none
-    if isinstance(kind, types.StringType):
-        wall = fn.when(_matches(time, WALL_PATTERN), _wall(time.try_cast("timestamp_ntz")))
-        exact = fn.when(_matches(time, INSTANT_PATTERN), fn.unix_micros(_spelled_out(time).try_cast("timestamp")))
-        exact = exact.when(_matches(time, NUMBER_PATTERN), _epoch(time.try_cast("double")))
-    elif isinstance(kind, types.TimestampType):
-        exact = fn.unix_micros(time)
-    elif isinstance(kind, types.TimestampNTZType):
-        wall = _wall(time)
-    elif isinstance(kind, types.DateType):
-        wall = fn.unix_date(time).cast("long") * UNITS["d"]
-    elif isinstance(kind, NUMBER_TYPES):
-        exact = _epoch(time.cast("double"))
-    else:
-        raise InputError(
-            f"the column {name!r} is of type {kind.simpleString()}; a time is a TIMESTAMP, a DATE, a text in ISO 8601 "
-            "or a number of seconds since 1970"
-        )
-    return wall.alias("wall"), exact.alias("exact")
-
-
-def _matches(text: Column, pattern: str) -> Column:
-    return text.rlike(rf"\A(?:{pattern})\z")
-
-
-def _within(instant: Column) -> Column:
-    return fn.when(instant.between(-FARTHEST, FARTHEST), instant)
-
-
-def _spelled_out(time: Column) -> Column:
-    """The text with seconds and `Z`, which Spark's cast needs."""
-    zulu = fn.regexp_replace(time, " UTC$", "Z")
-    return fn.regexp_replace(zulu, r"^(.{10}[T ]\d\d:\d\d)(Z|[+-].*)$", "$1:00$2")
-
-
-def _wall(moment: Column) -> Column:
-    """Microseconds of a wall time. The difference of two times without a zone is the same in every session's zone."""
-    epoch = fn.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'")  # a literal from Python would be a time of the session's zone
-    return fn.call_function("div", moment - epoch, fn.lit(timedelta(microseconds=1)))
-
-
-def _epoch(seconds: Column) -> Column:
-    """The instant of seconds since 1970, NULL where the number is none."""
-    within = (seconds >= fn.lit(EARLIEST_NUMBER)) & (seconds < fn.lit(LATEST_NUMBER))
-    return fn.when(within, fn.rint(seconds * SECOND).cast("long"))

@@ -10,12 +10,22 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from evercount.errors import ParameterError
-from evercount.factorizations import BinaryTree, Direct, Factorization, Honaker, Identity, Optimal, SquareRoot
+from evercount.factorizations import (
+    BinaryTree,
+    Direct,
+    Factorization,
+    Honaker,
+    HonakerFull,
+    Identity,
+    Optimal,
+    SquareRoot,
+)
 from evercount.factorizations.row_weighted import Weighted
 from evercount.mechanisms.exact.filter_kernel import DRAW_BITS, MOST_TICKS, SIGMAS, FilterKernel
 from evercount.mechanisms.exact.near_filter import NearFilter
 from evercount.mechanisms.exact.tree_kernels import (
     DirectKernel,
+    HonakerFullKernel,
     HonakerKernel,
     IdentityKernel,
     OptimalKernel,
@@ -59,6 +69,8 @@ def make_kernel(factorization: Factorization, bits: int) -> Kernel:
             return TreeKernel(horizon)
         case Honaker(horizon=int(horizon)):
             return HonakerKernel(horizon, bits)
+        case HonakerFull(horizon=int(horizon)):
+            return HonakerFullKernel(horizon, bits)
         case Optimal():
             return OptimalKernel(factorization.dense()[0])
     raise ParameterError(f"there is no exact arithmetic for the factorisation {factorization.name!r}")

@@ -1,7 +1,8 @@
-"""Other factorisations, in fixed point and in doubles: `identity`, `direct`, `binary-tree`, `honaker`, `optimal`.
+"""Other factorisations, in fixed point and in doubles: `identity`, `direct`, `optimal` and the binary trees.
 
-Only `honaker` rounds. In doubles a number of a tree is two of them: a multiple of 2^−40, of which sums are exact, and a
-rest. `exact_noise.proof.md`, lemmas 6, 7 and 12, has the same letters. `identity` in doubles is in `near_filter.py`.
+Only `honaker` and `honaker-full` round. In doubles a number of a tree is two of them: a multiple of 2^−40, of which
+sums are exact, and a rest. `exact_noise.proof.md`, lemmas 6, 7 and 12, has the same letters. `identity` in doubles is
+in `near_filter.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from evercount._arrays import AnyArray, FloatArray, ObjectArray
+from evercount.factorizations.honaker_full import known_boundaries, noise_at_boundaries
 from evercount.factorizations.trees import node_estimates, prefix_sums
 from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS, DRAW_BITS, SIGMAS, Dyadics
 from evercount.mechanisms.exact.slices import ROUNDING, cut, of_integers, product, settle
@@ -156,6 +158,59 @@ class HonakerKernel(TreeKernel):
         weights = self._slices[:, level].reshape(5, 2, *[1] * (slices.ndim - 2))
         one, two, three = (part.sum(axis=0) for part in product(weights, slices))
         sums = settle((one, two, three), 1.0)
+        return np.stack([sums[0] + sums[1], sums[2]], axis=1)
+
+
+class HonakerFullKernel(TreeKernel):
+    """Honaker's full estimator: noise in the middle of a node = ⌊(sum of its ends)/2⌋ + ⌊√(v_h/2)·z⌋, v_h as above.
+
+    At the end of the complete tree it is ⌊√v_H·z⌋. The state is the noise at the ends of the nodes that hold the tick.
+
+    **Guarantee.** Where no normal is 64 deviations out, |Ỹ_t − (L z)_t·2^bits| ≤ `error`(T), and doubles are within
+    `drift` of (L z)_t. Proof: `exact_noise.proof.md`, lemmas 7 and 12. Tests: `tests/mechanisms/test_exact_error.py`,
+    `tests/mechanisms/test_near_noise.py::test_planted_loss_in_middles_of_nodes_is_caught`.
+    """
+
+    def __init__(self, horizon: int, bits: int) -> None:
+        self.bits = bits
+        self.height = (horizon - 1).bit_length()
+        self.rows = self.height + 1
+        halves = [1] * self.height + [0]  # v_h/2 of the middles, v_H of the end
+        self.weights = [math.isqrt((1 << 2 * bits + h - half) // ((2 << h) - 1)) for h, half in enumerate(halves)]
+
+    @cached_property
+    def _slices(self) -> FloatArray:
+        """The weights, (5, levels)."""
+        return of_integers(np.asarray(self.weights, dtype=object), self.bits)
+
+    def window(self, block: int) -> tuple[int, int]:
+        """See `FilterKernel`: one draw for every boundary that becomes known."""
+        start, stop = (min(tick * BLOCK_TICKS, 1 << self.height) for tick in (block, block + 1))
+        return known_boundaries(start, self.height), known_boundaries(stop, self.height)
+
+    def norm(self, ticks: int) -> float:
+        """See `FilterKernel` (lemma 7)."""
+        return math.sqrt(self.height / 4 + 1.5)
+
+    def error(self, ticks: int) -> float:
+        """See `FilterKernel` (lemma 7)."""
+        return (self.height + 1) * (SIGMAS + 2) * (1 + 1e-6)
+
+    def _sums(self, state: AnyArray, start: int, stop: int, z: AnyArray) -> tuple[AnyArray, AnyArray]:
+        integers = z.dtype == object
+        combine: Callable[[int, AnyArray, AnyArray], AnyArray] = self._integers if integers else self._doubles
+        last = min(stop, 1 << self.height)
+        noise, ends = noise_at_boundaries(z << self.bits - DRAW_BITS if integers else z, state, start, last, combine)
+        # a tree shorter than a block has no noise for the block's last ticks, and no stream takes them
+        rest = np.zeros((stop - last, *z.shape[1:]), dtype=z.dtype)
+        return np.concatenate([noise, rest]), ends
+
+    def _integers(self, level: int, own: AnyArray, pair: AnyArray) -> AnyArray:
+        return np.asarray((pair >> 1) + (self.weights[level] * own >> self.bits), dtype=object)
+
+    def _doubles(self, level: int, own: AnyArray, pair: AnyArray) -> AnyArray:
+        one, two, three = product(self._slices[:, level], cut(own[:, 0], own[:, 1], 1.0))
+        sums = settle((one + pair[:, 0] / 2, two, three + pair[:, 1] / 2), 1.0)
         return np.stack([sums[0] + sums[1], sums[2]], axis=1)
 
 

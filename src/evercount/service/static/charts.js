@@ -188,7 +188,7 @@ export function tinyChart(box) {
   };
 }
 
-/** Colour and dash of the known mechanisms; the two that jump from tick to tick are solid, which stays readable. */
+/** Colour and dash of the known mechanisms; those that jump most from tick to tick are solid, which stays readable. */
 const STYLES = {
   bridge: [4, SOLID],
   balanced: [1, SOLID],
@@ -200,6 +200,7 @@ const STYLES = {
   anytime: [6, DASHED],
   "pure-tree": [5, SOLID],
   honaker: [3, SOLID],
+  "honaker-full": [3, DOTTED],
   "binary-tree": [6, SOLID],
   identity: [2, SOLID],
 };
