@@ -61,7 +61,7 @@ def test_tables_of_views() -> None:
         np.reshape(show_view(releases, "per-tick", HOURLY).columns["value"], (-1, 2)).sum(axis=0), releases.rows[-1]
     )
     half = np.subtract(table.columns["high"], table.columns["value"])
-    assert np.allclose(half, 1.96 * np.asarray(table.columns["std"]), rtol=1e-3)
+    assert np.allclose(half, 1.96 * np.asarray(table.columns["std"]) + 0.5, rtol=1e-3)
 
 
 def test_quantiles_have_no_std() -> None:

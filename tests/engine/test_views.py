@@ -109,23 +109,32 @@ def test_intervals_of_new_events_hold_with_exact_noise() -> None:
         assert held / number > 0.9 - 0.02
 
 
-def test_intervals_of_views_hold_as_often_as_they_say() -> None:
-    """8,000 cells are as many independent streams, with exact noise: 0.95 stated, within 0.01 for every span.
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_intervals_of_views_hold_as_often_as_they_say(epsilon: float) -> None:
+    """8,000 cells are as many independent streams, with exact noise: at least 0.95, less sampling, for every span.
 
-    At ε = 0.1, where noise is far wider than the whole numbers to which it is rounded.
+    At ε = 0.1 noise is far wider than the whole numbers to which it is rounded: there they hold as often, within 0.01.
+    At ε = 8 intervals without the step of whole numbers would fail.
     """
     keys, ticks = 8000, 12
     counts = np.random.default_rng(3).integers(0, 4, (ticks, keys))
-    stream = Stream(Histogram(keys), Budget(0.1, 1e-6), ticks, secret=Secret.from_hex("0b" * 32))
+    stream = Stream(Histogram(keys), Budget(epsilon, 1e-6), ticks, secret=Secret.from_hex("0b" * 32))
     releases = stream.run_totals(counts)
+    least = 1.0  # of what intervals without the step would hold
     for view in (releases.running(), releases.per_tick(), releases.last(5), releases.spans("days", [0, 6], [6, 12])):
         low, high = view.interval(0.95)
         for place, (first, last) in enumerate(zip(view.first, view.last, strict=True)):
             truth = counts[first - 1 : last].sum(axis=0)
-            held = (low[place] <= truth) & (truth <= high[place])
-            assert abs(float(held.mean()) - 0.95) <= 0.01, (view.name, place)
-            half = 0.94 * (high[place] - low[place]) / 2  # planted: intervals that are 6 % too narrow
-            assert np.mean(np.abs(view.values[place] - truth) <= half) < 0.945
+            held = float(((low[place] <= truth) & (truth <= high[place])).mean())
+            assert held >= 0.94, (view.name, place)
+            off = np.abs(view.values[place] - truth)
+            least = min(least, float(np.mean(off <= 1.959964 * view.std[place])))
+            if epsilon == 0.1:
+                assert held <= 0.96, (view.name, place)
+                half = 0.94 * (high[place] - low[place]) / 2  # planted: intervals that are 6 % too narrow
+                assert np.mean(off <= half) < 0.945
+    if epsilon == 8.0:
+        assert least < 0.92
 
 
 @pytest.mark.parametrize("query", [Window(3), Average(per="tick"), Average(per="event")])

@@ -192,6 +192,26 @@ def test_a_commit_that_finds_other_numbers_fails(tmp_path: Path, monkeypatch: py
     store.close()
 
 
+def test_a_commit_that_finds_narrower_intervals_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version of the program stated narrower intervals of the same values: what it committed is accepted."""
+    store = new_store(tmp_path / "store.db")
+    real, answers = close_shards.release_rows, list[Any]()
+
+    def narrower(stream: int, table: Any, cell: int) -> Any:
+        inside = np.asarray([0.0, 0.0, 0.5, -0.5])[:, np.newaxis]  # value, std, low, high
+        return real(stream, replace(table, numbers=table.numbers + inside), cell)
+
+    monkeypatch.setattr(close_shards, "release_rows", narrower)
+
+    def run(work: ShardWork) -> None:
+        answers.extend(both_at_once(monkeypatch, work))
+        close_here(KEY, work)
+
+    store.close_shards(store.find("cut"), 2, 0.0, run)
+    assert sorted(answers) == [0, 2]
+    store.close()
+
+
 def test_a_shard_that_is_missing_is_not_published(tmp_path: Path) -> None:
     store = new_store(tmp_path / "store.db")
     with pytest.raises(StoreError, match="shard 1 has not closed tick 2"):

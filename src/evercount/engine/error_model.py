@@ -18,6 +18,7 @@ from evercount.factorizations import Factorization
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_trees import DigitTree
 from evercount.queries.base import Query
+from evercount.queries.cell_errors import CellErrors
 
 POINTS_PER_OCTAVE = 16
 """Errors of windows are exact at this many ticks in each doubling of the distance from a jump, a cubic between."""
@@ -114,10 +115,21 @@ class ErrorModel:
         """(std, spread, slack), each (ticks, outputs or 1): an interval's half-width is quantile·spread + slack.
 
         Where the noise is wider than the grid, rounding acts as independent noise of variance grid²/12 and is part of
-        the spread. Below that it is not normal, and its largest possible size is the slack. Pure noise is discrete:
-        its std is exact, its spread is that of continuous noise, and half a unit is added
-        (`laplace_tails.continuous_std`). A bridge whose noise is wider than the grid is rounded too.
+        the spread; half the distance of neighbouring published numbers is the slack. Below that rounding is not normal,
+        and its largest possible size is the slack. Pure noise is discrete: its std is exact, its spread is that of
+        continuous noise, and half a unit is added (`laplace_tails.continuous_std`). A bridge whose noise is wider than
+        the grid is rounded too.
+
+        **Guarantee.** An interval of this half-width holds its true number with at least the probability of the
+        quantile. Proof: `queries/cell_errors.proof.md`. Assumption: that of `CellErrors.slack_of`. Test:
+        tests/engine/test_rounded_intervals.py::test_intervals_of_rounded_counts_hold.
         """
+        std, cell = self.cell_errors(ticks)
+        norms, most = np.atleast_1d(self.query.output_norms()), np.atleast_1d(self.query.rounding_norms())
+        return std * norms, cell.spread * norms, cell.slack_of(norms, most)
+
+    def cell_errors(self, ticks: npt.ArrayLike) -> tuple[FloatArray, CellErrors]:
+        """(std, errors) of one cell's published number, each array (ticks, 1)."""
         at = np.atleast_1d(np.asarray(ticks))
         if at.dtype.kind not in "iu" and at.size:
             raise ParameterError(f"ticks must be whole numbers, got {at.dtype} data")
@@ -128,35 +140,32 @@ class ErrorModel:
         weights = [np.where(t > 0, np.abs(w), 0.0) for t, w in self.query.combination(at)]
         if self.pure:
             variance, plain, _ = self._laplace(at)
-            parts = self._discrete(variance, plain, weights)
-        else:
-            parts = self._with_rounding(self.sigma * self.norms(at), weights)
-        norms, most = np.atleast_1d(self.query.output_norms()), np.atleast_1d(self.query.rounding_norms())
-        std, spread, slack = (
-            np.asarray(np.multiply.outer(x, y)) for x, y in zip(parts, (norms, norms, most), strict=True)
-        )
-        return std, spread, slack
+            return self._discrete(variance, plain, weights)
+        return self._with_rounding(self.sigma * self.norms(at), weights)
 
-    def _with_rounding(self, noise: FloatArray, weights: list[FloatArray]) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(std, spread, slack) of Σ weight × running sum of one cell, from the std of its normal noise."""
+    def _with_rounding(self, noise: FloatArray, weights: list[FloatArray]) -> tuple[FloatArray, CellErrors]:
+        """(std, errors) of Σ weight × running sum of one cell, from the std of its normal noise."""
         grid = self.query.grid
         if not self.rounded:
-            return noise, noise, np.zeros(len(noise))
+            return _as_column(noise), CellErrors(_as_column(noise), _as_column(np.zeros(len(noise))), pure=False)
         std = np.sqrt(noise**2 + grid**2 / 12 * sum(w**2 for w in weights))
         narrow = noise < grid
-        return std, np.where(narrow, noise, std), np.where(narrow, grid / 2 * sum(weights), 0.0)
+        spread, slack = np.where(narrow, noise, std), np.where(narrow, grid / 2 * sum(weights), 0.0)
+        step = np.where(narrow, 0.0, grid / 2 * np.max(weights, axis=0))
+        return _as_column(std), CellErrors(_as_column(spread), _as_column(slack), pure=False, step=_as_column(step))
 
     def _discrete(
         self, variance: FloatArray, plain: FloatArray, weights: list[FloatArray]
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+    ) -> tuple[FloatArray, CellErrors]:
         """The same for discrete Laplace noise, from its exact variance and that of continuous noise."""
         grid = self.query.grid
         if self.rounded:
             variance = variance + grid**2 / 12 * sum(w**2 for w in weights)
-        return np.sqrt(variance), np.sqrt(plain), grid / 2 * np.sum(weights, axis=0)
+        slack = grid / 2 * np.sum(weights, axis=0)
+        return _as_column(np.sqrt(variance)), CellErrors(_as_column(np.sqrt(plain)), _as_column(slack), pure=True)
 
-    def difference_errors(self, earlier: IntArray, later: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(std, spread, slack) of the difference of one cell's running sums at pairs of ticks (0: before the first)."""
+    def difference_errors(self, earlier: IntArray, later: IntArray) -> tuple[FloatArray, CellErrors]:
+        """(std, errors) of the difference of one cell's running sums at pairs of ticks (0: before the first)."""
         if not self.query.running_sums:
             raise ParameterError(f"{self.query.name!r} publishes no running sums to take differences of")
         pairs = np.stack([earlier, later], axis=1)
@@ -216,6 +225,10 @@ class ErrorModel:
             raise ParameterError("a window has no running count to take differences of")
         variance = (self.sigma * self.factorization.difference_norm(earlier, later)) ** 2
         return float(np.sqrt(variance + (self.query.grid**2 / 12 * ((earlier > 0) + 1) if self.rounded else 0.0)))
+
+
+def _as_column(numbers: FloatArray) -> FloatArray:
+    return np.asarray(numbers)[:, np.newaxis]
 
 
 def interval_factor(level: float, postprocessed: tuple[str, ...], numbers: int, weight: int | None = None) -> float:

@@ -12,7 +12,6 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.views import View
 from evercount.errors import ParameterError
-from evercount.queries.cell_errors import CellErrors
 from evercount.queries.discovered_keys import RESERVED, TOTAL
 from evercount.queries.discovery_threshold import Thresholds
 from evercount.queries.histogram import OTHER
@@ -64,9 +63,7 @@ class KeyView(View):
         Returns:
             The lower and the upper ends, each of shape (spans, cells).
         """
-        over = CellErrors(self.cell_errors[1], self.cell_errors[2], pure=False)
-        _, spread, slack = (part[:, :1] for part in self.errors.errors(self.last))
-        end = CellErrors(spread, slack, pure=False)
+        over, end = self.cell_errors[1], self.errors.cell_errors(self.last)[1]
         low, high = np.empty_like(self.values), np.empty_like(self.values)
         for place, parts in enumerate(self.parts):
             changes, weights = combination(self.changes, self.columns, parts)

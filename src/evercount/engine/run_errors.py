@@ -5,6 +5,8 @@ Everything here is computed from published numbers and public parameters.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
@@ -71,7 +73,7 @@ class RunErrors:
             if not len(self):
                 return np.empty(shape), np.empty(shape), np.empty(shape)
             std, spread, slack = self._errors.errors(self.ticks)
-            if self._sums is not None:  # spread and slack stay those of a cell
+            if self._sums is not None:
                 std = std[:, :1] * self.query.output_scale(self._sums, self._values)
             if self._looks_back:  # the largest number so far has the largest error so far
                 before = [part.max(axis=0) for part in self._errors.errors(tick_grid(self.first_tick))]
@@ -82,6 +84,11 @@ class RunErrors:
             a, b, c = (np.broadcast_to(part, shape) for part in (std, spread, slack))
             self._parts = (a, b, c)
         return self._parts
+
+    @cached_property
+    def _cells(self) -> CellErrors:
+        """The errors of one cell at every tick, for queries that make intervals of their own."""
+        return self._errors.cell_errors(self.ticks)[1]
 
     @property
     def std_all(self) -> FloatArray:
@@ -100,8 +107,7 @@ class RunErrors:
         """
         part = slice(None) if index is None else slice(index, index + 1)
         if self._sums is not None:
-            spread, slack = (error[part, :1] for error in self._errors_all[1:])
-            errors = CellErrors(spread, slack, self._errors.pure)
+            errors = self._cells.at(part)
             return self.query.interval(self._values[part], self._sums[part], errors, level)
         half = self._symmetric(level, part)
         return self._values[part] - half, self._values[part] + half
@@ -143,8 +149,7 @@ class RunErrors:
         Returns:
             The errors, each of shape (1, 1).
         """
-        spread, slack = (error[index : index + 1, :1] for error in self._errors_all[1:])
-        return CellErrors(spread, slack, self._errors.pure)
+        return self._cells.at(slice(index, index + 1))
 
     def rank_errors(self, index: int) -> RankErrors:
         """The errors of one tick's numbers, as the selection of the largest needs them.

@@ -18,6 +18,7 @@ from evercount._validate import check_probability
 from evercount.engine.error_model import ErrorModel, interval_factor
 from evercount.engine.table_exports import TableExports
 from evercount.errors import ParameterError
+from evercount.queries.cell_errors import CellErrors
 
 COLUMNS = ("first", "last", "cell", "value", "std", "low", "high")
 QUARTILES = {"lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75}
@@ -66,11 +67,9 @@ class View(TableExports):
         return f"View({self.name!r}, {len(self)} spans, {len(self.cells)} cells, noise={self.noise!r})"
 
     @cached_property
-    def cell_errors(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(std, spread, slack) of one cell, each (spans, 1); see `ErrorModel.errors`."""
-        errors = self.errors.difference_errors(self.first - 1, self.last)
-        std, spread, slack = (part[:, np.newaxis] for part in errors)
-        return std, spread, slack
+    def cell_errors(self) -> tuple[FloatArray, CellErrors]:
+        """(std, errors) of one cell over each span, each array (spans, 1)."""
+        return self.errors.difference_errors(self.first - 1, self.last)
 
     @property
     def std(self) -> FloatArray:
@@ -90,7 +89,8 @@ class View(TableExports):
             ParameterError: the level is not between 0 and 1.
         """
         factor = interval_factor(level, (), 1, self.errors.difference_tails)
-        return factor * self.cell_errors[1] * self.norms + self.cell_errors[2] * self.rounding
+        cell = self.cell_errors[1]
+        return factor * cell.spread * self.norms + cell.slack_of(self.norms, self.rounding)
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """(low, high): each holds its true number with probability at least `level`.
@@ -182,8 +182,8 @@ class View(TableExports):
         if not query.has_quantiles or len(self.cells) != query.outputs:
             raise ParameterError("quantiles are read from all cells of a stream of Quantiles")
         factor = interval_factor(level, (), 1, self.errors.difference_tails)
-        half = factor * self.cell_errors[1] * query.norms_beside(q)
-        half = half + self.cell_errors[2] * (self.rounding + q * self.rounding[-1])
+        cell, norms = self.cell_errors[1], query.norms_beside(q)
+        half = factor * cell.spread * norms + cell.slack_of(norms, self.rounding + q * self.rounding[-1])
         return query.read_quantile(self.values, half, q)
 
     def table(self, level: float = 0.95) -> dict[str, npt.NDArray[Any]]:
@@ -256,7 +256,9 @@ class Difference:
             (a, b), (c, d) = (view.interval((1 + level) / 2) for view in (self.one, self.other))
             return a - d, b - c
         tails = 1 if self.one.errors.pure or self.other.errors.pure else None
-        (_, a, slack), (_, b, more) = self.one.cell_errors, self.other.cell_errors
-        spread = np.hypot(a * self.one.norms, b * self.other.norms)
-        half = interval_factor(level, (), 1, tails) * spread + slack * self.one.rounding + more * self.other.rounding
+        sides = [(view.cell_errors[1], view.norms, view.rounding) for view in (self.one, self.other)]
+        spread = np.hypot(*(cell.spread * norms for cell, norms, _ in sides))
+        slack = sum(cell.slack * rounding for cell, _, rounding in sides)
+        step = np.maximum(*(cell.step_of(norms, rounding) for cell, norms, rounding in sides))  # one is enough
+        half = interval_factor(level, (), 1, tails) * spread + slack + step
         return self.values - half, self.values + half

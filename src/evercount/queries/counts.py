@@ -368,7 +368,7 @@ class Average(Sum):
         if errors.pure:  # the mixed sum of two Laplace noises has no quantile here: each noise by itself
             normal, linear = np.zeros_like(errors.spread), errors.half(level, 2)
         else:
-            normal, linear = errors.factor(level) * errors.spread, errors.slack
+            normal, linear = errors.factor(level) * errors.spread, errors.slack + errors.step
         lo, hi = self._low * self._grid, self._high * self._grid
         low, high = fieller_interval(sums[:, :1], sums[:, 1:], normal, linear, lo - mid, hi - mid)
         return np.minimum(low + mid, values), np.maximum(high + mid, values)

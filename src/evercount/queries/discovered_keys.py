@@ -206,14 +206,16 @@ class DiscoveredKeys(Query[FloatArray]):
         low, high = values - half, values + half
         for number, row in enumerate(values):
             keys = int(np.count_nonzero(~np.isnan(row))) - len(RESERVED)
-            here = CellErrors(errors.spread[number : number + 1], errors.slack[number : number + 1], errors.pure)
+            here = errors.at(slice(number, number + 1))
             part = slice(len(RESERVED), len(RESERVED) + keys)
             low[number, part] = self._least(row[part], sums[number, part], here, miss / 2)
             clear = sums[number, part] >= CLEAR + CLEAR
-            noise = sum_of_clear(keys, miss / 4) * here.spread + np.count_nonzero(clear) * here.slack
+            summed = float(np.count_nonzero(clear))
+            noise = sum_of_clear(keys, miss / 4) * here.spread + here.slack_of(summed**0.5, summed)
             certain = self.minimum * np.count_nonzero(~clear)  # keys that are not clear have at least the minimum
             all_keys = row[part][clear].sum() - float(noise[0, 0]) + certain
-            side = here.factor(level) * np.sqrt(keys + 1.0) * here.spread + (keys + 1) * here.slack
+            norm = np.sqrt(keys + 1.0)
+            side = here.factor(level) * norm * here.spread + here.slack_of(norm, keys + 1)
             low[number, 1] = max(0.0, row[1] - float(side[0, 0]))
             high[number, 1] = max(0.0, row[0] + float(here.half(1 - miss / 2)[0, 0]) - all_keys)
         return low, high

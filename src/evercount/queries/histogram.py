@@ -17,7 +17,6 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
-from evercount.queries.cell_errors import CellErrors
 from evercount.queries.memory_limit import require_fits
 from evercount.queries.top_keys import RankErrors, TopKey, top_keys
 from evercount.text_rules import check_public_text, shown
@@ -139,7 +138,7 @@ class Histogram(Query[FloatArray]):
         """The k keys with the largest noisy counts, largest first; ties go to the earlier key; never `other`."""
         k = self._checked_k(self.k if k is None else k)
         known = slice(self._known)
-        cells = CellErrors(errors.cells.spread[:, known], errors.cells.slack[:, known], errors.cells.pure)
+        cells = errors.cells.at((slice(None), known))
         labels = list(self.labels[known])
         return top_keys(labels, values[known], replace(errors, cells=cells), k, level)
 

@@ -71,7 +71,7 @@ class KeyChanges:
         other = rows[:, :1] - np.nansum(rows[:, 1:], axis=1, keepdims=True)
         values = np.concatenate([rows[:, :1], other, rows[:, 1:]], axis=1)
         sums = np.concatenate([np.zeros((len(rows), 2)), evidence], axis=1)
-        return query.interval(values, sums, CellErrors(end.spread[spans], end.slack[spans], end.pure), level)
+        return query.interval(values, sums, end.at(spans), level)
 
     def limits(
         self, weights: FloatArray, over: CellErrors, end: CellErrors, level: float
@@ -96,12 +96,11 @@ class KeyChanges:
         quantile = -ndtri(np.where(used > 0, NOISE * miss, miss) / 2)
         away = -ndtri(SPARE * miss / np.maximum(used, 1))
         size = np.sqrt((weights**2).sum(axis=1, keepdims=True))
-        half = quantile * size * over.spread + np.abs(weights).sum(axis=1, keepdims=True) * over.slack
+        half = quantile * size * over.spread + over.slack_of(size, np.abs(weights).sum(axis=1, keepdims=True))
         middle = np.where(keys == 0, 0.0, keys * self.change[:, 1:])
         least = np.where(self.opening, self.minimum, 0)[:, np.newaxis]
-        most = (
-            self.until[:, 1:] + away * end.spread + end.slack - np.where(self.opening, 0, self.minimum)[:, np.newaxis]
-        )
+        reached = self.until[:, 1:] + away * end.spread + end.slack + end.step
+        most = reached - np.where(self.opening, 0, self.minimum)[:, np.newaxis]
         ends = np.stack([middle, keys * least, np.where(keys == 0, 0.0, keys * np.maximum(most, least))])
         unsure = (keys != 0) & (self.evidence < 2 * away)
         first = self.combine(weights)

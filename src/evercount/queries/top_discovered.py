@@ -68,6 +68,6 @@ def _confidence(noisy: float, rest: float | None, evidence: float, errors: CellE
 
     if rest is None:
         return 1.0
-    spread, slack = float(errors.spread[0, 0]), float(errors.slack[0, 0])
+    spread, slack = float(errors.spread[0, 0]), float(errors.slack_of(1.0, 1.0)[0, 0])
     apart = min((noisy - rest - 2 * slack) / (2 * spread), evidence - CLEAR)
     return max(0.0, 1 - number * float(ndtr(-apart) / ndtr(CLEAR)))
