@@ -47,21 +47,21 @@ def _row(name: str, value: float, unit: str, target: float | None, note: str) ->
 def _client(batches: int = 20, size: int = 200) -> list[dict[str, Any]]:
     """Medians over the clients of a batch, and the least of them over batches: other work on the machine only adds."""
     root = Secret.generate()
-    medians: dict[str, list[float]] = {"made": [], "message": [], "whole": [], "prepared": []}
+    medians: dict[str, list[float]] = {"built": [], "message": [], "both": [], "prepared": []}
     for batch in range(batches):
         parts: dict[str, list[float]] = {name: [] for name in medians}
         for number in range(size):
             secret = root.derive(f"{batch} {number}")
             start = time.perf_counter()
             client = LocalClient(EPSILON, DELTA, CLIENTS, secret)
-            made = time.perf_counter()
+            built = time.perf_counter()
             client.message(0.3)
             stop = time.perf_counter()
-            other = LocalClient(EPSILON, DELTA, CLIENTS, secret)
+            other = LocalClient(EPSILON, DELTA, CLIENTS, root.derive(f"{batch} {number} prepared"))
             other.prepare()
             ready = time.perf_counter()
             other.message(0.3)
-            times = (made - start, stop - made, stop - start, time.perf_counter() - ready)
+            times = (built - start, stop - built, stop - start, time.perf_counter() - ready)
             for name, value in zip(parts, times, strict=True):
                 parts[name].append(value)
         for name, values in parts.items():
@@ -71,8 +71,8 @@ def _client(batches: int = 20, size: int = 200) -> list[dict[str, Any]]:
         _row(
             "client message", least["message"], "µs", CLIENT_TARGET, "128 buckets, from value to message, draw included"
         ),
-        _row("client made", least["made"], "µs", None, "with a given secret"),
-        _row("client in all", least["whole"], "µs", None, "made, noise drawn, message"),
+        _row("client built", least["built"], "µs", None, "with a given secret"),
+        _row("client in all", least["both"], "µs", None, "built, noise drawn, message"),
         _row("prepared message", least["prepared"], "µs", None, "noise drawn before the value is known"),
     ]
 

@@ -39,6 +39,7 @@ from evercount.mechanisms.exact.state_bytes import (
     unpack_integers,
     unpack_rows,
 )
+from evercount.mechanisms.keep_memory import keep_freed_memory
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import ExactNoise, Normals, Secret
 
@@ -98,6 +99,7 @@ class ExactStream(NoiseStream):
         limit: int | None = None,
         names: Sequence[str] | None = None,
     ) -> None:
+        keep_freed_memory()
         self.factorization = factorization
         self.scale = check_scale(scale)
         self.cells = at_least_one("cells", cells)

@@ -1,0 +1,36 @@
+"""Wide exact noise does not give its memory back to the system after every block, to have it cleared again."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+FAULTS = """
+import resource, sys
+from evercount.factorizations import Balanced
+from evercount.mechanisms.exact import exact_noise
+from evercount.noise import Secret
+
+if sys.argv[1] == "without":
+    exact_noise.keep_freed_memory = lambda: None
+stream = exact_noise.ExactStream(Balanced(2**16), 12.0, 1000, Secret.generate())
+stream.take(256)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+stream.take(64 * 32)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 64)
+"""
+
+
+def faults(how: str) -> int:
+    """Pages that the system had to give for a block of 32 ticks, in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def test_blocks_use_the_memory_of_the_blocks_before() -> None:
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip(f"the rule of the allocator is glibc's; this is {platform.libc_ver()[0] or 'another C library'}")
+    assert 3 * faults("with") < faults("without")
