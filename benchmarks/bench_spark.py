@@ -4,7 +4,7 @@ Both kinds take turns on the same files in one session after a warm-up, and the 
 the machine can only make a run slower.
 
 `--calculate` measures nothing: it prints what figures of a run mean for 10^8 events in an hour and 10^7 cells. Without
-a file these are the figures of `docs/scale.md`, in `spark_figures.jsonl`, rounded as there.
+a file these are the figures of `docs/scale.md`, in `spark_figures.jsonl`.
 """
 
 from __future__ import annotations
