@@ -91,29 +91,12 @@ class KeyView(View):
         return np.maximum(self.values - low, high - self.values)
 
     def only(self, *cells: str) -> Self:
-        """The same view of some cells.
-
-        Args:
-            *cells: The labels of the cells.
-
-        Returns:
-            A new view.
-
-        Raises:
-            ParameterError: A cell is not in this view.
-        """
+        """See `View`."""
         chosen = self._places(cells)
         return replace(super().only(*cells), parts=tuple(self.parts[place] for place in chosen))
 
     def spans_at(self, places: IntArray) -> Self:
-        """The same view of some spans.
-
-        Args:
-            places: The places of the spans in this view, from 0.
-
-        Returns:
-            A new view.
-        """
+        """See `View`."""
         return replace(
             super().spans_at(places),
             norms=self.norms[places],

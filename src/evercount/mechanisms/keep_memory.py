@@ -1,4 +1,4 @@
-"""Freed memory stays with the process: half of the time that noise of a thousand cells takes otherwise."""
+"""Freed memory stays with the process, so that wide noise does not wait for pages that the system clears again."""
 
 from __future__ import annotations
 
