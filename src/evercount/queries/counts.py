@@ -339,12 +339,19 @@ class Average(Sum):
     def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
         """See `Query`: the average over those ticks."""
         if self.per == "event":
-            raise ParameterError(
-                "a released average per event does not tell its number of events, so nothing can be said of the ticks "
-                "between two releases; stream a Sum and a Count instead"
-            )
+            raise ParameterError(f"{self.name!r} {self.no_views}")
         ticks = max(later - earlier, 1)
         return (later * high - earlier * low) / ticks, np.ones(1) / ticks
+
+    @property
+    def no_views(self) -> str:
+        """See `Query`."""
+        if self.per == "tick":
+            return "is no sum over ticks; stream a Sum; in Python, Releases.between has the average between two ticks"
+        return (
+            "per event does not tell its number of events, so nothing can be said of the ticks between two releases; "
+            "stream a Sum and a Count instead"
+        )
 
     def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:
         """See `Query`."""

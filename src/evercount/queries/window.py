@@ -154,9 +154,14 @@ class WindowQuery(Query[V_co]):
 
     def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
         """See `Query`: refused, with the reason."""
-        raise ParameterError(
-            "a window tells about its own ticks only: two windows that overlap do not tell what came between; add up "
-            "windows that do not overlap, or stream the running count beside it"
+        raise ParameterError(f"{self.name!r} {self.no_views}")
+
+    @property
+    def no_views(self) -> str:
+        """See `Query`."""
+        return (
+            "tells about its own ticks only: two windows that overlap do not tell what came between; add up windows "
+            "that do not overlap, or stream the running count beside it"
         )
 
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:

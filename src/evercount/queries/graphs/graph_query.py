@@ -320,6 +320,13 @@ class GraphQuery(Query[V_co]):
         """See `Query`: the change of the statistic; `decode` is linear up to the public start."""
         return high - low, np.ones(self.outputs) * self.output_norms()
 
+    @property
+    def no_views(self) -> str:
+        """See `Query`."""
+        return (
+            "is a statistic of a graph and no sum over ticks; in Python, Releases.between has its change with its error"
+        )
+
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """Add the public value of the start graph."""
         return noisy + self.start_values
