@@ -153,6 +153,7 @@ TREES: dict[str, Query] = {
 BY_LIBRARY = {
     "average": "publishes a ratio, or a sum over a number of ticks",
     "window": "publishes combinations of ticks",
+    "window-of": "publishes combinations of ticks",
 }
 """The others whose events can be rows: `tests/audit/test_replay.py` replays them by the library door."""
 

@@ -97,6 +97,14 @@ CASES = {
         {"name": "average", "parameters": {"lo": -1, "hi": 1, "grid": 0.25, "per": "event"}}, {"value": "score"}
     ),
     "window": case({"name": "window", "parameters": {"width": 3}}, {}),
+    "window of keys": case({"name": "window-of", "parameters": {"of": HISTOGRAM, "width": 3}}, {"key": "region"}),
+    "window of values": case(
+        {
+            "name": "window-of",
+            "parameters": {"of": {"name": "sum", "parameters": {"lo": -1, "hi": 1, "grid": 0.25}}, "width": 3},
+        },
+        {"value": "score"},
+    ),
     "pure": case("count", {}, budget={"epsilon": 1.0, "delta": 0}),
     "honaker-full": case(HISTOGRAM, {"key": "region"}, factorization="honaker-full"),
     "endless": case("count", {}, horizon=None),

@@ -13,7 +13,7 @@ from evercount import Average, Budget, Count, Stream, Sum, Window
 from evercount.errors import ParameterError, UnknownName
 from evercount.mechanisms.laplace_rates import grid_units
 from evercount.privacy import gaussian
-from evercount.queries.window import window_errors
+from evercount.queries.window_choice import window_errors
 
 
 def change(query, one, other):

@@ -26,7 +26,7 @@ from evercount.errors import ParameterError
 from evercount.factorizations import Balanced, factorization
 from evercount.noise import Secret
 from evercount.queries.base import Query
-from evercount.queries.window import Method, best_method, largest, window_errors
+from evercount.queries.window_choice import Method, best_method, largest, window_errors
 
 METHODS: tuple[Method, ...] = ("difference", "periods", "inputs")
 

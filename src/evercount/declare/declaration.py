@@ -133,7 +133,10 @@ class StreamDeclaration:
     def _check_columns(self, columns: Columns) -> None:
         wanted = self.query.event_columns
         if wanted is None:
-            raise ParameterError(f"{self.query.name!r} takes events with a memory of earlier ones, not rows of a table")
+            raise ParameterError(
+                f"the events of {self.query.name!r} (edges, letters, your own) are no rows of a table: stream them in "
+                "Python, or send them to a service"
+            )
         for name, column in (("key", columns.key), ("value", columns.value), ("levels", columns.levels or None)):
             if name in wanted and column is None:
                 raise ParameterError(f"the query {self.query.name!r} needs the column of the {name}")

@@ -26,7 +26,8 @@ from evercount.factorizations.laplace_trees import WindowTree
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries import Count, Query
-from evercount.queries.window import Method, WindowQuery, largest
+from evercount.queries.window import WindowQuery
+from evercount.queries.window_choice import Method, largest
 
 LARGEST_OPTIMAL = 64
 """`optimal` is part of a plan up to this horizon (it takes seconds beyond); ask for it by name above."""
