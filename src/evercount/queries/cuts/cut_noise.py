@@ -34,11 +34,8 @@ class CutNoise:
 
     def of_one(self, pairs: int, beta: float) -> float:
         """Half-width that the noise of one cut, chosen without looking, leaves with probability at most beta."""
-        if self.laplace is None:
-            factor = interval_quantile(beta)
-        else:  # tails of Laplace numbers are known for beta up to 0.2
-            factor = laplace_factor(min(beta, 0.2), self.laplace * pairs)
-        return self._width(factor, pairs)
+        laplace = self.laplace
+        return self._width(interval_quantile(beta) if laplace is None else laplace_factor(beta, laplace * pairs), pairs)
 
     def of_many(self, pairs: int, cuts: int, beta: float) -> float:
         """Half-width that none of this number of cuts leaves, with probability at least 1 − beta.
@@ -52,7 +49,7 @@ class CutNoise:
             return self._width(simultaneous_quantile(cuts, beta), pairs)
         numbers, exponent = self.laplace * pairs, log(cuts) - log(beta)
         if numbers <= EXACT_NUMBERS and exponent < EXACT_EXPONENT:
-            return self._width(laplace_factor(min(exp(-exponent), 0.2), numbers), pairs)
+            return self._width(laplace_factor(exp(-exponent), numbers), pairs)
         return self._width(_chernoff(numbers, log(2) + exponent), pairs)
 
     def _width(self, factor: float, pairs: int) -> float:
