@@ -19,6 +19,7 @@ from evercount.queries.base import Adjacency, Query, V_co
 from evercount.queries.counts import Count
 from evercount.queries.memory_limit import require_fits
 from evercount.queries.top_keys import RankErrors, TopKey
+from evercount.text_rules import reads_stored, stored_texts
 
 Method = Literal["auto", "difference", "periods", "inputs", "nodes"]
 
@@ -64,7 +65,8 @@ class WindowQuery(Query[V_co]):
         Returns:
             A new query.
         """
-        return type(self)(**{**self.parameters(), "method": method})
+        with stored_texts():  # its other parameters were taken before
+            return type(self)(**{**self.parameters(), "method": method})
 
     @property
     def monotone(self) -> bool:
@@ -245,7 +247,14 @@ class WindowOf(WindowQuery):
             )
         if isinstance(of, Count):
             raise ParameterError("for a window of counts use Window(width)")
+        if (of.names_users or of.unlisted_keys) and not reads_stored():
+            raise ParameterError(
+                f"a window of {of.name!r} is not what that query would say of the last ticks alone: who counts, and "
+                f"which keys are public, depends on all ticks before. Stream {of.name!r} itself, and look at views "
+                f"such as last-{width}"
+            )
         self.of = of
+        self.in_place = of.in_place
         self._settle(width, method)
         require_fits(width * of.cells, "this window", "Use fewer keys or a shorter window.", bytes_per_cell=32)
 

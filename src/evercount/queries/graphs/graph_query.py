@@ -72,7 +72,7 @@ class GraphQuery(Query[V_co]):
     initial_edges: Sequence[Sequence[int]] = ()
 
     needs_degree: ClassVar[bool] = False
-    in_place: ClassVar[bool] = True
+    in_place: bool = True
     splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
