@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 import pytest
@@ -112,7 +113,7 @@ def test_a_number_has_one_spelling_as_a_user(tmp_path: Path, kind: str) -> None:
 
     times = pa.array([datetime(2026, 1, 1, 1), datetime(2026, 1, 1, 2)])
     users = pa.array([7, 8])
-    changed = users.cast(pa.float64() if kind == "float64" else pa.decimal128(20, 2))
+    changed = users.cast(pa.float64() if kind == "float64" else pa.decimal128(24, 2))
     for name, column in (("whole", users), ("changed", changed)):
         write_table(pa.table({"t": times, "u": column}), tmp_path / f"{name}.parquet")
     declaration = StreamDeclaration.from_dict(
@@ -127,8 +128,9 @@ def test_a_number_has_one_spelling_as_a_user(tmp_path: Path, kind: str) -> None:
     )
 
     def counted(*names: str) -> tuple[int, int]:
-        sources = [open_source(str(tmp_path / name), tmp_path, ",", None, number=i) for i, name in enumerate(names)]
-        result = count(sources, declaration, 1, 9, tmp_path)
+        scratch = Path(mkdtemp(dir=tmp_path))
+        sources = [open_source(str(tmp_path / name), scratch, ",", None, number=i) for i, name in enumerate(names)]
+        result = count(sources, declaration, 1, 9, scratch)
         assert isinstance(result.totals, TickTotals)
         return int(result.totals.total.sum()), result.bad
 
