@@ -5,11 +5,27 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Edges, Histogram, Stream, Substrings, Sum, TopK, Window, WindowOf
+from evercount import (
+    ActiveUsers,
+    Average,
+    Budget,
+    Count,
+    DiscoveredKeys,
+    DistinctUsers,
+    Edges,
+    Histogram,
+    Quantiles,
+    Stream,
+    Substrings,
+    Sum,
+    TopK,
+    Window,
+    WindowOf,
+)
 from evercount.errors import InputError, ParameterError
 from evercount.factorizations import Balanced, factorization
 from evercount.noise import Secret
-from evercount.queries import ActiveUsers, DiscoveredKeys, DistinctUsers, build_query
+from evercount.queries import build_query
 from evercount.queries.base import Query
 from evercount.queries.window import Method, best_method, largest, window_errors
 
@@ -175,9 +191,13 @@ def test_windows_of_other_queries_resolve_restore_and_refuse() -> None:
             WindowOf(wrong, 3)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="Window"):
         WindowOf(Count(), 3)
-    for users_or_keys in (DistinctUsers(), ActiveUsers(2), DiscoveredKeys()):
-        with pytest.raises(ParameterError, match="all ticks before"):
-            WindowOf(users_or_keys, 3)
+    for other in (DistinctUsers(), ActiveUsers(max_ticks=3), DiscoveredKeys(), Quantiles(0, 4, bins=4)):
+        with pytest.raises(ParameterError, match=r"releases\.last"):
+            WindowOf(other, 3)
+    for given in ({}, {"name": 3}, {"name": "sum", "parameters": 3}):
+        with pytest.raises(ParameterError, match="query of a window is given as"):
+            WindowOf(given, 3)
+    assert WindowOf({"name": "sum"}, 3) == WindowOf(Sum(), 3)
 
 
 def test_a_refused_run_changes_no_window_of_users() -> None:
