@@ -55,7 +55,7 @@ def check_public_text(what: str, text: str) -> str:
     """
     if not isinstance(text, str):
         raise ParameterError(f"{what} must be a text, not {type(text).__name__}")
-    if not _stored.get() and (wrong := fault(text)) is not None:
+    if not reads_stored() and (wrong := fault(text)) is not None:
         raise ParameterError(f"{what} {escaped(text[:80], quote=True)} {wrong}")
     return text
 
@@ -90,6 +90,11 @@ def escaped(text: str, *, quote: bool = False) -> str:
     r"""The text in printable ASCII, with \x, \u and \U escapes for all else."""
     written = ascii(text)
     return written if quote else written[1:-1]
+
+
+def reads_stored() -> bool:
+    """Whether a snapshot or a store is being read: what an earlier version took is then taken, too."""
+    return _stored.get()
 
 
 @contextmanager

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 import pytest
 
+from evercount.declare.declaration import StreamDeclaration
+from evercount.engine.tick_totals import TickTotals
+from evercount.errors import InputError
 from evercount.files.cap_users import first_events
-from evercount.files.source import connect
+from evercount.files.count_rows import count
+from evercount.files.source import connect, open_source
 
 pa = pytest.importorskip("pyarrow")
 
@@ -98,3 +104,39 @@ def test_neighbours_differ_in_the_events_of_one_user_alone(tmp_path: Path) -> No
         assert set(others) <= set(kept)
         assert len(gone) <= 4
         assert {events[row][0] for row in gone} <= {user}
+
+
+@pytest.mark.parametrize("kind", ["float64", "decimal"])
+def test_a_number_has_one_spelling_as_a_user(tmp_path: Path, kind: str) -> None:
+    """Whole numbers that another program made to fractions would be other users, each with events of its own."""
+    from pyarrow.parquet import write_table
+
+    times = pa.array([datetime(2026, 1, 1, 1), datetime(2026, 1, 1, 2)])
+    users = pa.array([7, 8])
+    changed = users.cast(pa.float64() if kind == "float64" else pa.decimal128(24, 2))
+    for name, column in (("whole", users), ("changed", changed)):
+        write_table(pa.table({"t": times, "u": column}), tmp_path / f"{name}.parquet")
+    declaration = StreamDeclaration.from_dict(
+        {
+            "name": "x",
+            "query": "count",
+            "budget": {"epsilon": 1.0, "delta": 1e-9, "unit": "user", "max_events": 1},
+            "tick": "1h",
+            "start": "2026-01-01",
+            "columns": {"time": "t", "user": "u"},
+        }
+    )
+
+    def counted(*names: str) -> tuple[int, int]:
+        scratch = Path(mkdtemp(dir=tmp_path))
+        sources = [open_source(str(tmp_path / name), scratch, ",", None, number=i) for i, name in enumerate(names)]
+        result = count(sources, declaration, 1, 9, scratch)
+        assert isinstance(result.totals, TickTotals)
+        return int(result.totals.total.sum()), result.bad
+
+    assert counted("whole.parquet", "whole.parquet") == (2, 0)
+    with pytest.raises(InputError, match="two users"):
+        counted("whole.parquet", "changed.parquet")
+    row = '{"t": "2026-01-01T05:00:00Z", "u": %s}\n'
+    (tmp_path / "lines.jsonl").write_text("".join(row % user for user in ('"7"', "7", "7.0", "true", "[7]", "-9")))
+    assert counted("lines.jsonl", "whole.parquet") == (3, 3)

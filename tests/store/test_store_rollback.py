@@ -14,6 +14,7 @@ from evercount.cli.store_command import store as commands
 from evercount.errors import Conflict, StoreError, StreamStopped
 from evercount.noise import Secret
 from evercount.store import Batch, Store, StreamDeclaration, retire_stream
+from evercount.store.restore_copy import restore_copy
 from serving import Postgres
 
 DECLARATION = {"name": "one", "query": {"name": "count"}, "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
@@ -173,6 +174,38 @@ def test_a_missing_head_is_refused_until_it_is_adopted(tmp_path: Path) -> None:
     head.write_text("{}")
     with pytest.raises(StoreError, match="cannot be read"):
         Store(place)
+
+
+def test_a_copy_that_the_head_knows_to_be_old_is_not_adopted(tmp_path: Path) -> None:
+    """It would go on with noise that is used, and the ledger would forget the stream that the copy lacks."""
+    place, copy = tmp_path / "a.db", tmp_path / "copy.db"
+    advance(place, 1)
+    assert run("backup", copy, "--db", place)[0] == 0
+    advance(place, 1)
+    advance(place, 1, name="two")
+    put_back(copy, place)
+    code, output = run("verify", "--db", place, "--adopt")
+    assert code == 1, output
+    assert [line.split()[1] for line in output.splitlines()] == ["one:", "two:"]
+    assert endings(place) == {"one": "quarantined"}
+    store = Store(place)
+    assert len(store.ledger()["entries"]) == 2
+    store.close()
+
+
+def test_a_copy_from_before_the_first_release_needs_its_head(tmp_path: Path) -> None:
+    """It holds the secret of the stream: beside the original it would release the same ticks with the same noise."""
+    place, copy = tmp_path / "a.db", tmp_path / "copy.db"
+    advance(place, 0)
+    assert run("backup", copy, "--db", place)[0] == 0
+    advance(place, 1)
+    with pytest.raises(StoreError, match="missing"):
+        Store(copy)
+    with pytest.raises(StoreError, match="missing"):
+        restore_copy(copy, tmp_path / "elsewhere.db")
+    code, output = run("verify", "--db", copy)
+    assert code == 1, output
+    assert "missing" in output
 
 
 def test_a_new_database_under_an_old_head_is_refused(tmp_path: Path) -> None:

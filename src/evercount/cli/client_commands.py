@@ -145,9 +145,10 @@ def push(
 ) -> None:
     """Send the events of a file to a running service. Run it again after a failure: nothing is counted twice.
 
-    Batches carry an idempotency key made of the stream, the file's first two lines (or --id; of a Parquet file its
-    first row) and the number of the batch. So a file that was sent and has grown since is refused instead of counted
-    again: send the new rows only.
+    That holds for the same token within 30 days: the service keeps the keys of different tokens apart. Batches carry an
+    idempotency key made of the stream, the file's first two lines (or --id; of a Parquet file its first row) and the
+    number of the batch. So a file that was sent and has grown since is refused instead of counted again: send the new
+    rows only.
     """
     from evercount.cli.pushed_events import opened
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from evercount.errors import InputError
-from evercount.files.event_sql import AWARE_TYPES, NAIVE_TYPES
+from evercount.files.event_sql import AWARE_TYPES, NAIVE_TYPES, user_text
 from evercount.files.source import Source, connect, open_source
 
 ROWS_AT_ONCE = 10_000
@@ -77,6 +77,8 @@ class PushedFile:
         place, kind = self.source.column(column), self.source.type_of(column)
         if name == "value":
             return f"{place}::DOUBLE"
+        if name == "user":
+            return user_text(self.source, column)
         if name != "time":
             return f"{place}::VARCHAR"
         if kind in AWARE_TYPES:

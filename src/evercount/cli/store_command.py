@@ -24,12 +24,16 @@ def verify(
         typer.Option("--adopt", help="Accept this copy as the newest one. Only if no later release was ever made."),
     ] = False,
 ) -> None:
-    """Recompute every release chain and compare it with the head file."""
+    """Recompute every release chain and compare it with the head file.
+
+    --adopt is for a head file that was lost. One that is there and names releases which this copy does not have is
+    believed: the copy is refused.
+    """
     from dataclasses import replace
 
     from evercount.store import Reading
     from evercount.store.database import Database
-    from evercount.store.rollback_guard import HeadFile, default_path
+    from evercount.store.rollback_guard import OLDER, HeadFile, default_path
 
     reading = Reading.open(db)
     lock = None
@@ -39,6 +43,11 @@ def verify(
         wrong = reading.verify(None if adopt else file)
         if adopt and not wrong:
             before, now = file.read(), reading.current_head()
+            older = () if before is None else reading.check_head(file).values()
+            wrong = [
+                f"{one.name}: {one.reason} (the head is at tick {one.tick})" for one in older if one.reason == OLDER
+            ]
+        if adopt and not wrong:
             kept = now.retired | (before.retired if before is not None else frozenset())  # a retirement is for ever
             file.write(replace(now, retired=kept))
         names = reading.names()

@@ -266,13 +266,14 @@ def instant_of(seconds: float) -> int:
 
 
 def format_utc(instant: int) -> str:
-    """ISO text in UTC; milliseconds only where there are some.
+    """ISO text in UTC; milliseconds and microseconds only where there are some.
 
-    >>> format_utc(0), format_utc(1_500_000)
-    ('1970-01-01T00:00:00Z', '1970-01-01T00:00:01.500Z')
+    >>> format_utc(0), format_utc(1_500_000), format_utc(1)
+    ('1970-01-01T00:00:00Z', '1970-01-01T00:00:01.500Z', '1970-01-01T00:00:00.000001Z')
     """
     moment = (EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)
-    text = moment.isoformat(timespec="milliseconds" if instant % SECOND else "seconds")
+    finest = "microseconds" if instant % MILLISECOND else "milliseconds" if instant % SECOND else "seconds"
+    text = moment.isoformat(timespec=finest)
     return text.replace("+00:00", "Z")
 
 
@@ -411,6 +412,14 @@ class Schedule:
     def starts_of(self, first: int, ticks: int) -> list[int | None]:
         """The first instants of `ticks` ticks from `first` on; None for manual ones."""
         return [None if self.manual else self.start_of(tick) for tick in range(first, first + ticks)]
+
+    def offsets_until(self, instant: int) -> list[list[int]]:
+        """The zone's offsets before an instant, each with the instant since which it holds, in microseconds.
+
+        >>> Schedule.of("1d", "2026-03-28", "Europe/Vienna").offsets_until(1775000000000000)[1]
+        [1774746000000000, 7200000000]
+        """
+        return [[piece.since, piece.offset] for piece in self._pieces_until(instant)]
 
     def show(self, instant: int) -> str:
         """An instant, as ISO 8601 with the zone's offset."""

@@ -35,7 +35,7 @@ REASONS = {
     5: "a key that is not in the list of keys",
     6: "the value is not a number",
     7: "a value outside its range",
-    8: "no user",
+    8: "no user: a text or a whole number",
     9: "not a JSON object",
     10: "not a legal key: 1 to 200 characters, none of them invisible, no blanks at its ends",
     NO_ORDER: "no whole number to order by, of at most 18 digits",
@@ -180,8 +180,8 @@ def row_fields(source: Source, columns: Columns, number: bool) -> str:
         parts = [f"{source.column(name)} AS {short}" if name else f"NULL AS {short}" for short, name in names.items()]
         if several:
             parts[1] = f"{joined([source.column(name) for name in several])} AS k"
-        if columns.user and source.kind == "parquet":
-            parts[3] = f"{source.column(columns.user)}::VARCHAR AS who"
+        if columns.user:
+            parts[3] = f"{user_text(source, columns.user)} AS who"
         if columns.order:
             parts[4] = _order(source, columns.order, source.column(columns.order))
         chosen = ["row_number() OVER () AS n"] * number + ["*"] * (source.kind == "csv") + parts
@@ -196,6 +196,9 @@ def row_fields(source: Source, columns: Columns, number: bool) -> str:
     if columns.value:  # a text that looks like a number is not one, and neither is true
         kind = f"json_type({LINE}, {_pointer(columns.value)})"
         parts[2] = f"CASE WHEN {kind} IN ('UBIGINT', 'BIGINT', 'DOUBLE') THEN {parts[2][:-5]} END AS v"
+    if columns.user:
+        kind = f"json_type({LINE}, {_pointer(columns.user)})"
+        parts[3] = f"CASE WHEN {kind} IN ('VARCHAR', 'UBIGINT', 'BIGINT') THEN {parts[3][:-7]} END AS who"
     if columns.order:
         parts[4] = _order(source, columns.order, parts[4][:-5])
     count_rows = "row_number() OVER () AS n, " if number else ""
@@ -214,6 +217,22 @@ def _combined(columns: list[str]) -> str:
         for text in (f"{column}::VARCHAR" for column in columns)
     )
     return " || ',' || ".join(parts)
+
+
+def user_text(source: Source, name: str) -> str:
+    """SQL: the text of a user in a CSV or Parquet file.
+
+    **Guarantee.** A text or a whole number has one spelling. Other numbers have several (7.0 in one file is 7.00 in the
+    next, and 7 where it was a whole number), and each would be a user with events of its own: they are refused. In
+    JSON lines such a row has no user. Test: tests/files/test_cap_users.py::test_a_number_has_one_spelling_as_a_user.
+    """
+    kind = source.type_of(name)
+    if kind.startswith(("FLOAT", "DOUBLE", "DECIMAL")):
+        raise InputError(
+            f"the column {name!r} of {source.name} is of type {kind}; a user is a text or a whole number: 7 and 7.0 "
+            "would be two users. Cast the column (missing users make whole numbers to fractions in some programs)"
+        )
+    return f"{source.column(name)}::VARCHAR"
 
 
 def _order(source: Source, name: str, column: str) -> str:

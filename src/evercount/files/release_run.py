@@ -26,7 +26,7 @@ from evercount.files.bad_rows import MOST_SHOWN, LateRows, Reject, find_rejects,
 from evercount.files.count_rows import CountedRows, count
 from evercount.files.draw_releases import CHARTS, draw_releases
 from evercount.files.event_sql import columns_of
-from evercount.files.run_state import Places, Spent, State, archive, commit, discard, locked, read_state
+from evercount.files.run_state import Closed, Places, Spent, State, archive, commit, discard, locked, read_state
 from evercount.files.sink import output_kind, parquet_modules, write_releases
 from evercount.files.source import Prefix, SeenRows, Source, freeze, open_source
 from evercount.files.write_views import view_path, write_views
@@ -168,6 +168,8 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
         cleanup.callback(stream.close)
         composed = compose_sentence(earlier, Spent(stream.budget.to_dict(), stream.numeric_delta)) if earlier else None
         first, stop = _due(job, stream)
+        if before is not None and before.closed is not None:
+            before.closed.check(first, declaration.schedule)
         next_end = declaration.schedule.show(declaration.schedule.start_of(stop + 1))
         sources = tuple(
             open_source(name, scratch, job.delimiter, stdin, number=number) for number, name in enumerate(job.files)
@@ -190,7 +192,7 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
                 )
                 users = {**(before.users if before else {}), **counted.users}
                 facts = declaration.to_dict(), output_facts(job), stream.dump(), ""
-                after = State(*facts, earlier, users, consumed, rejects.seen)
+                after = State(*facts, earlier, users, consumed, rejects.seen, Closed.before(stop, schedule))
             try:
                 commit(places, after)
             except OSError as error:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from evercount._safe_files import lock_exclusively, new_mode, new_private, open_private, sync_folder
+from evercount.declare.schedule import Schedule
 from evercount.engine.snapshot_format import pack, unpack, write
 from evercount.errors import ParameterError, SnapshotError, StoreError
 from evercount.files.source import Prefix, SeenRows
@@ -44,6 +45,43 @@ class Spent:
 
     budget: dict[str, Any]
     numeric_delta: float
+
+
+@dataclass(frozen=True)
+class Closed:
+    """Where the released ticks end, and by which rules of the time zone times were read until then.
+
+    Another version of the time zone data may move both, and rows that were counted would count again.
+
+    Args:
+        until: the instant at which the last released tick ended.
+        offsets: `Schedule.offsets_until` that instant.
+    """
+
+    until: int
+    offsets: list[list[int]]
+
+    @classmethod
+    def before(cls, tick: int, schedule: Schedule) -> Closed:
+        """The end of the ticks before this one."""
+        until = schedule.start_of(tick)
+        return cls(until, schedule.offsets_until(until))
+
+    def check(self, tick: int, schedule: Schedule) -> None:
+        """Refuse to go on with `tick` where the zone's rules for the released ticks have changed.
+
+        Raises:
+            StoreError: they have.
+
+        **Guarantee.** Rows that were counted in released ticks have the same instants in this run, and these lie before
+        `tick`. Test: tests/files/test_zone_rules.py::test_other_rules_of_the_zone_count_no_row_twice.
+        """
+        if Closed.before(tick, schedule) != self:
+            raise StoreError(
+                f"the rules of the time zone {schedule.zone} for ticks that are released have changed since the last "
+                "run, so that rows which were counted could count again. Run with the time zone data of before "
+                "(PYTHONTZPATH), or start again with --new-noise-stream, which adds to the spent budget"
+            )
 
 
 @dataclass(frozen=True)
@@ -62,6 +100,8 @@ class State:
     consumed: Prefix | None = None
     seen: dict[str, SeenRows] = field(default_factory=dict)
     """What a run that wrote rejects had read, by the name of the file: later rows of closed ticks are late."""
+    closed: Closed | None = None
+    """None in states of earlier versions."""
 
     def dump(self) -> bytes:
         """The state as bytes with a checksum; `load` is the inverse."""
@@ -82,6 +122,8 @@ class State:
         }
         if self.seen:
             data["seen"] = {name: [seen.rows, seen.digest] for name, seen in self.seen.items()}
+        if self.closed is not None:
+            data["closed"] = [self.closed.until, self.closed.offsets]
         return data
 
     @classmethod
@@ -104,6 +146,7 @@ class State:
             data["users"],
             None if data["consumed"] is None else Prefix(*data["consumed"]),
             {name: SeenRows(*seen) for name, seen in data.get("seen", {}).items()},
+            Closed(*data["closed"]) if "closed" in data else None,
         )
 
 

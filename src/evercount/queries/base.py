@@ -62,7 +62,7 @@ class Query(RowContract, PublishContract, Generic[V_co]):
     [[1], [2]]
     """
 
-    in_place: ClassVar[bool] = False
+    in_place: bool = False
     """Whether `encode` changes the state that it is given (after all checks), instead of returning a new one."""
 
     splits: ClassVar[bool] = False

@@ -237,8 +237,9 @@ class Reading:
         Where there was no head then and there is one now, it is returned: a new store has just written its first one,
         and a fresh view must be compared with it.
         """
-        released = connection.execute(select(schema.ticks.c.tick).limit(1)).first() is not None
-        if content is None and released and (newer := head.read()) is not None:
+        # a stream that has released nothing here may have released elsewhere: every stream needs the head
+        declares = connection.execute(select(schema.streams.c.id).limit(1)).first() is not None
+        if content is None and declares and (newer := head.read()) is not None:
             return {}, newer
         heads = content.streams if content else {}
         known: dict[str, dict[int, str]] = {}
@@ -251,7 +252,7 @@ class Reading:
             if digest is not None:
                 known[row["name"]][tick] = bytes(digest).hex()
         retired = {name: row["stream"] is not None for name, row in retired_rows(connection).items()}
-        return head.check(content, read_identity(connection), known, released, retired), None
+        return head.check(content, read_identity(connection), known, declares, retired), None
 
     def verify(self, head: HeadFile | None = None) -> list[str]:
         """Recompute every chain in one view of the database; returns what is wrong, nothing when all is well.

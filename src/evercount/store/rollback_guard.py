@@ -116,7 +116,7 @@ class HeadFile:
         head: Head | None,
         store: str,
         known: Mapping[str, Mapping[int, str]],
-        released: bool,
+        declares: bool,
         retired: Mapping[str, bool],
     ) -> dict[str, Quarantine]:
         """The streams of a database that are older than its head, or differ from it; they must not go on.
@@ -126,23 +126,24 @@ class HeadFile:
                 database is then at least as new, whatever a writer does meanwhile.
             store: the random name of the database.
             known: for each stream the hashes that the database has at the ticks that the head names (0: genesis).
-            released: whether the database holds any release.
+            declares: whether the database holds any stream: one that has no release in a copy may have some by now.
             retired: the streams that are retired in the database, and whether the database has their history.
 
         Returns:
             A quarantine for each stream that must not go on.
 
         Raises:
-            StoreError: there is no head although something was released, or it is the head of another store.
+            StoreError: there is no head although a stream was declared, or it is the head of another store.
 
         **Guarantee.** If a release of a stream was committed and its head was written, a database without that release
         puts the stream into quarantine. So does a database that does not know that the stream was retired.
         Assumption: the head file is not put back together with the old database. Tests:
         `tests/store/test_store_rollback.py::test_an_old_backup_is_quarantined`,
+        `tests/store/test_store_rollback.py::test_a_copy_from_before_the_first_release_needs_its_head`,
         `tests/store/test_store_retire.py::test_a_backup_from_before_the_retirement_is_quarantined`.
         """
         if head is None:
-            if released:
+            if declares:
                 raise StoreError(
                     "the head file is missing, so nothing shows that this database is the newest copy. If you are "
                     "certain that no later release was made, accept it: `evercount store verify --adopt`",
