@@ -65,15 +65,30 @@ def spent_together(entries: Sequence[tuple[Budget, float]]) -> Budget:
     delta = min(
         float(sum(Decimal(repr(budget.delta)) for budget in budgets)), 0.5
     )  # as people add them: 3 × 1e-9 = 3e-9
-    ideal = [budget.reserve(numeric) if numeric else budget for budget, numeric in entries]
-    numerics = [(numeric, budget.epsilon) for budget, numeric in entries]
-    exact = least_epsilon(compose_mu(map(spent_mu, ideal)), pure_sum(ideal), delta, numerics)
+    # a numerical δ that would cost more than the whole δ of its stream: that stream counts as its promise alone
+    promised = [numeric_at(numeric, budget.epsilon, plain) > budget.delta for budget, numeric in entries]
+    found = [_least(entries, delta, promised)] if any(promised) else []
+    exact = min(
+        (one for one in [_least(entries, delta, [False] * len(entries)), *found] if one is not None), default=None
+    )
     if exact is not None and (exact < plain or delta == 0.5):
         # ε = 0 is no budget; the plain sum is above it and holds as well
         return replace(budgets[0], epsilon=exact or plain, delta=delta, calibration="tight")
     if summed >= 1:
         raise ParameterError("the streams' deltas add up to 1 or more: together they promise nothing.")
     return replace(budgets[0], epsilon=plain, delta=summed, calibration="tight")
+
+
+def _least(entries: Sequence[tuple[Budget, float]], delta: float, promised: Sequence[bool]) -> float | None:
+    """`least_epsilon` of all; those of `promised` count as ε of pure privacy and a leak of probability δ."""
+    exact = [entry for entry, leaks in zip(entries, promised, strict=True) if not leaks]
+    leaking = [budget for (budget, _), leaks in zip(entries, promised, strict=True) if leaks]
+    ideal = [budget.reserve(numeric) if numeric else budget for budget, numeric in exact]
+    pure = pure_sum(ideal) + sum((Fraction(budget.epsilon) for budget in leaking), Fraction(0))
+    left = round_down(Fraction(delta) - sum((Fraction(budget.delta) for budget in leaking), Fraction(0)))
+    return least_epsilon(
+        compose_mu(map(spent_mu, ideal)), pure, left, [(numeric, budget.epsilon) for budget, numeric in exact]
+    )
 
 
 def least_epsilon(

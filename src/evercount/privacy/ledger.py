@@ -11,7 +11,7 @@ import json
 import math
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -242,8 +242,10 @@ class Ledger:
 
         `numeric_delta` is the stream's own, which was computed at the ε of `budget`; it is restated at the total's ε,
         where it costs (1+e^ε_total)/(1+e^ε) times as much (`mechanisms/exact/exact_noise.proof.md`, theorem), unless it
-        is `restated` already. A budget with δ = 0 is a pure entry. A sparse counter with δ > 0 has a pure part and a
-        Gaussian one and takes two entries (`SparsePlan.budgets`). `stream` identifies the stream; one that has spent
+        is `restated` already. If that is more than the stream's own δ, the stream may count as its promise alone, a
+        pure entry of its ε with its δ as `numeric_delta` (`composition.proof.md`, section 6), if more is left that way.
+        A budget with δ = 0 is a pure entry. A sparse counter with δ > 0 has a pure part and a Gaussian one and takes
+        two entries (`SparsePlan.budgets`). `stream` identifies the stream; one that has spent
         already is refused.
 
         Args:
@@ -272,10 +274,14 @@ class Ledger:
         numeric = check_number("numeric_delta", numeric_delta)
         if numeric < 0:
             raise ParameterError(f"numeric_delta must not be negative, not {numeric_delta!r}.")
-        if not restated:
-            numeric = numeric_at(numeric, budget.epsilon, self._total.epsilon)
+        ways = [(budget, numeric if restated else numeric_at(numeric, budget.epsilon, self._total.epsilon))]
+        promised = round_up(Fraction(budget.delta) + Fraction(numeric))
+        if not restated and ways[0][1] > promised:
+            ways.append((replace(budget, delta=0.0), promised))
         with self._lock:
-            entry = self._checked(name, budget, note, numeric, stream)
+            self._check_names(name, stream)
+            fresh = [Entry(len(self._entries), name, spent_mu(one), one, n, note, stream) for one, n in ways]
+            entry = _best(self._total, self._entries, fresh)
             if self._file is not None:
                 before = len(self._file.records)
                 try:
@@ -287,8 +293,8 @@ class Ledger:
                 self._entries = (*self._entries, entry)
         return entry
 
-    def _checked(self, name: str, budget: Budget, note: str, numeric: float, stream: str) -> Entry:
-        """The next entry, if its name is free and it fits."""
+    def _check_names(self, name: str, stream: str) -> None:
+        """Refuse a name or a stream that the ledger has already."""
         for entry in self._entries:
             if stream and entry.stream == stream:
                 raise ParameterError(
@@ -298,10 +304,6 @@ class Ledger:
                 )
             if entry.name == name:
                 raise ParameterError(f"the ledger already has an entry {name!r}: names are unique.")
-        fresh = Entry(len(self._entries), name, spent_mu(budget), budget, numeric, note, stream)
-        if not _fits(self._total, (*self._entries, fresh)):
-            raise BudgetExceeded(_refusal(self._total, self._entries, fresh))
-        return fresh
 
     @property
     def mu(self) -> float:
@@ -440,6 +442,19 @@ def _fits(total: Budget, entries: tuple[Entry, ...]) -> bool:
     return mu == 0 or (left > 0 and mixed_delta_upper(mu, pure, total.epsilon) <= left)
 
 
+def _best(total: Budget, entries: tuple[Entry, ...], fresh: list[Entry]) -> Entry:
+    """Of these ways to write down the next entry, the one after which most is left."""
+    fitting = [entry for entry in fresh if _fits(total, (*entries, entry))]
+    if not fitting:
+        raise BudgetExceeded(_refusal(total, entries, fresh[0]))
+
+    def left(entry: Entry) -> float:
+        rest = _remaining(total, (*entries, entry), total.pure)
+        return 0.0 if rest is None else rest.mu if not rest.pure else rest.epsilon
+
+    return fitting[0] if len(fitting) == 1 else max(fitting, key=left)
+
+
 def _remaining(total: Budget, entries: tuple[Entry, ...], pure: bool) -> Budget | None:
     left, used = _delta_left(total, entries), pure_sum(entry.budget for entry in entries)
     spent = compose_mu(entry.mu for entry in entries)
@@ -451,7 +466,7 @@ def _remaining(total: Budget, entries: tuple[Entry, ...], pure: bool) -> Budget 
     allowed = largest_mu(total, used, left)
     if spent >= allowed:
         return None
-    mu = math.sqrt((allowed - spent) * (allowed + spent))
+    mu = math.sqrt(allowed - spent) * math.sqrt(allowed + spent)  # a product of the two may be too small for a double
     # A small rest costs no ε at the total's δ; it is then stated at the smaller δ where it does.
     delta = min(left, gaussian.delta_of(mu, 0.0) / 2)
     if delta < _LEAST_DELTA:
