@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from evercount import Stream
-from evercount._arrays import FloatArray
+from evercount import Releases, Stream
+from evercount._arrays import FloatArray, IntArray
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.mechanisms.float_noise import FloatStream
 from evercount.mechanisms.laplace_noise import PureStream
@@ -36,3 +38,45 @@ def published(query: Query, sums: FloatArray) -> FloatArray:
 def least_share(level: float, streams: int) -> float:
     """The share of streams below which a true `level` falls with a probability of less than 1 in 30,000."""
     return float(level - 4 * np.sqrt(level * (1 - level) / streams))
+
+
+class Discoveries(NamedTuple):
+    """What many streams of discovered keys publish of the same data, each with a total of its own."""
+
+    total: FloatArray
+    """Shape (ticks, streams)."""
+    keys: FloatArray
+    """Shape (ticks, streams, keys); NaN where a key is not public."""
+    evidence: FloatArray
+    """How many stds each key was above its threshold at the last discovery tick, in the shape of `keys`."""
+    releases: Releases
+    """From which the errors of a cell are read."""
+
+    def rows(self, tick: int) -> tuple[FloatArray, FloatArray, IntArray]:
+        """What every stream publishes at a 1-based tick, as a release has it: public keys first, then NaN.
+
+        Values and evidence have columns `total`, `other` and keys; the last array has the number of the key of each.
+        """
+        keys, total = self.keys[tick - 1], self.total[tick - 1, :, np.newaxis]
+        order = np.argsort(np.isnan(keys), axis=1, kind="stable")
+        other = total - np.nansum(keys, axis=1, keepdims=True)
+        values = np.concatenate([total, other, np.take_along_axis(keys, order, axis=1)], axis=1)
+        evidence = np.take_along_axis(self.evidence[tick - 1], order, axis=1)
+        return values, np.concatenate([np.zeros((len(keys), 2)), evidence], axis=1), order
+
+
+def discoveries(stream: Stream, counts: IntArray, streams: int) -> Discoveries:
+    """Many streams with these running counts, shape (ticks, keys): groups of keys of one stream with exact noise.
+
+    The total of a group is one more key, which must be so large that it is public at every tick that is looked at.
+    """
+    both = np.concatenate([counts, counts.sum(axis=1, keepdims=True)], axis=1)
+    names = [f"{group} {key}" for group in range(streams) for key in range(both.shape[1])]
+    steps = np.diff(both, axis=0, prepend=0)
+    releases = stream.run([dict(zip(names, np.tile(row, streams).tolist(), strict=True)) for row in steps])
+    shape = (len(counts), streams, both.shape[1])
+    values, evidence = np.full((2, len(counts), len(names)), np.nan)
+    at = np.asarray([int(group) * both.shape[1] + int(key) for group, key in map(str.split, releases.labels[2:])])
+    values[:, at], evidence[:, at] = releases.rows[:, 2:], releases.evidence(np.arange(len(counts)))[:, 2:]
+    values, evidence = values.reshape(shape), evidence.reshape(shape)
+    return Discoveries(values[..., -1], values[..., :-1], evidence[..., :-1], releases)
