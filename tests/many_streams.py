@@ -8,7 +8,9 @@ import numpy as np
 
 from evercount import Releases, Stream
 from evercount._arrays import FloatArray, IntArray
+from evercount.engine.build import sensitivity_on
 from evercount.factorizations.laplace_base import PureFactorization
+from evercount.mechanisms import build_noise
 from evercount.mechanisms.float_noise import FloatStream
 from evercount.mechanisms.laplace_noise import PureStream
 from evercount.noise import FloatNoise, Secret
@@ -23,6 +25,19 @@ def noise_of(stream: Stream, streams: int, ticks: int) -> FloatArray:
     if isinstance(engine, PureFactorization):
         l1 = query.protected_l1(stream.budget)
         drawn = PureStream(engine, stream.budget.epsilon, l1, query.grid, cells, SECRET).take(ticks) * query.grid
+    elif stream.noise == "exact":
+        own = sensitivity_on(engine, query, stream.budget.adjacency)
+        made = build_noise(
+            "exact",
+            engine,
+            cells=cells,
+            grid=query.grid,
+            squared_sensitivity=query.protected_sensitivity(stream.budget, own),
+            budget=stream.budget,
+            horizon=stream.horizon,
+            secret=SECRET,
+        )
+        drawn = made.stream.take(ticks) * query.grid
     else:
         drawn = FloatStream(engine, stream.sigma, cells, FloatNoise(11)).take(ticks)
     return drawn.reshape(ticks, streams, query.cells)
