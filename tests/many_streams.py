@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from evercount import Releases, Stream
 from evercount._arrays import FloatArray, IntArray
 from evercount.engine.build import sensitivity_on
-from evercount.factorizations.laplace_base import PureFactorization
 from evercount.mechanisms import build_noise
-from evercount.mechanisms.float_noise import FloatStream
-from evercount.mechanisms.laplace_noise import PureStream
-from evercount.noise import FloatNoise, Secret
+from evercount.mechanisms.laplace_noise import build_pure
+from evercount.noise import Secret
 from evercount.queries import Query
 
 SECRET = Secret.from_hex("0b" * 32)
@@ -21,32 +19,29 @@ SECRET = Secret.from_hex("0b" * 32)
 
 def noise_of(stream: Stream, streams: int, ticks: int) -> FloatArray:
     """Noise of many streams with the declaration of `stream`, in real units, shape (ticks, streams, cells)."""
-    query, engine, cells = stream.query, stream.factorization, streams * stream.query.cells
-    if isinstance(engine, PureFactorization):
-        l1 = query.protected_l1(stream.budget)
-        drawn = PureStream(engine, stream.budget.epsilon, l1, query.grid, cells, SECRET).take(ticks) * query.grid
-    elif stream.noise == "exact":
-        own = sensitivity_on(engine, query, stream.budget.adjacency)
-        made = build_noise(
-            "exact",
-            engine,
-            cells=cells,
-            grid=query.grid,
-            squared_sensitivity=query.protected_sensitivity(stream.budget, own),
-            budget=stream.budget,
-            horizon=stream.horizon,
-            secret=SECRET,
-        )
-        drawn = made.stream.take(ticks) * query.grid
+    query, engine, budget = stream.query, stream.factorization, stream.budget
+    common: dict[str, Any] = {"cells": streams * query.cells, "grid": query.grid}
+    common |= {"seed": 11} if stream.noise == "insecure-float" else {"secret": SECRET}
+    if budget.pure:
+        made = build_pure(stream.noise, engine, l1=query.protected_l1(budget), epsilon=budget.epsilon, **common)
     else:
-        drawn = FloatStream(engine, stream.sigma, cells, FloatNoise(11)).take(ticks)
-    return drawn.reshape(ticks, streams, query.cells)
+        made = build_noise(
+            stream.noise,
+            engine,
+            squared_sensitivity=query.protected_sensitivity(budget, sensitivity_on(engine, query, budget.adjacency)),
+            budget=budget,
+            horizon=stream.horizon,
+            restart=query.restart,
+            **common,
+        )
+    return (made.stream.take(ticks) * query.grid).reshape(ticks, streams, query.cells)
 
 
 def published(query: Query, sums: FloatArray) -> FloatArray:
     """What streams publish from noisy sums of all ticks from the first on, shape (ticks, streams, outputs)."""
-    if query.name == "average":  # it divides by the tick
-        return np.stack([query.decode_run(1, sums[:, number]) for number in range(sums.shape[1])], axis=1)
+    if query.memory or query.name == "average":  # it looks at other ticks, or at the number of the tick
+        padded = np.concatenate([np.zeros((query.memory, *sums.shape[1:])), sums])
+        return np.stack([query.decode_run(1, padded[:, number]) for number in range(sums.shape[1])], axis=1)
     return np.stack([query.decode_run(1, tick) for tick in sums])
 
 
