@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evercount.errors import ParameterError
-from evercount.local import Hinge, LocalEstimate, LocalPlan, LocalServer, Quantile, simulate
+from evercount.local import Absolute, Hinge, LocalEstimate, LocalPlan, LocalServer, Logistic, Loss, Quantile, simulate
 from evercount.local.collection_plan import Form
 from evercount.local.estimate import make_estimate
 from evercount.noise import Secret
@@ -178,6 +178,30 @@ def test_other_losses_through_the_reduction(loss: Quantile | Hinge) -> None:
     truth = np.asarray([np.mean([loss.value(t, d) - loss.value(0.0, d) for d in sample]) for t in THETAS[::10]])
     off = np.abs(estimate.f(THETAS[::10]) - truth).max()
     assert off <= estimate.bound(1e-3, population=True) + 5 / np.sqrt(len(sample))
+
+
+@pytest.mark.parametrize(
+    "loss", [Absolute(), Quantile(0.8), Hinge(0.2), Logistic(0.1)], ids=lambda loss: type(loss).__name__
+)
+def test_bounds_for_the_population_cover(loss: Loss) -> None:
+    """2,000 collections of 50 clients drawn from 200 people: the risk of all people, for every loss."""
+    number, clients = 2_000, 50
+    rng = np.random.default_rng(6)
+    x = rng.beta(2, 4, 200)
+    labels = np.where(x + rng.normal(0, 0.2, 200) > 0.4, -1, 1)
+    people = (
+        x.tolist() if isinstance(loss, Absolute | Quantile) else list(zip(x.tolist(), labels.tolist(), strict=True))
+    )
+    asked, u = rng.integers(0, 200, number * clients).tolist(), rng.random(number * clients).tolist()
+    points = [loss.sample(people[person], luck) for person, luck in zip(asked, u, strict=True)]
+    plan = LocalPlan(1.0, 1e-6, clients)
+    entries = simulate(plan, points, secret(10)).reshape(number, clients, plan.entries)
+    thetas = THETAS[::10]
+    risk = np.asarray([np.mean([loss.value(t, d) - loss.value(0.0, d) for d in people]) for t in thetas])
+    estimates = [make_estimate(plan, row, clients) for row in entries.sum(axis=1, dtype=np.int64)]
+    largest = np.asarray([np.abs(estimate.f(thetas) - risk).max() for estimate in estimates])
+    assert np.mean(largest <= estimates[0].bound(0.1, population=True)) >= least_share(0.9, number)
+    assert np.mean(largest <= 1 / plan.w) < least_share(0.9, number), "planted: a bound without noise and sampling"
 
 
 def test_questions_outside_their_domain_are_refused() -> None:
