@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from evercount import Budget, Stream, Window
-from evercount.bounds import interval_quantile
+from evercount.bounds import interval_quantile, simultaneous_quantile
 from evercount.bounds.laplace_tails import (
     continuous_std,
     equal_numbers,
     laplace_factor,
     laplace_quantile,
+    laplace_sums_factor,
     laplace_tail,
     simultaneous_radius,
 )
@@ -148,6 +149,22 @@ def test_fewer_equal_numbers_have_heavier_tails() -> None:
             assert exact <= float(laplace_tail(n, x * math.sqrt(2 * n))) * (1 + 1e-4) + 2e-9, (n, x)
             tight += exact > float(laplace_tail(n + 1, x * math.sqrt(2 * (n + 1)))) + 1e-6
     assert tight > 3
+
+
+@pytest.mark.parametrize("weight", [1, 2, 5, 64, 81, 400])
+def test_many_sums_of_laplace_numbers_stay_inside(weight: int) -> None:
+    """Exact tails: count × the chance of one sum is at most β; a quantile of normals is not enough."""
+    for count in (1, 10, 10**6, 10**60, 10**250):
+        for beta in (0.5, 0.1, 0.01):
+            factor = laplace_sums_factor(weight, count, beta)
+            tail = float(laplace_tail(weight, factor * math.sqrt(2 * weight)))
+            assert tail <= beta / count * (1 + 1e-9), (count, beta)
+            assert factor < 3 * (math.log(count / beta) + 1), "and it is no more than a few times too wide"
+    normal = simultaneous_quantile(10**6, 0.01) * math.sqrt(2 * weight)
+    assert float(laplace_tail(weight, normal)) > 0.01 / 10**6
+    assert laplace_sums_factor(weight, 10**400, 0.1) > laplace_sums_factor(weight, 10**300, 0.1)
+    for number in (weight + 1, 2 * weight):
+        assert laplace_sums_factor(number, 1000, 0.1) <= laplace_sums_factor(weight, 1000, 0.1) + 1e-9
 
 
 @pytest.mark.parametrize("name", ["bridge", "pure-tree", "pure-binary", "pure-hybrid", "endless-bridge"])

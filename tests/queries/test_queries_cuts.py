@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from evercount import Budget, Stream
 from evercount.audit.sensitivity import Universe, audit_sensitivity
 from evercount.bounds.normal_tails import simultaneous_quantile
 from evercount.errors import InputError, ParameterError, TooLarge, UnknownName
@@ -18,7 +19,7 @@ from evercount.queries.base import Adjacency
 from evercount.queries.cuts.cut_graph import ENUMERATED, CutGraph
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.cuts.extreme_cuts import candidate_cuts, least_by_size, objective, stoer_wagner_cuts
-from many_streams import least_share
+from many_streams import least_share, noise_of
 
 
 def random_graph(n: int, seed: int, low: float = -0.3) -> CutGraph:
@@ -349,6 +350,44 @@ def test_no_cut_falls_below_its_size_bound() -> None:
         reached = np.array([values[small == size].min() for size in range(1, n // 2 + 1)])
         assert (least <= reached + 1e-9).all()
         assert least[:2] == pytest.approx(reached[:2])
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_cuts_of_pure_noise_are_covered(n: int) -> None:
+    """2,000 streams under δ = 0, level 0.99: extreme cuts, and bounds over all cuts; normal quantiles do not hold."""
+    streams, level = 2_000, 0.99
+    stream = Stream(Cuts(n), Budget(0.5, 0.0), 8, noise="insecure-float", seed=1)
+    released = stream.run([[]] * 8)[3].graph()
+    noise = noise_of(stream, streams, 8)[3]
+    least = least_share(level, streams)
+    planted = CutGraph(n, released.edges, released.std)
+    for name, errors in (
+        *((name, released.errors) for name in ("min_cut", "max_cut", "sparsest_cut")),
+        ("min_cut", None),
+    ):
+        held = 0
+        for row in noise:
+            estimate = getattr(CutGraph(n, row, released.std, errors=errors), name)(level=level)
+            held += estimate.low <= 0 <= estimate.high and abs(estimate.value) <= estimate.error
+        if errors is not None:
+            assert held >= streams * least
+        elif n == 2:
+            assert held < streams * least
+    for sizes in {(1, 1), (1, n - 1)}:
+        worst = np.abs(noise @ all_pairs(n, *sizes).T).max(axis=1)
+        assert np.mean(worst <= released.bound(sizes, beta=1 - level)) >= least
+        if sizes == (1, 1):
+            assert np.mean(worst <= planted.bound(sizes, beta=1 - level)) < least
+
+
+def test_post_processed_weights_are_no_graph() -> None:
+    """Weights that were made nonnegative add up to too much, and whole numbers hide how far they were moved."""
+    for name in ("nonnegative", "integer"):
+        release = Stream(Cuts(4), Budget(1.0, 1e-6), 4, postprocess=[name]).step([])
+        with pytest.raises(ParameterError, match=f"post-processed \\({name}\\)"):
+            release.graph()
+        with pytest.raises(ParameterError, match="leave postprocess out"):
+            release.cut([0])
 
 
 @pytest.mark.parametrize("n", [7, 18])

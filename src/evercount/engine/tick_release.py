@@ -188,11 +188,16 @@ class Release(Generic[V_co]):
             The graph.
 
         Raises:
-            ParameterError: The query is not `Cuts`.
+            ParameterError: The query is not `Cuts`, or its numbers were post-processed.
         """
         if not isinstance(self.query, Cuts):
             raise ParameterError("only releases of Cuts are graphs")
-        return self.query.graph(self.values, float(self.std_all[0]))
+        if self._run.postprocessed:
+            raise ParameterError(
+                f"these weights were post-processed ({', '.join(self._run.postprocessed)}), so the error of a cut, a "
+                "sum of them, is not known: leave postprocess out"
+            )
+        return self.query.graph(self.values, float(self.std_all[0]), self._run.cell_errors(self._index))
 
     def cut(self, S: Collection[int], P: Collection[int] | None = None) -> CutValue:
         """The weight between vertex sets S and P (default: all others) with its exact std, for `Cuts`.
