@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
+from math import comb, log
 from typing import Any
 
 import networkx as nx
@@ -13,10 +15,12 @@ from scipy.stats import norm
 
 from evercount import Budget, Stream
 from evercount.audit.sensitivity import Universe, audit_sensitivity
+from evercount.bounds.laplace_tails import laplace_tail
 from evercount.bounds.normal_tails import simultaneous_quantile
 from evercount.errors import InputError, ParameterError, TooLarge, UnknownName
 from evercount.queries.base import Adjacency
 from evercount.queries.cuts.cut_graph import ENUMERATED, CutGraph
+from evercount.queries.cuts.cut_noise import CutNoise, _chernoff
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.cuts.extreme_cuts import candidate_cuts, least_by_size, objective, stoer_wagner_cuts
 from many_streams import least_share, noise_of
@@ -352,44 +356,6 @@ def test_no_cut_falls_below_its_size_bound() -> None:
         assert least[:2] == pytest.approx(reached[:2])
 
 
-@pytest.mark.parametrize("n", [2, 5])
-def test_cuts_of_pure_noise_are_covered(n: int) -> None:
-    """2,000 streams under δ = 0, level 0.99: extreme cuts, and bounds over all cuts; normal quantiles do not hold."""
-    streams, level = 2_000, 0.99
-    stream = Stream(Cuts(n), Budget(0.5, 0.0), 8, noise="insecure-float", seed=1)
-    released = stream.run([[]] * 8)[3].graph()
-    noise = noise_of(stream, streams, 8)[3]
-    least = least_share(level, streams)
-    planted = CutGraph(n, released.edges, released.std)
-    for name, errors in (
-        *((name, released.errors) for name in ("min_cut", "max_cut", "sparsest_cut")),
-        ("min_cut", None),
-    ):
-        held = 0
-        for row in noise:
-            estimate = getattr(CutGraph(n, row, released.std, errors=errors), name)(level=level)
-            held += estimate.low <= 0 <= estimate.high and abs(estimate.value) <= estimate.error
-        if errors is not None:
-            assert held >= streams * least
-        elif n == 2:
-            assert held < streams * least
-    for sizes in {(1, 1), (1, n - 1)}:
-        worst = np.abs(noise @ all_pairs(n, *sizes).T).max(axis=1)
-        assert np.mean(worst <= released.bound(sizes, beta=1 - level)) >= least
-        if sizes == (1, 1):
-            assert np.mean(worst <= planted.bound(sizes, beta=1 - level)) < least
-
-
-def test_post_processed_weights_are_no_graph() -> None:
-    """Weights that were made nonnegative add up to too much, and whole numbers hide how far they were moved."""
-    for name in ("nonnegative", "integer"):
-        release = Stream(Cuts(4), Budget(1.0, 1e-6), 4, postprocess=[name]).step([])
-        with pytest.raises(ParameterError, match=f"post-processed \\({name}\\)"):
-            release.graph()
-        with pytest.raises(ParameterError, match="leave postprocess out"):
-            release.cut([0])
-
-
 @pytest.mark.parametrize("n", [7, 18])
 def test_extreme_cuts_are_covered(n: int) -> None:
     """2,000 releases: intervals and error bars hold in ≥ 90 % of them; the single-cut std of a chosen cut does not."""
@@ -420,3 +386,69 @@ def test_extreme_cuts_are_covered(n: int) -> None:
         assert covered / draws >= least
         assert bars / draws >= least
         assert naive / draws < least  # the planted mistake: an interval of a cut chosen without looking
+
+
+# -- Laplace noise ---------------------------------------------------------------------------------------------------
+
+
+def test_laplace_margins_are_above_the_exact_tails() -> None:
+    """Both ways of `of_many` against the exact tail of equal Laplace numbers; normal tails are too short."""
+    for numbers in (1, 2, 5, 40, 256):
+        for cuts in (1, 10**3, 10**9):
+            beta = 0.05 / cuts
+            margin = CutNoise(1.0, laplace=1).of_many(numbers, cuts, 0.05)
+            chernoff = _chernoff(numbers, log(2 / beta)) * numbers**0.5
+            assert margin <= chernoff
+            for width in (margin, chernoff):  # a number of std 1 has the scale 1/√2
+                assert float(laplace_tail(numbers, width * 2**0.5)) <= beta * (1 + 1e-9)
+    assert float(laplace_tail(1, CutNoise(1.0).of_many(1, 1000, 0.05) * 2**0.5)) > 0.05 / 1000
+    normal, laplace = (CutNoise(1.0, laplace=kind).of_many(2500, comb(100, 50), 0.05) for kind in (None, 3))
+    assert normal < laplace < 1.02 * normal
+
+
+@pytest.mark.parametrize("grid", [1.0, 2.0**-10])
+def test_error_bars_hold_under_laplace_noise(grid: float) -> None:
+    """8,000 releases with δ = 0: the bars hold in 99 % of them, those from normal tails in fewer."""
+    level, draws = 0.99, 8_000
+    stream = Stream(Cuts(2, grid=grid), Budget(1.0, 0.0), 1, noise="exact")
+    normal = held = 0
+    first = stream.step([(0, 1, 1.0)]).graph()
+    assert first.noise is not None
+    assert first.noise.laplace == 1
+    scale = first.noise.spread / 2**0.5 / grid
+    rng = np.random.default_rng(5)
+    chance = -np.expm1(-1 / scale)  # discrete Laplace noise is a difference of two geometric numbers
+    for noise in (rng.geometric(chance, draws) - rng.geometric(chance, draws)) * grid:
+        estimate = CutGraph(2, np.array([1.0 + noise]), first.std, True, first.noise).min_cut(level=level)
+        held += abs(noise) <= estimate.error and estimate.low <= 1.0 <= estimate.high
+        normal += abs(noise) <= CutGraph(2, np.array([1.0 + noise]), first.std, True).min_cut(level=level).error
+    least = level - 4 * np.sqrt(level * (1 - level) / draws)
+    assert held / draws >= least
+    assert normal / draws < least
+
+
+def test_post_processed_weights_are_no_graph() -> None:
+    stream = Stream(Cuts(3), Budget(1.0, 1e-6), 4, postprocess=["nonnegative"])
+    with pytest.raises(ParameterError, match="post-processed"):
+        stream.step([(0, 1, 1.0)]).graph()
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_extreme_cuts_of_pure_streams_are_covered(n: int) -> None:
+    """2,000 streams under δ = 0, level 0.99: extreme cuts, and bounds over all cuts; normal quantiles do not hold."""
+    streams, level = 2_000, 0.99
+    stream = Stream(Cuts(n), Budget(0.5, 0.0), 8, noise="insecure-float", seed=1)
+    released = stream.run([[]] * 8)[3].graph()
+    noise = noise_of(stream, streams, 8)[3]
+    least = least_share(level, streams)
+    for name in ("min_cut", "max_cut", "sparsest_cut"):
+        held = 0
+        for row in noise:
+            estimate = getattr(replace(released, edges=row, nonnegative=False), name)(level=level)
+            held += estimate.low <= 0 <= estimate.high and abs(estimate.value) <= estimate.error
+        assert held >= streams * least
+    for sizes in {(1, 1), (1, n - 1)}:
+        worst = np.abs(noise @ all_pairs(n, *sizes).T).max(axis=1)
+        assert np.mean(worst <= released.bound(sizes, beta=1 - level)) >= least
+    normal = replace(released, noise=None).bound((1, 1), beta=1 - level)
+    assert np.mean(np.abs(noise).max(axis=1) <= normal) < least, "planted: the quantile of normals"

@@ -2,13 +2,8 @@
 
 A normal quantile would be too small: a single Laplace number leaves ±1.96 std with probability 6.3 %, not 5 %. A sum of
 numbers with different scales has tails between those of a normal and of one Laplace number. Let V be its variance and m
-its largest scale: then n = ⌊V/(2m²)⌋ equal Laplace numbers of the same variance have tails at least as heavy, and those
-are known in closed form. For equal scales n is their number, and the tail is exact.
-
-That n numbers are enough is proved for the moment generating function (−Σ ln(1 − λ²s_i²) is convex in the s_i², so it
-is largest where they are as unequal as the largest one allows) and for tails beyond 4.5 std (`laplace_tails.proof.md`),
-and computed for the others: see
-tests/bounds/test_laplace_tails.py::test_fewer_equal_numbers_have_heavier_tails.
+its largest scale: then n = ⌊V/(2m²)⌋ equal Laplace numbers of the same variance, or a normal one, leave every interval
+at least as often (`heaviest_tail`), and those tails are known in closed form. For equal scales n is their number.
 """
 
 from __future__ import annotations
@@ -20,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count
 from evercount.errors import ParameterError
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_base import PureFactorization
@@ -30,10 +24,6 @@ ALL_TICKS = 1 << 20
 """Bounds for all ticks look at each of them up to this many; beyond, all are taken to be as bad as the worst."""
 _NORMAL = 4096
 """Sums of more numbers are treated as this many: the quantile only falls with their number."""
-_FEW = 64
-"""Exact tails of many cuts are computed for at most this many numbers; more have lighter tails."""
-_LARGEST_LOG = 600.0
-"""Chances below exp(−this) are served by Chernoff's bound."""
 _GROUPS_PER_E = 1000
 """Ticks whose stds agree to 0.1 % count as ticks of the larger std."""
 
@@ -80,41 +70,40 @@ def continuous_std(std: float) -> float:
     return math.sqrt(2) / rate
 
 
-@lru_cache(maxsize=4096)
-def laplace_factor(beta: float, weight: int = 1) -> float:
-    """A half width in stds that is enough for sums of at least `weight` equal Laplace numbers, where β ≤ 0.2."""
-    from evercount.bounds import interval_quantile
+def heaviest_tail(weight: int, stds: npt.ArrayLike) -> FloatArray:
+    """The largest P(|S| > stds·std) of sums S of independent Laplace numbers with n = `weight` or more.
 
-    return max(laplace_quantile(weight, beta), interval_quantile(beta))
+    n is that of the module's first paragraph. The larger of the tails of n equal numbers and of a normal one; for n = 1
+    also that of two numbers, which is the largest of the three between 1.677 and 1.685 stds.
 
-
-def laplace_sums_factor(weight: int, count: int, beta: float) -> float:
-    """Half width in stds: `count` sums of at least `weight` equal Laplace numbers are inside at once with 1 − beta.
-
-    The smaller of two that are enough: `laplace_factor` of fewer numbers, whose tails are heavier, and Chernoff's bound
-    in logarithms, which serves any count. With std 1, ln E exp(λS) = −W·ln(1 − λ²/2W).
-
-    **Guarantee.** Whatever the dependence of the sums (union bound). Proof: `laplace_tails.proof.md`, "Many sums".
-    Test: tests/bounds/test_laplace_tails.py::test_many_sums_of_laplace_numbers_stay_inside.
+    **Guarantee.** An upper bound for all scales and every half width. Proof: `laplace_tails.proof.md`, which says what
+    of it is computed. Tests: tests/bounds/test_heaviest_tails.py::test_no_sum_leaves_more_often,
+    tests/bounds/test_heaviest_tails.py::test_crossings_of_equal_parts.
 
     Args:
-        weight: How many equal Laplace numbers have tails as heavy as each sum.
-        count: How many sums; a whole number of any size.
-        beta: The probability that any of them is outside.
+        weight: n, at least 1.
+        stds: Half widths, in standard deviations of the sum.
 
     Returns:
-        The factor.
+        A probability for each half width.
 
-    >>> round(laplace_sums_factor(1, 1, 0.05), 3), round(laplace_sums_factor(81, 10**400, 0.05), 1)
-    (2.118, 79.4)
+    Example:
+        >>> heaviest_tail(1, [1.0, 3.0]).round(4).tolist()  # of a normal number, of one Laplace number
+        [0.3173, 0.0144]
     """
-    log_count = math.log(check_count("count", count))
-    share = np.linspace(0.002, 0.998, 499)  # of the largest λ for which the mean of exp(λS) is finite
-    rate = share * math.sqrt(2 * weight)
-    chernoff = float(np.min((log_count + math.log(2 / beta) - weight * np.log1p(-(share**2))) / rate))
-    if log_count - math.log(beta) > _LARGEST_LOG:
-        return chernoff
-    return min(chernoff, laplace_factor(min(beta, 0.2) / count, min(weight, _FEW)))
+    from scipy.special import erfc
+
+    x = np.asarray(stds, np.float64)
+    equal = [laplace_tail(n, x * math.sqrt(2 * n)) for n in {weight, max(weight, 2)}]
+    return np.asarray(np.maximum.reduce([*equal, erfc(x / math.sqrt(2))]))
+
+
+@lru_cache(maxsize=4096)
+def laplace_factor(beta: float, weight: int = 1) -> float:
+    """The half width in stds at which `heaviest_tail` is β: enough for sums of Laplace numbers with n = `weight`."""
+    from evercount.bounds import interval_quantile
+
+    return max(laplace_quantile(weight, beta), laplace_quantile(max(weight, 2), beta), interval_quantile(beta))
 
 
 def laplace_factors(beta: float, weights: IntArray) -> FloatArray:
@@ -188,7 +177,7 @@ def _union_radius(std: FloatArray, weight: IntArray, count: FloatArray, beta: fl
     rows = [(int(w), std[weight == w], count[weight == w]) for w in np.unique(weight)]
 
     def chance(h: float) -> float:
-        return sum(float(n @ laplace_tail(w, h / s * math.sqrt(2 * w))) for w, s, n in rows)
+        return sum(float(n @ heaviest_tail(w, h / s)) for w, s, n in rows)
 
     low = 0.0
     high = float(std.max()) * laplace_quantile(1, min(beta / float(count.sum()), 0.5))

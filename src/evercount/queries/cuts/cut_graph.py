@@ -10,13 +10,11 @@ from numbers import Integral
 
 import numpy as np
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._arrays import FloatArray
 from evercount._validate import check_count, check_number, check_probability
-from evercount.bounds.laplace_tails import laplace_sums_factor
-from evercount.bounds.normal_tails import simultaneous_quantile
 from evercount.bounds.table1 import cuts_paper
 from evercount.errors import ParameterError
-from evercount.queries.cell_errors import CellErrors
+from evercount.queries.cuts.cut_noise import CutNoise
 from evercount.queries.cuts.extreme_cuts import candidate_cuts, least_by_size, objective
 
 ENUMERATED = 16
@@ -68,15 +66,14 @@ class CutEstimate:
 class CutGraph:
     """The noisy weights of all pairs of vertices (u < v, lexicographic) and the noise's standard deviation of each.
 
-    `nonnegative` says that no true weight is below 0; it sharpens the lower ends of `CutEstimate`. Without `errors` the
-    noise is normal.
+    `nonnegative` says that no true weight is below 0; it sharpens the lower ends of `CutEstimate`.
 
     Args:
         vertices: The number of vertices, at least 2.
         edges: The released weights, one for each pair.
         std: The standard deviation of the noise of one weight.
         nonnegative: Whether no true weight is below 0.
-        errors: Those of one weight where its noise is a sum of Laplace numbers (δ = 0): it has heavier tails.
+        noise: Its tails; normal with this std where it is left out.
 
     Raises:
         ParameterError: The weights do not fit the number of vertices, or std is negative.
@@ -86,7 +83,7 @@ class CutGraph:
     edges: FloatArray
     std: float
     nonnegative: bool = False
-    errors: CellErrors | None = None
+    noise: CutNoise | None = None
 
     def __post_init__(self) -> None:
         n = check_count("vertices", self.vertices)
@@ -100,6 +97,10 @@ class CutGraph:
             raise ParameterError(f"std must not be negative, got {self.std!r}")
         edges.setflags(write=False)
         object.__setattr__(self, "edges", edges)
+
+    @property
+    def _noise(self) -> CutNoise:
+        return self.noise or CutNoise(self.std)
 
     @cached_property
     def weights(self) -> FloatArray:
@@ -133,13 +134,13 @@ class CutGraph:
     def bound(self, sizes: tuple[int, int], ticks: int = 1, beta: float = 0.05, every_size: bool = False) -> float:
         """With probability ≥ 1 − beta no cut of these sizes is off by more, at any of `ticks` ticks like this one.
 
-        The noise of a cut is exactly normal, or a sum of Laplace numbers; the union bound runs over all choices of S
-        and P, and over ticks. With `every_size` the bounds for all sizes hold together. For ticks with another std the
-        bound scales with it.
+        The union bound runs over all choices of S and P, and over ticks, with the tails of `noise`: exact normal ones,
+        or Chernoff's bound for Laplace noise (δ = 0). With `every_size` the bounds for all sizes hold together. For
+        ticks with another std the bound scales with it.
 
-            Guarantee. ``cuts.proof.md``. Assumption: `std` is the exact std of every edge's noise, independent
-            between edges. Tests: tests/queries/test_queries_cuts.py::test_bound_covers_all_cuts_of_real_noise and
-            tests/queries/test_queries_cuts.py::test_cuts_of_pure_noise_are_covered.
+            Guarantee. ``cuts.proof.md``. Assumption: `noise` is that of every edge, independent between edges. Tests:
+            tests/queries/test_queries_cuts.py::test_bound_covers_all_cuts_of_real_noise and
+            tests/queries/test_queries_cuts.py::test_error_bars_hold_under_laplace_noise.
 
         Args:
             sizes: The numbers of vertices in S and in P.
@@ -157,17 +158,7 @@ class CutGraph:
         events = check_count("ticks", ticks) * _cuts_of_size(self.vertices, a, b)
         if every_size:
             events *= sum(self.vertices - 2 * small + 1 for small in range(1, self.vertices // 2 + 1))
-        return float(self._margins(np.asarray([a * b]), [events], check_probability("beta", beta))[0])
-
-    def _margins(self, pairs: IntArray, counts: list[int], beta: float) -> FloatArray:
-        """How far cuts across this number of pairs are off: for each number, that many cuts at once, with 1 − beta."""
-        if self.errors is None or not self.errors.pure:
-            return np.asarray(self.std * np.sqrt(pairs) * [simultaneous_quantile(count, beta) for count in counts])
-        spread, slack = float(self.errors.spread[0, 0]), float(self.errors.slack[0, 0])
-        factors = [
-            laplace_sums_factor(number, count, beta) for number, count in zip(pairs.tolist(), counts, strict=True)
-        ]
-        return np.asarray(spread * np.sqrt(pairs) * factors + slack * pairs)
+        return self._noise.of_many(a * b, events, check_probability("beta", beta))
 
     def paper_bound(self, sizes: tuple[int, int], ticks: int, multiplier: float) -> float:
         """The paper's bound 3·C·|S|·Ψ(T)·√((|S|+|P|)·ln(|S|+|P|)·ln 6T), |S| ≤ |P|, claimed with probability 2/3.
@@ -247,8 +238,7 @@ class CutGraph:
 
         Guarantee. With probability ≥ level the true extreme value lies in [low, high], and with probability ≥ level
         the true value of the returned cut is within `error`. Proof: ``cuts.proof.md``, "Extreme cuts". Assumption:
-        as for `bound`. Tests: tests/queries/test_queries_cuts.py::test_extreme_cuts_are_covered and
-        tests/queries/test_queries_cuts.py::test_cuts_of_pure_noise_are_covered.
+        as for `bound`. Test: tests/queries/test_queries_cuts.py::test_extreme_cuts_are_covered.
         """
         n, beta = self.vertices, 1.0 - check_probability("level", level)
         weights = sign * self.weights
@@ -268,13 +258,13 @@ class CutGraph:
             least = np.asarray([values[small == size].min() for size in sizes])
         else:
             least = least_by_size(weights) / (pairs if sparsity else 1)
-        # the true extreme cut does not depend on the noise, so the tail of one cut is enough; the chosen one does
-        one = self._margins(pairs, [1] * len(sizes), beta)
-        margins = self._margins(pairs, [len(sizes) * _cuts_of_size(n, a, n - a) for a in sizes.tolist()], beta)
-        spread = self.std * np.sqrt(pairs)
-        if sparsity:
-            one, margins, spread = one / pairs, margins / pairs, spread / pairs
+        scale = 1 / pairs if sparsity else np.ones(len(pairs))
+        # the true extreme cut does not depend on the noise, so one tail is enough; the chosen one does
+        one = scale * [self._noise.of_one(number, beta) for number in pairs.tolist()]
         low = float((least - one).min())
+        margins = scale * [
+            self._noise.of_many(a * (n - a), len(sizes) * _cuts_of_size(n, a, n - a), beta) for a in sizes.tolist()
+        ]
         high = float((values + margins[small - 1]).min())
         best = int(values.argmin())
         low, high = sorted((sign * low, sign * high))
@@ -283,7 +273,7 @@ class CutGraph:
         return CutEstimate(
             tuple(np.flatnonzero(sides[best]).tolist()),
             sign * float(values[best]),
-            float(spread[size - 1]),
+            self.std * sqrt(pairs[size - 1]) * float(scale[size - 1]),
             float(margins[size - 1]),
             max(low, floor),
             max(high, floor),

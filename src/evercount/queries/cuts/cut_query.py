@@ -15,8 +15,8 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name, check_positive
 from evercount.errors import EventRefused, InputError, ParameterError, TooLarge
 from evercount.queries.base import Adjacency, Query
-from evercount.queries.cell_errors import CellErrors
 from evercount.queries.cuts.cut_graph import CutGraph
+from evercount.queries.cuts.cut_noise import CutNoise
 from evercount.queries.memory_limit import require_fits
 
 MOST_VERTICES = 2**31
@@ -120,18 +120,18 @@ class Cuts(Query[FloatArray]):
             np.add.at(increments, cells, units)
         return increments, state
 
-    def graph(self, noisy: FloatArray, std: float, errors: CellErrors | None = None) -> CutGraph:
+    def graph(self, noisy: FloatArray, std: float, noise: CutNoise | None = None) -> CutGraph:
         """The released graph of one tick: `noisy` as published, `std` the standard deviation of one edge.
 
         Args:
             noisy: The published numbers, one for each pair of vertices.
             std: The std of one of them.
-            errors: Those of one of them, where the noise is not normal.
+            noise: Its tails; normal ones where it is left out.
 
         Returns:
             The graph, which answers all cuts.
         """
-        return CutGraph(self.vertices, noisy, std, self.weights == "unit", errors)
+        return CutGraph(self.vertices, noisy, std, nonnegative=self.weights == "unit", noise=noise)
 
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""
