@@ -10,9 +10,10 @@ import pytest
 from scipy.stats import binom
 
 from evercount import Budget, Count, DiscoveredKeys, Releases, Secret, Stream
+from evercount.engine.key_views import Ends, key_view
 from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError
-from evercount.queries.discovery_threshold import Thresholds
+from many_streams import SECRET, discoveries, least_share
 
 BUDGET = Budget(4.0, 1e-2)
 TICKS = 24
@@ -121,46 +122,61 @@ def test_running_totals_keep_the_intervals_of_their_release() -> None:
     assert np.allclose(alone[0], wanted[0][:, [list(releases.labels).index("late"), 0]], equal_nan=True)
 
 
-KEYS = 1200
-
-
-def borderline(factorization: str | None, every: int) -> tuple[Releases, np.ndarray, Thresholds]:
-    """Keys whose counts grow through the threshold, so that many are listed because of their noise; exact counts."""
-    query = DiscoveredKeys(every=every)
-    stream = Stream(query, Budget(1.0, 1e-2), 12, factorization, secret=Secret.from_hex("b8" * 32), replay=True)
-    assert stream.thresholds is not None
-    final = np.linspace(0.4, 3.0, KEYS) * stream.thresholds.at(12)
-    counts = np.stack([(final * tick / 12).astype(int) for tick in range(13)])
-    ticks = [{f"k{i:04d}": int(n) for i, n in enumerate(row) if n} for row in np.diff(counts, axis=0)]
-    return stream.run(ticks), counts, stream.thresholds
-
-
 @pytest.mark.parametrize(("factorization", "every"), [(None, 1), ("direct", 1), ("binary-tree", 4)])
 def test_intervals_of_changes_hold_given_discovery(factorization: str | None, every: int) -> None:
-    releases, counts, thresholds = borderline(factorization, every)
-    level, lucky, naive = 0.9, 0, 0
-    names = np.asarray([int(label[1:]) for label in releases.labels[2:]])
-    for view in (releases.per_tick(), releases.last(3)):
-        low, high = view.interval(level)
-        for place, (first, last) in enumerate(zip(view.first.tolist(), view.last.tolist(), strict=True)):
-            truth = (counts[last] - counts[first - 1])[names].astype(float)
-            shown = ~np.isnan(view.values[place, 2:])
-            # keys that are below the threshold and are listed all the same, by luck
-            tested = (first - 1 if first > 1 else last) // every * every
-            barely = shown & (counts[tested][names] < thresholds.at(max(tested, every)))
-            missed = (truth < low[place, 2:]) | (truth > high[place, 2:])
-            for part in (barely, shown & ~barely):
-                assert missed[part].sum() <= binom.ppf(1 - 1e-6, part.sum(), 1 - level), (view.name, last)
-            if first > 1:
-                lucky += int(barely.sum())
-                naive += int((np.abs(view.values[place, 2:] - truth) > 1.645 * view.std[place, 2:])[barely].sum())
-        whole = (counts[view.last] - counts[view.first - 1]).sum(axis=1)
-        sure = view.interval(0.9999)  # one number each: only a high level can be tested
-        assert np.all((sure[0][:, 0] <= whole) & (whole <= sure[1][:, 0]))
+    """2,000 streams of keys that grow through the threshold: of keys, the total, `other` and a comparison.
+
+    Each stream is a span of one view. A key counts in the streams that show it.
+    """
+    streams, level, ticks = 2_000, 0.9, 8
+    stream = Stream(
+        DiscoveredKeys(every=every), Budget(1.0, 1e-2), ticks, factorization, secret=SECRET.derive("views"), replay=True
+    )
+    thresholds = stream.thresholds
+    assert thresholds is not None
+    final = np.linspace(0.6, 3.0, 8) * thresholds.at(ticks)
+    counts = np.stack([(final * tick / ticks).astype(int) for tick in range(ticks + 1)])
+    many = discoveries(stream, counts[1:], streams)
+    labels = ["total", "other", *(f"k{key}" for key in range(len(final)))]
+
+    def columns(numbers: np.ndarray, total: np.ndarray) -> np.ndarray:
+        return np.concatenate([total[:, np.newaxis], np.zeros((streams, 1)), numbers], axis=1)
+
+    lucky = naive = 0
+    for after, until in ((4, 5), (7, 8), (4, 8)):
+        low, high = (columns(many.keys[tick - 1], many.total[tick - 1]) for tick in (after, until))
+        assert not np.isnan(low[:, 0]).any(), "the totals are public"
+        evidence = columns(many.evidence[after - 1], np.zeros(streams))
+        spans = (np.full(streams, tick) for tick in (after, until))
+        view = key_view(
+            "span",
+            *spans,
+            Ends(low, high, evidence),
+            labels,
+            range(len(labels)),
+            many.releases.error_model,
+            "",
+            "exact",
+        )
+        change = (counts[until] - counts[after]).astype(float)
         shown = ~np.isnan(view.values[:, 2:])
-        rest = whole - np.where(shown, (counts[view.last] - counts[view.first - 1])[:, names], 0).sum(axis=1)
-        assert np.all((sure[0][:, 1] <= rest) & (rest <= sure[1][:, 1]))
-    assert lucky > 100
+        truth = np.column_stack([np.full(streams, change.sum()), change.sum() - shown @ change, shown * change])
+        below, above = view.interval(level)
+        misses = [(truth < below) | (truth > above)]
+        compared = view.compare("k7", "k6").interval(level)
+        misses.append((change[7] - change[6] < compared[0]) | (change[7] - change[6] > compared[1]))
+        for missed, there in zip(misses, (~np.isnan(view.values), shown[:, 7:] & shown[:, 6:7]), strict=True):
+            for number in range(missed.shape[1]):
+                part = there[:, number]
+                assert missed[part, number].sum() <= binom.ppf(1 - 1e-6, part.sum(), 1 - level), (until, number)
+        tested = after // every * every
+        barely = shown & (counts[tested] < thresholds.at(max(tested, every)))  # they are listed by luck
+        off = np.abs(view.values - truth) > 1.645 * view.std
+        lucky += int(barely.sum())
+        naive += int(off[:, 2:][barely].sum())
+        held = np.mean(np.abs(view.values - truth)[:, 0] <= 0.75 * (above - view.values)[:, 0])
+        assert held < least_share(level, streams), "planted: intervals of the total that are 25 % too narrow"
+    assert lucky > 500
     if factorization == "direct":
         assert naive > 1.4 * (1 - level) * lucky, "symmetric intervals would have failed for keys listed by luck"
 

@@ -12,40 +12,50 @@ import pytest
 from evercount import Average, Budget, Components, Count, Histogram, Matching, Stream, Sum, Window
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS
+from many_streams import least_share, noise_of, published
 
 BUDGET = Budget(1.0, 1e-6)
 
 
-def many(query, runs, ticks, **more):
-    return [Stream(query, BUDGET, ticks, noise="insecure-float", seed=s, **more).run([1] * ticks) for s in range(runs)]
-
-
 def test_intervals_and_bounds_hold_as_often_as_they_say():
-    runs = many(Count(), 500, 60)
-    truth = np.arange(1, 61)
+    """8,000 streams; a bound for all ticks may fail in 10 % of them."""
+    streams, ticks = 8_000, 60
+    stream = Stream(Count(), BUDGET, ticks, noise="insecure-float", seed=0)
+    releases = stream.run([1] * ticks)
+    off = np.abs(noise_of(stream, streams, ticks)[..., 0])
     for level in (0.5, 0.95):
-        low, high = runs[0].interval(level)
-        assert np.allclose(high - runs[0].values, runs[0].values - low)
-        covered = np.mean([(r.interval(level)[0] <= truth) & (truth <= r.interval(level)[1]) for r in runs], axis=0)
-        assert np.abs(covered - level).max() < 5 * np.sqrt(level * (1 - level) / 500)
-    union = np.mean([np.all(np.abs(r.values - truth) <= r.bound(0.1)) for r in runs])
-    simulated = np.mean([np.all(np.abs(r.values - truth) <= r.bound(0.1, "simulate")) for r in runs[:200]])
-    assert union >= 0.9
-    assert simulated >= 0.9 - 3 * np.sqrt(0.09 / 200)
-    assert np.all(runs[0].bound(0.1, "simulate") < runs[0].bound(0.1))
-    too_narrow = np.mean([np.all(np.abs(r.values - truth) <= 0.6 * r.bound(0.1)) for r in runs])
-    assert too_narrow < 0.9, "the check can fail"
+        low, high = releases.interval(level)
+        assert np.allclose(high - releases.values, releases.values - low)
+        covered = np.mean(off <= (high - releases.values)[:, np.newaxis], axis=1)
+        assert np.abs(covered - level).max() < 5 * np.sqrt(level * (1 - level) / streams)
+    narrow = np.mean(off <= 0.9 * (high - releases.values)[:, np.newaxis], axis=1)
+    assert np.all(narrow < 0.94), "planted: intervals that are 10 % too narrow"
+    union, simulated = releases.bound(0.1), releases.bound(0.1, "simulate")
+    assert np.all(simulated < union)
+
+    def held(bound):
+        return np.mean(np.all(off <= bound[:, np.newaxis], axis=0))
+
+    assert held(union) >= 0.9
+    assert held(simulated) >= least_share(0.9, streams)
+    assert held(0.9 * simulated) < least_share(0.9, streams), "planted: a bound that is 10 % too small"
 
 
 @pytest.mark.parametrize("name", FACTORIZATIONS)
 def test_between_has_its_own_exact_error(name):
-    runs = many(Count(), 400, 40, factorization=name)
+    """4,000 keys of one tick each are as many streams; planted: an error that is 10 % larger."""
+    streams, ticks = 4_000, 40
+    stream = Stream(Histogram(streams), BUDGET, ticks, name, noise="insecure-float", seed=1)
+    releases = stream.run_totals(np.ones((ticks, streams), np.int64))
     for earlier, later in ((0, 40), (10, 11), (8, 31), (31, 32)):
-        values = np.asarray([r.between(earlier, later)[0] for r in runs])
-        std = runs[0].between(earlier, later)[1]
-        assert values.std() / std == pytest.approx(1, abs=5 / np.sqrt(800))
-        assert values.mean() == pytest.approx(later - earlier, abs=5 * std / 20)
-    assert runs[0].between(7, 7) == (0.0, 0.0)
+        values, std = releases.between(earlier, later)
+        assert len(set(std.tolist())) == 1
+        assert values.std() / std[0] == pytest.approx(1, abs=5 / np.sqrt(2 * streams))
+        assert values.std() / (1.1 * std[0]) != pytest.approx(1, abs=5 / np.sqrt(2 * streams))
+        assert values.mean() == pytest.approx(later - earlier, abs=5 * std[0] / np.sqrt(streams))
+    one = Stream(Count(), BUDGET, ticks, name, noise="insecure-float", seed=1).run([1] * ticks)
+    assert one.between(8, 31)[1] == pytest.approx(releases.between(8, 31)[1][0])
+    assert one.between(7, 7) == (0.0, 0.0)
 
 
 def test_between_refuses_what_it_cannot_do():
@@ -60,7 +70,8 @@ def test_between_refuses_what_it_cannot_do():
 
 
 def test_between_of_averages_and_graphs():
-    """500 streams each: the mean is what came between, and the stated std is that of the numbers."""
+    """4,000 streams each: the mean is what came between, and the stated std is that of the numbers."""
+    streams = 4_000
     ticks = [[1.0]] * 4 + [[0.5]] * 6
     edges = [[(0, i)] for i in range(1, 11)]
     cases = [
@@ -71,13 +82,19 @@ def test_between_of_averages_and_graphs():
         (Matching(12), edges, (0, 10), 1.0),
     ]
     for query, data, span, expected in cases:
-        found = [
-            Stream(query, Budget(8.0, 1e-6), 10, noise="insecure-float", seed=seed).run(data).between(*span)
-            for seed in range(500)
-        ]
-        values, std = np.asarray([value for value, _ in found]), found[0][1]
-        assert values.mean() == pytest.approx(expected, abs=5 * std / np.sqrt(500))
-        assert values.std() / std == pytest.approx(1, abs=5 / np.sqrt(1_000))
+        stream = Stream(query, Budget(8.0, 1e-6), 10, noise="insecure-float", seed=1)
+        releases = stream.run(data)
+        sums = np.cumsum(query.encode_run(query.initial_state(), data)[0], axis=0) * query.grid
+        rows = published(query, sums[:, np.newaxis] + noise_of(stream, streams, 10))
+        low, high = (rows[tick - 1, :, 0] if tick else np.full(streams, query.before_first()[0]) for tick in span)
+        values, weights = query.between(*span, low, high)
+        value, std = releases.between(*span)
+        ends = [releases.rows[tick - 1] if tick else query.before_first() for tick in span]
+        assert value == query.between(*span, *ends)[0][0]
+        assert std == pytest.approx(releases.error_model.between(*span) * weights[0])
+        assert values.mean() == pytest.approx(expected, abs=5 * std / np.sqrt(streams))
+        assert values.std() / std == pytest.approx(1, abs=5 / np.sqrt(2 * streams))
+        assert values.std() / (1.1 * std) != pytest.approx(1, abs=5 / np.sqrt(2 * streams))
 
 
 def test_release_of_one_and_of_many_outputs():

@@ -14,6 +14,7 @@ from evercount.errors import AlreadyReleased, InputError, MessageRejected, Param
 from evercount.local import HierarchyClient, HierarchyEstimate, HierarchyPlan, HierarchyServer, LocalServer, simulate
 from evercount.local.hierarchical import MESSAGE, encode, hadamard, prefix_map
 from evercount.noise import Secret
+from many_streams import least_share
 
 
 def collect(plan: HierarchyPlan, points: FloatArray, seed: int) -> tuple[HierarchyEstimate, FloatArray]:
@@ -107,7 +108,17 @@ def test_estimates_are_unbiased_and_std_holds() -> None:
     assert (errors.std(axis=0)[:-1] <= std[:-1] * (1 + 5 / math.sqrt(4_000))).all()
     assert (errors.std(axis=0)[:-1] >= 0.8 * std[:-1]).all(), "and it is not far too large"
     held = np.mean([(np.abs(e) <= estimate.band(0.05)).all() for e, (estimate, _) in zip(errors, runs, strict=True)])
-    assert held >= 0.95 - 4 * math.sqrt(0.05 * 0.95 / 2_000)
+    assert held >= least_share(0.95, 2_000)
+    half = np.mean(
+        [(np.abs(e) <= 0.8 * estimate.band(0.05)).all() for e, (estimate, _) in zip(errors, runs, strict=True)]
+    )
+    assert half < least_share(0.95, 2_000), "planted: a band that is 20 % too narrow"
+    theta = np.linspace(0, 1, 41)
+    risk = np.abs(theta[:, np.newaxis] - points).mean(axis=1) - points.mean()
+    largest = np.asarray([np.abs(estimate.f(theta) - risk).max() for estimate, _ in runs])
+    bounds = np.asarray([estimate.bound(0.1) for estimate, _ in runs])
+    assert np.mean(largest <= bounds) >= least_share(0.9, 2_000)
+    assert np.mean(largest <= 1 / plan.buckets) < least_share(0.9, 2_000), "planted: a bound without the noise"
     worst = np.abs(errors).max(axis=1)
     tidy = np.abs(np.stack([estimate.monotone for estimate, _ in runs]) - truth).max(axis=1)
     assert (tidy <= worst + 1e-9).all()

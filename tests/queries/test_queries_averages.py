@@ -5,26 +5,31 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Secret, Stream
+from evercount import Average, Budget, Releases, Secret, Stream
 from evercount._arrays import FloatArray
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.fieller import fieller_interval
+from many_streams import least_share, noise_of
 
 STREAMS = 8_000
 BUDGET = Budget(1.0, 1e-6)
 
 
-def released(query: Average, ticks: list[list[float]], seed: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Noisy sums (streams, ticks, 2) of many streams of the same data, the std of a cell, and the true averages."""
-    stream = Stream(query, BUDGET, len(ticks), noise="insecure-float", seed=1)
+def released(query: Average, budget: Budget, ticks: list[list[float]]) -> tuple[FloatArray, Releases, FloatArray]:
+    """Noisy sums (ticks, streams, 2) of many streams of the same data, one of them released, and the true averages."""
+    stream = Stream(query, budget, len(ticks), noise="insecure-float", seed=1)
     sums = np.cumsum(query.encode_run(None, ticks)[0], axis=0) * query.grid
-    L = stream.factorization.dense(len(ticks))[0]
-    noise = stream.sigma * np.random.default_rng(seed).normal(size=(STREAMS, 2, L.shape[1])) @ L.T
-    std = stream.sigma * stream.factorization.row_norms(np.arange(1, len(ticks) + 1))
-    np.testing.assert_allclose(std, stream.sigma * np.sqrt((L**2).sum(axis=1)))
     flat = [np.concatenate([np.asarray(tick, float) for tick in ticks[: t + 1]]) for t in range(len(ticks))]
-    return sums + noise.transpose(0, 2, 1), std, np.asarray([values.mean() for values in flat])
+    noisy = sums[:, np.newaxis] + noise_of(stream, STREAMS, len(ticks))
+    return noisy, stream.run(ticks), np.asarray([values.mean() for values in flat])
+
+
+def held(query: Average, now: FloatArray, cell: CellErrors, truth: float, narrow: float = 1.0) -> float:
+    """How many of the streams hold the truth, where their cells claim `narrow` times their error."""
+    claimed = CellErrors(narrow * cell.spread, narrow * cell.slack, cell.pure)
+    low, high = query.interval(query.decode_run(1, now), now, claimed, 0.95)
+    return float(np.mean((low <= truth) & (truth <= high)))
 
 
 @pytest.mark.parametrize(("hi", "share", "events"), [(10, 0.1, 8), (10, 0.9, 40), (100, 0.1, 400)])
@@ -32,23 +37,34 @@ def test_intervals_of_averages_per_event_hold(hi: int, share: float, events: int
     """8,000 streams, 0.95 stated: at least 0.94 at every tick and at most 0.96 once many events have come."""
     query, rng = Average(0, hi, 1, per="event"), np.random.default_rng(3)
     ticks = [list(hi * (rng.random(events) < share).astype(float)) for _ in range(60)]
-    sums, std, truth = released(query, ticks, 5)
+    sums, releases, truth = released(query, BUDGET, ticks)
     naive = []
     for t in (0, 1, 3, 9, 29, 59):
-        now = sums[:, t]
+        now, cell = sums[t], releases.cell_errors(t)
         values = query.decode_run(t + 1, now)
-        errors = CellErrors(np.full((STREAMS, 1), std[t]), np.zeros((STREAMS, 1)), pure=False)
-        low, high = query.interval(values, now, errors, 0.95)
-        covered = float(np.mean((low <= truth[t]) & (truth[t] <= high)))
+        covered = held(query, now, cell, truth[t])
         assert covered >= 0.94, t
+        low, high = query.interval(values, now, cell, 0.95)
         assert (low <= values).all()
         assert (values <= high).all()
-        half = 1.96 * std[t] * query.output_scale(now, values)
+        half = 1.96 * cell.spread * query.output_scale(now, values)
         naive.append(float(np.mean(np.abs(values - truth[t]) <= half)))
         if t == 59:
             assert covered <= 0.96
+            assert held(query, now, cell, truth[t], narrow=0.9) < 0.94, "planted: intervals that are 10 % too narrow"
             assert np.median(high - low) < hi / 6, "and it says something"
     assert min(naive) < 0.9, "the first-order interval, which was stated before, must fail this test"
+
+
+@pytest.mark.parametrize(("epsilon", "events"), [(1.0, 3), (0.2, 120), (8.0, 3)])
+def test_pure_noise_bounds_each_sum_by_itself(epsilon: float, events: int) -> None:
+    """8,000 streams under δ = 0: at least 0.95 hold, less 4 standard errors, at every tick."""
+    query, ticks = Average(0, 1, 0.25, per="event"), [[0.25, 1.0, 1.0] * (events // 3)] * 4
+    sums, releases, truth = released(query, Budget(epsilon, 0.0), ticks)
+    least = least_share(0.95, STREAMS)
+    for t in range(4):
+        assert held(query, sums[t], releases.cell_errors(t), truth[t]) >= least
+    assert held(query, sums[3], releases.cell_errors(3), truth[3], narrow=0.5) < least, "planted: half as wide"
 
 
 def test_releases_use_fieller() -> None:
@@ -77,17 +93,6 @@ def test_a_retry_after_a_restart_has_the_same_interval_and_old_snapshots_are_rea
     old = Stream.restore(pack(data)).step([0.25, 1.0] * 200, tick=1)
     assert old.std == pytest.approx(first.std)
     assert old.interval(0.95) == pytest.approx(first.interval(0.95))
-
-
-def test_pure_noise_bounds_each_sum_by_itself() -> None:
-    """4,000 ticks' worth of first releases under δ = 0: at least 0.95 hold."""
-    query = Average(0, 1, 0.25, per="event")
-    held = 0
-    for seed in range(400):
-        stream = Stream(query, Budget(1.0, 0.0), 4, noise="insecure-float", seed=seed)
-        low, high = stream.run([[0.25, 1.0, 1.0]] * 4).interval(0.95)
-        held += int(np.sum((low <= 0.75) & (high >= 0.75)))
-    assert held >= 0.95 * 1600
 
 
 def brute(above: float, below: float, normal: float, linear: float, low: float, high: float) -> tuple[float, float]:

@@ -18,6 +18,7 @@ from evercount.factorizations import factorization
 from evercount.queries import build_query
 from evercount.queries.base import Adjacency
 from evercount.queries.rollup import path_key
+from many_streams import noise_of, published
 
 BUDGET = Budget(1.0, 1e-6)
 PATHS = [("T", "I"), ("S", "G"), ("T", "K"), ("S", "L"), ("W", "W")]
@@ -137,41 +138,15 @@ def test_a_claim_that_forgets_levels_is_beaten(claimed: int) -> None:
     assert not audit_sensitivity(Rollup(PATHS[:4]), np.eye(3), adjacency, 3, claimed=claimed).holds
 
 
-@pytest.mark.parametrize("name", ["bridge", "pure-binary"])
-def test_intervals_of_pure_noise_hold(name: str) -> None:
-    """δ = 0: outputs add up many discrete numbers, and rounding counts for each of them."""
-    query = Rollup(PATHS[:4], [1, 1, 2])
-    for epsilon in (0.5, 12.0):
-        inside, totals = np.zeros(query.outputs), np.zeros((4, query.cells), np.int64)
-        last = np.zeros(query.outputs)
-        for seed in range(150):
-            stream = Stream(query, Budget(epsilon, 0.0), 4, name, noise="insecure-float", seed=seed)
-            releases = stream.run_totals(totals)
-            low, high = releases.interval(0.9)
-            inside += (low[-1] <= 0) & (high[-1] >= 0)
-            low, high = releases.last(2).interval(0.9)
-            last += (low[-1] <= 0) & (high[-1] >= 0)
-        assert np.all(inside >= 150 * 0.9 - 4 * np.sqrt(150 * 0.09))
-        assert np.all(last >= 150 * 0.9 - 4 * np.sqrt(150 * 0.09))
-
-
-def released(query: Rollup, runs: int, ticks: int = 6) -> np.ndarray:
-    """Noise of many streams, shape (runs, ticks, outputs): no events, so that all that is published is noise."""
-    nothing = np.zeros((ticks, query.cells), np.int64)
-    return np.stack(
-        [Stream(query, BUDGET, ticks, noise="insecure-float", seed=s).run_totals(nothing).rows for s in range(runs)]
-    )
-
-
 def test_published_noise_has_the_stated_covariance() -> None:
     query = Rollup(PATHS, [1, 3, 2])
-    noise = released(query, 4000)
     stream = Stream(query, BUDGET, 6, noise="insecure-float", seed=0)
+    noise = published(query, noise_of(stream, 4000, 6))
     cell = stream.sigma * factorization(None, 6).row_norms(np.arange(1, 7))
     for tick in (1, 6):
         wanted = query.output_covariance(range(query.outputs)) * cell[tick - 1] ** 2
-        found = noise[:, tick - 1].T @ noise[:, tick - 1] / len(noise)
-        spread = np.sqrt((np.outer(np.diag(wanted), np.diag(wanted)) + wanted**2) / len(noise))
+        found = noise[tick - 1].T @ noise[tick - 1] / 4000
+        spread = np.sqrt((np.outer(np.diag(wanted), np.diag(wanted)) + wanted**2) / 4000)
         assert np.all(np.abs(found - wanted) < 5 * spread)
         wrong = np.diag(np.diag(wanted))  # planted: outputs taken for independent
         assert not np.all(np.abs(found - wrong) < 5 * spread)
@@ -206,13 +181,9 @@ def test_national_total_of_400_counties() -> None:
     assert one.std([horizon])[0, 0] <= added / 5
     counties = one.std([horizon])[0, -1] / other.std([horizon])[0, 0]
     assert counties < np.sqrt(3)  # and a county pays less than the three levels cost
-    measured = {"rollup": [], "histogram": []}  # type: dict[str, list[float]]
-    for seed in range(200):
-        a = Stream(query, BUDGET, 4, noise="insecure-float", seed=seed).run_totals(np.zeros((4, query.cells), int))
-        b = Stream(plain, BUDGET, 4, noise="insecure-float", seed=seed).run_totals(np.zeros((4, 400), int))
-        measured["rollup"].append(a.rows[-1, 0])
-        measured["histogram"].append(b.rows[-1].sum())
-    assert np.std(measured["rollup"]) <= np.std(measured["histogram"]) / 5
+    short, other = (Stream(q, BUDGET, 4, noise="insecure-float", seed=1) for q in (query, plain))
+    total = published(query, noise_of(short, 200, 4))[-1, :, 0]
+    assert total.std() <= noise_of(other, 200, 4)[-1].sum(axis=1).std() / 5
 
 
 def test_weights_move_noise_between_levels() -> None:

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from scipy.stats import studentized_range
 
-from evercount import Budget, DegreeHistogram, Histogram, Stream, Substrings, TopK
+from evercount import Budget, DegreeHistogram, Histogram, Rollup, Stream, Substrings, TopK
 from evercount._arrays import FloatArray
 from evercount.errors import ParameterError
+from evercount.queries import Query
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.top_keys import RankErrors, range_tail, supported_keys, top_keys
+from many_streams import least_share, noise_of, published
 
 STREAMS = 8_000
 
@@ -139,6 +141,36 @@ def test_confidence_under_laplace_noise() -> None:
         key = top_keys([str(i) for i in range(10)], row, errors(10, pure=True, independent=False), 1, 0.95)[0]
         wrong += key.key != "1" and key.confidence >= 0.8
     assert wrong <= 0.2 * 4_000
+
+
+@pytest.mark.parametrize(
+    ("query", "budget"),
+    [
+        (TopK(40, 5), Budget(0.2, 1e-6)),
+        (TopK(40, 5), Budget(0.2, 0.0)),
+        (DegreeHistogram(30, max_degree=6), Budget(0.2, 1e-6)),
+        (Rollup([(f"state {i}", f"county {j}") for i in range(5) for j in range(4)]), Budget(0.2, 0.0)),
+    ],
+    ids=["normal", "pure", "shared noise", "shared pure noise"],
+)
+def test_selected_intervals_of_streams_hold_at_once(query: Query, budget: Budget) -> None:
+    """4,000 streams: 5 selected numbers in ≥ 95 % less 4 standard errors; intervals of single numbers do not hold."""
+    streams, level, k = 4_000, 0.95, 5
+    stream = Stream(query, budget, 4, noise="insecure-float", seed=1)
+    releases = stream.run([[]] * 4)
+    noise = published(query, noise_of(stream, streams, 4))[-1] - published(query, np.zeros((1, 1, query.cells)))[-1]
+    order = np.argsort(-noise, axis=1, kind="stable")[:, :k]
+    off = np.abs(np.take_along_axis(noise, order, axis=1))
+    top = releases[-1].top(query.outputs, level)
+    half = np.empty(query.outputs)
+    half[[list(query.labels).index(key.key) for key in top]] = [(key.high - key.low) / 2 for key in top]
+    least = least_share(level, streams)
+    assert np.mean((off <= half[order]).all(axis=1)) >= least
+    assert np.mean((np.abs(noise) <= half).all(axis=1)) >= least
+    if query.cells == query.outputs and budget.delta:
+        assert np.mean((np.abs(noise) <= 0.9 * half).all(axis=1)) < least, "planted: 10 % too narrow"
+    single = releases.half_widths(level)[-1]
+    assert np.mean((off <= single[order]).all(axis=1)) < least
 
 
 def test_supported_keys_have_occurred() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +17,11 @@ from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import ExactLaplace, quantile, tail
-from evercount.sparse.budget_split import plain_bound, plan_sparse, sparse_against_plain
+from evercount.sparse.budget_split import make_counter, plain_bound, plan_sparse, sparse_against_plain
 from evercount.sparse.first_plans import first_plan, laplace_sum_radius
-from evercount.sparse.sparse_count import SparseCount
+from evercount.sparse.sparse_count import SparseCount, SparseRelease
 from evercount.sparse.sparse_plan import endless_radius
+from many_streams import least_share
 
 
 def secret(seed: int) -> Secret:
@@ -213,6 +216,69 @@ def test_bounds_of_all_numbers_of_segments_hold_together() -> None:
         tight += int(np.all(errors <= bounds[:, np.newaxis] / 2, axis=0).sum())
     assert held >= 2400 * (1 - plan.beta / 3)
     assert tight < 2400 * (1 - plan.beta / 3)
+
+
+class Column:
+    """Numbers that were drawn before, of one stream among many, as the sources of noise give them."""
+
+    def __init__(self, numbers: np.ndarray) -> None:
+        self.numbers, self.taken = numbers, 0
+
+    def draw(self, places: np.ndarray, _: int) -> np.ndarray:
+        return self.numbers[np.asarray(places), np.newaxis]
+
+    def take(self, ticks: int) -> np.ndarray:
+        self.taken += ticks
+        return self.numbers[self.taken - ticks : self.taken, np.newaxis]
+
+
+def many_runs(counter: SparseCount, counts: np.ndarray, streams: int) -> Iterator[list[SparseRelease]]:
+    """What the counter releases for these counts when it begins again, with the noise of as many streams."""
+    plan, ticks, key = counter.plan, len(counts), secret(77)
+    begun = dict(vars(counter))
+    served = ticks if plan.method == "plain" or plan.segments is None else plan.segments
+    noise = make_counter(plan, key.derive("counters"), None, streams).stream.take(served)
+    if plan.method == "partition":
+        levels = ExactLaplace(key.derive("levels"), plan.threshold_epsilon).draw(np.arange(ticks + 1), streams)
+        extra = ExactLaplace(key.derive("ticks"), plan.tick_epsilon).draw(np.arange(ticks), streams)
+    for stream in range(streams):
+        vars(counter).update(begun)
+        counter._noise = SimpleNamespace(stream=Column(noise[:, stream]))  # type: ignore[assignment]
+        if plan.method == "partition":
+            counter._thresholds = Column(levels[:, stream])  # type: ignore[assignment]
+            counter._ticks = Column(extra[:, stream])  # type: ignore[assignment]
+            counter._level_noise = counter._draw_level()
+        yield counter.run(counts)
+
+
+@pytest.mark.parametrize(
+    ("method", "delta", "horizon", "ones"),
+    [
+        ("partition", 0.0, 24, 150),
+        ("partition", 1e-8, 24, None),
+        ("partition", 0.0, None, None),
+        ("partition", 1e-8, None, 150),
+        ("plain", 0.0, 24, 150),
+        ("plain", 1e-8, None, None),
+    ],
+)
+def test_intervals_hold_at_once_over_many_streams(
+    method: str, delta: float, horizon: int | None, ones: int | None
+) -> None:
+    """2,000 streams: every release holds the truth and keeps its bound, in 95 % of them less 4 standard errors."""
+    streams, counts = 2_000, sparse_stream(1, 24, 150, False)
+    truth = np.cumsum(counts)
+    counter = SparseCount(6.0, horizon, delta, ones, method=method, secret=secret(5))
+    bounds = np.asarray([counter.plan.bound(int(x), tick) for tick, x in enumerate(truth, 1)])
+    held = kept = narrow = 0
+    for releases in many_runs(counter, counts, streams):
+        value, low, high = np.asarray([(one.value, one.low, one.high) for one in releases]).T
+        held += bool(np.all((low <= truth) & (truth <= high)))
+        kept += bool(np.all(np.abs(value - truth) <= bounds))
+        narrow += bool(np.all(np.abs(value - truth) <= (high - low) / 4))
+    assert held >= streams * least_share(0.95, streams)
+    assert kept >= streams * least_share(0.95, streams)
+    assert narrow < streams * least_share(0.95, streams), "planted: intervals that are half as wide"
 
 
 @pytest.mark.soak

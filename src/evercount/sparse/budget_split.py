@@ -220,8 +220,11 @@ def sparse_against_plain(
     return rows
 
 
-def make_counter(plan: SparsePlan, secret: Secret, dumped: dict[str, Any] | None = None) -> Noise:
-    """The noise of the counter over segments or ticks: of a pure mechanism, or Gaussian where delta is positive."""
+def make_counter(plan: SparsePlan, secret: Secret, dumped: dict[str, Any] | None = None, counters: int = 1) -> Noise:
+    """The noise of the counter over segments or ticks: of a pure mechanism, or Gaussian where delta is positive.
+
+    Simulations ask for that of many counters at once.
+    """
     served = plan.horizon if plan.method == "plain" else plan.segments
     if plan.delta == 0:
         if plan.counter == FIRST:
@@ -232,13 +235,13 @@ def make_counter(plan: SparsePlan, secret: Secret, dumped: dict[str, Any] | None
         else:
             tree = pure_factorization(plan.counter, served)
         return build_pure(
-            "exact", tree, cells=1, grid=1.0, l1=1.0, epsilon=plan.counter_epsilon, secret=secret, dumped=dumped
+            "exact", tree, cells=counters, grid=1.0, l1=1.0, epsilon=plan.counter_epsilon, secret=secret, dumped=dumped
         )
     name = ("unbounded" if served is None else None) if plan.counter == FIRST else plan.counter
     return build_noise(
         "exact",
         factorization(name, served),
-        cells=1,
+        cells=counters,
         grid=1.0,
         squared_sensitivity=1.0,
         budget=Budget(plan.counter_epsilon, plan.delta),

@@ -45,8 +45,7 @@ def candidate_cuts(weights: FloatArray, sparsity: bool, seed: int) -> FloatArray
     rows = [np.eye(n), stoer_wagner_cuts(np.maximum(weights, 0.0)), _spectral_cuts(weights, seed)]
     sides = np.concatenate(rows)
     best = np.argsort(objective(weights, sides, sparsity), kind="stable")[:STARTS]
-    improved = [local_search(weights, sides[number], sparsity) for number in best]
-    return np.concatenate([sides, np.asarray(improved)])
+    return np.concatenate([sides, local_search(weights, sides[best], sparsity)])
 
 
 def stoer_wagner_cuts(weights: FloatArray) -> FloatArray:
@@ -57,14 +56,14 @@ def stoer_wagner_cuts(weights: FloatArray) -> FloatArray:
     alive = np.arange(n)
     cuts = np.empty((n - 1, n))
     for phase in range(n - 1):
-        links = merged[alive[0], alive].copy()
-        waiting = np.ones(len(alive), bool)
-        waiting[0] = False
+        left = merged[np.ix_(alive, alive)]
+        links = left[0].copy()
+        links[0] = -np.inf  # a vertex that was taken stays there
         last = before = 0
         for _ in range(len(alive) - 1):
-            before, last = last, int(np.argmax(np.where(waiting, links, -np.inf)))
-            waiting[last] = False
-            links += merged[alive[last], alive]
+            before, last = last, int(links.argmax())
+            links[last] = -np.inf
+            links += left[last]
         s, t = alive[before], alive[last]
         cuts[phase] = groups[t]
         groups[s] += groups[t]
@@ -101,26 +100,34 @@ def low_eigenvectors(weights: FloatArray, number: int) -> tuple[FloatArray, Floa
     return np.asarray(values), np.asarray(vectors)
 
 
-def local_search(weights: FloatArray, side: FloatArray, sparsity: bool) -> FloatArray:
-    """Move single vertices to the other side while that lowers the objective; always the vertex that helps most."""
+def local_search(weights: FloatArray, sides: FloatArray, sparsity: bool) -> FloatArray:
+    """Move single vertices to the other side while that lowers the objective; always the vertex that helps most.
+
+    All cuts, one row each, are searched at once, each by itself.
+    """
     n = len(weights)
-    signs = 2.0 * side - 1.0
-    pull = weights @ signs
-    cut = float(weights[side > 0][:, side == 0].sum())
-    inside = int(side.sum())
-    tolerance = 1e-12 * float(np.abs(weights).sum())
+    signs = 2.0 * sides - 1.0
+    pull = signs @ weights
+    cut = objective(weights, sides, False)
+    inside = sides.sum(axis=1)
+    tolerance = 1e-12 * float(np.abs(weights).sum()) / (n if sparsity else 1)
+    going = np.arange(len(sides))
     for _ in range(20 * n):  # each step lowers the objective; the limit only guards against rounding
-        after = cut + signs * pull
-        sizes = inside - signs
-        pairs = np.where((sizes > 0) & (sizes < n), sizes * (n - sizes) if sparsity else 1.0, np.nan)
-        now = cut / (inside * (n - inside)) if sparsity else cut
-        moved = after / pairs
-        best = int(np.nanargmin(moved))
-        if not moved[best] < now - tolerance / (n if sparsity else 1):
+        after = cut[going, np.newaxis] + signs[going] * pull[going]
+        sizes = inside[going, np.newaxis] - signs[going]
+        pairs = sizes * (n - sizes)
+        legal = pairs > 0
+        moved = np.full(after.shape, np.inf)
+        np.divide(after, pairs if sparsity else 1.0, out=moved, where=legal)
+        best = moved.argmin(axis=1)
+        now = cut[going] / (inside[going] * (n - inside[going]) if sparsity else 1.0)
+        helps = moved[np.arange(len(going)), best] < now - tolerance
+        if not helps.any():
             break
-        cut, inside = float(after[best]), int(sizes[best])
-        pull -= 2 * signs[best] * weights[:, best]
-        signs[best] = -signs[best]
+        going, best, rows = going[helps], best[helps], np.flatnonzero(helps)
+        cut[going], inside[going] = after[rows, best], sizes[rows, best]
+        pull[going] -= 2 * signs[going, best][:, np.newaxis] * weights[best]
+        signs[going, best] *= -1
     return np.asarray((signs + 1) / 2)
 
 
