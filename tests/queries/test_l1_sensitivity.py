@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from evercount import ActiveUsers, Budget, DistinctUsers, Episodes, Marginals, Quantiles, Rollup, Stream, Substrings
-from evercount.audit.sensitivity import _Search
+from evercount.audit.pair_search import PairSearch as _Search
 from evercount.audit.universes import universe
 from evercount.errors import ParameterError
 from evercount.queries import Cuts
