@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,14 @@ from evercount.queries.base import Adjacency, Query
 from evercount.queries.graphs import (
     Components,
     DegreeHistogram,
+    DegreeSequence,
     Edges,
     GraphQuery,
     HighDegree,
     KStars,
     Matching,
+    MinCut,
+    MinDegree,
     SpanningForest,
     Triangles,
 )
@@ -62,14 +66,28 @@ def projected_queries(kind: Any) -> list[GraphQuery]:
     return [*found, Triangles(4, kind, **enforced), KStars(4, kind, k=2, **enforced)]
 
 
-EVERY = [query for kind in KINDS for query in small_queries(kind)]
+def ordered_queries(kind: Any) -> list[GraphQuery]:
+    start = {"initial_edges": K4} if kind in DELETING else {}
+    enforced = [{"max_degree": 2, "enforce_degree": True}] if kind not in DELETING else []
+    return [
+        MinCut(4, kind, **start),
+        *(query(4, kind, **more) for query in (DegreeSequence, MinDegree) for more in (start, *enforced)),
+    ]
+
+
+def capped_queries(kind: Any) -> list[GraphQuery]:
+    return [Triangles(4, kind, max_per_edge=1), *(KStars(4, kind, k=2, max_per_edge=most) for most in (1, 2, 3))]
+
+
+EVERY = [query for kind in KINDS for query in (*small_queries(kind), *ordered_queries(kind))]
+EVERY += [query for kind in ("insert", "ignore-duplicates") for query in capped_queries(kind)]
 EVERY += [query for kind in ("insert", "ignore-duplicates") for query in projected_queries(kind)]
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("query", EVERY, ids=repr)
 def test_no_neighbours_beat_the_claim(query: GraphQuery, adjacency: Adjacency) -> None:
-    """All streams of up to 4 updates on 4 vertices (3 where edges have weights), in 3 ticks."""
+    """All streams of up to 4 updates on 4 vertices (3 where edges have weights), in 3 ticks: S, Δ₁ and values."""
     report = audit_sensitivity(query, np.eye(3), adjacency, 3, steps=4, budget=50_000)
     assert report.exhaustive
     assert report.pairs > 30
@@ -86,6 +104,92 @@ def test_no_longer_neighbours_beat_the_claim(query: GraphQuery) -> None:
     assert report.holds, report.summary()
 
 
+# -- all streams of a few vertices, of any length ------------------------------------------------------------------
+
+FIVE = list(itertools.combinations(range(5), 2))
+
+
+def all_values(query: GraphQuery) -> IntArray:
+    """The cells of every graph on 5 vertices, by the bits of its edges."""
+    ticks = [[edge for place, edge in enumerate(FIVE) if graph >> place & 1] for graph in range(1 << len(FIVE))]
+    return np.stack([query.encode(query.initial_state(), tick)[0] for tick in ticks])
+
+
+def most_changes(values: IntArray, other: tuple[int, int] | None, deletes: bool) -> tuple[int, int, int]:
+    """The largest Σ|d|, Σ(P²+N²) (0 where there are several cells) and Σd² over all orders of all edges.
+
+    One stream has the edge 0-1, the other one has `other` or none; the other edges come, or go, in both, one in a tick.
+    Sums over a path from graph to graph are largest step by step. For one cell P + N = Σ|d| and P − N is the last
+    difference, so P and N follow.
+    """
+    bits = [1 << FIVE.index(edge) for edge in ((0, 1), other) if edge is not None]
+    graphs = np.array([graph for graph in range(1 << len(FIVE)) if not any(graph & bit for bit in bits)])
+    apart = values - (values if other is None else values[np.arange(len(values)) | bits[-1]])
+    apart[graphs] = values[graphs | bits[0]] - (values[graphs] if other is None else values[graphs | bits[1]])
+    best = [np.abs(apart).sum(axis=1), np.square(apart).sum(axis=1)]  # the changed update comes at this graph
+    count = np.bitwise_count(graphs)
+    for size in range(1, len(FIVE) + 1)[:: -1 if deletes else 1]:
+        for bit in (1 << place for place in range(len(FIVE))):
+            larger = graphs[(count == size) & (graphs & bit > 0)]
+            smaller = larger ^ bit
+            before, after = (larger, smaller) if deletes else (smaller, larger)
+            change = apart[after] - apart[before]
+            for sums, step in zip(best, (np.abs(change), np.square(change)), strict=True):
+                sums[after] = np.maximum(sums[after], sums[before] + step.sum(axis=1))
+    total, last = best[0][graphs], apart[graphs, 0]
+    squares = ((total + last) // 2) ** 2 + ((total - last) // 2) ** 2 if values.shape[1] == 1 else [0]
+    return int(total.max()), int(max(squares)), int(best[1][graphs].max())
+
+
+NEAR: dict[tuple[str, int, bool, str], tuple[int, int]] = {
+    ("triangles", 0, False, "replace"): (4, 9),  # of 6 and 18: two edges with three triangles each need more vertices
+    ("k-stars", 2, False, "replace"): (6, 36),  # of 12 and 72
+    ("k-stars", 3, False, "replace"): (10, 50),  # of 12 and 72
+    **{("degree-sequence", 0, d, a): (38, 0) for d in (False, True) for a in ADJACENCIES},  # of 40
+}
+"""Where 5 vertices do not reach a claim: the largest Σ|d| and Σ(P²+N²) found."""
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+@pytest.mark.parametrize(
+    "maker",
+    [
+        Edges,
+        Components,
+        Matching,
+        MinDegree,
+        MinCut,
+        *(partial(HighDegree, tau=tau) for tau in (1, 2, 3, 4)),
+        DegreeHistogram,
+        DegreeSequence,
+        Triangles,
+        partial(KStars, k=2),
+        partial(KStars, k=3),
+    ],
+    ids=str,
+)
+def test_all_orders_of_all_edges(maker: Any, deletes: bool) -> None:
+    """Every stream of distinct edges of 5 vertices, of any length: no claim is beaten, and most are reached."""
+    bound = {"max_degree": 4} if getattr(maker, "func", maker) in (DegreeHistogram, Triangles, KStars) else {}
+    values = all_values(maker(5, **bound))
+    query = maker(5, "delete", initial_edges=FIVE) if deletes else maker(5, **bound)
+    away = most_changes(values, None, deletes)
+    others = [most_changes(values, edge, deletes) for edge in ((0, 2), (2, 3))]
+    swapped = [max(found) for found in zip(away, *others, strict=True)]
+    for adjacency, (total, squares, identity) in (("add-remove", away), ("replace", swapped)):
+        S, smaller = query.squared_sensitivity(adjacency), query.falling_sensitivity(adjacency)
+        assert squares <= S
+        assert total <= query.l1_sensitivity(adjacency)
+        assert identity <= (smaller or S)
+        near = NEAR.get((query.name, getattr(query, "k", 0), deletes, adjacency))
+        if query.cells == 1:
+            assert (total, squares) == (near or (query.l1_sensitivity(adjacency), S))
+        else:
+            assert total == (near[0] if near else query.l1_sensitivity(adjacency))
+        if query.name in ("min-degree", "min-cut"):
+            assert identity == (smaller if adjacency == "add-remove" else 7 + deletes)  # of 10 and 14
+
+
 # -- the streams that reach the claims ---------------------------------------------------------------------------
 
 Updates = list[tuple[int, ...]]
@@ -98,11 +202,17 @@ def shifted(updates: Updates) -> Updates:
 
 def norm(query: GraphQuery, one: Sequence[Any], other: Sequence[Any]) -> float:
     """Σ(P²+N²) between two streams of one update or none (None) per tick."""
-    rows = []
-    for stream in (one, other):
-        ticks = [[] if update is None else [update] for update in stream]
-        rows.append(query.encode_run(query.initial_state(), ticks)[0])
-    return change_norm(rows[0], rows[1])
+    return change_norm(increments(query, one), increments(query, other))
+
+
+def increments(query: GraphQuery, stream: Sequence[Any]) -> IntArray:
+    ticks = [[] if update is None else [update] for update in stream]
+    return query.encode_run(query.initial_state(), ticks)[0]
+
+
+def absolute(query: GraphQuery, one: Sequence[Any], other: Sequence[Any]) -> float:
+    """Σ|change| between such streams."""
+    return float(np.abs(increments(query, one) - increments(query, other)).sum())
 
 
 STAR_PAIR: Updates = [(0, 2), (0, 3), (1, 4), (1, 5)]  # takes both ends of 0-1 from degree 0 to 2
@@ -169,6 +279,9 @@ def test_claims_are_reached(
     assert query.squared_sensitivity("replace") == swap
     changed = norm(query, one, [twin, *both, *again])
     assert max(changed, away) == swap
+    removed, replaced = (absolute(query, one, [first, *both, *again]) for first in (None, twin))
+    assert removed == query.l1_sensitivity("add-remove")
+    assert max(removed, replaced) == query.l1_sensitivity("replace")
 
 
 @pytest.mark.parametrize(

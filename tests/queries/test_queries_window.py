@@ -5,7 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Edges, Histogram, Stream, Substrings, Sum, TopK, Window, WindowOf
+from evercount import (
+    Average,
+    Budget,
+    Count,
+    DiscoveredKeys,
+    Edges,
+    Histogram,
+    Stream,
+    Substrings,
+    Sum,
+    TopK,
+    Window,
+    WindowOf,
+)
 from evercount.errors import ParameterError
 from evercount.factorizations import Balanced, factorization
 from evercount.noise import Secret
@@ -174,6 +187,8 @@ def test_windows_of_other_queries_resolve_restore_and_refuse() -> None:
             WindowOf(wrong, 3)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="Window"):
         WindowOf(Count(), 3)
+    with pytest.raises(ParameterError, match="keys join"):
+        WindowOf(DiscoveredKeys(), 3)
 
 
 @pytest.mark.parametrize(("method", "delta"), [*((method, 1e-6) for method in METHODS), ("nodes", 0.0)])

@@ -211,8 +211,8 @@ class Window(WindowQuery[float], Count):
 class WindowOf(WindowQuery):
     """The last `width` ticks of another query: sums, histograms, top-k, words and other running sums.
 
-    Its values are those of the query if only the last `width` ticks had happened; words and episodes count at the tick
-    of their last letter.
+    Its values are what the last `width` ticks added: words and episodes count at the tick of their last letter,
+    distinct users at the tick of their first event.
 
     Guarantee. The encoder and so S are those of the query inside. Test:
     tests/queries/test_queries_window.py::test_windows_of_other_queries.
@@ -242,6 +242,11 @@ class WindowOf(WindowQuery):
             raise ParameterError(
                 f"a window needs a query that publishes its running sums as they are, not {of!r}: a number that is no "
                 "sum over ticks (an average, a statistic of a graph) has no part that belongs to the last ticks"
+            )
+        if of.first_names is not None:
+            raise ParameterError(
+                f"a window needs keys that are listed beforehand, not {of!r}, whose keys join while the stream runs: "
+                "use a window of a Histogram with unknown='other'"
             )
         if isinstance(of, Count):
             raise ParameterError("for a window of counts use Window(width)")
