@@ -35,6 +35,7 @@ TRIANGLE = [(0, 1, 1), (0, 2, 2), (1, 2, 2)]
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace")
 KINDS = ("insert", "delete", "ignore-duplicates", "ignore-absent")
 DELETING = ("delete", "ignore-absent")
+INSERTING = ("insert", "ignore-duplicates")
 
 
 def small_queries(kind: Any) -> list[GraphQuery]:
@@ -362,36 +363,85 @@ def test_projected_claims_are_reached(query: GraphQuery) -> None:
     assert audit_sensitivity(query, np.eye(1), "add-remove", 1, steps=steps).reached
 
 
-def exchanged(after: Sequence[tuple[str, str]]) -> tuple[list[Any], list[Any]]:
-    """Two streams with the limit 3 that begin with the edge 0-1 or with 2-3, and then have the same edges.
+def exchanged(
+    order: Sequence[tuple[Any, ...]], tail: Sequence[tuple[int, ...]] = (), weight: tuple[int, ...] = ()
+) -> tuple[Updates, Updates]:
+    """Two streams that begin with the edge 0-1 or with 2-3, and then have the same edges.
 
-    Every end of the two first edges gets two neighbours; a third one comes too late where the first edge took a place.
-    `after` are the further edges that each end has: between its "first" and "second" neighbour, the "late" one and
-    "other" vertices.
+    Every end of the two first edges gets the edges of `order`, with weights where edges have some: between the "end",
+    its "first", "second" and "late" neighbour and "other" vertices. The late neighbour of an end comes too late where
+    the first edge took a place.
     """
     names = ["end", "first", "second", "late", "other", "another"]
-    order = [("end", "first"), ("end", "second"), ("end", "late"), *after]
-    rest = [tuple(sorted(names.index(v) * 4 + end for v in edge)) for edge in order for end in range(4)]
-    return [(0, 1), *rest], [(2, 3), *rest]
+    rest = [
+        (*sorted(names.index(vertex) * 4 + end for vertex in (one, two)), *more)
+        for one, two, *more in order
+        for end in range(4)
+    ]
+    return [(0, 1, *weight), *rest, *tail], [(2, 3, *weight), *rest, *tail]
 
 
-def test_projected_components_reach_their_claim_by_an_exchange() -> None:
-    """Two edges are kept after all where the edge goes, and two are dropped where it comes.
+def two_books(D: int, again: bool = False) -> tuple[Updates, Updates]:
+    """Two copies of triangles over one edge, which begins one of the streams, and then over two edges that come late.
 
-    Each of the six edges is felt twice: when it joins two components in one stream alone, and when the other stream
-    joins them by another way. The two exchanged edges come at the same time, so the first part of both is not felt.
+    With `again` the first edge comes once more before the late ones.
     """
-    query = Components(24, max_degree=3, enforce_degree=True)
-    one, other = exchanged([("first", "late")])
-    others_join = [(4, 5), (6, 7)]
-    assert query.squared_sensitivity("replace") == norm(query, [*one, *others_join], [*other, *others_join]) == 50
+    parts = []
+    for begin in (0, 4 * D):
+        u, v, x, y = begin, begin + 1, begin + 2, begin + (2 if again else 3)
+        pages = range(begin + 4, begin + 4 + D - 1 - again)
+        sides = [(min(a, b), max(a, b)) for page in pages for a, b in ((u, page), (v, page), (x, page))]
+        sides += [] if x == y else [(y, page) for page in pages]
+        parts.append([(u, v), *sides, *([(u, v)] if again else []), (u, x), (v, y)])
+    rest = [*parts[0][1:], *parts[1][1:]]
+    return [parts[0][0], *rest], [parts[1][0], *rest]
 
 
-def test_projected_degrees_reach_their_claim_by_an_exchange() -> None:
-    """Four ends and four late neighbours: each passes the degree in one stream alone, and later in the other too."""
-    query = HighDegree(24, tau=2, max_degree=3, enforce_degree=True)
-    one, other = exchanged([("late", "other"), ("late", "another")])
-    assert query.squared_sensitivity("replace") == norm(query, one, other) == 128
+FILLED = [("end", "first"), ("end", "second"), ("end", "late")]
+DEGREES_PASS = [*FILLED, ("late", "other"), ("late", "another")]
+JOINED_LATER = exchanged([*FILLED, ("first", "late")], [(4, 5), (6, 7)])
+WEIGHTED = exchanged(
+    [*((*edge, 1) for edge in FILLED), ("first", "late", 2), ("second", "late", 1)],
+    [(4, 5, 2), (6, 7, 2), (8, 9, 1), (10, 11, 1)],
+    weight=(1,),
+)
+COPIES_FIRST = tuple(
+    [edge, (0, 1), (2, 3), *stream[1:]]
+    for edge, stream in zip(((0, 1), (2, 3)), exchanged([FILLED[0], FILLED[2]]), strict=True)
+)
+ENFORCED: dict[str, Any] = {"max_degree": 3, "enforce_degree": True}
+EXCHANGES: list[tuple[GraphQuery, Any]] = [
+    *((query, exchanged(DEGREES_PASS)) for query in (Edges(24, **ENFORCED), KStars(24, k=2, **ENFORCED))),
+    *((DegreeHistogram(24, kind, **ENFORCED), exchanged(DEGREES_PASS)) for kind in INSERTING),
+    *((HighDegree(24, kind, tau=2, **ENFORCED), exchanged(DEGREES_PASS)) for kind in INSERTING),
+    *((Components(24, kind, **ENFORCED), JOINED_LATER) for kind in INSERTING),
+    *((SpanningForest(24, kind, max_weight=2, **ENFORCED), WEIGHTED) for kind in INSERTING),
+    (Edges(24, "ignore-duplicates", **ENFORCED), COPIES_FIRST),
+    (Triangles(32, max_degree=4, enforce_degree=True), two_books(4)),
+    (Triangles(48, max_degree=6, enforce_degree=True), two_books(6)),
+]
+
+
+@pytest.mark.parametrize(("query", "streams"), EXCHANGES, ids=repr)
+def test_projected_claims_are_reached_by_an_exchange(query: GraphQuery, streams: tuple[Updates, Updates]) -> None:
+    """Two edges are kept after all where the edge goes, and two are dropped where it comes: all of them are felt.
+
+    So no bound of the projection can be lowered for all degrees, neither for replace nor for add-remove.
+    """
+    one, other = streams
+    assert norm(query, one, other) == query.squared_sensitivity("replace")
+    assert absolute(query, one, other) == query.l1_sensitivity("replace")
+    without = [None, *one[1:]]
+    assert norm(query, one, without) == query.squared_sensitivity("add-remove")
+    assert absolute(query, one, without) == query.l1_sensitivity("add-remove")
+
+
+@pytest.mark.parametrize("D", [4, 12])
+def test_projected_triangles_with_duplicates_come_near_their_claim(D: int) -> None:
+    """P = N = 4D − 7 of 4D − 4: a copy that ends the share of an edge takes a place itself, so one triangle is lost."""
+    query = Triangles(8 * D, "ignore-duplicates", max_degree=D, enforce_degree=True)
+    assert query.squared_sensitivity("replace") == 2 * (4 * D - 4) ** 2
+    assert norm(query, *two_books(D, again=True)) == 2 * (4 * D - 7) ** 2
 
 
 def test_first_weight_wins_would_cost_more() -> None:
