@@ -20,7 +20,9 @@ import pytest
 from evercount.audit.neighbours import change_norm
 from evercount.audit.sensitivity import Claim, SensitivityReport, Universe, audit_sensitivity, gram_falls
 from evercount.audit.universes import universe
+from evercount.errors import ParameterError
 from evercount.factorizations import factorization
+from evercount.privacy import Budget
 from evercount.queries import QUERIES
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.counts import Average, Count, Sum
@@ -182,8 +184,6 @@ def window(of: Query, steps: int = 3, **more: Any) -> Case:
 
 
 PATH = ((0, 1), (1, 2))
-
-
 COUNTS = [
     Case(Count(), 3),
     Case(Sum(-1, 3, 0.5), 3),
@@ -408,14 +408,20 @@ def test_a_claim_that_is_one_unit_smaller_is_beaten(
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("name", [name for name, kind in QUERIES.items() if not kind.names_users])
 def test_users_of_two_events_stay_below_twice_the_changes(name: str, adjacency: Adjacency) -> None:
-    """All streams that differ in two events, against 4·S, 2·Δ₁ and 4·v²; users that events name have their own test.
+    """All streams that differ in two events, against 4·S, 2·Δ₁ and 4·v².
 
-    Under replace a graph stream of users must be mixed, without a promise about degrees: the others are refused.
+    Under replace a graph stream of users must be mixed, without a promise about degrees: the others are refused. Where
+    events name users, these have claims of their own: `test_user_sensitivity_by_enumeration`.
     """
     cases = [case for case in CASES if case.query.name == name and not isinstance(case.world, FullTicks)]
     graphs = [case for case in cases if isinstance(case.query, GraphQuery)]
     if graphs and adjacency == "replace":
         cases = [case for case in graphs if case.query.stream == "mixed" and case.query.max_degree is None]
+        for case in graphs:
+            if case not in cases:
+                with pytest.raises(ParameterError, match="add-remove"):
+                    case.query.check_budget(Budget(1.0, 1e-6, adjacency="replace", unit="user", max_events=2))
+    assert cases or graphs
     for case in sorted(cases, key=streams)[:2]:
         report = case.audit(adjacency, changed=2)
         assert report.exhaustive
