@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.audit.neighbours import factored_norm
+from evercount.audit.neighbours import all_neighbours, change_norm, factored_norm
 from evercount.audit.sensitivity import SensitivityReport, Universe, audit_sensitivity
 from evercount.audit.universes import universe
 from evercount.errors import ParameterError, TooLarge, UnknownName
@@ -231,6 +231,40 @@ def test_random_search_finds_what_enumeration_cannot_reach() -> None:
     assert not audit_sensitivity(query, np.eye(4), "add-remove", 4, steps=6, budget=3_000, seed=3, claimed=6).holds
 
 
+@pytest.mark.parametrize("changed", [1, 2])
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("query", [Substrings("ab", 2), Sum(-1, 2), Histogram(2), Matching(4, **IGNORED)], ids=repr)
+def test_the_search_finds_what_plain_loops_find(query: Query, adjacency: Adjacency, changed: int) -> None:
+    """All streams of three events, one in a tick: Σ(P²+N²), Σ|change| and values, by two programs."""
+    events = universe(query).events
+    world = Universe(events, merge=False)
+    report = audit_sensitivity(query, np.eye(3), adjacency, 3, world, changed=changed)
+    found = [0.0, 0.0, 0.0]
+    for pair in all_neighbours(events, 3, adjacency, changed=changed):
+        one, other = (query.encode_run(query.initial_state(), list(map(list, s)))[0] * query.grid for s in pair)
+        apart = one - other
+        values = np.square(apart.cumsum(axis=0)).sum(axis=1).max()
+        found = np.maximum(found, [change_norm(one, other), np.abs(apart).sum(), values]).tolist()
+    assert report.exhaustive
+    assert report.norm == found[0]
+    assert report.l1 is not None
+    assert report.l1.found == found[1]
+    assert report.value is None or report.value.found == found[2]
+    assert report.holds
+
+
+@pytest.mark.parametrize("name", ["squared_sensitivity", "l1_sensitivity", "squared_value_sensitivity"])
+def test_each_claim_that_is_too_small_is_beaten(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted, one after the other: the report does not hold, and names the streams."""
+    query = Edges(4)
+    assert audit_sensitivity(query, np.eye(2), "replace", 2).holds
+    monkeypatch.setattr(Edges, name, lambda self, adjacency: 0.5)
+    report = audit_sensitivity(query, np.eye(2), "replace", 2)
+    assert not report.holds
+    assert "BEATEN" in report.summary()
+    assert all(claim.pair is not None for claim in report.claims if not claim.holds)
+
+
 def test_negative_gram_matrix_is_named() -> None:
     R = np.array([[1.0, -1.0, 0.0], [0.0, 1.0, -1.0], [0.0, 0.0, 1.0]])
     report = audit_sensitivity(Components(3), R, "add-remove", 3)
@@ -269,6 +303,8 @@ def test_requests_are_checked() -> None:
         audit_sensitivity(Edges(3), np.eye(2), "replace", 3)
     with pytest.raises(ParameterError, match="at least 1"):
         audit_sensitivity(Edges(3), np.eye(2), "replace", 2, budget=0)
+    with pytest.raises(ParameterError, match="changed events are from 1"):
+        audit_sensitivity(Edges(3), np.eye(2), "replace", 2, changed=3)
     with pytest.raises(ParameterError, match="no universe of events"):
         audit_sensitivity(Understated(), np.eye(2), "replace", 2)
     with pytest.raises(ParameterError, match="every step is a tick"):

@@ -15,6 +15,7 @@ from scipy.stats import norm
 
 from evercount import Budget, Stream
 from evercount.audit.sensitivity import Universe, audit_sensitivity
+from evercount.audit.universes import universe
 from evercount.bounds.laplace_tails import laplace_tail
 from evercount.bounds.normal_tails import simultaneous_quantile
 from evercount.errors import InputError, ParameterError, TooLarge, UnknownName
@@ -65,7 +66,8 @@ def test_same_edge_replacement(weights: Any, S: int) -> None:
 
 def test_the_same_edge_claim_fails_for_any_edge() -> None:
     query = Cuts(3, swap="same edge")
-    assert not audit_sensitivity(query, np.eye(2), "replace", 2).holds
+    assert audit_sensitivity(query, np.eye(2), "replace", 2).reached
+    assert not audit_sensitivity(query, np.eye(2), "replace", 2, universe(Cuts(3))).holds
 
 
 def test_running_sums_are_the_weights() -> None:

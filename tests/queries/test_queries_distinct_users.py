@@ -155,6 +155,27 @@ def test_user_sensitivity_by_enumeration(query: DistinctUsers, adjacency: Adjace
         assert found == wanted  # k ticks
 
 
+@pytest.mark.parametrize("query", [*SHAPES, *TOTALS, *ACTIVE], ids=repr)
+def test_user_claims_are_reached(query: DistinctUsers) -> None:
+    """As many keys as count, in as many ticks as count; another user comes later under the same keys.
+
+    Both claims are met exactly, so one that is smaller by one is beaten.
+    """
+    most = query.parameters()["max_keys"]
+    ticks = query.parameters().get("max_ticks", 1)
+    keys = query.parameters()["keys"]
+
+    def tick(user: str) -> list[Any]:
+        return [user] if keys is None else [(user, key) for key in keys[:most]]
+
+    quiet: list[Any] = [[]] * ticks
+    first, later = [[tick("u")] * ticks + quiet, quiet + [tick("w")] * ticks]
+    rows = [query.encode_run(query.initial_state(), stream)[0] for stream in (first, later, quiet + quiet)]
+    for adjacency, other in (("replace", rows[1]), ("add-remove", rows[2])):
+        assert change_norm(rows[0], other) == query.user_sensitivity(adjacency)
+        assert np.abs(rows[0] - other).sum() == query.user_l1_sensitivity(adjacency)
+
+
 def test_noise_is_calibrated_to_the_unit() -> None:
     query = DistinctUsers(AB, 2)
     user, event = (Stream(query, Budget(1.0, 1e-6, unit=unit), 16) for unit in ("user", "event"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,14 @@ from evercount.queries.base import Adjacency, Query
 from evercount.queries.graphs import (
     Components,
     DegreeHistogram,
+    DegreeSequence,
     Edges,
     GraphQuery,
     HighDegree,
     KStars,
     Matching,
+    MinCut,
+    MinDegree,
     SpanningForest,
     Triangles,
 )
@@ -31,6 +35,7 @@ TRIANGLE = [(0, 1, 1), (0, 2, 2), (1, 2, 2)]
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace")
 KINDS = ("insert", "delete", "ignore-duplicates", "ignore-absent")
 DELETING = ("delete", "ignore-absent")
+INSERTING = ("insert", "ignore-duplicates")
 
 
 def small_queries(kind: Any) -> list[GraphQuery]:
@@ -62,14 +67,28 @@ def projected_queries(kind: Any) -> list[GraphQuery]:
     return [*found, Triangles(4, kind, **enforced), KStars(4, kind, k=2, **enforced)]
 
 
-EVERY = [query for kind in KINDS for query in small_queries(kind)]
+def ordered_queries(kind: Any) -> list[GraphQuery]:
+    start = {"initial_edges": K4} if kind in DELETING else {}
+    enforced = [{"max_degree": 2, "enforce_degree": True}] if kind not in DELETING else []
+    return [
+        MinCut(4, kind, **start),
+        *(query(4, kind, **more) for query in (DegreeSequence, MinDegree) for more in (start, *enforced)),
+    ]
+
+
+def capped_queries(kind: Any) -> list[GraphQuery]:
+    return [Triangles(4, kind, max_per_edge=1), *(KStars(4, kind, k=2, max_per_edge=most) for most in (1, 2, 3))]
+
+
+EVERY = [query for kind in KINDS for query in (*small_queries(kind), *ordered_queries(kind))]
+EVERY += [query for kind in ("insert", "ignore-duplicates") for query in capped_queries(kind)]
 EVERY += [query for kind in ("insert", "ignore-duplicates") for query in projected_queries(kind)]
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("query", EVERY, ids=repr)
 def test_no_neighbours_beat_the_claim(query: GraphQuery, adjacency: Adjacency) -> None:
-    """All streams of up to 4 updates on 4 vertices (3 where edges have weights), in 3 ticks."""
+    """All streams of up to 4 updates on 4 vertices (3 where edges have weights), in 3 ticks: S, Δ₁ and values."""
     report = audit_sensitivity(query, np.eye(3), adjacency, 3, steps=4, budget=50_000)
     assert report.exhaustive
     assert report.pairs > 30
@@ -86,6 +105,92 @@ def test_no_longer_neighbours_beat_the_claim(query: GraphQuery) -> None:
     assert report.holds, report.summary()
 
 
+# -- all streams of a few vertices, of any length ------------------------------------------------------------------
+
+FIVE = list(itertools.combinations(range(5), 2))
+
+
+def all_values(query: GraphQuery) -> IntArray:
+    """The cells of every graph on 5 vertices, by the bits of its edges."""
+    ticks = [[edge for place, edge in enumerate(FIVE) if graph >> place & 1] for graph in range(1 << len(FIVE))]
+    return np.stack([query.encode(query.initial_state(), tick)[0] for tick in ticks])
+
+
+def most_changes(values: IntArray, other: tuple[int, int] | None, deletes: bool) -> tuple[int, int, int]:
+    """The largest Σ|d|, Σ(P²+N²) (0 where there are several cells) and Σd² over all orders of all edges.
+
+    One stream has the edge 0-1, the other one has `other` or none; the other edges come, or go, in both, one in a tick.
+    Sums over a path from graph to graph are largest step by step. For one cell P + N = Σ|d| and P − N is the last
+    difference, so P and N follow.
+    """
+    bits = [1 << FIVE.index(edge) for edge in ((0, 1), other) if edge is not None]
+    graphs = np.array([graph for graph in range(1 << len(FIVE)) if not any(graph & bit for bit in bits)])
+    apart = values - (values if other is None else values[np.arange(len(values)) | bits[-1]])
+    apart[graphs] = values[graphs | bits[0]] - (values[graphs] if other is None else values[graphs | bits[1]])
+    best = [np.abs(apart).sum(axis=1), np.square(apart).sum(axis=1)]  # the changed update comes at this graph
+    count = np.bitwise_count(graphs)
+    for size in range(1, len(FIVE) + 1)[:: -1 if deletes else 1]:
+        for bit in (1 << place for place in range(len(FIVE))):
+            larger = graphs[(count == size) & (graphs & bit > 0)]
+            smaller = larger ^ bit
+            before, after = (larger, smaller) if deletes else (smaller, larger)
+            change = apart[after] - apart[before]
+            for sums, step in zip(best, (np.abs(change), np.square(change)), strict=True):
+                sums[after] = np.maximum(sums[after], sums[before] + step.sum(axis=1))
+    total, last = best[0][graphs], apart[graphs, 0]
+    squares = ((total + last) // 2) ** 2 + ((total - last) // 2) ** 2 if values.shape[1] == 1 else [0]
+    return int(total.max()), int(max(squares)), int(best[1][graphs].max())
+
+
+NEAR: dict[tuple[str, int, bool, str], tuple[int, int]] = {
+    ("triangles", 0, False, "replace"): (4, 9),  # of 6 and 18: two edges with three triangles each need more vertices
+    ("k-stars", 2, False, "replace"): (6, 36),  # of 12 and 72
+    ("k-stars", 3, False, "replace"): (10, 50),  # of 12 and 72
+    **{("degree-sequence", 0, d, a): (38, 0) for d in (False, True) for a in ADJACENCIES},  # of 40
+}
+"""Where 5 vertices do not reach a claim: the largest Σ|d| and Σ(P²+N²) found."""
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+@pytest.mark.parametrize(
+    "maker",
+    [
+        Edges,
+        Components,
+        Matching,
+        MinDegree,
+        MinCut,
+        *(partial(HighDegree, tau=tau) for tau in (1, 2, 3, 4)),
+        DegreeHistogram,
+        DegreeSequence,
+        Triangles,
+        partial(KStars, k=2),
+        partial(KStars, k=3),
+    ],
+    ids=str,
+)
+def test_all_orders_of_all_edges(maker: Any, deletes: bool) -> None:
+    """Every stream of distinct edges of 5 vertices, of any length: no claim is beaten, and most are reached."""
+    bound = {"max_degree": 4} if getattr(maker, "func", maker) in (DegreeHistogram, Triangles, KStars) else {}
+    values = all_values(maker(5, **bound))
+    query = maker(5, "delete", initial_edges=FIVE) if deletes else maker(5, **bound)
+    away = most_changes(values, None, deletes)
+    others = [most_changes(values, edge, deletes) for edge in ((0, 2), (2, 3))]
+    swapped = [max(found) for found in zip(away, *others, strict=True)]
+    for adjacency, (total, squares, identity) in (("add-remove", away), ("replace", swapped)):
+        S, smaller = query.squared_sensitivity(adjacency), query.falling_sensitivity(adjacency)
+        assert squares <= S
+        assert total <= query.l1_sensitivity(adjacency)
+        assert identity <= (smaller or S)
+        near = NEAR.get((query.name, getattr(query, "k", 0), deletes, adjacency))
+        if query.cells == 1:
+            assert (total, squares) == (near or (query.l1_sensitivity(adjacency), S))
+        else:
+            assert total == (near[0] if near else query.l1_sensitivity(adjacency))
+        if query.name in ("min-degree", "min-cut"):
+            assert identity == (smaller if adjacency == "add-remove" else 7 + deletes)  # of 10 and 14
+
+
 # -- the streams that reach the claims ---------------------------------------------------------------------------
 
 Updates = list[tuple[int, ...]]
@@ -98,11 +203,17 @@ def shifted(updates: Updates) -> Updates:
 
 def norm(query: GraphQuery, one: Sequence[Any], other: Sequence[Any]) -> float:
     """Σ(P²+N²) between two streams of one update or none (None) per tick."""
-    rows = []
-    for stream in (one, other):
-        ticks = [[] if update is None else [update] for update in stream]
-        rows.append(query.encode_run(query.initial_state(), ticks)[0])
-    return change_norm(rows[0], rows[1])
+    return change_norm(increments(query, one), increments(query, other))
+
+
+def increments(query: GraphQuery, stream: Sequence[Any]) -> IntArray:
+    ticks = [[] if update is None else [update] for update in stream]
+    return query.encode_run(query.initial_state(), ticks)[0]
+
+
+def absolute(query: GraphQuery, one: Sequence[Any], other: Sequence[Any]) -> float:
+    """Σ|change| between such streams."""
+    return float(np.abs(increments(query, one) - increments(query, other)).sum())
 
 
 STAR_PAIR: Updates = [(0, 2), (0, 3), (1, 4), (1, 5)]  # takes both ends of 0-1 from degree 0 to 2
@@ -169,6 +280,9 @@ def test_claims_are_reached(
     assert query.squared_sensitivity("replace") == swap
     changed = norm(query, one, [twin, *both, *again])
     assert max(changed, away) == swap
+    removed, replaced = (absolute(query, one, [first, *both, *again]) for first in (None, twin))
+    assert removed == query.l1_sensitivity("add-remove")
+    assert max(removed, replaced) == query.l1_sensitivity("replace")
 
 
 @pytest.mark.parametrize(
@@ -249,36 +363,85 @@ def test_projected_claims_are_reached(query: GraphQuery) -> None:
     assert audit_sensitivity(query, np.eye(1), "add-remove", 1, steps=steps).reached
 
 
-def exchanged(after: Sequence[tuple[str, str]]) -> tuple[list[Any], list[Any]]:
-    """Two streams with the limit 3 that begin with the edge 0-1 or with 2-3, and then have the same edges.
+def exchanged(
+    order: Sequence[tuple[Any, ...]], tail: Sequence[tuple[int, ...]] = (), weight: tuple[int, ...] = ()
+) -> tuple[Updates, Updates]:
+    """Two streams that begin with the edge 0-1 or with 2-3, and then have the same edges.
 
-    Every end of the two first edges gets two neighbours; a third one comes too late where the first edge took a place.
-    `after` are the further edges that each end has: between its "first" and "second" neighbour, the "late" one and
-    "other" vertices.
+    Every end of the two first edges gets the edges of `order`, with weights where edges have some: between the "end",
+    its "first", "second" and "late" neighbour and "other" vertices. The late neighbour of an end comes too late where
+    the first edge took a place.
     """
     names = ["end", "first", "second", "late", "other", "another"]
-    order = [("end", "first"), ("end", "second"), ("end", "late"), *after]
-    rest = [tuple(sorted(names.index(v) * 4 + end for v in edge)) for edge in order for end in range(4)]
-    return [(0, 1), *rest], [(2, 3), *rest]
+    rest = [
+        (*sorted(names.index(vertex) * 4 + end for vertex in (one, two)), *more)
+        for one, two, *more in order
+        for end in range(4)
+    ]
+    return [(0, 1, *weight), *rest, *tail], [(2, 3, *weight), *rest, *tail]
 
 
-def test_projected_components_reach_their_claim_by_an_exchange() -> None:
-    """Two edges are kept after all where the edge goes, and two are dropped where it comes.
+def two_books(D: int, again: bool = False) -> tuple[Updates, Updates]:
+    """Two copies of triangles over one edge, which begins one of the streams, and then over two edges that come late.
 
-    Each of the six edges is felt twice: when it joins two components in one stream alone, and when the other stream
-    joins them by another way. The two exchanged edges come at the same time, so the first part of both is not felt.
+    With `again` the first edge comes once more before the late ones.
     """
-    query = Components(24, max_degree=3, enforce_degree=True)
-    one, other = exchanged([("first", "late")])
-    others_join = [(4, 5), (6, 7)]
-    assert query.squared_sensitivity("replace") == norm(query, [*one, *others_join], [*other, *others_join]) == 50
+    parts = []
+    for begin in (0, 4 * D):
+        u, v, x, y = begin, begin + 1, begin + 2, begin + (2 if again else 3)
+        pages = range(begin + 4, begin + 4 + D - 1 - again)
+        sides = [(min(a, b), max(a, b)) for page in pages for a, b in ((u, page), (v, page), (x, page))]
+        sides += [] if x == y else [(y, page) for page in pages]
+        parts.append([(u, v), *sides, *([(u, v)] if again else []), (u, x), (v, y)])
+    rest = [*parts[0][1:], *parts[1][1:]]
+    return [parts[0][0], *rest], [parts[1][0], *rest]
 
 
-def test_projected_degrees_reach_their_claim_by_an_exchange() -> None:
-    """Four ends and four late neighbours: each passes the degree in one stream alone, and later in the other too."""
-    query = HighDegree(24, tau=2, max_degree=3, enforce_degree=True)
-    one, other = exchanged([("late", "other"), ("late", "another")])
-    assert query.squared_sensitivity("replace") == norm(query, one, other) == 128
+FILLED = [("end", "first"), ("end", "second"), ("end", "late")]
+DEGREES_PASS = [*FILLED, ("late", "other"), ("late", "another")]
+JOINED_LATER = exchanged([*FILLED, ("first", "late")], [(4, 5), (6, 7)])
+WEIGHTED = exchanged(
+    [*((*edge, 1) for edge in FILLED), ("first", "late", 2), ("second", "late", 1)],
+    [(4, 5, 2), (6, 7, 2), (8, 9, 1), (10, 11, 1)],
+    weight=(1,),
+)
+COPIES_FIRST = tuple(
+    [edge, (0, 1), (2, 3), *stream[1:]]
+    for edge, stream in zip(((0, 1), (2, 3)), exchanged([FILLED[0], FILLED[2]]), strict=True)
+)
+ENFORCED: dict[str, Any] = {"max_degree": 3, "enforce_degree": True}
+EXCHANGES: list[tuple[GraphQuery, Any]] = [
+    *((query, exchanged(DEGREES_PASS)) for query in (Edges(24, **ENFORCED), KStars(24, k=2, **ENFORCED))),
+    *((DegreeHistogram(24, kind, **ENFORCED), exchanged(DEGREES_PASS)) for kind in INSERTING),
+    *((HighDegree(24, kind, tau=2, **ENFORCED), exchanged(DEGREES_PASS)) for kind in INSERTING),
+    *((Components(24, kind, **ENFORCED), JOINED_LATER) for kind in INSERTING),
+    *((SpanningForest(24, kind, max_weight=2, **ENFORCED), WEIGHTED) for kind in INSERTING),
+    (Edges(24, "ignore-duplicates", **ENFORCED), COPIES_FIRST),
+    (Triangles(32, max_degree=4, enforce_degree=True), two_books(4)),
+    (Triangles(48, max_degree=6, enforce_degree=True), two_books(6)),
+]
+
+
+@pytest.mark.parametrize(("query", "streams"), EXCHANGES, ids=repr)
+def test_projected_claims_are_reached_by_an_exchange(query: GraphQuery, streams: tuple[Updates, Updates]) -> None:
+    """Two edges are kept after all where the edge goes, and two are dropped where it comes: all of them are felt.
+
+    So no bound of the projection can be lowered for all degrees, neither for replace nor for add-remove.
+    """
+    one, other = streams
+    assert norm(query, one, other) == query.squared_sensitivity("replace")
+    assert absolute(query, one, other) == query.l1_sensitivity("replace")
+    without = [None, *one[1:]]
+    assert norm(query, one, without) == query.squared_sensitivity("add-remove")
+    assert absolute(query, one, without) == query.l1_sensitivity("add-remove")
+
+
+@pytest.mark.parametrize("D", [4, 12])
+def test_projected_triangles_with_duplicates_come_near_their_claim(D: int) -> None:
+    """P = N = 4D − 7 of 4D − 4: a copy that ends the share of an edge takes a place itself, so one triangle is lost."""
+    query = Triangles(8 * D, "ignore-duplicates", max_degree=D, enforce_degree=True)
+    assert query.squared_sensitivity("replace") == 2 * (4 * D - 4) ** 2
+    assert norm(query, *two_books(D, again=True)) == 2 * (4 * D - 7) ** 2
 
 
 def test_first_weight_wins_would_cost_more() -> None:

@@ -168,6 +168,20 @@ def test_smaller_claims_are_reached(query: Matching, stream: Any, adjacency: Adj
     assert float(np.square(rows[0] - rows[1]).sum()) == expected
 
 
+def test_the_smaller_claim_for_replaced_edges_is_reached() -> None:
+    """4m − 6 = 10 for 8 vertices, by the identity: the edges 0-6 and 0-2 take turns over four ticks."""
+    query = Matching(8)
+    rest = [[(3, 6), (1, 5), (1, 4)], [(3, 4), (2, 7)], [(1, 7), (4, 5)]]
+    rows = [encoded_run(query, [[edge, (1, 2)], *rest]) for edge in ((0, 6), (0, 2))]
+    assert sorted(np.abs(rows[0] - rows[1]).ravel().tolist()) == [1, 1, 2, 2]
+    assert np.square(rows[0] - rows[1]).sum() == 10 == query.falling_sensitivity("replace")
+    assert query.squared_sensitivity("replace") == 32
+
+
+def encoded_run(query: Matching, ticks: list[list[tuple[int, int]]]) -> IntArray:
+    return query.encode_run(query.initial_state(), ticks)[0]
+
+
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_larger_matchings_that_a_search_finds_beat_the_smaller_claim(kind: StreamKind, adjacency: Adjacency) -> None:

@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import Callable
+from functools import partial
 from math import comb
 from typing import Any
 
@@ -422,6 +423,48 @@ def test_the_promise_per_edge_is_checked_before_anything_changes() -> None:
         for build in (Triangles, lambda n, **more: KStars(n, k=2, **more)):
             with pytest.raises(ParameterError, match="max_per_edge"):
                 build(4, max_per_edge=1, **wrong)  # type: ignore[arg-type]
+
+
+CAPPED: dict[str, Callable[..., GraphQuery]] = {"triangles": Triangles, "stars": partial(KStars, k=2)}
+K4 = list(itertools.combinations(range(4), 2))
+
+
+@pytest.mark.parametrize("name", CAPPED)
+def test_a_start_that_breaks_the_promise_per_edge_is_refused(name: str) -> None:
+    """Each edge of K4 lies in 2 triangles and 4 stars: one deletion changes the count by as much."""
+    build, per_edge = CAPPED[name], {"triangles": 2, "stars": 4}[name]
+    for most in range(1, per_edge):
+        with pytest.raises(ParameterError, match=f"initial_edges.*max_per_edge={most} {name}; promise a larger"):
+            build(4, "mixed", max_per_edge=most, initial_edges=K4)
+    query = build(4, "mixed", max_per_edge=per_edge, initial_edges=K4)
+    for adjacency, claim in (("add-remove", per_edge**2), ("replace", (2 * per_edge) ** 2)):
+        assert query.squared_value_sensitivity(adjacency) == claim
+        report = audit_sensitivity(query, np.eye(2), adjacency, 2)
+        assert report.value is not None
+        assert report.value.holds
+    assert audit_sensitivity(query, np.eye(2), "add-remove", 2).value.reached  # a claim below K would be beaten
+
+
+@pytest.mark.parametrize("kind", ["insert", "ignore-duplicates", "mixed"])
+@pytest.mark.parametrize("name", CAPPED)
+def test_updates_that_break_the_promise_per_edge_are_refused(name: str, kind: str) -> None:
+    """The update itself, or another edge that it brings into one subgraph more; nothing is changed by a refusal."""
+    query = CAPPED[name](5, kind, max_per_edge=1)
+    sign = (1,) if kind == "mixed" else ()
+    first = [(0, 1), (1, 2), (0, 2)] if name == "triangles" else [(0, 1), (1, 2)]
+    broken = [(0, 3), (1, 3)] if name == "triangles" else [(2, 3)]
+    _, state = query.encode(query.initial_state(), [(*edge, *sign) for edge in first])
+    before = json.dumps(query.dump_state(state))
+    with pytest.raises(InputError, match=f"max_per_edge=1 {name}; promise a larger number"):
+        query.encode(state, [(*edge, *sign) for edge in broken])
+    assert json.dumps(query.dump_state(state)) == before
+
+
+@pytest.mark.parametrize("name", CAPPED)
+@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "2", 2**60])
+def test_promises_per_edge_that_are_no_numbers_are_refused(name: str, wrong: Any) -> None:
+    with pytest.raises(ParameterError, match="max_per_edge must be a whole number"):
+        CAPPED[name](4, max_per_edge=wrong)
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)

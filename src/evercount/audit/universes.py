@@ -41,6 +41,8 @@ class Universe:
     replace_by_absent: bool = False
     tick: Callable[[Sequence[Any]], Any] = list
     distinct: bool = False
+    same: Callable[[Any], Any] | None = None
+    """Where `replace` changes only a part of an event: the part that stays."""
     replaced_ticks: tuple[tuple[tuple[Any, ...], tuple[Any, ...]], ...] = ()
     """Ticks of several events and what they become when one event is replaced, where single events show nothing."""
 
@@ -49,7 +51,11 @@ class Universe:
         away = list(self.absent)
         if adjacency == "add-remove":
             return away
-        others = [(other,) for other in self.events if other != event]
+        others = [
+            (other,)
+            for other in self.events
+            if other != event and (self.same is None or self.same(other) == self.same(event))
+        ]
         return others + away if self.replace_by_absent else others
 
 
@@ -148,7 +154,7 @@ def _of_words(query: WordQuery) -> Universe:
 def _of_cuts(query: Cuts) -> Universe:
     ends = (-1.0, 1.0) if query.weights == "signed" else (1.0,)
     events = tuple((u, v, w) for u, v in combinations(range(query.vertices), 2) for w in ends)
-    return Universe(_bounded(events), replace_by_absent=True)
+    return Universe(_bounded(events), replace_by_absent=True, same=_edge if query.swap == "same edge" else None)
 
 
 @universe.register
@@ -181,6 +187,11 @@ def _subsets(parameters: dict[str, Any]) -> tuple[Any, ...]:
             if len(events) > LARGEST_UNIVERSE:
                 raise TooLarge("this histogram has too many possible events: audit it with fewer keys")
     return tuple(events)
+
+
+def _edge(update: Any) -> Any:
+    """The vertices of an update with a weight."""
+    return update[:2]
 
 
 def _signed(events: Sequence[Any]) -> list[dict[Any, int]]:

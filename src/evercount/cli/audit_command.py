@@ -216,7 +216,7 @@ def sensitivity(
         )
     typer.echo(report.summary())
     if not report.holds:
-        worst = report.pair or next((f.pair for f in report.findings if not f.holds), None)
+        worst = next(claim.pair for claim in report.claims if not claim.holds)
         typer.echo(f"  stream : {worst[0] if worst else None}\n  neighbour: {worst[1] if worst else None}")
         raise typer.Exit(1)
 

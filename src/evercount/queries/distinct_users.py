@@ -114,7 +114,7 @@ class DistinctUsers(Query):
         """Δ₁ for one event: 2, and 4 under replace with keys; 2 more with `total`.
 
         **Guarantee.** Proof: `distinct_users.proof.md`. Test:
-        tests/queries/test_l1_sensitivity.py::test_distinct_users_reach_their_claim.
+        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
         check_name("adjacency", adjacency, ADJACENCIES)
         return (2.0 if adjacency == "add-remove" or self._keys is None else 4.0) + 2.0 * self._total
@@ -190,7 +190,7 @@ class ActiveUsers(DistinctUsers):
     Guarantee. Let c be the smaller of `max_keys` and the number of keys (1 without keys), k = `max_ticks`.
     One user, any number of events: S = c·k² for add-remove, 2c·k² for replace.
     One event: S = 1 + c for add-remove (a tick is lost and a later one counts instead); replace: 2 without keys, else
-    4·(1 + c). Proof: `distinct_users.proof.md`, "Active users". Assumption: one id per person. Tests:
+    2·(c + 3). Proof: `distinct_users.proof.md`, "Active users". Assumption: one id per person. Tests:
     tests/queries/test_queries_distinct_users.py::test_event_sensitivity_by_enumeration and
     tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
 
@@ -221,7 +221,7 @@ class ActiveUsers(DistinctUsers):
         check_name("adjacency", adjacency, ADJACENCIES)
         if adjacency == "add-remove":
             return 1.0 + self._most
-        return 2.0 if self._keys is None else 4.0 * (1 + self._most)
+        return 2.0 if self._keys is None else 2.0 * (self._most + 3)
 
     def user_sensitivity(self, adjacency: Adjacency) -> float:
         """S for one user with any number of events: see the class."""
@@ -232,7 +232,7 @@ class ActiveUsers(DistinctUsers):
         """Δ₁ for one event: 1 + c; under replace 2 without keys, else 2·(1 + c).
 
         **Guarantee.** Proof: `distinct_users.proof.md`. Test:
-        tests/queries/test_l1_sensitivity.py::test_no_active_users_beat_their_claim.
+        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
         check_name("adjacency", adjacency, ADJACENCIES)
         if adjacency == "add-remove":

@@ -79,7 +79,7 @@ def episode_absolute(letters: int, longest: int, replace: bool, weights: tuple[i
     """An upper bound of Σ_cells (P+N) for all episodes of length ≤ `longest` over `letters` letters.
 
     Guarantee. `episodes.proof.md`, "Pure privacy". Test:
-    tests/queries/test_l1_sensitivity.py::test_words_by_enumeration.
+    tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
     """
     return max(_absolute(letters, longest, changed, weights) for changed in _changed(letters, replace))
 

@@ -65,7 +65,7 @@ class Episodes(WordQuery):
         """See `Query`; by the automaton for episodes of up to 3 letters.
 
         **Guarantee.** Proof: `episodes.proof.md`, "Pure privacy". Test:
-        tests/queries/test_l1_sensitivity.py::test_words_by_enumeration.
+        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
         check_name("adjacency", adjacency, ADJACENCIES)
         size, longest = self._words.size, self._words.longest

@@ -128,7 +128,7 @@ class Marginals(Query):
         """Δ₁: Σ w, and under replace 2·Σ w over the tables with more than one cell.
 
         **Guarantee.** See the class. Test:
-        tests/queries/test_l1_sensitivity.py::test_trees_and_tables_reach_their_claim.
+        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
         check_name("adjacency", adjacency, ADJACENCIES)
         if adjacency == "add-remove":

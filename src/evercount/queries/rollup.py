@@ -53,7 +53,7 @@ class TreeQuery(Query):
         """Δ₁: Σ w_ℓ, and under replace 2·Σ w_ℓ over the levels with more than one node.
 
         **Guarantee.** See the class. Test:
-        tests/queries/test_l1_sensitivity.py::test_trees_and_tables_reach_their_claim.
+        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
         check_name("adjacency", adjacency, ADJACENCIES)
         if adjacency == "add-remove":

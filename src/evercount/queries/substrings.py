@@ -63,7 +63,7 @@ class Substrings(WordQuery):
         """See `Query`: of each length j, j windows are lost, and j − 1 (add-remove) or j (replace) others gained.
 
         **Guarantee.** Proof: `substrings.proof.md`, proposition 5. Test:
-        tests/queries/test_l1_sensitivity.py::test_words_by_enumeration.
+        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
         check_name("adjacency", adjacency, ADJACENCIES)
         replaced = adjacency == "replace"

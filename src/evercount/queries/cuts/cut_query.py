@@ -101,7 +101,7 @@ class Cuts(Query[FloatArray]):
         """See `Query`: an update changes one edge by at most 1, and another update instead a second one as well.
 
         **Guarantee.** Proof: `cuts.proof.md`, "Pure privacy". Test:
-        tests/queries/test_l1_sensitivity.py::test_cuts_by_enumeration.
+        tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
         check_name("adjacency", adjacency, get_args(Adjacency))
         if adjacency == "add-remove":

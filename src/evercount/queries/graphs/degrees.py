@@ -323,8 +323,8 @@ class DegreeSequence(GraphQuery[FloatArray]):
         return np.asarray(np.clip(isotonic_regression(values, increasing=False).x, 0.0, self.degree_bound))
 
     def value_change_bound(self) -> ValueChangeBound:
-        """Two different places by one each; of two edges in one direction, at worst the same two places by two."""
-        return ValueChangeBound(2, 4, 8)
+        """Two different places by one each; of two edges in one direction, one place by two and two by one at worst."""
+        return ValueChangeBound(2, 4, 6)
 
     def largest_value(self) -> int:
         """The largest degree."""

@@ -247,7 +247,7 @@ class GraphQuery(Query[V_co]):
         """See `Query`.
 
         **Guarantee.** Σ_cells (P + N) is at most this for the neighbours of the class. Proof: ``graphs.proof.md``,
-        section 13. Test: tests/queries/test_l1_sensitivity.py::test_no_graph_neighbours_beat_the_claim.
+        section 13. Test: tests/queries/test_queries_graphs_sensitivity.py::test_no_neighbours_beat_the_claim.
 
         Raises:
             ParameterError: In a mixed stream nothing bounds it.
@@ -415,12 +415,19 @@ class OneStepQuery(GraphQuery[float]):
     """
 
     def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
-        """It never exceeds the largest degree."""
-        return [alternating_bound(self.degree_bound)]
+        """It never exceeds the largest degree; without an edge that the stream brings it stays below that."""
+        most = self.degree_bound
+        if stream == "insert":
+            return [ChangeBound(most, most - 1, swap=most**2 + (most - 1) ** 2, ceiling=most)]
+        return [alternating_bound(most)]
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """See `Query`; proof: ``graphs.proof.md``, section 11."""
-        return self.alternating_sensitivity(self.degree_bound, adjacency)
+        most = self.degree_bound
+        general = self.alternating_sensitivity(most, adjacency)
+        if general is None or self.stream != "insert":
+            return general
+        return float(2 * most - 1 if adjacency == "add-remove" else max(2 * most - 1, 4 * most - 6))
 
     def value_change_bound(self) -> ValueChangeBound:
         """One edge raises it by one at most."""

@@ -96,13 +96,25 @@ class _SubgraphCount(GraphQuery[float]):
         return most if self.max_per_edge is None else min(most, self.max_per_edge)
 
     def check(self) -> None:
-        """The promise must be one about edges that come."""
+        """The promise must be one about edges that come, and the public start must keep it."""
         if self.max_per_edge is not None:
             check_whole("max_per_edge", self.max_per_edge, 1, LARGEST_TOTAL)
             if self.deletes or self.enforce_degree:
                 raise ParameterError(
                     "max_per_edge is a promise about edges that come: leave it out where edges only go, and where "
                     "degrees are enforced"
+                )
+            self._check_start(self.max_per_edge)
+
+    def _check_start(self, limit: int) -> None:
+        """Refuse a public start that breaks the promise: one deletion would change the count by more than K."""
+        tracker = cast(_CappedTracker, self.new_tracker())
+        for u, v in self.start_graph.edges:
+            tracker.insert(u, v, 1, [0])
+            if tracker.most_near(u, v) > limit:
+                raise ParameterError(
+                    f"initial_edges: the edge {(u, v)} brings an edge into more than max_per_edge={limit} "
+                    f"{self.subgraphs}; promise a larger number"
                 )
 
     def read_updates(self, state: GraphState, events: Any) -> TickUpdates:

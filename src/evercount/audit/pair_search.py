@@ -1,0 +1,295 @@
+"""Tries pairs of neighbouring streams of a query: every pair over a small universe of events, or a random search.
+
+For each pair it looks at the change of the increments, one step in each tick, in four ways: ‖R(X−X′)‖² for each
+factorisation, Σ(P²+N²), Σ|change|, and the largest squared difference of the values of a tick. It keeps the worst pair
+of each. Claims are not its business: `sensitivity.py` compares.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations, combinations_with_replacement, product
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from evercount._arrays import FloatArray, IntArray
+from evercount.audit.universes import Universe
+from evercount.errors import InputError
+from evercount.queries.base import Adjacency, Query
+
+Step = tuple[Any, ...]
+Steps = tuple[Step, ...]
+Pair = tuple[tuple[Any, ...], tuple[Any, ...]]
+Progress = Callable[[int, int], None]
+
+MOST_PLACEMENTS = 500
+BATCH = 1024
+SQUARES, ABSOLUTE, VALUES = -3, -2, -1
+"""Places in `PairSearch.largest` and `worst` after those of the factorisations: Σ(P²+N²), Σ|change|, values."""
+
+
+class PairSearch:
+    """The streams tried so far and the worst pair of each judge: one for each factorisation, then the three above.
+
+    Neighbours differ in exactly `changed` events.
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        world: Universe,
+        adjacency: Adjacency,
+        ticks: int,
+        length: int,
+        named: Mapping[str, FloatArray],
+        draw: random.Random,
+        changed: int = 1,
+    ) -> None:
+        self.query, self.world, self.adjacency, self.changed = query, world, adjacency, changed
+        self.ticks, self.length, self.draw = ticks, length, draw
+        self.placements = self._choose_placements()
+        chosen = np.array(self.placements)
+        # ‖R A d‖² = ⟨AᵀRᵀRA, ddᵀ⟩, A the placement of steps in ticks: one flat row for each placement
+        self.grams = [
+            (R.T @ R)[chosen[:, :, None], chosen[:, None, :]].reshape(len(chosen), -1) for R in named.values()
+        ]
+        self.scale = [float((R**2).sum(axis=0).max()) for R in named.values()]
+        self.largest = [0.0] * (len(named) + 3)
+        self.worst: list[Pair | None] = [None] * (len(named) + 3)
+        self.pairs = 0
+        self.waiting: list[tuple[Steps, Steps, IntArray]] = []
+
+    def _choose_placements(self) -> list[tuple[int, ...]]:
+        if not self.world.merge:
+            self.all_placements = True
+            return [tuple(range(self.ticks))]
+        total = comb(self.length + self.ticks - 1, self.length)
+        self.all_placements = total <= MOST_PLACEMENTS
+        if self.all_placements:
+            return list(combinations_with_replacement(range(self.ticks), self.length))
+        spread = np.linspace(0, self.ticks - 1, self.length).astype(int)
+        drawn = [tuple(sorted(self.draw.choices(range(self.ticks), k=self.length))) for _ in range(MOST_PLACEMENTS)]
+        return [tuple(int(tick) for tick in spread), *drawn]
+
+    # -- every pair --------------------------------------------------------------------------------------------
+
+    def enumerate(self, budget: int, progress: Progress | None = None) -> bool:
+        """Try every pair; False, with nothing tried, if there are more than `budget`."""
+        if len(self.world.events) ** self.length > 1000 * budget:
+            return False  # even if most streams are refused
+        others = {event: self._others(event) for event in self.world.events}
+        known: dict[Steps, IntArray | None] = {(): np.zeros((self.length, self.query.cells), np.int64)}
+        total = 0
+        for stream, legal in self._legal_streams():
+            known[stream] = legal
+            total += _number_of_choices([len(others[event]) for (event,) in stream], self.changed)
+            if total > budget:
+                return False
+        done = 0
+        for stream, rows in list(known.items()):
+            for places in combinations(range(len(stream)), self.changed):
+                for chosen in product(*(others[stream[place][0]] for place in places)):
+                    done += 1
+                    if progress is not None and (done % BATCH == 0 or done == total):
+                        progress(done, total)
+                    neighbour = _edited(stream, places, chosen)
+                    changed = self._rows_of(neighbour, known)
+                    if rows is not None and changed is not None:
+                        self._offer(stream, neighbour, rows, changed)
+        if self.adjacency == "replace" and self.changed == 1:
+            self._try_replaced_ticks(list(known))
+        self._settle()
+        return True
+
+    def _others(self, event: Any) -> list[Step]:
+        """The steps that are tried in place of an event.
+
+        The judges are symmetric: where one event changes, it is replaced by later ones only, and each pair comes once.
+        """
+        steps = self.world.alternatives(event, self.adjacency)
+        if self.changed > 1:
+            return steps
+        order = {event: number for number, event in enumerate(self.world.events)}
+        return [step for step in steps if step in self.world.absent or order[step[0]] > order[event]]
+
+    def _rows_of(self, stream: Steps, known: dict[Steps, IntArray | None]) -> IntArray | None:
+        """The increments of a neighbour of a known stream; what is encoded is remembered."""
+        quiet = [place for place, step in enumerate(stream) if step == ()] if self.world.merge else []
+        shorter = tuple(step for step in stream if step != ()) if quiet else stream
+        if shorter not in known:
+            # a stream without absent steps that is not known is not legal
+            absent = any(step in self.world.absent for step in shorter)
+            known[shorter] = self._encode(shorter) if absent else None
+        rows = known[shorter]
+        for place in quiet:
+            rows = None if rows is None else _with_quiet_step(rows, place)
+        return rows
+
+    def _try_replaced_ticks(self, streams: Sequence[Steps]) -> None:
+        """Pairs whose changed tick has several events, beside single events in all other ticks."""
+        for stream, ticks in product(streams, self.world.replaced_ticks):
+            for place in range(len(stream)):
+                one, other = (_edited(stream, (place,), (tick,)) for tick in ticks)
+                rows, changed = self._encode(one), self._encode(other)
+                if rows is not None and changed is not None:
+                    self._offer(one, other, rows, changed)
+
+    def _legal_streams(self) -> Iterator[tuple[Steps, IntArray]]:
+        """Legal streams without absent steps: of all lengths if ticks may be quiet, else of full length only."""
+        stack: list[Steps] = [()]
+        while stack:
+            stream = stack.pop()
+            rows = self._encode(stream)
+            if rows is None:
+                continue
+            if stream and (self.world.merge or len(stream) == self.length):
+                yield stream, rows
+            if len(stream) < self.length:
+                stack.extend((*stream, (event,)) for event in self.world.events)
+
+    def _encode(self, stream: Steps) -> IntArray | None:
+        """Increments of every step, padded with quiet steps; None if the stream is not legal."""
+        rows = np.zeros((self.length, self.query.cells), np.int64)
+        state = self.query.initial_state()
+        try:
+            for number, step in enumerate(stream):
+                rows[number], state = self.query.encode(state, self.world.tick(step))
+        except InputError:
+            return None
+        return rows
+
+    # -- random search -----------------------------------------------------------------------------------------
+
+    def climb(self, budget: int, progress: Progress | None) -> None:
+        """Random pairs, each improved by small changes until that has not helped for a while."""
+        while self.pairs < budget:
+            pair = self._random_pair()
+            score, stale = -1.0, 0
+            while stale < 150 and self.pairs < budget:
+                candidate = pair if score < 0 else self._mutated(*pair)
+                rows = [self._encode(stream) for stream in candidate]
+                self.pairs += 1
+                if progress is not None and (self.pairs % BATCH == 0 or self.pairs == budget):
+                    progress(self.pairs, budget)
+                new = -1.0
+                if rows[0] is not None and rows[1] is not None:
+                    self._offer(*candidate, rows[0], rows[1], count=False)
+                    new = self._settle()
+                stale = 0 if new > score else stale + 1
+                if new >= score:
+                    score, pair = new, candidate
+                if score < 0:
+                    break
+
+    def _random_pair(self) -> tuple[Steps, Steps]:
+        """A random stream without updates that are refused, and a random neighbour (which may be refused)."""
+        part = self.draw.sample(self.world.events, self.draw.randint(1, len(self.world.events)))
+        size = self.draw.randint(1, self.length) if self.world.merge else self.length
+        stream: list[Step] = []
+        state = self.query.initial_state()
+        for _ in range(4 * self.length):
+            event = self.draw.choice(part if self.draw.random() < 0.9 else self.world.events)
+            try:
+                _, state = self.query.encode(state, self.world.tick((event,)))
+            except InputError:
+                continue
+            stream.append((event,))
+            if len(stream) == size:
+                break
+        stream = stream or [(self.world.events[0],)]
+        places = [self.draw.randrange(len(stream))]
+        if self.changed > 1:
+            places = sorted(self.draw.sample(range(len(stream)), min(self.changed, len(stream))))
+        return tuple(stream), _edited(stream, places, [self._random_other(stream[place]) for place in places])
+
+    def _random_other(self, step: Step) -> Step:
+        return self.draw.choice(self.world.alternatives(step[0], self.adjacency) or [step])
+
+    def _mutated(self, one: Steps, other: Steps) -> tuple[Steps, Steps]:
+        """The same pair with one to three steps changed, added, taken out or moved, in both streams alike."""
+        steps = list(zip(one, other, strict=True))
+        for _ in range(self.draw.randint(1, 3)):
+            fresh = self.draw.choice(self.world.events)
+            place = self.draw.randrange(len(steps))
+            kind = self.draw.choice(["change", "add", "drop", "move"] if self.world.merge else ["change", "move"])
+            if steps[place][0] != steps[place][1] and kind in ("change", "drop"):
+                steps[place] = (steps[place][0], self._random_other(steps[place][0]))
+            elif kind == "change":
+                steps[place] = ((fresh,), (fresh,))
+            elif kind == "add" and len(steps) < self.length:
+                steps.insert(place + self.draw.randint(0, 1), ((fresh,), (fresh,)))
+            elif kind == "drop" and len(steps) > 1:
+                del steps[place]
+            elif kind == "move":
+                steps.insert(self.draw.randrange(len(steps)), steps.pop(place))
+        return tuple(pair[0] for pair in steps), tuple(pair[1] for pair in steps)
+
+    # -- judging -----------------------------------------------------------------------------------------------
+
+    def _offer(self, one: Steps, other: Steps, rows: IntArray, changed: IntArray, count: bool = True) -> None:
+        self.pairs += count
+        self.waiting.append((one, other, changed - rows))
+        if len(self.waiting) >= BATCH:
+            self._settle()
+
+    def _settle(self) -> float:
+        """Judge the waiting pairs; gives the largest value among them, in units of c², summed over all judges."""
+        if not self.waiting:
+            return -1.0
+        change = np.stack([entry[2] for entry in self.waiting]).astype(np.float64) * self.query.grid
+        rises, falls = np.maximum(change, 0).sum(axis=1), np.maximum(-change, 0).sum(axis=1)
+        norm = (rises**2 + falls**2).sum(axis=1)
+        self._record(SQUARES, norm, None)
+        self._record(ABSOLUTE, (rises + falls).sum(axis=1), None)
+        self._record(VALUES, np.square(change.cumsum(axis=1)).sum(axis=2).max(axis=1), None)
+        products = (change @ change.transpose(0, 2, 1)).reshape(len(change), -1)
+        score = norm.copy()
+        for number, grams in enumerate(self.grams):
+            values = products @ grams.T
+            score += values.max(axis=1) / self.scale[number]
+            self._record(number, values.max(axis=1), values.argmax(axis=1))
+        self.waiting.clear()
+        return float(score.max())
+
+    def _record(self, number: int, values: FloatArray, placements: Any) -> None:
+        best = int(values.argmax())
+        if values[best] > self.largest[number]:
+            one, other, _ = self.waiting[best]
+            placement = range(self.length) if placements is None else self.placements[placements[best]]
+            ticks = self.length if placements is None else self.ticks
+            self.largest[number] = float(values[best])
+            self.worst[number] = (self._ticks(one, placement, ticks), self._ticks(other, placement, ticks))
+
+    def _ticks(self, stream: Steps, placement: Sequence[int], ticks: int) -> tuple[Any, ...]:
+        contents: list[list[Any]] = [[] for _ in range(ticks)]
+        for step, tick in zip(stream, placement, strict=False):
+            contents[tick].extend(step)
+        return tuple(self.world.tick(content) for content in contents)
+
+
+def _edited(stream: Sequence[Step], places: Sequence[int], steps: Sequence[Step]) -> Steps:
+    """The same stream with these steps at these places."""
+    edited = list(stream)
+    for place, step in zip(places, steps, strict=True):
+        edited[place] = step
+    return tuple(edited)
+
+
+def _number_of_choices(options: Sequence[int], chosen: int) -> int:
+    """In how many ways `chosen` of the places can be taken, each with one of its options."""
+    ways = [1] + [0] * chosen
+    for number in options:
+        for size in range(chosen, 0, -1):
+            ways[size] += ways[size - 1] * number
+    return ways[chosen]
+
+
+def _with_quiet_step(rows: IntArray, place: int) -> IntArray:
+    """The same increments with a row of zeros at `place`; the last row, which is quiet, makes room."""
+    later = np.zeros_like(rows)
+    later[:place] = rows[:place]
+    later[place + 1 :] = rows[place:-1]
+    return later
