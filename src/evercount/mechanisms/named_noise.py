@@ -117,9 +117,9 @@ class NamedNoise(NoiseStream):
 
     def _together(self, left: Mapping[str, Any], right: Mapping[str, Any], names: list[str]) -> ExactStream:
         factorization, scale = self._parameters
-        kernel, near = self._cohorts[0].kernel, self._cohorts[0].near
-        states = [unpack(one["state"], (kernel.rows, one["cells"]), near.narrow) for one in (left, right)]
-        state = pack(np.concatenate(states, axis=2), near.narrow)
+        kernel = self._cohorts[0].kernel
+        states = [unpack(one["state"], (kernel.rows, one["cells"]), kernel.narrow) for one in (left, right)]
+        state = pack(np.concatenate(states, axis=2), kernel.narrow)
         return ExactStream.load(factorization, scale, len(names), {**left, "cells": len(names), "state": state}, names)
 
     def dump(self) -> dict[str, Any]:
