@@ -116,9 +116,7 @@ def numeric_delta(
         raise ParameterError(f"epsilon must be a finite number ≥ 0, got {epsilon!r}")
     arithmetic = kernel(factorization)
     if ticks is None:
-        ticks = factorization.horizon
-    if ticks is None:
-        ticks = numeric_horizon(factorization, scale, cells, epsilon)
+        ticks = factorization.horizon or numeric_horizon(factorization, scale, cells, epsilon)
     ticks = check_count("ticks", ticks)
     off = scale * (arithmetic.error(ticks) * 2.0**-arithmetic.bits + _cut(arithmetic, ticks)) * (1 + 1e-6)
     if off > 1e-3 or epsilon > 700:

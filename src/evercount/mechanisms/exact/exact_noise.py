@@ -9,6 +9,7 @@ numbers.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -31,8 +32,6 @@ SLICE_CELLS = 1000
 """Cells that are drawn and filtered at once: the working set stays in the processor's cache."""
 ROWS_IN_DUMPS = 4000
 """From this many cells on, dumps hold the rows that are ready, and no state from before them is kept: less memory."""
-MOST_AHEAD = 1 << 15
-"""Rows that lie ready are fewer than this."""
 _FORMAT_ROWS, _FORMAT, _OLD_FORMAT = 3, 2, 1
 _LARGEST = 2.0**53
 _SMALL = 2.0**31
@@ -66,9 +65,7 @@ class ExactStream(NoiseStream):
     name = "exact"
     rounded = True
     whole_units = True
-
     tick: int = 0
-
     _doubt: ClassVar[tuple[float, float, float]] = (0.0, 0.0, 0.0)
     """Tests add this to the three error bounds (in grid units): integers decide more often, and no number changes."""
 
@@ -91,16 +88,12 @@ class ExactStream(NoiseStream):
         self.numeric_delta = float(numeric_delta)
         self.kernel = kernel(factorization)
         if limit is None:
-            limit = factorization.horizon
-        if limit is None:
-            limit = numeric_horizon(factorization, self.scale, self.first_cell + self.cells, 1.0)
+            last_cell = self.first_cell + self.cells
+            limit = factorization.horizon or numeric_horizon(factorization, self.scale, last_cell, 1.0)
         self.limit = check_whole("limit", limit, 1, factorization.horizon or MOST_TICKS)
-        self.tick = 0
         self._secret = secret
         self.names = names
         self._noise = ExactNoise(secret) if names is None else ExactNoise(secret, names)
-        numerator, denominator = self.scale.as_integer_ratio()
-        self._numerator, self._point = numerator, self.kernel.bits + denominator.bit_length() - 1
         # twice the error of the integers: lemma 11
         self._own_error = 2 * self.kernel.error(self.limit) * 2.0**-self.kernel.bits
         self._state: FloatArray = np.zeros((2, self.kernel.rows, self.cells))
@@ -202,25 +195,23 @@ class ExactStream(NoiseStream):
 
     def _in_integers(self, start: int, stop: int, cell: int, state: FloatArray) -> list[int]:
         """Noise of one cell in a block, from its state or, where that is too close to a half, from the first draw."""
-        drift = self.scale * (self.kernel.drift(start, stop - start) + self._own_error) * 1.01 + self._doubt[2]
         integers = of_pairs(state, self.kernel.bits)
-        numbers = self._exactly(start, start, stop, cell, integers, Fraction(drift))
-        return numbers or self._exactly(0, start, stop, cell, integers * 0)
+        numbers = self._exactly(start, start, stop, cell, integers)
+        drift = self.scale * (self.kernel.drift(start, stop - start) + self._own_error) * 1.01 + self._doubt[2]
+        if any(min(number % 1, -number % 1) <= Fraction(drift) for number in numbers):
+            numbers = self._exactly(0, start, stop, cell, integers * 0)
+        return [math.floor(number) for number in numbers]
 
-    def _exactly(
-        self, begin: int, start: int, stop: int, cell: int, state: ObjectArray, doubt: Fraction | None = None
-    ) -> list[int]:
-        """Noise of one cell in integers, from the state at `begin`; [] if a number is within `doubt` of a half."""
-        numerators: list[int] = []
+    def _exactly(self, begin: int, start: int, stop: int, cell: int, state: ObjectArray) -> list[Fraction]:
+        """Noise of one cell and a half each, not rounded, from the state at `begin` in integers."""
+        numbers: list[Fraction] = []
+        unit = Fraction(self.scale) / (1 << self.kernel.bits)
         for block in range(begin // BLOCK_TICKS, stop // BLOCK_TICKS):
             normals = self._normals(block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS, 1, cell)
             y, state = self.kernel.step(state, block, normals.to_ints())
             if block * BLOCK_TICKS >= start:
-                numerators += ((y[:, 0] * (2 * self._numerator)) + (1 << self._point)).tolist()
-        unit = 2 << self._point
-        if doubt is not None and any(min(value % unit, -value % unit) <= doubt * unit for value in numerators):
-            return []
-        return [value // unit for value in numerators]
+                numbers += [value * unit + Fraction(1, 2) for value in y[:, 0]]
+        return numbers
 
     @classmethod
     def rebuild(
@@ -282,15 +273,13 @@ class ExactStream(NoiseStream):
                 "the noise state belongs to other public parameters (factorisation, horizon, scale or cells); "
                 "restore it with those it was made with"
             )
-        if start > tick + ahead or tick > stream.limit or start % BLOCK_TICKS or not 0 <= ahead < MOST_AHEAD:
+        if start > tick + ahead or tick > stream.limit or start % BLOCK_TICKS or ahead < 0:
             raise SnapshotError(f"the noise state is damaged: tick {tick} of {stream.limit}")
-        shape = (stream.kernel.rows, stream.cells)
-        if old:
-            stream._state = unpack_integers(packed, shape, stream.kernel.bits)
-        else:
-            stream._state = unpack(packed, shape, stream.kernel.narrow)
-        stream._before = stream._state
-        stream.tick = stream._start = start
+        shape, stream.tick, stream._start = (stream.kernel.rows, stream.cells), start, start
+        state = (
+            unpack_integers(packed, shape, stream.kernel.bits) if old else unpack(packed, shape, stream.kernel.narrow)
+        )
+        stream._before = stream._state = state
         if ahead:
             short = len(str(dumped.get("rows"))) < 8 * ahead * cells  # whole numbers of 32 bits
             (rows,) = of_text(dumped.get("rows"), ("<i4" if short else "<f8", (ahead, cells)))

@@ -11,7 +11,6 @@ their place wherever the rounded result is certain. `exact_noise.proof.md` has t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -47,12 +46,8 @@ class Constants:
     """Q: how inputs end up in the buffers, (d, size)."""
     decay: ObjectArray
     """D, (d, 1)."""
-    gains: tuple[float, ...]
-    """Upper bounds of |C_{k,i}| over k."""
-    memory: tuple[float, ...]
-    """Upper bounds of 1/(1 − D_i): how many blocks an error lives on."""
-    inflow: tuple[float, ...]
-    """Upper bounds of Σ_j Q_{i,j}."""
+    bounds: tuple[tuple[float, ...], ...]
+    """Upper bounds of |C_{k,i}| over k, of 1/(1 − D_i) (how many blocks an error lives on) and of Σ_j Q_{i,j}."""
 
 
 @lru_cache(maxsize=64)
@@ -60,43 +55,30 @@ def constants(
     roots_lack: tuple[float, ...], tops_lack: tuple[float, ...], bits: int, size: int = BLOCK_TICKS
 ) -> Constants:
     """The matrices of Π(1 − top_j·z)/Π(1 − root_i·z) over `size` ticks, from the dyadic 1 − root and 1 − top."""
-    roots = [1 - Fraction(lack) for lack in roots_lack]
-    response, columns, feeds, decay, bounds = [1 << _WORK_BITS] + [0] * (size - 1), [], [], [], []
-
-    def rounded(values: Iterable[int]) -> list[int]:
-        return [round(Fraction(value, 1 << _WORK_BITS - bits)) for value in values]
-
-    for root in roots:
+    roots, one = [1 - Fraction(lack) for lack in roots_lack], 1 << _WORK_BITS
+    response, bounds = np.asarray([one] + [0] * (size - 1), dtype=object), []
+    d = len(roots)
+    readouts, feeds, decay = (np.empty(shape, dtype=object) for shape in ((size, d), (d, size), (d, 1)))
+    for i, root in enumerate(roots):
         # the response at k ≥ 1 is Σ weight·root^k
         weight = math.prod((root - 1 + Fraction(lack) for lack in tops_lack), start=1 / root)
         weight /= math.prod(root - other for other in roots if other != root)
         shift = (math.floor(1 / (1 - root * root)).bit_length() - 1) // 2  # the largest with 4^shift·(1 − root²) ≤ 1
         if shift > 60:
             raise AssertionError("a pole is closer to 1 than any filter that is designed here")
-        powers = [1 << _WORK_BITS]
-        for _ in range(size):
-            powers.append(powers[-1] * root.numerator // root.denominator)
+        powers = np.full(size + 1, one, dtype=object)
+        for k in range(size):
+            powers[k + 1] = powers[k] * root.numerator // root.denominator
         gain = weight * (1 << shift)
-        readout = [gain.numerator * power // gain.denominator for power in powers[:size]]
-        feed = [power >> shift for power in powers[:0:-1]]
-        response[1:] = [sum_ + (value >> shift) for sum_, value in zip(response[1:], readout[1:], strict=True)]
-        columns.append(rounded(readout))
-        feeds.append(rounded(feed))
-        decay.append(powers[-1])
-        limits = (abs(gain), 1 / (1 - root**size), Fraction(sum(feed), 1 << _WORK_BITS))
-        bounds.append([float(limit) * (1 + 1e-9) for limit in limits])
-    column = rounded(response)
-    toeplitz = [column[k::-1] + [0] * (size - 1 - k) for k in range(size)]
-    readouts = np.asarray(columns, dtype=object).reshape(-1, size).T
-    gains, memory, inflow = (tuple(of) for of in zip(*bounds, strict=True)) if bounds else ((), (), ())
-    return Constants(
-        np.concatenate([np.asarray(toeplitz, dtype=object), readouts], axis=1),
-        np.asarray(feeds, dtype=object).reshape(-1, size),
-        np.asarray(rounded(decay), dtype=object).reshape(-1, 1),
-        gains,
-        memory,
-        inflow,
-    )
+        readouts[:, i] = gain.numerator * powers[:-1] // gain.denominator
+        feeds[i], decay[i] = powers[:0:-1] >> shift, powers[-1]
+        response[1:] += readouts[1:, i] >> shift
+        limits = (abs(gain), 1 / (1 - root**size), Fraction(sum(feeds[i]), one))
+        bounds.append(tuple(float(limit) * (1 + 1e-9) for limit in limits))
+    toeplitz = np.tril(response[np.subtract.outer(np.arange(size), np.arange(size))])
+    rounded = np.vectorize(lambda value: round(Fraction(value, 1 << _WORK_BITS - bits)), otypes=[object])
+    output = np.concatenate([toeplitz, readouts], axis=1)
+    return Constants(rounded(output), rounded(feeds), rounded(decay), tuple(bounds))
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +184,7 @@ class FilterKernel:
         a, cut = (self.eta.largest(ticks), 1.0) if self.weighted else (1.0, 0.0)
         table, blocks = self.constants, -(-ticks // BLOCK_TICKS)
         tick = 1.0 + 2 * cut + BLOCK_TICKS / 2 * SIGMAS * a
-        for gain, memory, inflow in zip(table.gains, table.memory, table.inflow, strict=True):
+        for gain, memory, inflow in table.bounds:
             fresh = 1.0 + (2 * SIGMAS + 1) * a / 2 + BLOCK_TICKS / 2 * SIGMAS * a + inflow * cut
             kept = fresh * min(blocks, memory)
             if kept * 2.0**-self.bits > a / 2:

@@ -40,6 +40,8 @@ MOST_TICKS_AT_ONCE = 4 * LONG_BLOCK_TICKS * MOST_BLOCKS
 """Ticks of one call."""
 BITS = 256
 """Fractional bits of the constants before they are cut into slices."""
+Public = tuple[FloatArray, FloatArray, FloatArray, float, float, float]
+"""η, n, what inputs and buffers of each block add to the running sum, units of inputs and of n, drift."""
 BUFFER = 130.0
 """No buffer is larger, in units of the largest weight of an input so far (lemma 4)."""
 
@@ -94,16 +96,16 @@ def tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow:
     sums = responses * size + readouts * size  # magnitudes of a row of weights that adds up a block
     entry = product_error(size, max(responses, _most(columns[4])), 1.0) + 2.0**-83
     total = product_error(size + d, sums, BUFFER) + entry * (65 * size + BUFFER * d) + 2.0**-72
-    total += 2.0**-83 * (sums + 65 * size)  # rounding of the weighted inputs, or of the weights in the matrix
+    total += 2.0**-83 * (sums + 65 * size)  # rounding of weighted inputs; earlier versions rounded weights in a matrix
     drift, buffer_error = total, 0.0
-    for i, lack in enumerate(roots):
+    for i, (lack, (gain, memory, _)) in enumerate(zip(roots, exact.bounds, strict=True)):
         flow, past = float(inflow[i, 0]), float(chain[0, i, -1, 1:].sum())
         # rounding of a feed, of the links before and after a block, and of kept buffers: 2^−77 where a dump cuts them
         own = product_error(size, flow, 65.0) + 2.0**-83 * (flow + 65 * size)
         own += 2 * product_error(most + 1, past + 1, max(BUFFER, 65 * flow))
         own += BUFFER * (2.0**-76 if narrow else 2.0**-100) + 2.0**-76
-        drift += exact.gains[i] / lack * own
-        buffer_error += exact.gains[i] * exact.memory[i] * own
+        drift += gain / lack * own
+        buffer_error += gain * memory * own
     return Tables(most, output, feed, chain, (responses, readouts), drift * 1.01, buffer_error * 1.01)
 
 
@@ -131,24 +133,20 @@ class NearFilter(FilterKernel):
         """
         if not self.summed:
             return 2 * self._tables(size).buffer_error
-        knots, units, sums = self._units
+        knots, units, sums, norm = self._units
         at = int(np.searchsorted(knots, tick, side="right")) - 1
         total = float(sums[at]) + (tick - int(knots[at])) * float(units[at])
         total += LONG_BLOCK_TICKS * float(units[0] + units[at])
         # a block's rounding of the running sum, whose size is at most 64 deviations
-        return total * self._tables(size).drift / size + (tick / BLOCK_TICKS + 2) * 2.0**-96 * self._largest_norm
+        return total * self._tables(size).drift / size + (tick / BLOCK_TICKS + 2) * 2.0**-96 * norm
 
     def _tables(self, size: int) -> Tables:
         most = MOST_BLOCKS if size == LONG_BLOCK_TICKS else 1
         return tables(self.roots_lack, self.tops_lack, size, self.narrow > 0, most)
 
     @cached_property
-    def _largest_norm(self) -> float:
-        return self.norm(MOST_TICKS)
-
-    @cached_property
-    def _units(self) -> tuple[AnyArray, FloatArray, FloatArray]:
-        """Knots; the largest product of units of inputs and weights n between each and the next; its sum over ticks."""
+    def _units(self) -> tuple[AnyArray, FloatArray, FloatArray, float]:
+        """Knots, the largest product of units of inputs and n between each and the next, its sum over ticks; ‖L_t‖."""
         knots, values, eta = self.n.line.knots, self.n.line.values, self.eta.line
         so_far = np.maximum.accumulate(eta.values)
         ahead = np.maximum.accumulate(values[::-1])[::-1]
@@ -157,7 +155,7 @@ class NearFilter(FilterKernel):
         after = np.append(knots[1:], knots[-1]) + MOST_TICKS_AT_ONCE + LONG_BLOCK_TICKS
         inputs = so_far[np.minimum(np.searchsorted(eta.knots, after), len(so_far) - 1)]
         units = 4 * ahead[np.maximum(before - 1, 0)] * inputs
-        return knots, units, np.append(0.0, np.cumsum(np.diff(knots) * units[:-1]))
+        return knots, units, np.append(0.0, np.cumsum(np.diff(knots) * units[:-1])), self.norm(MOST_TICKS)
 
     def advance(
         self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
@@ -213,13 +211,10 @@ class NearFilter(FilterKernel):
         return noise.swapaxes(0, 1).reshape(-1, cells), bound, np.concatenate([after, level[:, -1:]], axis=1)
 
     @cached_property
-    def _public(self) -> Callable[[int, int, int], tuple[FloatArray, FloatArray, FloatArray, float, float, float]]:
+    def _public(self) -> Callable[[int, int, int], Public]:
         return lru_cache(maxsize=4)(self._public_numbers)
 
-    def _public_numbers(
-        self, start: int, size: int, blocks: int
-    ) -> tuple[FloatArray, FloatArray, FloatArray, float, float, float]:
-        """(η, n, what inputs and buffers of each block add to the running sum, units of inputs and of n, drift)."""
+    def _public_numbers(self, start: int, size: int, blocks: int) -> Public:
         matrices, unit = self._tables(size), _power(self.eta.largest(start + size * blocks))
         eta = cut(*_weights(self.eta, start, size, blocks), unit)
         high, low = _weights(self.n, start, size, blocks)
