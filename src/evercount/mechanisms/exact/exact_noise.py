@@ -112,16 +112,16 @@ class ExactStream(NoiseStream):
         ticks = whole_ticks(ticks)
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit) if self.factorization.horizon else PrecisionReached(self.limit)
-        out = np.empty((ticks, self.cells))
-        done = min(ticks, len(self._rows))
-        out[:done], rows = self._rows[:done], self._rows[done:]
-        ready, state, before, start = self.tick + len(self._rows), self._state, self._before, self._start
+        out, done = np.empty((ticks, self.cells)), 0
+        rows, state, before, start = self._rows, self._state, self._before, self._start
+        ready = self.tick + len(rows)
         while done < ticks:
-            before, start = state, ready
-            fresh, state = self._blocks(ready, ticks - done, state)
-            ready += len(fresh)
-            count = min(len(fresh), ticks - done)
-            out[done : done + count], rows = fresh[:count], fresh[count:]
+            if not len(rows):
+                before, start = state, ready
+                rows, state = self._blocks(ready, ticks - done, state)
+                ready += len(rows)
+            count = min(len(rows), ticks - done)
+            out[done : done + count], rows = rows[:count], rows[count:]
             done += count
         self.tick, self._state, self._rows = self.tick + ticks, state, rows
         self._before, self._start = (before, start) if len(rows) and not self._rows_in_dumps else (state, ready)
@@ -283,7 +283,7 @@ class ExactStream(NoiseStream):
         if ahead:
             short = len(str(dumped.get("rows"))) < 8 * ahead * cells  # whole numbers of 32 bits
             (rows,) = of_text(dumped.get("rows"), ("<i4" if short else "<f8", (ahead, cells)))
-            if not (rows == np.rint(rows)).all():
+            if (rows % 1).any():
                 raise SnapshotError("the rows of the noise are damaged: they are not whole numbers")
             stream.tick, stream._rows, stream._rows_in_dumps = tick, rows, True
         else:

@@ -11,6 +11,9 @@ import numpy as np
 from evercount._arrays import AnyArray, FloatArray, ObjectArray
 from evercount.errors import SnapshotError
 
+PIECE = 1 << 18
+"""Numbers that become text at a time."""
+
 
 def pack(state: FloatArray, narrow: int) -> str:
     """A state (2, rows, cells) in base 64; the low parts of the first `narrow` rows are cut to 24 bits."""
@@ -25,40 +28,41 @@ def unpack(packed: object, shape: tuple[int, int], narrow: int) -> FloatArray:
 
 
 def to_text(*arrays: AnyArray) -> str:
-    """Arrays one after the other in base 64."""
-    return base64.b64encode(
-        b"".join(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes() for array in arrays)
-    ).decode("ascii")
+    """Arrays one after the other in base 64; piece by piece, as the text may be long."""
+    text, rest = "", b""
+    for array in arrays:
+        for piece in np.array_split(array.reshape(-1), array.size // PIECE + 1):
+            data = rest + piece.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+            end = len(data) // 3 * 3
+            text += base64.b64encode(data[:end]).decode("ascii")
+            rest = data[end:]
+    text += base64.b64encode(rest).decode("ascii")
+    return text
 
 
-def of_text(packed: object, *layout: tuple[str, tuple[int, int]]) -> list[AnyArray]:
+def of_text(packed: Any, *layout: tuple[str, tuple[int, int]]) -> list[AnyArray]:
     """The arrays that `to_text` wrote, of these types and shapes, or a SnapshotError if they are not finite numbers."""
-    sizes = [np.dtype(kind).itemsize * shape[0] * shape[1] for kind, shape in layout]
+    arrays: list[AnyArray] = []
     try:
-        data = base64.b64decode(packed, validate=True) if isinstance(packed, str) else b""
-    except ValueError:
-        data = b""
-    if len(data) != sum(sizes) or not isinstance(packed, str):
-        raise SnapshotError(f"the state of the noise is damaged: {sum(sizes)} bytes were expected")
-    starts = np.cumsum([0, *sizes])
-    arrays = [
-        np.frombuffer(data[start : start + size], kind).reshape(shape)
-        for (kind, shape), start, size in zip(layout, starts[:-1], sizes, strict=True)
-    ]
-    if not all(np.isfinite(array).all() for array in arrays):
-        raise SnapshotError("the state of the noise is damaged: it holds numbers that are not finite")
+        data, start = base64.b64decode(packed, validate=True), 0
+        for kind, (rows, columns) in layout:
+            arrays.append(np.frombuffer(data, kind, rows * columns, start).reshape(rows, columns))
+            start += arrays[-1].nbytes
+        damaged = len(data) != start or not all(np.isfinite(array).all() for array in arrays)
+    except (TypeError, ValueError):
+        damaged = True
+    if damaged:
+        raise SnapshotError(f"the state of the noise is damaged: numbers of the shapes {layout} were expected")
     return arrays
 
 
 def unpack_integers(packed: Any, shape: tuple[int, int], bits: int) -> FloatArray:
     """A state of a snapshot of format 1, as pairs: integers / 2^bits, in base 64, with their length in bytes."""
     try:
-        width, same = int(packed["bytes"]), tuple(packed["shape"]) == shape
-        (raw,) = of_text(packed["data"], ("u1", (shape[0] * shape[1], width)))
+        width, text = int(packed["bytes"]), packed["data"]
     except (KeyError, TypeError, ValueError):
-        same = False
-    if not same:
-        raise SnapshotError(f"the state of the noise is damaged: numbers of shape {shape} were expected")
+        raise SnapshotError("the state of the noise is damaged: integers were expected") from None
+    (raw,) = of_text(text, ("u1", (shape[0] * shape[1], width)))
     integers = [int.from_bytes(row.tobytes(), "little", signed=True) for row in raw]
     return to_pairs(np.asarray(integers, dtype=object).reshape(shape), bits)
 
