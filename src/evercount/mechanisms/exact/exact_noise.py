@@ -213,17 +213,6 @@ class ExactStream(NoiseStream):
                 numbers += [value * unit + Fraction(1, 2) for value in y[:, 0]]
         return numbers
 
-    @classmethod
-    def rebuild(
-        cls, factorization: Factorization, scale: float, cells: int, secret: Secret, tick: int, **rest: Any
-    ) -> ExactStream:
-        """The stream as it stands after `tick` ticks, from the secret alone, in time proportional to `tick`."""
-        stream = cls(factorization, scale, cells, secret, **rest)
-        chunk = max(BLOCK_TICKS, 2**20 // stream.cells // BLOCK_TICKS * BLOCK_TICKS)
-        while stream.tick < tick:
-            stream.take(min(chunk, tick - stream.tick))
-        return stream
-
     def _facts(self) -> dict[str, Any]:
         """What a dump says about the stream that never changes, but for its secret."""
         return {
