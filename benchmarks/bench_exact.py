@@ -22,13 +22,14 @@ from evercount.factorizations import (
     BinaryTree,
     Factorization,
     Honaker,
+    HonakerFull,
     Identity,
     Normalized,
     Optimal,
     SquareRoot,
     Unbounded,
 )
-from evercount.mechanisms.exact.arithmetic import near
+from evercount.mechanisms.exact.arithmetic import kernel
 from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS
 from evercount.mechanisms.exact.near_filter import LONG_BLOCK_TICKS, NearFilter
@@ -115,11 +116,12 @@ def _noises() -> list[Row]:
     for scale in (1e6, 1e9):
         note = f"balanced 2^16, 1000 cells, scale {scale:g}: more close calls"
         compare("exact noise", _exact(Balanced(2**16), 1000, 64, scale), None, note)
-    others: list[Factorization] = [Normalized(2**16), SquareRoot(2**16), Identity(), BinaryTree(2**16), Honaker(2**16)]
+    others: list[Factorization] = [Normalized(2**16), SquareRoot(2**16), Identity()]
+    others += [BinaryTree(2**16), Honaker(2**16), HonakerFull(2**16)]
     for f in others:
         compare("exact noise", _exact(f, 1000, 64), None, f"{f.name} {f.horizon}, 1000 cells")
     compare("exact noise", _exact(Optimal(1024), 1000, 32), None, "optimal 1024, 1000 cells, first half")
-    others = [Balanced(2**20), Balanced(10**8), Unbounded(), SquareRoot(2**20), Honaker(2**20)]
+    others = [Balanced(2**20), Balanced(10**8), Unbounded(), SquareRoot(2**20), Honaker(2**20), HonakerFull(2**20)]
     for f in others:
         note = f"{f.name} {f.horizon}, one cell; 0.2 µs where a draw is 0.037"
         compare("scalar run", _exact(f, 1, 2**15), 5.4, note)
@@ -162,9 +164,9 @@ def _memory() -> list[Row]:
     """Memory that a stream holds, and the drift that its close calls depend on."""
     rows = []
     weighted = (Balanced(2**16), Balanced(10**8), Unbounded())
-    for f in (*weighted, Honaker(2**16)):
+    for f in (*weighted, Honaker(2**16), HonakerFull(2**16)):
         cells = 10**5
-        near(f)
+        kernel(f)
         tracemalloc.start()
         stream = ExactStream(f, SCALE, cells, Secret.generate())
         stream.take(32)
@@ -173,7 +175,7 @@ def _memory() -> list[Row]:
         tracemalloc.stop()
         rows.append(_row("memory", held, "KB a cell", None, 0.7, f"{f.name} {f.horizon}; {peak:.2f} at the most"))
     for f in weighted:
-        last, by_doubles = f.horizon or 10**8, near(f)
+        last, by_doubles = f.horizon or 10**8, kernel(f)
         assert isinstance(by_doubles, NearFilter)
         for size, cells_note in ((BLOCK_TICKS, "many cells"), (LONG_BLOCK_TICKS, "few cells")):
             # integers from the first draw on take about 10 µs a tick

@@ -16,10 +16,11 @@ from evercount.noise import Secret
 
 if sys.argv[1] == "without":
     exact_noise.keep_freed_memory = lambda: None
-stream = exact_noise.ExactStream(Balanced(2**16), 12.0, 1000, Secret.generate())
+stream = exact_noise.ExactStream(Balanced(2**16), 12.0, 3900, Secret.generate())
 stream.take(256)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-stream.take(64 * 32)
+for _ in range(64 * 32):
+    stream.take(1)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 64)
 """
 

@@ -87,8 +87,10 @@ class NamedNoise(NoiseStream):
         factorization, scale = self._parameters
         for start in range(0, len(names), MOST_TOGETHER):
             part = names[start : start + MOST_TOGETHER]
-            rest = {"limit": self.limit, "numeric_delta": self.numeric_delta, "names": part}
-            cohort = ExactStream.rebuild(factorization, scale, len(part), self._secret, tick, **rest)
+            parameters = (self._secret, 0, self.numeric_delta, self.limit, part)
+            cohort = ExactStream(factorization, scale, len(part), *parameters)
+            while cohort.tick < tick:
+                cohort.take(min(2**20 // len(part), tick - cohort.tick))
             self._cohorts.append(cohort)  # then the names: an interruption in between leaves a column that nobody reads
             first = sum(one.cells for one in self._cohorts) - len(part)
             self.place.update((name, first + number) for number, name in enumerate(part))
@@ -117,9 +119,9 @@ class NamedNoise(NoiseStream):
 
     def _together(self, left: Mapping[str, Any], right: Mapping[str, Any], names: list[str]) -> ExactStream:
         factorization, scale = self._parameters
-        kernel, near = self._cohorts[0].kernel, self._cohorts[0].near
-        states = [unpack(one["state"], (kernel.rows, one["cells"]), near.narrow) for one in (left, right)]
-        state = pack(np.concatenate(states, axis=2), near.narrow)
+        kernel = self._cohorts[0].kernel
+        states = [unpack(one["state"], (kernel.rows, one["cells"]), kernel.narrow) for one in (left, right)]
+        state = pack(np.concatenate(states, axis=2), kernel.narrow)
         return ExactStream.load(factorization, scale, len(names), {**left, "cells": len(names), "state": state}, names)
 
     def dump(self) -> dict[str, Any]:

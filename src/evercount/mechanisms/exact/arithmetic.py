@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
+from evercount._validate import check_count
 from evercount.errors import ParameterError
 from evercount.factorizations import (
     BinaryTree,
@@ -21,21 +21,10 @@ from evercount.factorizations import (
     SquareRoot,
 )
 from evercount.factorizations.row_weighted import Weighted
-from evercount.mechanisms.exact.filter_kernel import DRAW_BITS, MOST_TICKS, SIGMAS, FilterKernel
+from evercount.mechanisms.exact.filter_kernel import DRAW_BITS, MOST_TICKS, ONE, SIGMAS
 from evercount.mechanisms.exact.near_filter import NearFilter
-from evercount.mechanisms.exact.tree_kernels import (
-    DirectKernel,
-    HonakerFullKernel,
-    HonakerKernel,
-    IdentityKernel,
-    OptimalKernel,
-    TreeKernel,
-)
+from evercount.mechanisms.exact.tree_kernels import HonakerFullKernel, HonakerKernel, OptimalKernel, TreeKernel
 
-T = TypeVar("T")
-
-LARGEST_TICKS = MOST_TICKS
-"""Ticks that the counters of the generator serve (a tree uses up to two draws a tick)."""
 ALLOWED_PRICE = 2.0**-60
 """The price in δ that `numeric_horizon` allows by default."""
 ENDLESS_TICKS = 2**40
@@ -46,25 +35,27 @@ BITS_STEP = 22
 """Fractional bits come in multiples of this."""
 FEWEST_BITS, MOST_BITS = 6 * BITS_STEP, 10 * BITS_STEP
 
+Kernel = NearFilter | TreeKernel
+"""The arithmetic of one factorisation: `FilterKernel` has the contract for integers, `NearFilter` for doubles."""
 
-Kernel = FilterKernel | IdentityKernel
-"""The arithmetic of one factorisation in integers: `FilterKernel` has the contract."""
-Near = NearFilter | TreeKernel | OptimalKernel
-"""The same noise in doubles, with a proved error: `NearFilter` has the contract."""
+_known: WeakKeyDictionary[Factorization, Kernel] = WeakKeyDictionary()
+"""Kernels of the factorisations that are in use. A cache that held a factorisation would hold its tables, which grow to
+megabytes: tests/store/test_store_retire.py::test_a_retired_stream_leaves_the_memory."""
 
 
 def make_kernel(factorization: Factorization, bits: int) -> Kernel:
     """The arithmetic of a factorisation with `bits` fractional bits (ignored where nothing is rounded)."""
+    narrow, none = (factorization.horizon or MOST_TICKS) <= LONG_HORIZON, np.empty(0)
     match factorization:
         case Weighted(weights=weights):
             filter_ = weights.filter
-            return FilterKernel(filter_.zero_lack, filter_.pole_lack, weights.eta, weights.n, bits)
+            return NearFilter(filter_.zero_lack, filter_.pole_lack, weights.eta, weights.n, bits, narrow)
         case SquareRoot(filter=filter_):
-            return FilterKernel(filter_.pole_lack, filter_.zero_lack, None, None, bits)
+            return NearFilter(filter_.pole_lack, filter_.zero_lack, None, None, bits, narrow)
         case Identity():
-            return IdentityKernel()
+            return NearFilter(none, none, None, ONE, DRAW_BITS)
         case Direct():
-            return DirectKernel()
+            return NearFilter(none, none, None, None, DRAW_BITS)
         case BinaryTree(horizon=int(horizon)):
             return TreeKernel(horizon)
         case Honaker(horizon=int(horizon)):
@@ -76,49 +67,23 @@ def make_kernel(factorization: Factorization, bits: int) -> Kernel:
     raise ParameterError(f"there is no exact arithmetic for the factorisation {factorization.name!r}")
 
 
-def remembered(function: Callable[[Factorization], T]) -> Callable[[Factorization], T]:
-    """Keep what a function gives for each factorisation, for as long as the factorisation is in use.
-
-    A factorisation has tables that grow to megabytes while its stream runs. A cache that held it would hold those of
-    streams that are over, too. Test: `tests/store/test_store_retire.py::test_a_retired_stream_leaves_the_memory`.
-    """
-    known: WeakKeyDictionary[Factorization, T] = WeakKeyDictionary()
-
-    @wraps(function)
-    def cached(factorization: Factorization) -> T:
-        result = known.get(factorization)
-        if result is None:
-            result = known[factorization] = function(factorization)
-        return result
-
-    return cached
-
-
-@remembered
 def kernel(factorization: Factorization) -> Kernel:
-    """The integer arithmetic of a factorisation, with the number of bits that all its streams share.
+    """The arithmetic of a factorisation, with the number of bits that all its streams share.
 
     It has the fewest bits for which the rounding inside, summed over all ticks, is below 2^−88, or is within a factor
     16 of what the 128 bits of a normal cost anyway. The scale plays no part, so `numeric_delta` grows with it.
     """
+    if factorization in _known:
+        return _known[factorization]
     ticks = ENDLESS_TICKS if factorization.horizon is None else factorization.horizon
-    if ticks > LARGEST_TICKS:
+    if ticks > MOST_TICKS:
         raise ParameterError(f"exact noise serves at most 2^47 ticks, the horizon is {ticks}")
     for bits in range(FEWEST_BITS, MOST_BITS + 1, BITS_STEP):
         arithmetic = make_kernel(factorization, bits)
         inside = arithmetic.error(ticks) * 2.0**-arithmetic.bits
         if ticks * inside <= 2.0**-88 or inside <= 16 * _cut(arithmetic, ticks):
             break
-    return arithmetic
-
-
-@remembered
-def near(factorization: Factorization) -> Near:
-    """The same noise in doubles with a proved error; it spares most of the integer arithmetic of `kernel`."""
-    arithmetic = kernel(factorization)
-    if isinstance(arithmetic, TreeKernel | OptimalKernel):
-        return arithmetic
-    return NearFilter(arithmetic, narrow=factorization.horizon is not None and factorization.horizon <= LONG_HORIZON)
+    return _known.setdefault(factorization, arithmetic)
 
 
 def _cut(arithmetic: Kernel, ticks: int) -> float:
@@ -129,17 +94,9 @@ def _cut(arithmetic: Kernel, ticks: int) -> float:
 def check_scale(scale: Any) -> float:
     """The scale as a float, or a ParameterError."""
     value = float(scale)
-    if not (math.isfinite(value) and 2.0**-60 <= value <= 2.0**46):
+    if not 2.0**-60 <= value <= 2.0**46:
         raise ParameterError(f"scale (σ over the grid) must lie between 2^-60 and 2^46, got {scale!r}")
     return value
-
-
-def at_least_one(name: str, value: Any) -> int:
-    """A whole number of at least 1, or a ParameterError."""
-    number = operator.index(value)
-    if number < 1:
-        raise ParameterError(f"{name} must be at least 1, got {value!r}")
-    return number
 
 
 def numeric_delta(
@@ -154,15 +111,13 @@ def numeric_delta(
     random functions. Proof: `exact_noise.proof.md`, theorem. Assumption: the data are whole numbers of grid units.
     Tests: `tests/mechanisms/test_exact_error.py` (measured error below the bound; a planted loss of bits is caught).
     """
-    scale, cells = check_scale(scale), at_least_one("cells", cells)
+    scale, cells = check_scale(scale), check_count("cells", cells)
     if not (epsilon >= 0 and math.isfinite(epsilon)):
         raise ParameterError(f"epsilon must be a finite number ≥ 0, got {epsilon!r}")
     arithmetic = kernel(factorization)
     if ticks is None:
-        ticks = factorization.horizon
-    if ticks is None:
-        ticks = numeric_horizon(factorization, scale, cells, epsilon)
-    ticks = at_least_one("ticks", ticks)
+        ticks = factorization.horizon or numeric_horizon(factorization, scale, cells, epsilon)
+    ticks = check_count("ticks", ticks)
     off = scale * (arithmetic.error(ticks) * 2.0**-arithmetic.bits + _cut(arithmetic, ticks)) * (1 + 1e-6)
     if off > 1e-3 or epsilon > 700:
         return 1.0
@@ -173,7 +128,7 @@ def numeric_horizon(
     factorization: Factorization, scale: float, cells: int, epsilon: float, cap: float = ALLOWED_PRICE
 ) -> int:
     """The horizon, or the largest power of two (≤ 2^47) of ticks for which `numeric_delta` is at most `cap`."""
-    ticks = LARGEST_TICKS if factorization.horizon is None else factorization.horizon
+    ticks = MOST_TICKS if factorization.horizon is None else factorization.horizon
     while numeric_delta(factorization, scale, cells, epsilon, ticks) > cap:
         if ticks == 1:
             raise ParameterError(

@@ -9,36 +9,21 @@ numbers.
 from __future__ import annotations
 
 import hashlib
-import operator
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
 
-from evercount._arrays import AnyArray, FloatArray, IntArray, ObjectArray
-from evercount.errors import HorizonReached, ParameterError, PrecisionReached, SnapshotError, TooLarge
+from evercount._arrays import AnyArray, BoolArray, FloatArray, ObjectArray
+from evercount._validate import check_count, check_whole
+from evercount.errors import HorizonReached, PrecisionReached, SnapshotError, TooLarge
 from evercount.factorizations import Factorization
 from evercount.mechanisms.blas_threads import one_thread
-from evercount.mechanisms.exact.arithmetic import (
-    BITS_STEP,
-    LARGEST_TICKS,
-    at_least_one,
-    check_scale,
-    kernel,
-    near,
-    numeric_horizon,
-)
-from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS, SIGMAS
-from evercount.mechanisms.exact.state_bytes import (
-    of_pairs,
-    pack,
-    pack_rows,
-    to_pairs,
-    unpack,
-    unpack_integers,
-    unpack_rows,
-)
+from evercount.mechanisms.exact.arithmetic import BITS_STEP, check_scale, kernel, numeric_horizon
+from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS, MOST_TICKS, SIGMAS
+from evercount.mechanisms.exact.state_bytes import of_pairs, of_text, pack, to_text, unpack, unpack_integers
 from evercount.mechanisms.keep_memory import keep_freed_memory
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import ExactNoise, Normals, Secret
@@ -47,8 +32,6 @@ SLICE_CELLS = 1000
 """Cells that are drawn and filtered at once: the working set stays in the processor's cache."""
 ROWS_IN_DUMPS = 4000
 """From this many cells on, dumps hold the rows that are ready, and no state from before them is kept: less memory."""
-MOST_AHEAD = 1 << 15
-"""Rows that lie ready are fewer than this."""
 _FORMAT_ROWS, _FORMAT, _OLD_FORMAT = 3, 2, 1
 _LARGEST = 2.0**53
 _SMALL = 2.0**31
@@ -82,9 +65,7 @@ class ExactStream(NoiseStream):
     name = "exact"
     rounded = True
     whole_units = True
-
     tick: int = 0
-
     _doubt: ClassVar[tuple[float, float, float]] = (0.0, 0.0, 0.0)
     """Tests add this to the three error bounds (in grid units): integers decide more often, and no number changes."""
 
@@ -102,25 +83,17 @@ class ExactStream(NoiseStream):
         keep_freed_memory()
         self.factorization = factorization
         self.scale = check_scale(scale)
-        self.cells = at_least_one("cells", cells)
-        self.first_cell = operator.index(first_cell)
-        if self.first_cell < 0:
-            raise ParameterError(f"first_cell must not be negative, got {first_cell!r}")
+        self.cells = check_count("cells", cells)
+        self.first_cell = check_count("first_cell", first_cell, 0)
         self.numeric_delta = float(numeric_delta)
-        self.kernel, self.near = kernel(factorization), near(factorization)
+        self.kernel = kernel(factorization)
         if limit is None:
-            limit = factorization.horizon
-        if limit is None:
-            limit = numeric_horizon(factorization, self.scale, self.first_cell + self.cells, 1.0)
-        self.limit = at_least_one("limit", limit)
-        if self.limit > (factorization.horizon or LARGEST_TICKS):
-            raise ParameterError(f"limit {limit} is beyond the horizon or 2^47 ticks")
-        self.tick = 0
+            last_cell = self.first_cell + self.cells
+            limit = factorization.horizon or numeric_horizon(factorization, self.scale, last_cell, 1.0)
+        self.limit = check_whole("limit", limit, 1, factorization.horizon or MOST_TICKS)
         self._secret = secret
         self.names = names
         self._noise = ExactNoise(secret) if names is None else ExactNoise(secret, names)
-        numerator, denominator = self.scale.as_integer_ratio()
-        self._numerator, self._point = numerator, self.kernel.bits + denominator.bit_length() - 1
         # twice the error of the integers: lemma 11
         self._own_error = 2 * self.kernel.error(self.limit) * 2.0**-self.kernel.bits
         self._state: FloatArray = np.zeros((2, self.kernel.rows, self.cells))
@@ -139,18 +112,16 @@ class ExactStream(NoiseStream):
         ticks = whole_ticks(ticks)
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit) if self.factorization.horizon else PrecisionReached(self.limit)
-        out = np.empty((ticks, self.cells))
-        done = min(ticks, len(self._rows))
-        out[:done], rows = self._rows[:done], self._rows[done:]
-        ready, state, before, start = self.tick + len(self._rows), self._state, self._before, self._start
+        out, done = np.empty((ticks, self.cells)), 0
+        rows, state, before, start = self._rows, self._state, self._before, self._start
+        ready = self.tick + len(rows)
         while done < ticks:
-            before, start = state, ready
-            fresh, state = self._blocks(ready, out[done:], state)
-            ready += len(fresh)
-            count = min(len(fresh), ticks - done)
-            if fresh.base is not out:
-                out[done : done + count] = fresh[:count]
-            rows = fresh[count:]
+            if not len(rows):
+                before, start = state, ready
+                rows, state = self._blocks(ready, ticks - done, state)
+                ready += len(rows)
+            count = min(len(rows), ticks - done)
+            out[done : done + count], rows = rows[:count], rows[count:]
             done += count
         self.tick, self._state, self._rows = self.tick + ticks, state, rows
         self._before, self._start = (before, start) if len(rows) and not self._rows_in_dumps else (state, ready)
@@ -159,19 +130,17 @@ class ExactStream(NoiseStream):
     def prepare(self) -> None:
         """Make the next block now if none is ready: the same numbers, and the next `take` of a tick is fast."""
         if not len(self._rows) and self.tick < self.limit:
-            self._rows, self._state = self._blocks(self.tick, self._rows, self._before)
+            self._rows, self._state = self._blocks(self.tick, 0, self._before)
             if self._rows_in_dumps:
                 self._before, self._start = self._state, self.tick + len(self._rows)
 
     # -- blocks ------------------------------------------------------------------------------------------------------
 
-    def _blocks(self, start: int, out: AnyArray, state: FloatArray) -> tuple[AnyArray, FloatArray]:
-        """(noise, state after) of about len(out) ticks from `start` on; the noise lies in `out` if that has room."""
-        size, blocks = self.near.shape(self.cells, len(out))
+    def _blocks(self, start: int, ticks: int, state: FloatArray) -> tuple[AnyArray, FloatArray]:
+        """(noise, state after) of the blocks from `start` on that suit a call of `ticks` ticks."""
+        size, blocks = self.kernel.shape(self.cells, ticks)
         blocks = min(blocks, -(-(self.limit - start) // size))
-        noise: AnyArray = out[: size * blocks]
-        if len(noise) < size * blocks:
-            noise = np.empty((size * blocks, self.cells), np.int32)
+        noise: AnyArray = np.empty((size * blocks, self.cells), np.int32)
         after = np.empty_like(state)
         pieces = -(-self.cells // SLICE_CELLS)
         with one_thread():
@@ -189,18 +158,23 @@ class ExactStream(NoiseStream):
         """(noise, state after) of some cells: rounded doubles, computed again where one is too close to a half."""
         normals = self._normals(start, start + size * blocks, state.shape[2], first)
         rounded, close, after = self._rounded(state, start, size, blocks, normals)
-        if len(close):
-            some, again = state[:, :, close], normals[:, close]
-            rounded[:, close], closer, _ = self._rounded(some, start, size, blocks, again, fine=True)
-            for cell in close[closer].tolist():
-                rounded[:, cell] = self._closely(start, size, blocks, first + cell, state[:, :, cell : cell + 1])
+        again = np.flatnonzero(close.any(axis=0))
+        if len(again):
+            finely = self._rounded(state[:, :, again], start, size, blocks, normals[:, again], fine=True)
+            rounded[:, again], close, _ = finely
+            for block, number in np.argwhere(close).tolist():
+                cell, begin, before = int(again[number]), start + block * size, state[:, :, again[number], np.newaxis]
+                if block:
+                    so_far = self._normals(start, begin, 1, first + cell)
+                    before = self.kernel.advance(before, start, size, block, so_far)[2]
+                rounded[block * size :, cell][:size] = self._in_integers(begin, begin + size, first + cell, before)
         return rounded, after
 
     def _rounded(
         self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
-    ) -> tuple[FloatArray, IntArray, FloatArray]:
-        """(noise rounded from doubles, cells with a number too close to a half to be sure, state after)."""
-        noise, bound, after = self.near.advance(state, start, size, blocks, normals, fine)
+    ) -> tuple[FloatArray, BoolArray, FloatArray]:
+        """(noise rounded from doubles, blocks × cells with a number too close to a half to be sure, state after)."""
+        noise, bound, after = self.kernel.advance(state, start, size, blocks, normals, fine)
         noise *= self.scale
         rounded = np.rint(noise)
         noise -= rounded
@@ -208,22 +182,8 @@ class ExactStream(NoiseStream):
         if not largest < _LARGEST:
             raise TooLarge(f"noise of scale {self.scale} has passed 2^53 grid units; use a coarser grid")
         error = self.scale * (bound + self._own_error) * 1.01 + largest * 2.0**-50 + self._doubt[fine]
-        np.abs(noise, out=noise)
-        if float(noise.max()) < 0.5 - error:  # nearly always
-            return rounded, np.empty(0, dtype=np.int64), after
-        return rounded, np.flatnonzero((noise >= 0.5 - error).any(axis=0)), after
-
-    def _closely(self, start: int, size: int, blocks: int, cell: int, state: FloatArray) -> FloatArray:
-        """Noise of a cell that is too close to a half: halve the blocks in doubles; do a single block in integers."""
-        if blocks > 1:
-            middle = blocks // 2
-            first, state = self._piece(start, size, middle, cell, state)
-            rest, _ = self._piece(start + middle * size, size, blocks - middle, cell, state)
-            return np.concatenate([first, rest])[:, 0]
-        drift = self.scale * (self.near.drift(start, size) + self._own_error) * 1.01 + self._doubt[2]
-        integers = of_pairs(state, self.kernel.bits)
-        numbers = self._exactly(start, start, start + size, cell, integers, Fraction(drift))
-        return np.asarray(numbers or self._exactly(0, start, start + size, cell, integers * 0), dtype=np.float64)
+        close = np.abs(noise, out=noise) >= 0.5 - error
+        return rounded, np.asarray(close.reshape(blocks, size, -1).any(axis=1)), after
 
     def _normals(self, start: int, stop: int, cells: int, first: int) -> Normals:
         """The draws that ticks start+1 … stop read."""
@@ -233,58 +193,47 @@ class ExactStream(NoiseStream):
             raise AssertionError("a normal is 64 standard deviations out: the chance of that is below e^-2000")
         return normals
 
-    def _exactly(
-        self, begin: int, start: int, stop: int, cell: int, state: ObjectArray, doubt: Fraction | None = None
-    ) -> list[int]:
-        """Noise of one cell in integers, from the state at `begin`; [] if a number is within `doubt` of a half."""
-        numerators: list[int] = []
+    def _in_integers(self, start: int, stop: int, cell: int, state: FloatArray) -> list[int]:
+        """Noise of one cell in a block, from its state or, where that is too close to a half, from the first draw."""
+        integers = of_pairs(state, self.kernel.bits)
+        numbers = self._exactly(start, start, stop, cell, integers)
+        drift = self.scale * (self.kernel.drift(start, stop - start) + self._own_error) * 1.01 + self._doubt[2]
+        if any(min(number % 1, -number % 1) <= Fraction(drift) for number in numbers):
+            numbers = self._exactly(0, start, stop, cell, integers * 0)
+        return [math.floor(number) for number in numbers]
+
+    def _exactly(self, begin: int, start: int, stop: int, cell: int, state: ObjectArray) -> list[Fraction]:
+        """Noise of one cell and a half each, not rounded, from the state at `begin` in integers."""
+        numbers: list[Fraction] = []
+        unit = Fraction(self.scale) / (1 << self.kernel.bits)
         for block in range(begin // BLOCK_TICKS, stop // BLOCK_TICKS):
             normals = self._normals(block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS, 1, cell)
             y, state = self.kernel.step(state, block, normals.to_ints())
             if block * BLOCK_TICKS >= start:
-                numerators += ((y[:, 0] * (2 * self._numerator)) + (1 << self._point)).tolist()
-        unit = 2 << self._point
-        if doubt is not None and any(min(value % unit, -value % unit) <= doubt * unit for value in numerators):
-            return []
-        return [value // unit for value in numerators]
+                numbers += [value * unit + Fraction(1, 2) for value in y[:, 0]]
+        return numbers
 
-    @classmethod
-    def rebuild(
-        cls, factorization: Factorization, scale: float, cells: int, secret: Secret, tick: int, **rest: Any
-    ) -> ExactStream:
-        """The stream as it stands after `tick` ticks, from the secret alone, in time proportional to `tick`."""
-        stream = cls(factorization, scale, cells, secret, **rest)
-        chunk = max(BLOCK_TICKS, 2**20 // stream.cells // BLOCK_TICKS * BLOCK_TICKS)
-        while stream.tick < tick:
-            stream.take(min(chunk, tick - stream.tick))
-        return stream
-
-    def dump(self) -> dict[str, Any]:
-        """See `NoiseStream`: with the secret, and with the state at the start of the block that is under way."""
-        rows = {"rows": pack_rows(self._rows)} if self._start > self.tick else {}
+    def _facts(self) -> dict[str, Any]:
+        """What a dump says about the stream that never changes, but for its secret."""
         return {
-            "format": _FORMAT_ROWS if rows else _FORMAT,
             "noise": self.name,
-            "tick": self.tick,
-            "start": self._start,
             "cells": self.cells,
             "first_cell": self.first_cell,
             "limit": self.limit,
             "numeric_delta": self.numeric_delta,
             "bits": self.kernel.bits,
             "fingerprint": fingerprint(self.factorization, self.scale, self.kernel.bits),
-            "secret": self._secret.hex(),
-            "state": self._packed(),
-            **rows,
         }
 
-    def _packed(self) -> Any:
-        """`_before` for a dump. It changes once in a block, so what was packed last is kept, if it is not large."""
+    def dump(self) -> dict[str, Any]:
+        """See `NoiseStream`: with the secret, and with the state at the start of the block that is under way."""
+        if self._kept is None or self._kept[0] is not self._before:  # it changes once in a block
+            self._kept = (self._before, pack(self._before, self.kernel.narrow))
+        own = {"tick": self.tick, "start": self._start, "secret": self._secret.hex(), "state": self._kept[1]}
         if self._rows_in_dumps:
-            return pack(self._before, self.near.narrow)
-        if self._kept is None or self._kept[0] is not self._before:
-            self._kept = (self._before, pack(self._before, self.near.narrow))
-        return self._kept[1]
+            self._kept = None  # it is large
+        rows = {"rows": to_text(self._rows)} if self._start > self.tick else {}
+        return {"format": _FORMAT_ROWS if rows else _FORMAT, **self._facts(), **own, **rows}
 
     @classmethod
     def load(
@@ -297,47 +246,35 @@ class ExactStream(NoiseStream):
     ) -> ExactStream:
         """The stream that `dump` described, or a SnapshotError where anything public differs."""
         try:
-            if dumped["format"] not in (_FORMAT_ROWS, _FORMAT, _OLD_FORMAT) or dumped["noise"] != cls.name:
-                raise SnapshotError(f"noise of format {dumped['format']!r} cannot be read by this program")
-            stream = cls(
-                factorization,
-                scale,
-                cells,
-                Secret.from_hex(dumped["secret"]),
-                dumped["first_cell"],
-                dumped["numeric_delta"],
-                dumped["limit"],
-                names,
-            )
-            tick, packed, old = operator.index(dumped["tick"]), dumped["state"], dumped["format"] == _OLD_FORMAT
-            start = tick // BLOCK_TICKS * BLOCK_TICKS if old else operator.index(dumped["start"])
-            same = (stream.cells, stream.kernel.bits) == (dumped["cells"], dumped["bits"])
-            known = dumped["fingerprint"]
+            secret, old = Secret.from_hex(dumped["secret"]), dumped["format"] == _OLD_FORMAT
+            first, delta, limit = dumped["first_cell"], dumped["numeric_delta"], dumped["limit"]
+            stream = cls(factorization, scale, cells, secret, first, delta, limit, names)
+            tick, packed = check_count("tick", dumped["tick"], 0), dumped["state"]
+            start = tick // BLOCK_TICKS * BLOCK_TICKS if old else check_count("start", dumped["start"], 0)
+            same = all(dumped[key] == value for key, value in stream._facts().items())
+            ahead = start - tick if dumped["format"] == _FORMAT_ROWS else 0
         except (KeyError, TypeError, ValueError) as error:
             raise SnapshotError(f"the noise state is damaged ({type(error).__name__})") from None
-        if not same or known != fingerprint(factorization, stream.scale, stream.kernel.bits):
+        if dumped["format"] not in (_FORMAT_ROWS, _FORMAT, _OLD_FORMAT):
+            raise SnapshotError(f"noise of format {dumped['format']!r} cannot be read by this program")
+        if not same:
             raise SnapshotError(
                 "the noise state belongs to other public parameters (factorisation, horizon, scale or cells); "
                 "restore it with those it was made with"
             )
-        ahead = start - tick if dumped["format"] == _FORMAT_ROWS else 0
-        if (
-            not 0 <= start <= tick + ahead
-            or not 0 <= tick <= stream.limit
-            or start % BLOCK_TICKS
-            or not 0 <= ahead < MOST_AHEAD
-        ):
+        if start > tick + ahead or tick > stream.limit or start % BLOCK_TICKS or ahead < 0:
             raise SnapshotError(f"the noise state is damaged: tick {tick} of {stream.limit}")
-        shape = (stream.kernel.rows, stream.cells)
-        if old:  # integers with `bits` fractional bits
-            stream._state = to_pairs(unpack_integers(packed, shape), stream.kernel.bits)
-        else:
-            stream._state = unpack(packed, shape, stream.near.narrow)
-        stream._before = stream._state
-        stream.tick = stream._start = start
+        shape, stream.tick, stream._start = (stream.kernel.rows, stream.cells), start, start
+        state = (
+            unpack_integers(packed, shape, stream.kernel.bits) if old else unpack(packed, shape, stream.kernel.narrow)
+        )
+        stream._before = stream._state = state
         if ahead:
-            stream._rows = unpack_rows(dumped.get("rows"), ahead, stream.cells)
-            stream.tick, stream._rows_in_dumps = tick, True
+            short = len(str(dumped.get("rows"))) < 8 * ahead * cells  # whole numbers of 32 bits
+            (rows,) = of_text(dumped.get("rows"), ("<i4" if short else "<f8", (ahead, cells)))
+            if (rows % 1).any():
+                raise SnapshotError("the rows of the noise are damaged: they are not whole numbers")
+            stream.tick, stream._rows, stream._rows_in_dumps = tick, rows, True
         else:
             stream.take(tick - start)
         return stream

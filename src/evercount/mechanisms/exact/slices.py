@@ -40,10 +40,10 @@ def cut(high: FloatArray, low: FloatArray, unit: float) -> FloatArray:
     return settle((high.copy(), np.zeros_like(high), low), unit)
 
 
-def settle(parts: Parts, unit: float) -> FloatArray:
-    """The sum of parts as slices. The first part is overwritten."""
+def settle(parts: Parts, unit: float, out: FloatArray | None = None) -> FloatArray:
+    """The sum of parts as slices, in `out` if it is given. The first part is overwritten."""
     one, two, three = parts
-    slices = np.empty((5, *one.shape))
+    slices = np.empty((5, *one.shape)) if out is None else out
     for place, more in ((0, two), (1, three)):
         # adding and subtracting 1.5·2^52 grids rounds to the grid
         large = 1.5 * 2.0 ** (52 - WIDTH * (place + 1)) * unit
@@ -102,9 +102,8 @@ def product_error(terms: int, size: float, top: float) -> float:
 
 def check_exact(matrix: FloatArray, tops: FloatArray, unit: float = 1.0) -> None:
     """Check that the first two parts of matrix·v are sums of integers below 2^53, for |v_j| ≤ tops_j in units of v."""
-    one = np.abs(matrix[0]) @ tops
-    two = np.abs(matrix[1]) @ tops * 2.0**WIDTH + 1.1 * np.abs(matrix[0]).sum(axis=-1)
-    check_sums(one, two * 2.0**-WIDTH, unit)
+    one, two = np.abs(matrix[:2]) @ tops[..., np.newaxis]
+    check_sums(one, two + 1.1 * 2.0**-WIDTH * np.abs(matrix[0]).sum(axis=-1, keepdims=True), unit)
 
 
 def check_sums(one: FloatArray, two: FloatArray, unit: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 from fractions import Fraction
 from typing import Any
 
@@ -18,59 +17,22 @@ PIECE = 1 << 18
 
 def pack(state: FloatArray, narrow: int) -> str:
     """A state (2, rows, cells) in base 64; the low parts of the first `narrow` rows are cut to 24 bits."""
-    return _text((state[0], "<f8"), (state[1, :narrow], "<f4"), (state[1, narrow:], "<f8"))
+    return to_text(state[0], state[1, :narrow].astype("<f4"), state[1, narrow:])
 
 
 def unpack(packed: object, shape: tuple[int, int], narrow: int) -> FloatArray:
     """The state that `pack` wrote, or a SnapshotError if it is not of that shape."""
     rows, cells = shape
-    data = _bytes(packed, (16 * rows - 4 * narrow) * cells)
-    state, start = np.empty((2, rows, cells)), 0
-    for part, kind in ((state[0], "<f8"), (state[1, :narrow], "<f4"), (state[1, narrow:], "<f8")):
-        part[:] = np.frombuffer(data, kind, part.size, start).reshape(part.shape)
-        start += part.size * np.dtype(kind).itemsize
-    if not np.isfinite(state).all():
-        raise SnapshotError("the state of the noise is damaged: it holds numbers that are not finite")
-    return state
+    high, low, rest = of_text(packed, ("<f8", shape), ("<f4", (narrow, cells)), ("<f8", (rows - narrow, cells)))
+    return np.stack([high, np.concatenate([low, rest])])
 
 
-def pack_rows(rows: AnyArray) -> str:
-    """Rows of noise in base 64: whole numbers of 32 bits, or doubles where some are larger."""
-    return _text((rows, "<i4" if rows.dtype == np.int32 else "<f8"))
-
-
-def unpack_rows(packed: object, ticks: int, cells: int) -> AnyArray:
-    """The rows that `pack_rows` wrote, or a SnapshotError if they are not of that shape or not whole numbers."""
-    short = isinstance(packed, str) and len(packed) < 8 * ticks * cells
-    data = _bytes(packed, (4 if short else 8) * ticks * cells)
-    rows = np.frombuffer(data, "<i4" if short else "<f8").reshape(ticks, cells)
-    if not (np.isfinite(rows) & (rows == np.rint(rows))).all():
-        raise SnapshotError("the rows of the noise are damaged: they are not whole numbers")
-    return rows.astype(np.int32 if short else np.float64)
-
-
-def unpack_integers(packed: Any, shape: tuple[int, int]) -> ObjectArray:
-    """The integers of a snapshot of format 1: bytes per number, and the numbers in base 64."""
-    try:
-        width, same = int(packed["bytes"]), tuple(packed["shape"]) == shape
-        text = packed["data"]
-    except (KeyError, TypeError, ValueError):
-        width, same, text = 0, False, ""
-    if not same or width < 1:
-        raise SnapshotError(f"the state of the noise is damaged: numbers of shape {shape} were expected")
-    data = _bytes(text, width * shape[0] * shape[1])
-    out = np.empty(shape[0] * shape[1], dtype=object)
-    out[:] = [int.from_bytes(data[i : i + width], "little", signed=True) for i in range(0, len(data), width)]
-    return out.reshape(shape)
-
-
-def _text(*arrays: tuple[AnyArray, str]) -> str:
-    """Arrays, each with the type of its numbers, one after the other in base 64; piece by piece, as it may be long."""
+def to_text(*arrays: AnyArray) -> str:
+    """Arrays one after the other in base 64; piece by piece, as the text may be long."""
     text, rest = "", b""
-    for array, kind in arrays:
-        flat = array.reshape(-1)
-        for start in range(0, len(flat), PIECE):
-            data = rest + flat[start : start + PIECE].astype(kind, copy=False).tobytes()
+    for array in arrays:
+        for piece in np.array_split(array.reshape(-1), array.size // PIECE + 1):
+            data = rest + piece.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
             end = len(data) // 3 * 3
             text += base64.b64encode(data[:end]).decode("ascii")
             rest = data[end:]
@@ -78,29 +40,41 @@ def _text(*arrays: tuple[AnyArray, str]) -> str:
     return text
 
 
-def _bytes(packed: object, size: int) -> bytes:
+def of_text(packed: Any, *layout: tuple[str, tuple[int, int]]) -> list[AnyArray]:
+    """The arrays that `to_text` wrote, of these types and shapes, or a SnapshotError if they are not finite numbers."""
+    arrays: list[AnyArray] = []
     try:
-        data = base64.b64decode(packed, validate=True) if isinstance(packed, str) else b""
-    except ValueError:
-        data = b""
-    if len(data) != size or not isinstance(packed, str):
-        raise SnapshotError(f"the state of the noise is damaged: {size} bytes were expected")
-    return data
+        data, start = base64.b64decode(packed, validate=True), 0
+        for kind, (rows, columns) in layout:
+            arrays.append(np.frombuffer(data, kind, rows * columns, start).reshape(rows, columns))
+            start += arrays[-1].nbytes
+        damaged = len(data) != start or not all(np.isfinite(array).all() for array in arrays)
+    except (TypeError, ValueError):
+        damaged = True
+    if damaged:
+        raise SnapshotError(f"the state of the noise is damaged: numbers of the shapes {layout} were expected")
+    return arrays
+
+
+def unpack_integers(packed: Any, shape: tuple[int, int], bits: int) -> FloatArray:
+    """A state of a snapshot of format 1, as pairs: integers / 2^bits, in base 64, with their length in bytes."""
+    try:
+        width, text = int(packed["bytes"]), packed["data"]
+    except (KeyError, TypeError, ValueError):
+        raise SnapshotError("the state of the noise is damaged: integers were expected") from None
+    (raw,) = of_text(text, ("u1", (shape[0] * shape[1], width)))
+    integers = [int.from_bytes(row.tobytes(), "little", signed=True) for row in raw]
+    return to_pairs(np.asarray(integers, dtype=object).reshape(shape), bits)
 
 
 def to_pairs(values: ObjectArray, bits: int) -> FloatArray:
     """Integers / 2^bits as two doubles each, (2, …): the nearest double, and what is left of it rounded."""
-    out = np.empty((2, *values.shape))
-    for place, value in np.ndenumerate(values):
-        number = Fraction(value, 1 << bits)
-        out[(0, *place)] = float(number)
-        out[(1, *place)] = float(number - Fraction(out[(0, *place)]))
-    return out
+    high = (values / (1 << bits)).astype(np.float64)  # one rounding, so high·2^bits is an integer
+    low = (values - of_pairs(high[np.newaxis], bits)) / (1 << bits)
+    return np.stack([high, low.astype(np.float64)])
 
 
 def of_pairs(pairs: FloatArray, bits: int) -> ObjectArray:
     """Two doubles each as integers / 2^bits, rounded downwards."""
-    out = np.empty(pairs.shape[1:], dtype=object)
-    for place in np.ndindex(out.shape):
-        out[place] = math.floor((Fraction(pairs[(0, *place)]) + Fraction(pairs[(1, *place)])) * (1 << bits))
-    return out
+    exact = np.vectorize(Fraction, otypes=[object])(pairs).sum(axis=0)
+    return np.asarray(exact * (1 << bits) // 1, dtype=object)
