@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -151,6 +152,9 @@ class Store(Reading):
         self._joiner.shutdown(cancel_futures=True)
         for live in self.streams.values():
             live.stream.close()
+        if self.database.write and not self.database.lost:
+            with contextlib.suppress(StoreError, OSError):  # it says the same with its added lines
+                self.head.fold()
         self.database.close()
 
     def _identity(self, connection: Connection) -> str:
@@ -170,9 +174,9 @@ class Store(Reading):
             self.check_probe(sealer, probe_text)
         return sealer
 
-    def write_head(self) -> None:
-        """Write the head file: after every commit that releases, declares or retires."""
-        self.heads.write(self.streams.values())
+    def write_head(self, released: LiveStream | None = None) -> None:
+        """Write the head file: after every commit that releases (ticks of one stream), declares or retires."""
+        self.heads.write(self.streams.values(), released)
 
     def name_is_spent(self, name: str) -> bool:
         """Whether a stream had this name that does not go on; no other stream may have it."""
@@ -436,7 +440,7 @@ class Store(Reading):
         live.blob, live.head, live.totals, live.events, live.groups = blob, head, zeros, [], 0
         live.looked_at = 0
         live.encoder, live.closed, live.labels = None, live.stream.tick, live.stream.labels
-        self.write_head()
+        self.write_head(live)
         self._draw_ahead(live)
         hashes = {tick: digest for _, tick, digest, _ in links}
         return table.last(describe, cells).described(format_utc, hashes)
