@@ -12,6 +12,7 @@ import hashlib
 import operator
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -272,11 +273,16 @@ class ExactStream(NoiseStream):
             "limit": self.limit,
             "numeric_delta": self.numeric_delta,
             "bits": self.kernel.bits,
-            "fingerprint": fingerprint(self.factorization, self.scale, self.kernel.bits),
+            "fingerprint": self._fingerprint,
             "secret": self._secret.hex(),
             "state": self._packed(),
             **rows,
         }
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        """That of its parameters, none of which changes."""
+        return fingerprint(self.factorization, self.scale, self.kernel.bits)
 
     def _packed(self) -> Any:
         """`_before` for a dump. It changes once in a block, so what was packed last is kept, if it is not large."""
@@ -315,7 +321,7 @@ class ExactStream(NoiseStream):
             known = dumped["fingerprint"]
         except (KeyError, TypeError, ValueError) as error:
             raise SnapshotError(f"the noise state is damaged ({type(error).__name__})") from None
-        if not same or known != fingerprint(factorization, stream.scale, stream.kernel.bits):
+        if not same or known != stream._fingerprint:
             raise SnapshotError(
                 "the noise state belongs to other public parameters (factorisation, horizon, scale or cells); "
                 "restore it with those it was made with"
