@@ -273,12 +273,26 @@ def test_illegal_mixed_streams_are_refused() -> None:
     with pytest.raises(InputError, match="max_degree=1"):
         promised.encode(state, [(0, 2, 1)])
     assert promised.encode(state, [(0, 1, -1), (0, 2, 1)])[0].tolist() == [0]
-    with pytest.raises(ParameterError, match="mixed"):
+    with pytest.raises(ParameterError, match="third number of a mixed stream is 1 or -1"):
         SpanningForest(4, "mixed", max_weight=2)
     with pytest.raises(ParameterError, match="mixed"):
         Matching(4, "mixed", max_degree=2, enforce_degree=True)
-    with pytest.raises(ParameterError, match="max_degree"):
+    with pytest.raises(ParameterError, match=r"Promise a maximum\.$"):
         Triangles(4, "mixed")
+    with pytest.raises(InputError, match="stream='mixed'"):
+        Matching(4).encode(Matching(4).initial_state(), [(0, 1, -1)])
+
+
+def test_a_mixed_degree_histogram_needs_no_promise() -> None:
+    free, promised = DegreeHistogram(5, "mixed"), DegreeHistogram(5, "mixed", max_degree=4)
+    assert free.outputs == 5
+    for adjacency, v2 in (("add-remove", 4), ("replace", 16)):
+        assert free.squared_value_sensitivity(adjacency) == promised.squared_value_sensitivity(adjacency) == v2
+    star = [(0, v, 1) for v in range(1, 5)]
+    assert free.encode(free.initial_state(), star)[0].tolist() == [5, 1, 1, 1]
+    Stream(free, Budget(1.0, 1e-6, unit="user", max_events=2, adjacency="replace"), 4)
+    with pytest.raises(ParameterError, match="max_degree"):
+        DegreeHistogram(5)
 
 
 # -- the noise --------------------------------------------------------------------------------------------------------

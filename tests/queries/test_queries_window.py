@@ -5,7 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Edges, Histogram, Stream, Substrings, Sum, TopK, Window, WindowOf
+from evercount import (
+    ActiveUsers,
+    Average,
+    Budget,
+    Count,
+    DiscoveredKeys,
+    DistinctUsers,
+    Edges,
+    Histogram,
+    Quantiles,
+    Stream,
+    Substrings,
+    Sum,
+    TopK,
+    Window,
+    WindowOf,
+)
 from evercount.errors import ParameterError
 from evercount.factorizations import Balanced, factorization
 from evercount.noise import Secret
@@ -174,6 +190,13 @@ def test_windows_of_other_queries_resolve_restore_and_refuse() -> None:
             WindowOf(wrong, 3)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="Window"):
         WindowOf(Count(), 3)
+    for other in (DistinctUsers(), ActiveUsers(max_ticks=3), DiscoveredKeys(), Quantiles(0, 4, bins=4)):
+        with pytest.raises(ParameterError, match=r"releases\.last"):
+            WindowOf(other, 3)
+    for given in ({}, {"name": 3}, {"name": "sum", "parameters": 3}):
+        with pytest.raises(ParameterError, match="query of a window is given as"):
+            WindowOf(given, 3)
+    assert WindowOf({"name": "sum"}, 3) == WindowOf(Sum(), 3)
 
 
 @pytest.mark.parametrize(("method", "delta"), [*((method, 1e-6) for method in METHODS), ("nodes", 0.0)])

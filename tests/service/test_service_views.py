@@ -17,6 +17,8 @@ pytest.importorskip("fastapi", reason="the service is not installed: pip install
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.view_names import show_view
 from evercount.engine.release import Releases
+from evercount.queries import QUERIES as KNOWN
+from evercount.service.pages import static_folder
 from evercount.service.read_events import read_batch
 from evercount.service.runtime import Service
 from evercount.store import Accepted, Store
@@ -261,3 +263,10 @@ def test_refusals_say_what_is_wrong(client: httpx.Client) -> None:
     assert views["tidy"] == []
     assert "quantile-0.5" in views["waits"]
     assert views["manual"] == ["per-tick", "last-24"]
+
+
+def test_every_query_has_words_on_the_page() -> None:
+    """A new query must say what its number is; "Running number" is for encoders of a user's own."""
+    text = (static_folder() / "format.js").read_text(encoding="utf-8")
+    words = text[text.index("const KINDS") :]
+    assert [name for name in KNOWN if f'{name}: "' not in words and f'"{name}"' not in words] == []

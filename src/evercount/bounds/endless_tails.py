@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.bounds.laplace_tails import laplace_tail
+from evercount.bounds.laplace_tails import heaviest_tail, laplace_tail
 from evercount.factorizations.endless_bridge import ENDS, EndlessBridge
 
 STEPS = 256
@@ -156,19 +156,23 @@ def _classes(
 
 @lru_cache(maxsize=len(NUMBERS))
 def _upper_tails(numbers: float) -> FloatArray:
-    """P(S > x) at x = 0, TABLE_STEP, … stds, for a sum S of ⌊numbers⌋ equal Laplace numbers and a smaller one.
+    """A bound of P(S > x) at x = 0, TABLE_STEP, … stds, for sums S of Laplace numbers whose V/2m² is at least this.
 
-    With ρ the scale of the smaller one, 1/((1+θ²)(1+ρ²θ²)) = (1/(1+θ²) − ρ²/(1+ρ²θ²))/(1 − ρ²): so the tail of n
-    numbers and the smaller one follows from those of n numbers, and of n − 1 and the smaller one.
+    The larger of two tails: that of ⌊numbers⌋ equal numbers and a smaller one, and that of `heaviest_tail` for the next
+    whole number (`laplace_tails.proof.md`). With ρ the scale of the smaller one,
+    1/((1+θ²)(1+ρ²θ²)) = (1/(1+θ²) − ρ²/(1+ρ²θ²))/(1 − ρ²): so the tail of n numbers and the smaller one follows from
+    those of n numbers, and of n − 1 and the smaller one.
     """
-    x = np.arange(round(TABLE_END / TABLE_STEP) + 1) * (TABLE_STEP * math.sqrt(2 * numbers))
+    stds = np.arange(round(TABLE_END / TABLE_STEP) + 1) * TABLE_STEP
     count, square = math.floor(numbers), numbers % 1
+    equal = heaviest_tail(math.ceil(numbers), stds) / 2 * ROOM
     if not square:
-        return laplace_tail(count, x) / 2 * ROOM
+        return np.asarray(equal)
+    x = stds * math.sqrt(2 * numbers)
     tail = np.exp(-x / math.sqrt(square))
     for n in range(1, count + 1):
         tail = (laplace_tail(n, x) - square * tail) / (1 - square)
-    return np.asarray(np.maximum(tail, 0.0) / 2 * ROOM + ABSOLUTE)
+    return np.asarray(np.maximum(equal, tail / 2 * ROOM + ABSOLUTE))
 
 
 def _cdf(scales: FloatArray, x: FloatArray) -> FloatArray:

@@ -2,13 +2,8 @@
 
 A normal quantile would be too small: a single Laplace number leaves ±1.96 std with probability 6.3 %, not 5 %. A sum of
 numbers with different scales has tails between those of a normal and of one Laplace number. Let V be its variance and m
-its largest scale: then n = ⌊V/(2m²)⌋ equal Laplace numbers of the same variance have tails at least as heavy, and those
-are known in closed form. For equal scales n is their number, and the tail is exact.
-
-That n numbers are enough is proved for the moment generating function (−Σ ln(1 − λ²s_i²) is convex in the s_i², so it
-is largest where they are as unequal as the largest one allows) and for tails beyond 4.5 std (`laplace_tails.proof.md`),
-and computed for the others: see
-tests/bounds/test_laplace_tails.py::test_fewer_equal_numbers_have_heavier_tails.
+its largest scale: then n = ⌊V/(2m²)⌋ equal Laplace numbers of the same variance, or a normal one, leave every interval
+at least as often (`heaviest_tail`), and those tails are known in closed form. For equal scales n is their number.
 """
 
 from __future__ import annotations
@@ -75,12 +70,40 @@ def continuous_std(std: float) -> float:
     return math.sqrt(2) / rate
 
 
+def heaviest_tail(weight: int, stds: npt.ArrayLike) -> FloatArray:
+    """The largest P(|S| > stds·std) of sums S of independent Laplace numbers with n = `weight` or more.
+
+    n is that of the module's first paragraph. The larger of the tails of n equal numbers and of a normal one; for n = 1
+    also that of two numbers, which is the largest of the three between 1.677 and 1.685 stds.
+
+    **Guarantee.** An upper bound for all scales and every half width. Proof: `laplace_tails.proof.md`, which says what
+    of it is computed. Tests: tests/bounds/test_heaviest_tails.py::test_no_sum_leaves_more_often,
+    tests/bounds/test_heaviest_tails.py::test_crossings_of_equal_parts.
+
+    Args:
+        weight: n, at least 1.
+        stds: Half widths, in standard deviations of the sum.
+
+    Returns:
+        A probability for each half width.
+
+    Example:
+        >>> heaviest_tail(1, [1.0, 3.0]).round(4).tolist()  # of a normal number, of one Laplace number
+        [0.3173, 0.0144]
+    """
+    from scipy.special import erfc
+
+    x = np.asarray(stds, np.float64)
+    equal = [laplace_tail(n, x * math.sqrt(2 * n)) for n in {weight, max(weight, 2)}]
+    return np.asarray(np.maximum.reduce([*equal, erfc(x / math.sqrt(2))]))
+
+
 @lru_cache(maxsize=4096)
 def laplace_factor(beta: float, weight: int = 1) -> float:
-    """A half width in stds that is enough for sums of at least `weight` equal Laplace numbers, where β ≤ 0.2."""
+    """The half width in stds at which `heaviest_tail` is β: enough for sums of Laplace numbers with n = `weight`."""
     from evercount.bounds import interval_quantile
 
-    return max(laplace_quantile(weight, beta), interval_quantile(beta))
+    return max(laplace_quantile(weight, beta), laplace_quantile(max(weight, 2), beta), interval_quantile(beta))
 
 
 def laplace_factors(beta: float, weights: IntArray) -> FloatArray:
@@ -154,7 +177,7 @@ def _union_radius(std: FloatArray, weight: IntArray, count: FloatArray, beta: fl
     rows = [(int(w), std[weight == w], count[weight == w]) for w in np.unique(weight)]
 
     def chance(h: float) -> float:
-        return sum(float(n @ laplace_tail(w, h / s * math.sqrt(2 * w))) for w, s, n in rows)
+        return sum(float(n @ heaviest_tail(w, h / s)) for w, s, n in rows)
 
     low = 0.0
     high = float(std.max()) * laplace_quantile(1, min(beta / float(count.sum()), 0.5))

@@ -18,7 +18,7 @@ def example(
 ) -> None:
     """Release a bundled example: hourly reports of a flu self-assessment site, by region. SYNTHETIC data."""
     if queries:
-        from evercount.examples.query_table import before_and_after
+        from evercount.examples.before_and_after import before_and_after
         from evercount.examples.query_table import table as query_table
 
         typer.echo(f"{query_table()}\n\n{before_and_after()}")

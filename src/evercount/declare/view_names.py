@@ -48,7 +48,7 @@ def check_views(
         if not known:
             raise UnknownName("view", name, NAMES)
         if not query.running_sums:
-            raise ParameterError(f"view {name!r}: {query.name!r} publishes no running sums to take differences of")
+            raise ParameterError(f"view {name!r}: {query.name!r} {query.no_views}")
         if postprocess:
             raise ParameterError(
                 f"view {name!r}: the error of differences of post-processed numbers is not known; declare the stream "

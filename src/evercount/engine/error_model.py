@@ -167,7 +167,7 @@ class ErrorModel:
     def difference_errors(self, earlier: IntArray, later: IntArray) -> tuple[FloatArray, CellErrors]:
         """(std, errors) of the difference of one cell's running sums at pairs of ticks (0: before the first)."""
         if not self.query.running_sums:
-            raise ParameterError(f"{self.query.name!r} publishes no running sums to take differences of")
+            raise ParameterError(f"{self.query.name!r} {self.query.no_views}")
         pairs = np.stack([earlier, later], axis=1)
         distinct, where = np.unique(pairs, axis=0, return_inverse=True)
         norms = np.asarray([self.factorization.difference_norm(int(a), int(b)) for a, b in distinct])

@@ -165,8 +165,9 @@ class RunErrors:
         """
         if self._sums is not None:
             raise ParameterError(
-                "there is nothing to select from: an average per event is one number, and every discovered key has "
-                "passed a threshold already"
+                "there is nothing to select: every discovered key has passed a threshold already"
+                if self.query.unlisted_keys
+                else "there is nothing to select from: an average per event is one number"
             )
         spread, slack = (error[index : index + 1] for error in self._errors_all[1:])
         slack = slack + self._rounding

@@ -71,7 +71,7 @@ def view_of(
 def check_viewable(query: Query) -> None:
     """Refuse a query whose releases have no differences with a meaning."""
     if not query.running_sums:
-        raise ParameterError(f"views are differences of running sums, and {query.name!r} publishes none")
+        raise ParameterError(f"views are sums over ticks, and {query.name!r} {query.no_views}")
 
 
 def running(releases: Releases) -> View:

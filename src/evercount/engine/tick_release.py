@@ -12,6 +12,7 @@ from evercount._validate import check_number
 from evercount.errors import ParameterError
 from evercount.queries.base import Query, V_co
 from evercount.queries.cuts.cut_graph import CutGraph, CutValue
+from evercount.queries.cuts.cut_noise import CutNoise
 from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.top_discovered import top_discovered
 from evercount.queries.top_keys import TopKey, supported_keys
@@ -188,11 +189,21 @@ class Release(Generic[V_co]):
             The graph.
 
         Raises:
-            ParameterError: The query is not `Cuts`.
+            ParameterError: The query is not `Cuts`, or the weights were post-processed.
         """
         if not isinstance(self.query, Cuts):
             raise ParameterError("only releases of Cuts are graphs")
-        return self.query.graph(self.values, float(self.std_all[0]))
+        if self.postprocessed:
+            raise ParameterError(
+                f"these weights were post-processed ({', '.join(self.postprocessed)}), so that the error of their sums "
+                "is not known; release without post-processing and post-process the cut"
+            )
+        errors, model = self._run.cell_errors(self._index), self._run.error_model
+        spread, slack, step = (float(np.max(part)) for part in (errors.spread, errors.slack, errors.step))
+        if model.pure and not model.rounded:  # sums of discrete Laplace numbers need half a unit once, however many
+            slack, step = 0.0, slack
+        laplace = model.equal_numbers(np.asarray([self.tick]))[0]
+        return self.query.graph(self.values, float(self.std_all[0]), CutNoise(spread, slack, step, laplace))
 
     def cut(self, S: Collection[int], P: Collection[int] | None = None) -> CutValue:
         """The weight between vertex sets S and P (default: all others) with its exact std, for `Cuts`.

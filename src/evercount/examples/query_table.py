@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -60,6 +60,7 @@ def count_squares(events: Any) -> list[int]:
     return [sum(round(event**0.5) ** 2 == event for event in events)]
 
 
+@cache
 def examples() -> list[Example]:
     """Every query with data of a plausible size; the same data at every call."""
     rng = np.random.default_rng(2026)
@@ -68,16 +69,16 @@ def examples() -> list[Example]:
     keys = [rng.zipf(1.6, 300) for _ in range(TICKS)]
     keys = [np.minimum(tick, 50) - 1 for tick in keys]
     letters = ["".join(rng.choice(list("abcd"), 2000, p=(0.4, 0.3, 0.2, 0.1))) for _ in range(TICKS)]
-    sparse = _edges(rng, VERTICES, 3 * VERTICES)
-    dense = _edges(rng, 80, 2800)
+    sparse = spread_edges(rng, VERTICES, 3 * VERTICES)
+    dense = spread_edges(rng, 80, 2800)
     group = 30
-    inside = [(u, v) for u, v in _edges(rng, 2 * group, 10**9) if (u < group) == (v < group)]
-    across = [(u, v) for u, v in _edges(rng, 2 * group, 10**9) if (u < group) != (v < group)][:40]
+    inside = [(u, v) for u, v in spread_edges(rng, 2 * group, 10**9) if (u < group) == (v < group)]
+    across = [(u, v) for u, v in spread_edges(rng, 2 * group, 10**9) if (u < group) != (v < group)][:40]
     traffic = [inside[i] for i in rng.integers(0, len(inside), 40_000)] + across
-    cut_events = [[(u, v, 1.0) for u, v in part] for part in _split(traffic)]
-    mixed = _signed(_split(dense, FEW))
-    few = _split(sparse, FEW)
-    edges = _split(sparse)
+    cut_events = [[(u, v, 1.0) for u, v in part] for part in split(traffic)]
+    mixed = _signed(split(dense, FEW))
+    few = split(sparse, FEW)
+    edges = split(sparse)
     weighted = [[(u, v, 1 + (u + v) % 4) for u, v in part] for part in edges]
     return [
         Example("Count()", queries.Count(), counts),
@@ -109,7 +110,7 @@ def examples() -> list[Example]:
         Example('MinDegree(80, "mixed")', queries.MinDegree(80, "mixed"), mixed),
         Example('MinCut(80, "mixed")', queries.MinCut(80, "mixed"), mixed),
         Example("SpanningForest(400, max_weight=4)", queries.SpanningForest(VERTICES, max_weight=4), weighted),
-        Example("Components(400)", queries.Components(VERTICES), _split(sparse[:250])),
+        Example("Components(400)", queries.Components(VERTICES), split(sparse[:250])),
         Example("Matching(400)", queries.Matching(VERTICES), edges),
         Example(
             "PrefixQuery(count_squares, …)",
@@ -168,70 +169,7 @@ def table() -> str:
     return "\n".join([HEADER, *(show(example).line() for example in examples())])
 
 
-def before_and_after() -> str:
-    """What post-processing and other noise do for some of the examples: the second table of docs/queries.md."""
-    by_code = {example.code: example for example in examples()}
-    rows = ["| answer | before | after |", "|---|---|---|"]
-    for code in ("Matching(400)",):
-        example = by_code[code]
-        old = Stream(example.query, BUDGET, TICKS, "balanced").std([TICKS])[0, 0]
-        rows.append(
-            f"| `{code}`, {TICKS} ticks: std, `balanced` against `direct` | {old:.0f} | {show(example).std:.0f} |"
-        )
-    plain = queries.Triangles(VERTICES, max_degree=20)
-    before = Stream(plain, BUDGET, TICKS).std([TICKS])[0, 0]
-    after = show(by_code["Triangles(400, max_per_edge=3)"]).std
-    rows.append(f"| triangles, {TICKS} ticks: std, max_degree=20 against max_per_edge=3 | {before:.0f} | {after:.0f} |")
-    for ticks in (TICKS, FEW):
-        example = by_code["DegreeHistogram(400, max_degree=20)"]
-        merged = [event for tick in example.ticks for event in tick]
-        stream = Stream(example.query, BUDGET, ticks, secret=Secret.from_hex("2026" * 16))
-        release = stream.run(_split(merged, ticks))[-1]
-        degrees = np.bincount(np.asarray(merged).ravel(), minlength=VERTICES)
-        truth = np.bincount(degrees, minlength=example.query.outputs)
-        raw, tidy = (np.abs(numbers - truth).sum() / VERTICES for numbers in (release.values, release.consistent()))
-        rows.append(
-            f"| degree histogram, {ticks} ticks: ℓ1 error / vertices, raw against consistent | {raw:.2f} | {tidy:.2f} |"
-        )
-    letters = by_code['Substrings("abcd", 3)'].ticks
-    query = queries.Substrings(ALPHABET, 3)
-    truth = query.encode_run([], letters)[0].sum(axis=0)
-    release = Stream(query, BUDGET, TICKS, secret=Secret.from_hex("2026" * 16)).run(letters)[-1]
-    listed = {key.key: key.value for key in release.supported()}
-    filtered = np.asarray([listed.get(label, 0.0) for label in query.labels])
-    raw, tidy = (np.abs(numbers - truth).sum() for numbers in (release.values, filtered))
-    rows.append(
-        f"| 100,000 letters, 26 letters known, words up to 3: ℓ1 error, all words against supported ones "
-        f"| {raw:,.0f} | {tidy:,.0f} |"
-    )
-    text = _zipf_text()
-    equal, heavy = (_listed_trigrams(text, weights) for weights in (None, (1, 1, 8)))
-    rows.append(
-        f"| 100,000 Zipf letters: listed of {len(equal[1])} trigrams that come 100 times, equal weights against "
-        "(1, 1, 8) "
-        f"| {len(equal[0] & equal[1])} | {len(heavy[0] & heavy[1])} |"
-    )
-    return "\n".join(rows)
-
-
-def _zipf_text() -> list[str]:
-    """100,000 letters, the k-th of the alphabet with a chance proportional to 1/k."""
-    chance = 1 / np.arange(1, 27)
-    letters = np.random.default_rng(2026).choice(list(ALPHABET), 100_000, p=chance / chance.sum())
-    return ["".join(part) for part in letters.reshape(TICKS, -1)]
-
-
-def _listed_trigrams(text: list[str], weights: tuple[int, ...] | None) -> tuple[set[str], set[str]]:
-    """(trigrams that the support filter lists, trigrams that truly come at least 100 times)."""
-    query = queries.Substrings(ALPHABET, 3, weights)
-    release = Stream(query, BUDGET, TICKS, secret=Secret.from_hex("2026" * 16)).run(text)[-1]
-    letters = "".join(text)
-    often = Counter(letters[i : i + 3] for i in range(len(letters) - 2))
-    listed = {key.key for key in release.supported() if len(key.key) == 3}
-    return listed, {word for word, number in often.items() if number >= 100}
-
-
-def _edges(rng: np.random.Generator, vertices: int, most: int) -> list[tuple[int, int]]:
+def spread_edges(rng: np.random.Generator, vertices: int, most: int) -> list[tuple[int, int]]:
     """Distinct edges in random order; no vertex in more than 20 of them where fewer than all are asked for."""
     u, v = np.triu_indices(vertices, 1)
     order = rng.permutation(len(u))
@@ -255,10 +193,10 @@ def _few_triangles(rng: np.random.Generator) -> list[list[tuple[int, int]]]:
         for group in groups
         for i, j in ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
     ]
-    return _split(edges)
+    return split(edges)
 
 
-def _split(events: list[Any], ticks: int = TICKS) -> list[list[Any]]:
+def split(events: list[Any], ticks: int = TICKS) -> list[list[Any]]:
     """Events over all ticks, about as many in each."""
     bounds = np.linspace(0, len(events), ticks + 1).astype(int)
     return [events[a:b] for a, b in pairwise(bounds.tolist())]

@@ -19,6 +19,11 @@ MOST_UNITS = 2**20
 """Grid units of one event: with 2^43 events a running sum still fits 63 bits, so no sum ever has to be refused."""
 
 
+def kind_of(array: npt.NDArray[Any]) -> str:
+    """What an array that holds no numbers holds, in words."""
+    return {"U": "text", "S": "bytes", "b": "true or false"}.get(array.dtype.kind, f"{array.dtype} data")
+
+
 def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
     """`values` as int64, or an InputError that names the first one that is not a whole number in [low, high]."""
     try:
@@ -30,7 +35,7 @@ def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
     if array.size == 0:
         return np.zeros(array.shape, np.int64)
     if array.dtype.kind not in "iuf":
-        raise InputError(f"{what} must be numbers, got {array.dtype} data")
+        raise InputError(f"{what} must be numbers, got {kind_of(array)}")
     if array.dtype == np.float16:  # it could not hold the limits
         array = array.astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -203,7 +208,7 @@ class Sum(Query[float]):
             raise InputError("the events of a tick must be numbers: no text, no true or false")
         values = np.atleast_1d(np.asarray(events))
         if values.dtype.kind not in "iuf" and values.size:
-            raise InputError(f"the events of a tick must be numbers, got {values.dtype} data")
+            raise InputError(f"the events of a tick must be numbers, got {kind_of(values)}")
         values = values.astype(np.float64)
         if values.ndim != 1:
             raise InputError(f"a tick is a sequence of values, got an array of shape {values.shape}")
@@ -334,12 +339,19 @@ class Average(Sum):
     def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
         """See `Query`: the average over those ticks."""
         if self.per == "event":
-            raise ParameterError(
-                "a released average per event does not tell its number of events, so nothing can be said of the ticks "
-                "between two releases; stream a Sum and a Count instead"
-            )
+            raise ParameterError(f"{self.name!r} {self.no_views}")
         ticks = max(later - earlier, 1)
         return (later * high - earlier * low) / ticks, np.ones(1) / ticks
+
+    @property
+    def no_views(self) -> str:
+        """See `Query`."""
+        if self.per == "tick":
+            return "is no sum over ticks; stream a Sum; in Python, Releases.between has the average between two ticks"
+        return (
+            "per event does not tell its number of events, so nothing can be said of the ticks between two releases; "
+            "stream a Sum and a Count instead"
+        )
 
     def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:
         """See `Query`."""

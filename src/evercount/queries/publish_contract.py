@@ -202,9 +202,7 @@ class PublishContract(ABC):
             ParameterError: With the reason, where published numbers do not tell.
         """
         if not self.running_sums:
-            raise ParameterError(
-                f"{self.name!r} is not a sum over ticks, so two releases do not tell what came between"
-            )
+            raise ParameterError(f"{self.name!r} {self.no_views}")
         return high - low, np.ones(len(low)) * self.output_norms()
 
     def consistent(self, values: FloatArray) -> FloatArray:
@@ -262,6 +260,11 @@ class PublishContract(ABC):
         Their exact error is that of a cell's difference times `output_norms`.
         """
         return self.memory == 0 and self.restart is None and type(self).decode_run is PublishContract.decode_run
+
+    @property
+    def no_views(self) -> str:
+        """Where there are no `running_sums`: why there are no views per tick or of last ticks, and what to take."""
+        return "is not a sum over ticks, so two releases do not tell what came between"
 
     def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
         """Covariance of some outputs of one tick, in units of a cell's variance: for comparisons of outputs.

@@ -80,8 +80,8 @@ def _describe(
             else:
                 gaps = (values[cell] - values[rest] - slack[cell] - slack[rest]) / (spread[cell] + spread[rest])
                 confidence = 1 - min(1.0, errors.count * _one_tail(float(gaps.min()), errors.cells.pure))
-        value = float(values[cell])
-        keys.append(TopKey(labels[cell], value, value - half[cell], value + half[cell], confidence))
+        value, reach = float(values[cell]), float(half[cell])
+        keys.append(TopKey(labels[cell], value, value - reach, value + reach, confidence))
     return keys
 
 

@@ -154,9 +154,14 @@ class WindowQuery(Query[V_co]):
 
     def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
         """See `Query`: refused, with the reason."""
-        raise ParameterError(
-            "a window tells about its own ticks only: two windows that overlap do not tell what came between; add up "
-            "windows that do not overlap, or stream the running count beside it"
+        raise ParameterError(f"{self.name!r} {self.no_views}")
+
+    @property
+    def no_views(self) -> str:
+        """See `Query`."""
+        return (
+            "tells about its own ticks only: two windows that overlap do not tell what came between; add up windows "
+            "that do not overlap, or stream the running count beside it"
         )
 
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
@@ -235,14 +240,9 @@ class WindowOf(WindowQuery):
 
     def __init__(self, of: Query | Mapping[str, Any], width: int, method: Method = "auto") -> None:
         if isinstance(of, Mapping):
-            from evercount.queries import build_query
-
-            of = build_query(of["name"], of["parameters"])
-        if not isinstance(of, Query) or not of.publishes_sums or of.memory:
-            raise ParameterError(
-                f"a window needs a query that publishes its running sums as they are, not {of!r}: a number that is no "
-                "sum over ticks (an average, a statistic of a graph) has no part that belongs to the last ticks"
-            )
+            of = _inside(of)
+        if not isinstance(of, Query) or not of.publishes_sums or of.memory or of.names_users or of.unlisted_keys:
+            raise ParameterError(f"a window needs a query that publishes its running sums as they are, {_why_not(of)}")
         if isinstance(of, Count):
             raise ParameterError("for a window of counts use Window(width)")
         self.of = of
@@ -304,6 +304,29 @@ class WindowOf(WindowQuery):
         """The constructor's arguments."""
         inside = {"name": self.of.name, "parameters": self.of.parameters()}
         return {"of": inside, "width": self.width, "method": self.method}
+
+
+def _inside(given: Mapping[str, Any]) -> Query:
+    """The query of a window, from its name and parameters."""
+    from evercount.queries import build_query
+
+    name, parameters = given.get("name"), given.get("parameters", {})
+    if not isinstance(name, str) or not isinstance(parameters, Mapping):
+        raise ParameterError(
+            'the query of a window is given as {"name": "histogram", "parameters": {"keys": ["north", "south"]}}, '
+            f"got {dict(given)!r:.200}"
+        )
+    return build_query(name, dict(parameters))
+
+
+def _why_not(of: object) -> str:
+    """Why a query has no windows, and what to do instead."""
+    if not isinstance(of, Query):
+        return f"not {of!r:.80}"
+    if not of.running_sums:
+        return f"and {of.name!r} is no sum over ticks (a window, an average, a statistic of a graph)"
+    reason = "counts a user once for many ticks" if of.names_users else "combines sums, or discovers its keys"
+    return f"and {of.name!r} {reason}; releases.last(width) of its stream has the last ticks at no further cost"
 
 
 def window_errors(width: int, horizon: int | None) -> dict[Method, float]:

@@ -21,7 +21,7 @@ from evercount.privacy import Budget
 from evercount.privacy.gaussian import delta_of
 from evercount.queries import Count, HighDegree, Substrings
 from evercount.queries.base import Query
-from evercount.reproduce.figures import finish, panels
+from evercount.reproduce.figures import finish, panels, plain_marks
 from evercount.reproduce.item import Context, Item, Result, Row
 from evercount.reproduce.simulate import batch_seed
 
@@ -234,22 +234,29 @@ def failures(parameters: Mapping[str, Any], context: Context) -> Result:
 
 
 def _draw(rows: list[Row], delta: float) -> Figure:
-    """Bars: the δ that each attack reaches."""
+    """The δ that each attack reaches: squares for the paper's mechanisms, dots for ours."""
     figure, axes = panels(1, 1, 9.0, 3.8)
     y = np.arange(len(rows))[::-1]
-    colours = ["#2e8b57" if row["what"] == OURS else "#c44e52" for row in rows]
-    for place, row, colour in zip(y, rows, colours, strict=True):  # a log axis has no zero: points, not bars
+    for place, row in zip(y, rows, strict=True):  # a log axis has no zero: points, not bars
+        colour, marker = ("#2e8b57", "o") if row["what"] == OURS else ("#c44e52", "s")
         reached, error = max(row["delta reached"], 0.0), 2 * row["standard error"]
         low = max(reached - error, delta / 50)
         axes[0].plot([low, reached + error], [place, place], color=colour, linewidth=2.5, solid_capstyle="butt")
-        axes[0].plot([max(reached, delta / 50)], [place], "o", color=colour, markersize=7)
+        axes[0].plot([max(reached, delta / 50)], [place], marker, color=colour, markersize=7)
     axes[0].set_xscale("log")
+    plain_marks(axes[0].xaxis, (0.03, 0.05, 0.1, 0.2, 0.5, 1))
     axes[0].set_xlim(left=min(max(row["delta reached"] - 2 * row["standard error"], delta / 50) for row in rows) / 1.5)
     axes[0].axvline(delta, color="black", linestyle="--", linewidth=1)
     axes[0].annotate(f" promised δ = {delta:g}", (delta, -0.62), fontsize=8)
     axes[0].set_ylim(-0.8, len(rows) - 0.4)
     axes[0].set_yticks(y, [row["mechanism"] for row in rows])
-    finish(axes[0], "δ reached by the attack, ± 2 standard errors", "", "red: the paper's, green: ours", legend=False)
+    finish(
+        axes[0],
+        "δ reached by the attack, ± 2 standard errors",
+        "",
+        "red squares: the paper's, green dots: ours",
+        legend=False,
+    )
     return figure
 
 

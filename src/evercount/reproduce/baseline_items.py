@@ -21,26 +21,17 @@ if TYPE_CHECKING:
 
 PURE_TREES = ("bridge", "pure-binary", "pure-tree", "pure-hybrid-binary", "pure-hybrid", "endless-bridge")
 GAUSSIAN = ("binary-tree", "square-root", "balanced")
-SHADES = {
-    "bridge": "#8172b3",
-    "pure-binary": "#c44e52",
-    "pure-tree": "#2e8b57",
-    "pure-hybrid-binary": "#dd8452",
-    "pure-hybrid": "#4c72b0",
-    "endless-bridge": "#55a9c8",
-    "binary-tree": "#c44e52",
-    "square-root": "#4c72b0",
-    "balanced": "#2e8b57",
-}
+COLUMNS = ("#c44e52", "#4c72b0", "#2e8b57")
+"""Binary trees, the next better mechanisms, the best ones."""
 
 
-def _band(axes: Any, std: np.ndarray[Any, np.dtype[np.float64]], colour: str, label: str, bins: int = 160) -> None:
+def _band(axes: Any, std: np.ndarray[Any, np.dtype[np.float64]], colour: str, bins: int = 160) -> None:
     """A curve that jumps from tick to tick as the band from its least to its largest value in bins of ticks."""
     edges = np.unique(np.linspace(0, len(std), min(bins, len(std)) + 1).astype(np.int64))
     least, most = np.minimum.reduceat(std, edges[:-1]), np.maximum.reduceat(std, edges[:-1])
     middle = (edges[:-1] + edges[1:] + 1) / 2
     axes.fill_between(middle, least, most, color=colour, alpha=0.25, linewidth=0)
-    axes.plot(middle, most, color=colour, linewidth=1.3, label=label)
+    axes.plot(middle, most, color=colour, linewidth=1.3)
     axes.plot(middle, least, color=colour, linewidth=0.5)
 
 
@@ -90,19 +81,19 @@ def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
     ]
 
     def figure() -> Figure:
-        drawn, axes = panels(1, 3, 15.0, 4.4)
-        binary = tuple(name for name in PURE_TREES if "binary" in name)
+        drawn, axes = panels(3, 3, 11.0, 8.0)
         parts = {
-            f"δ = 0, ε = {epsilon:g}: binary trees": binary,
-            f"δ = 0, ε = {epsilon:g}: others": tuple(name for name in PURE_TREES if name not in binary),
-            f"δ = {delta:g}, ε = {epsilon:g}": GAUSSIAN,
+            f"δ = 0, horizon 2^{exponents[-1]}": ("pure-binary", "pure-tree", "bridge"),
+            "δ = 0, no horizon": ("pure-hybrid-binary", "pure-hybrid", "endless-bridge"),
+            f"δ = {delta:g}, horizon 2^{exponents[-1]}": GAUSSIAN,
         }
-        for one, (title, names) in zip(axes, parts.items(), strict=True):
-            for name in names:
-                _band(one, curves[name], SHADES[name], name)
-            finish(one, "tick", "std of the count", title, legend=False)
-            one.set_ylim(bottom=0)
-            one.legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+        for number, (title, names) in enumerate(parts.items()):
+            highest = max(float(curves[name].max()) for name in names)
+            for name, colour, one in zip(names, COLUMNS, axes[3 * number :], strict=False):
+                _band(one, curves[name], colour)
+                finish(one, "tick, in thousands", "std of the count", f"{name}: {title}", legend=False)
+                one.set_ylim(0, 1.05 * highest)
+                one.xaxis.set_major_formatter(lambda tick, _: f"{tick / 1000:,.4g}")
         return drawn
 
     verdict = "as the paper says: trees are not smooth, its factorisation is"

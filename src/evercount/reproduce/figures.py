@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,6 +56,12 @@ def powers(axes: Any, lowest: int, highest: int, step: int = 4) -> None:
     """Label an x axis of exponents with powers of two."""
     marks = list(range(lowest, highest + 1, step))
     axes.set_xticks(marks, [f"$2^{{{mark}}}$" for mark in marks])
+
+
+def plain_marks(axis: Any, marks: Sequence[float]) -> None:
+    """Label these places of a logarithmic axis with plain numbers, and no others."""
+    axis.set_ticks(marks, [f"{mark:g}" for mark in marks])
+    axis.set_ticks([], minor=True)
 
 
 def thin(count: int, points: int = MOST_PLOTTED_TICKS) -> Any:

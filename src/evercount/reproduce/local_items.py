@@ -19,13 +19,14 @@ from evercount.local import (
     simulate_hierarchy,
 )
 from evercount.noise import Secret
-from evercount.reproduce.figures import finish, panels
+from evercount.reproduce.figures import finish, panels, plain_marks
 from evercount.reproduce.item import Context, Item, Result, Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BUCKETS = 64
+SHADES = ("#2e8b57", "#4c72b0", "#c44e52", "#937860")
 FORMS = ("hierarchical", "one-counter", "two-counter (the paper's)", "one point per client (baseline)")
 
 
@@ -163,9 +164,11 @@ def _draw(rows: list[Row]) -> Figure:
         mine = [row for row in rows if row["form"] == form]
         epsilon = [row["epsilon"] for row in mine]
         error = [row["largest error of F, median of runs"] for row in mine]
-        axes[0].plot(epsilon, error, "osD^"[number] + "-", label=form)
+        axes[0].plot(epsilon, error, "osD^"[number] + "-", color=SHADES[number], label=form)
     axes[0].set_xscale("log")
     axes[0].set_yscale("log")
+    plain_marks(axes[0].xaxis, sorted({row["epsilon"] for row in rows}))
+    plain_marks(axes[0].yaxis, (0.01, 0.02, 0.05, 0.1, 0.2, 0.5))
     finish(axes[0], "epsilon of a client", "largest error of F (median of runs)", f"{rows[0]['clients']:,} clients")
     return figure
 

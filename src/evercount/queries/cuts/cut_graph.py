@@ -12,9 +12,9 @@ import numpy as np
 
 from evercount._arrays import FloatArray
 from evercount._validate import check_count, check_number, check_probability
-from evercount.bounds.normal_tails import interval_quantile, simultaneous_quantile
 from evercount.bounds.table1 import cuts_paper
 from evercount.errors import ParameterError
+from evercount.queries.cuts.cut_noise import CutNoise
 from evercount.queries.cuts.extreme_cuts import candidate_cuts, least_by_size, objective
 
 ENUMERATED = 16
@@ -73,6 +73,7 @@ class CutGraph:
         edges: The released weights, one for each pair.
         std: The standard deviation of the noise of one weight.
         nonnegative: Whether no true weight is below 0.
+        noise: Its tails; normal with this std where it is left out.
 
     Raises:
         ParameterError: The weights do not fit the number of vertices, or std is negative.
@@ -82,6 +83,7 @@ class CutGraph:
     edges: FloatArray
     std: float
     nonnegative: bool = False
+    noise: CutNoise | None = None
 
     def __post_init__(self) -> None:
         n = check_count("vertices", self.vertices)
@@ -95,6 +97,10 @@ class CutGraph:
             raise ParameterError(f"std must not be negative, got {self.std!r}")
         edges.setflags(write=False)
         object.__setattr__(self, "edges", edges)
+
+    @property
+    def _noise(self) -> CutNoise:
+        return self.noise or CutNoise(self.std)
 
     @cached_property
     def weights(self) -> FloatArray:
@@ -128,11 +134,13 @@ class CutGraph:
     def bound(self, sizes: tuple[int, int], ticks: int = 1, beta: float = 0.05, every_size: bool = False) -> float:
         """With probability ≥ 1 − beta no cut of these sizes is off by more, at any of `ticks` ticks like this one.
 
-        The noise of a cut is exactly normal; the union bound runs over all choices of S and P, and over ticks. With
-        `every_size` the bounds for all sizes hold together. For ticks with another std the bound scales with it.
+        The union bound runs over all choices of S and P, and over ticks, with the tails of `noise`: exact normal ones,
+        or Chernoff's bound for Laplace noise (δ = 0). With `every_size` the bounds for all sizes hold together. For
+        ticks with another std the bound scales with it.
 
-            Guarantee. ``cuts.proof.md``. Assumption: `std` is the exact std of every edge's noise, independent
-            between edges. Test: tests/queries/test_queries_cuts.py::test_bound_covers_all_cuts_of_real_noise.
+            Guarantee. ``cuts.proof.md``. Assumption: `noise` is that of every edge, independent between edges. Tests:
+            tests/queries/test_queries_cuts.py::test_bound_covers_all_cuts_of_real_noise and
+            tests/queries/test_queries_cuts.py::test_error_bars_hold_under_laplace_noise.
 
         Args:
             sizes: The numbers of vertices in S and in P.
@@ -150,7 +158,7 @@ class CutGraph:
         events = check_count("ticks", ticks) * _cuts_of_size(self.vertices, a, b)
         if every_size:
             events *= sum(self.vertices - 2 * small + 1 for small in range(1, self.vertices // 2 + 1))
-        return self.std * sqrt(a * b) * simultaneous_quantile(events, check_number("beta", beta))
+        return self._noise.of_many(a * b, events, check_probability("beta", beta))
 
     def paper_bound(self, sizes: tuple[int, int], ticks: int, multiplier: float) -> float:
         """The paper's bound 3·C·|S|·Ψ(T)·√((|S|+|P|)·ln(|S|+|P|)·ln 6T), |S| ≤ |P|, claimed with probability 2/3.
@@ -250,11 +258,12 @@ class CutGraph:
             least = np.asarray([values[small == size].min() for size in sizes])
         else:
             least = least_by_size(weights) / (pairs if sparsity else 1)
-        spread = self.std / np.sqrt(pairs) if sparsity else self.std * np.sqrt(pairs)
-        # the true extreme cut does not depend on the noise, so one normal tail is enough; the chosen one does
-        low = float((least - interval_quantile(beta) * spread).min())
-        margins = spread * [
-            simultaneous_quantile(len(sizes) * _cuts_of_size(n, a, n - a), beta) for a in sizes.tolist()
+        scale = 1 / pairs if sparsity else np.ones(len(pairs))
+        # the true extreme cut does not depend on the noise, so one tail is enough; the chosen one does
+        one = scale * [self._noise.of_one(number, beta) for number in pairs.tolist()]
+        low = float((least - one).min())
+        margins = scale * [
+            self._noise.of_many(a * (n - a), len(sizes) * _cuts_of_size(n, a, n - a), beta) for a in sizes.tolist()
         ]
         high = float((values + margins[small - 1]).min())
         best = int(values.argmin())
@@ -264,7 +273,7 @@ class CutGraph:
         return CutEstimate(
             tuple(np.flatnonzero(sides[best]).tolist()),
             sign * float(values[best]),
-            float(spread[size - 1]),
+            self.std * sqrt(pairs[size - 1]) * float(scale[size - 1]),
             float(margins[size - 1]),
             max(low, floor),
             max(high, floor),

@@ -16,6 +16,7 @@ from evercount._validate import check_count, check_name, check_positive
 from evercount.errors import EventRefused, InputError, ParameterError, TooLarge
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.cuts.cut_graph import CutGraph
+from evercount.queries.cuts.cut_noise import CutNoise
 from evercount.queries.memory_limit import require_fits
 
 MOST_VERTICES = 2**31
@@ -119,17 +120,18 @@ class Cuts(Query[FloatArray]):
             np.add.at(increments, cells, units)
         return increments, state
 
-    def graph(self, noisy: FloatArray, std: float) -> CutGraph:
+    def graph(self, noisy: FloatArray, std: float, noise: CutNoise | None = None) -> CutGraph:
         """The released graph of one tick: `noisy` as published, `std` the standard deviation of one edge.
 
         Args:
             noisy: The published numbers, one for each pair of vertices.
             std: The std of one of them.
+            noise: Its tails; normal ones where it is left out.
 
         Returns:
             The graph, which answers all cuts.
         """
-        return CutGraph(self.vertices, noisy, std, nonnegative=self.weights == "unit")
+        return CutGraph(self.vertices, noisy, std, nonnegative=self.weights == "unit", noise=noise)
 
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""

@@ -113,7 +113,8 @@ class DegreeHistogram(GraphQuery[FloatArray]):
     """Number of vertices of degree 0, 1, …, D.
 
     The running sums are the numbers of vertices of degree ≥ 1, …, ≥ D; `decode` takes differences. That costs
-    S = 8D − 4 where counting the degrees themselves would cost 24D − 16. Guarantee: see GraphQuery.
+    S = 8D − 4 where counting the degrees themselves would cost 24D − 16. Guarantee: see GraphQuery. In a mixed stream
+    values are bounded whatever the degree: without `max_degree` all degrees up to vertices − 1 are published.
 
     Args:
         vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
@@ -124,6 +125,7 @@ class DegreeHistogram(GraphQuery[FloatArray]):
 
     name: ClassVar[str] = "degree-histogram"
     needs_degree: ClassVar[bool] = True
+    needs_degree_if_mixed: ClassVar[bool] = False
 
     @property
     def single(self) -> bool:

@@ -179,7 +179,8 @@ class EdgeRules:
             u, v = index(u), index(v)
             weight = index(rest[0]) if rest else 1
         except (TypeError, ValueError) as error:
-            raise _refusal(number, event, "is not an update; give (u, v) or (u, v, weight), whole numbers") from error
+            form = "(u, v, 1) or (u, v, -1)" if signed else "(u, v, weight)" if weighted else "(u, v)"
+            raise _refusal(number, event, f"is not an update; give {form}, whole numbers") from error
         if not (0 <= u < self.vertices and 0 <= v < self.vertices):
             raise _refusal(number, event, f"has a vertex outside 0..{self.vertices - 1}")
         if u == v:
@@ -195,7 +196,8 @@ class EdgeRules:
             if not 1 <= weight <= largest:
                 raise _refusal(number, event, f"has a weight outside 1..{largest}")
         elif rest:
-            raise _refusal(number, event, "carries a weight where none belongs; give (u, v)")
+            signs = "; a stream where edges come and go has stream='mixed'" if weight in (-1, 1) else ""
+            raise _refusal(number, event, f"carries a weight where none belongs; give (u, v){signs}")
         return (u, v, weight) if u < v else (v, u, weight)
 
 

@@ -72,6 +72,8 @@ class GraphQuery(Query[V_co]):
     initial_edges: Sequence[Sequence[int]] = ()
 
     needs_degree: ClassVar[bool] = False
+    needs_degree_if_mixed: ClassVar[bool] = True
+    """Of a query that needs a degree: whether it does in a mixed stream, too, where only values must be bounded."""
     in_place: ClassVar[bool] = True
     splits: ClassVar[bool] = True
 
@@ -84,14 +86,25 @@ class GraphQuery(Query[V_co]):
             check_whole("max_degree", self.max_degree, 1, self.vertices - 1)
         elif self.enforce_degree:
             raise ParameterError("enforce_degree needs max_degree: say which degree is to be enforced")
-        if self.stream == "mixed" and (self.enforce_degree or self.weight_limit is not None):
+        mixed = self.stream == "mixed"
+        if mixed and self.enforce_degree:
             raise ParameterError(
-                "a mixed stream has no enforced degrees and no weights: promise max_degree, or use another stream"
+                "a mixed stream cannot enforce a degree: leave enforce_degree out, and max_degree is promised"
             )
-        if self.max_degree is None and self.needs_degree and not self.deletes:
+        if mixed and self.weight_limit is not None:
+            raise ParameterError(
+                f"{type(self).__name__} has weights, and the third number of a mixed stream is 1 or -1: use "
+                "stream='insert' or stream='ignore-duplicates'"
+            )
+        if (
+            self.max_degree is None
+            and self.needs_degree
+            and not self.deletes
+            and (self.needs_degree_if_mixed or not mixed)
+        ):
             raise ParameterError(
                 f"{type(self).__name__} needs max_degree: one edge changes it by an amount that grows with the degree. "
-                "Promise a maximum, or add enforce_degree=True to have it enforced."
+                f"Promise a maximum{'' if mixed else ', or add enforce_degree=True to have it enforced'}."
             )
         try:
             object.__setattr__(self, "initial_edges", tuple(tuple(edge) for edge in self.initial_edges))
@@ -306,6 +319,13 @@ class GraphQuery(Query[V_co]):
     def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
         """See `Query`: the change of the statistic; `decode` is linear up to the public start."""
         return high - low, np.ones(self.outputs) * self.output_norms()
+
+    @property
+    def no_views(self) -> str:
+        """See `Query`."""
+        return (
+            "is a statistic of a graph and no sum over ticks; in Python, Releases.between has its change with its error"
+        )
 
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """Add the public value of the start graph."""
