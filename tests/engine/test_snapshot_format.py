@@ -7,21 +7,22 @@ import io
 import json
 import tracemalloc
 import zlib
+from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from evercount.engine.snapshot_format import DIGEST_BYTES, LONG_TEXT, MAGIC, PIECE, pack, unpack, write
+from evercount.engine.snapshot_format import DIGEST_BYTES, LONG_TEXT, MAGIC, PIECE, SMALL_BODY, pack, unpack, write
 
 TEXTS = ["QUJD+/==" * 40_000, "é" * LONG_TEXT, 'a"b\\' * LONG_TEXT, "\x1f\x7f" * LONG_TEXT, "A" * (LONG_TEXT - 1), ""]
 
 
-def described(json_of_tree: dict[str, Any], *blocks: bytes) -> bytes:
+def described(json_of_tree: dict[str, Any], *blocks: bytes, level: int = 1) -> bytes:
     """A snapshot straight from the description of the format."""
     text = json.dumps(json_of_tree).encode()
-    squeeze = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY)
+    squeeze = zlib.compressobj(level, strategy=zlib.Z_HUFFMAN_ONLY)
     body = squeeze.compress(len(text).to_bytes(8, "big") + text + b"".join(blocks)) + squeeze.flush()
     return MAGIC + (2).to_bytes(2, "big") + hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest() + body
 
@@ -55,3 +56,34 @@ def test_writing_takes_no_copy(large: Any) -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < 8 * PIECE  # of 64
+
+
+def test_small_bodies_are_not_squeezed_and_both_kinds_are_read() -> None:
+    array = np.arange(3)
+    tree = {"texts": TEXTS[:1], "n": [1.5, array]}
+    wanted = {"texts": TEXTS[:1], "n": [1.5, {"$array": ["<i8", [3], 0]}]}
+    assert pack(tree) == described(wanted, array.tobytes(), level=0)
+    for level in (0, 1):  # 1: as earlier versions wrote all bodies
+        back = unpack(described(wanted, array.tobytes(), level=level))
+        assert back["texts"] == TEXTS[:1]
+        assert np.array_equal(back["n"][1], array)
+    large = {"texts": ["A" * SMALL_BODY]}
+    assert len(pack(large)) < SMALL_BODY // 2
+
+
+class Pair(NamedTuple):
+    """A tuple of another type."""
+
+    one: Any
+    two: Any
+
+
+@pytest.mark.parametrize(
+    "item", [np.arange(2), b"x", [b"x"], (b"x",), Pair(1, b"x"), {"a": b"x"}, OrderedDict(a=[np.arange(2)])]
+)
+def test_a_block_is_found_behind_a_thousand_plain_items(item: Any) -> None:
+    plain = [1, 2.5, "text", True, None, np.float64(0.5)] * 200
+    back = unpack(pack({"items": [*plain, item], "plain": plain}))
+    assert back["plain"] == plain
+    assert back["items"][:-1] == plain
+    assert pack({"last": back["items"][-1]}) == pack({"last": item})

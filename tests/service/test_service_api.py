@@ -195,8 +195,32 @@ def test_live_releases_are_resumable(client: httpx.Client, service: Service) -> 
         fourth = client.post("/v1/streams/flu/close-tick").json()
         assert next(events) == (4, fourth)
         assert service.hub.listeners == 1
+        assert [tick for tick, _ in service.hub.topic("flu").recent] == [4]
     with client.stream("GET", "/v1/streams/flu/live", params={"after": 3}) as live:
         assert next(read_events(live)) == (4, fourth)
+
+
+def test_releases_that_nobody_listened_to_are_not_kept_and_not_missed(client: httpx.Client, service: Service) -> None:
+    declare(client)
+    topic = service.hub.topic("flu")
+    client.post("/v1/streams/flu/close-tick")
+    assert not topic.recent
+    with client.stream("GET", "/v1/streams/flu/live", params={"after": 0}) as live:
+        events = read_events(live)
+        assert next(events)[0] == 1
+        client.post("/v1/streams/flu/close-tick")
+        assert next(events)[0] == 2
+        assert len(topic.recent) == 1
+    while topic.listeners:  # the service notices that the listener went away
+        client.get("/v1/streams")
+    for _ in range(3):
+        client.post("/v1/streams/flu/close-tick")
+    assert not topic.recent
+    with client.stream("GET", "/v1/streams/flu/live", params={"after": 1}) as live:  # 2 was kept once, 3 to 5 never
+        events = read_events(live)
+        assert [next(events)[0] for _ in range(4)] == [2, 3, 4, 5]
+        client.post("/v1/streams/flu/close-tick")
+        assert next(events)[0] == 6
 
 
 def test_many_releases_reach_a_slow_listener(client: httpx.Client) -> None:

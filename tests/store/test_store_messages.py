@@ -71,8 +71,9 @@ def test_the_head_and_the_streams_are_named_to_the_operator_only(tmp_path: Path)
     live = store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
     store.close_ticks(live, 2, 0.0)
     written = head.read_text()
+    renamed = written.replace('"private-name": ', '"lost-name": ', 1).replace('["private-name"', '["lost-name"')
     for damage, name in (
-        (written.replace('"private-name": ', '"lost-name": ', 1), "lost-name"),
+        (renamed, "lost-name"),
         ("{}", "the-head"),
         (written.replace('"store": "', '"store": "x'), "the-head"),
         (None, "the-head"),

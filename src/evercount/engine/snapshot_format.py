@@ -15,7 +15,7 @@ import hmac
 import io
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -32,8 +32,14 @@ LARGEST_BODY = 1 << 34
 """Bytes of an unpacked snapshot: a crafted small file must not fill the memory."""
 PIECE = 1 << 20
 """Bytes that are squeezed at a time, so that a large snapshot is never copied as one."""
+SMALL_BODY = 1 << 20
+"""Bodies below this many bytes are kept as they are inside the zlib format: squeezing them takes longer than a tick."""
 LONG_TEXT = 1 << 16
 """Texts of this length are not given to the JSON encoder, which would copy them."""
+PLAIN_CHARACTERS = bytes(character for character in range(32, 127) if character not in b'"\\')
+"""Characters that JSON writes as they are."""
+PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})
+"""Types of which a list holds no arrays and no bytes."""
 DTYPES = ("<i8", "<f8", ">i8", ">f8", "|u1")
 """The kinds of numbers that a snapshot holds; no other is read."""
 
@@ -54,17 +60,18 @@ def write(tree: Mapping[str, Any], file: IO[bytes]) -> None:
     head = MAGIC + VERSION.to_bytes(2, "big")
     place = file.tell() + len(head)
     file.write(head + bytes(DIGEST_BYTES))
+    parts, digest = _body(tree), hashlib.blake2b(digest_size=DIGEST_BYTES)
     # most of a snapshot is the noise's state, random bits: looking for repetitions in it takes time and finds none
-    squeeze, digest = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY), hashlib.blake2b(digest_size=DIGEST_BYTES)
+    level = 0 if sum(map(len, parts)) < SMALL_BODY else 1
+    squeeze = zlib.compressobj(level, strategy=zlib.Z_HUFFMAN_ONLY)
 
     def put(piece: bytes) -> None:
         digest.update(piece)
         file.write(piece)
 
-    for part in _body(tree):
-        for start in range(0, len(part), PIECE):
-            piece = part[start : start + PIECE]
-            put(squeeze.compress(piece.encode() if isinstance(piece, str) else piece))
+    for part in parts:
+        for piece in _pieces(part):
+            put(squeeze.compress(piece))
     put(squeeze.flush())
     end = file.tell()
     file.seek(place)
@@ -153,12 +160,19 @@ def _without_blocks(value: Any, parts: _Parts) -> Any:
 
 def _plain(text: str) -> bool:
     """Whether the JSON of a text is the text between quotes."""
-    return text.isascii() and text.isprintable() and not ('"' in text or "\\" in text)
+    return text.isascii() and not any(bytes(piece).translate(None, PLAIN_CHARACTERS) for piece in _pieces(text))
+
+
+def _pieces(part: str | bytes | memoryview) -> Iterator[bytes | memoryview]:
+    """The bytes of a part, a little at a time."""
+    for start in range(0, len(part), PIECE):
+        piece = part[start : start + PIECE]
+        yield piece.encode() if isinstance(piece, str) else piece
 
 
 def _has_blocks(items: list[Any] | tuple[Any, ...]) -> bool:
     """Whether a list may hold arrays or bytes. Long lists of numbers and texts are passed on as they are."""
-    return any(isinstance(item, Mapping | list | tuple | np.ndarray | bytes) for item in items)
+    return not PLAIN_TYPES.issuperset(map(type, items))
 
 
 def _with_blocks(value: Any, content: bytes, start: int) -> Any:

@@ -38,9 +38,22 @@ class Topic:
     def __init__(self) -> None:
         self.recent: deque[tuple[int, str]] = deque(maxlen=RECENT)
         self.news = asyncio.Event()
+        self.listeners = 0
+
+    @contextmanager
+    def listener(self) -> Iterator[None]:
+        """Somebody listens from here to the end of the block."""
+        self.listeners += 1
+        try:
+            yield
+        finally:
+            self.listeners -= 1
 
     def tell(self, releases: list[dict[str, Any]]) -> None:
-        """Keep new releases and wake the listeners."""
+        """Keep new releases and wake the listeners. While nobody listens nothing is kept: who comes asks the store."""
+        if not self.listeners:
+            self.recent.clear()
+            return
         for release in releases[-RECENT:]:
             self.recent.append((release["tick"], sse(release)))
         self.wake()
@@ -118,28 +131,29 @@ class Hub:
         release that is committed but was never published (the commit's answer was lost) is then sent, too.
         """
         topic = self.topic(name)
-        yield "retry: 2000\n: evercount\n\n"
-        ask = True
-        while not self.closing and allowed():
-            news = topic.news
-            ready = [(tick, text) for tick, text in topic.recent if tick > after]
-            gap = bool(ready) and ready[0][0] != after + 1
-            if gap or (ask and not ready):
-                ready = [(release["tick"], sse(release)) for release in await read(after, RECENT)]
-                ask = bool(ready)
-            for part in _parts(ready):
-                if not allowed():
-                    return
-                yield "".join(text for _, text in part)
-                after = part[-1][0]
-                await asyncio.sleep(0)  # let the loop notice a listener that went away
-            if ready:
-                continue
-            try:
-                await asyncio.wait_for(news.wait(), heartbeat)
-            except TimeoutError:
-                ask = True
-                yield ": heartbeat\n\n"
+        with topic.listener():
+            yield "retry: 2000\n: evercount\n\n"
+            ask = True
+            while not self.closing and allowed():
+                news = topic.news
+                ready = [(tick, text) for tick, text in topic.recent if tick > after]
+                gap = bool(ready) and ready[0][0] != after + 1
+                if gap or (ask and not ready):
+                    ready = [(release["tick"], sse(release)) for release in await read(after, RECENT)]
+                    ask = bool(ready)
+                for part in _parts(ready):
+                    if not allowed():
+                        return
+                    yield "".join(text for _, text in part)
+                    after = part[-1][0]
+                    await asyncio.sleep(0)  # let the loop notice a listener that went away
+                if ready:
+                    continue
+                try:
+                    await asyncio.wait_for(news.wait(), heartbeat)
+                except TimeoutError:
+                    ask = True
+                    yield ": heartbeat\n\n"
 
 
 def _parts(events: list[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:

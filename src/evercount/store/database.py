@@ -9,6 +9,8 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ log = logging.getLogger("evercount.store")
 LOCK = int.from_bytes(hashlib.blake2b(b"evercount single writer", digest_size=8).digest(), "big", signed=True)
 """The number of the advisory lock that the one writer of a PostgreSQL schema holds."""
 BUSY_SECONDS = 10
+ROWS_PER_STATEMENT = 50
+"""Rows that `insert_rows` puts into one statement."""
 PATIENCE = 3.0
 """Seconds to wait for the session of a killed writer to end."""
 
@@ -306,15 +310,27 @@ class Database:
 def insert_rows(connection: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
     """Insert rows that have a value for each column of the table, in the table's order.
 
-    It passes the values to the driver as they are: SQLAlchemy's own way costs several times the insert.
+    It passes the values to the driver as they are, many rows to a statement: SQLAlchemy's own way costs several times
+    the insert, and a statement for each row twice as much on SQLite, four times on PostgreSQL.
     """
     values = list(rows)
-    if not values:
-        return
+    whole = len(values) // ROWS_PER_STATEMENT * ROWS_PER_STATEMENT
+    groups = [
+        tuple(chain.from_iterable(values[start : start + ROWS_PER_STATEMENT]))
+        for start in range(0, whole, ROWS_PER_STATEMENT)
+    ]
     mark = "?" if connection.dialect.name == "sqlite" else "%s"
+    if groups:
+        connection.exec_driver_sql(_insert_statement(table, mark, ROWS_PER_STATEMENT), groups)
+    if values[whole:]:
+        connection.exec_driver_sql(_insert_statement(table, mark, 1), values[whole:])
+
+
+@lru_cache(maxsize=64)
+def _insert_statement(table: Table, mark: str, rows: int) -> str:
     names = ", ".join(f'"{column.name}"' for column in table.columns)
     marks = ", ".join([mark] * len(table.columns))
-    connection.exec_driver_sql(f'INSERT INTO "{table.name}" ({names}) VALUES ({marks})', values)
+    return f'INSERT INTO "{table.name}" ({names}) VALUES {", ".join([f"({marks})"] * rows)}'
 
 
 def take_file_lock(file: Path) -> int:

@@ -59,8 +59,15 @@ class HeadKeeper:
         """Whether a stream that the database lost had this noise."""
         return any(self._spent[name].get("identity") == identity.hex() for name in self.lost)
 
-    def write(self, streams: Iterable[LiveStream]) -> None:
-        """Replace the file, after a commit that released, declared or retired something."""
+    def write(self, streams: Iterable[LiveStream], released: LiveStream | None = None) -> None:
+        """Bring the file up to date, after a commit that released, declared or retired something.
+
+        Args:
+            streams: all live streams.
+            released: the one stream that the commit changed, if all that it did is release ticks of it.
+        """
+        if released is not None and self.file.add(released.name, released.closed, released.head.hex()):
+            return
         live = {one.name: (one.closed, one.head.hex()) for one in streams}
         self.file.write(Head(self._store, {**self._fixed, **live}, self._spent, self._retired))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evercount._safe_files import refuse_link, replaced
+from evercount._safe_files import open_private, refuse_link, replaced
 from evercount.errors import StoreError
 from evercount.store.database import Database
 
@@ -19,6 +19,8 @@ Heads = dict[str, tuple[int, str]]
 
 FORMAT = "evercount-head"
 VERSION = 1
+MOST_ADDED = 1 << 16
+"""Bytes of lines that `HeadFile.add` appends before the file is replaced by a short one."""
 OLDER = (
     "the database is older than its head, or was changed: it does not have the last release that the head names. "
     "Releasing from it would use the same noise with other data"
@@ -74,19 +76,37 @@ class Quarantine:
 
 
 class HeadFile:
-    """A small file that is replaced, durably, after every commit of a release."""
+    """A small file that is brought to the disk after every commit of a release.
+
+    Its first line is a `Head` as JSON. Each line after it, [stream, tick, hash], is a later release. A last line
+    without its end is one that a crash cut off: nobody was told of that release.
+
+    **Guarantee.** When `write` or `add` returns, the file says what it was given, on the disk. A crash in the middle
+    leaves what it said before, or that. `add` changes only a file that this object wrote last: where anybody else has
+    changed, replaced or removed it, nothing is appended. Tests:
+    `tests/store/test_store_head_file.py::test_a_crash_at_any_byte_leaves_the_head_before_or_after`,
+    `tests/store/test_store_head_file.py::test_only_the_file_that_was_written_last_gets_a_line`,
+    `tests/store/test_store_head_file.py::test_a_store_killed_at_any_moment_goes_on`.
+    """
 
     def __init__(self, path: Path) -> None:
         refuse_link("the head file", path)
         self.path = path
+        self._written: tuple[int, ...] | None = None  # what the file looked like after the last write of this object
+        self._most = 0
 
     def read(self) -> Head | None:
         """The head, or None when there is no file."""
         try:
-            data = json.loads(self.path.read_text(encoding="utf-8"))
+            first, *lines = self.path.read_bytes().split(b"\n")
+            data = json.loads(first)
             if data["format"] != FORMAT or data["version"] != VERSION:
                 raise ValueError(data["format"])
             streams = {str(name): (int(tick), str(digest)) for name, (tick, digest) in data["streams"].items()}
+            for name, tick, digest in map(json.loads, lines[:-1]):  # after the last end of a line: nothing, or a part
+                if tick < streams[name][0]:
+                    raise ValueError(tick)
+                streams[name] = (int(tick), str(digest))
             spent = {str(name): dict(entry) for name, entry in data.get("spent", {}).items()}
             return Head(str(data["store"]), streams, spent, frozenset(map(str, data.get("retired", ()))))
         except FileNotFoundError:
@@ -107,9 +127,50 @@ class HeadFile:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with replaced(self.path, _mode(self.path)) as file:
-                file.write(json.dumps(content).encode())
+                file.write(json.dumps(content).encode() + b"\n")
+            state = self.path.stat()
+            self._written, self._most = _look(state), state.st_size + MOST_ADDED
         except OSError as error:
             raise StoreError("the head file cannot be written", f"{self.path}: {error.strerror}") from None
+
+    def add(self, name: str, tick: int, digest: str) -> bool:
+        """Append the last release of a stream that the file names already: one wait for the disk, `write` has three.
+
+        Args:
+            name: the stream.
+            tick: its last released tick.
+            digest: the hash of that tick, in hexadecimal digits.
+
+        Returns:
+            Whether the line is on the disk. If not, the file has to be written anew: it is not the one that this object
+            wrote last, it has become long, or the disk refused the line.
+        """
+        line = json.dumps([name, tick, digest]).encode() + b"\n"
+        written, self._written = self._written, None
+        try:
+            handle = open_private(self.path, os.O_WRONLY | os.O_APPEND)
+        except OSError:
+            return False
+        try:
+            state = os.fstat(handle)
+            if _look(state) != written or state.st_size + len(line) > self._most:
+                return False
+            if os.write(handle, line) != len(line):
+                return False
+            getattr(os, "fdatasync", os.fsync)(handle)
+            self._written = _look(os.fstat(handle))
+        except OSError:
+            return False
+        finally:
+            os.close(handle)
+        return True
+
+    def fold(self) -> None:
+        """Replace a file to which this object added lines by its first line alone, as earlier versions read it."""
+        if self._written is not None and self.path.exists() and _look(self.path.stat()) == self._written:
+            head = self.read()
+            assert head is not None
+            self.write(head)
 
     def check(
         self,
@@ -171,3 +232,8 @@ class HeadFile:
 def _mode(path: Path) -> int:
     """The permissions that the file has already; a new one is for its owner only."""
     return path.stat().st_mode & 0o777 if path.exists() else 0o600
+
+
+def _look(state: os.stat_result) -> tuple[int, ...]:
+    """What changes when somebody else replaces a file or writes to it."""
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_nlink

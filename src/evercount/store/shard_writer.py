@@ -89,7 +89,7 @@ def close_by_shards(
         store.write_state(connection, live, cut.closing, live.blob)
         CountedTicks().write(connection, live, cut.closing)
     live.head, live.closed = head, cut.closing
-    store.write_head()
+    store.write_head(live)
     return tables, {tick: digest for _, tick, digest, _ in links}
 
 

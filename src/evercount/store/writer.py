@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, format_utc, instant_of
@@ -55,6 +56,14 @@ MOST_MISSED = 100_000
 """Ticks that a newly declared stream may have missed already."""
 NUMBERS_PER_COMMIT = 50_000
 """Numbers that one transaction releases when missed ticks are closed together."""
+
+# built once: that takes longer than to run them
+NEW_STATE, NEW_SUMS = (
+    update(table)
+    .where(table.c.stream == bindparam("number"))
+    .values(tick=bindparam("new_tick"), sealed=bindparam("content"))
+    for table in (schema.states, schema.accumulators)
+)
 
 
 class Store(Reading):
@@ -151,6 +160,9 @@ class Store(Reading):
         self._joiner.shutdown(cancel_futures=True)
         for live in self.streams.values():
             live.stream.close()
+        if self.database.write and not self.database.lost:
+            with contextlib.suppress(StoreError, OSError):  # it says the same with its added lines
+                self.head.fold()
         self.database.close()
 
     def _identity(self, connection: Connection) -> str:
@@ -170,9 +182,9 @@ class Store(Reading):
             self.check_probe(sealer, probe_text)
         return sealer
 
-    def write_head(self) -> None:
-        """Write the head file: after every commit that releases, declares or retires."""
-        self.heads.write(self.streams.values())
+    def write_head(self, released: LiveStream | None = None) -> None:
+        """Write the head file: after every commit that releases (ticks of one stream), declares or retires."""
+        self.heads.write(self.streams.values(), released)
 
     def name_is_spent(self, name: str) -> bool:
         """Whether a stream had this name that does not go on; no other stream may have it."""
@@ -436,7 +448,7 @@ class Store(Reading):
         live.blob, live.head, live.totals, live.events, live.groups = blob, head, zeros, [], 0
         live.looked_at = 0
         live.encoder, live.closed, live.labels = None, live.stream.tick, live.stream.labels
-        self.write_head()
+        self.write_head(live)
         self._draw_ahead(live)
         hashes = {tick: digest for _, tick, digest, _ in links}
         return table.last(describe, cells).described(format_utc, hashes)
@@ -512,12 +524,10 @@ class Store(Reading):
 
     def write_state(self, connection: Connection, live: LiveStream, tick: int, blob: bytes) -> None:
         """The state after a tick, into the open transaction."""
-        table = schema.states
         sealed = self.sealer.seal(blob, "state", live.id, tick)
-        connection.execute(update(table).where(table.c.stream == live.id).values(tick=tick, sealed=sealed))
+        connection.execute(NEW_STATE, {"number": live.id, "new_tick": tick, "content": sealed})
 
     def write_accumulator(self, connection: Connection, live: LiveStream, tick: int, totals: Any) -> None:
         """The sums of the open tick, into the open transaction."""
-        table = schema.accumulators
         sealed = live.pack_totals(self.sealer, totals, tick)
-        connection.execute(update(table).where(table.c.stream == live.id).values(tick=tick, sealed=sealed))
+        connection.execute(NEW_SUMS, {"number": live.id, "new_tick": tick, "content": sealed})

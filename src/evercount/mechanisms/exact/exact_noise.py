@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -222,8 +223,12 @@ class ExactStream(NoiseStream):
             "limit": self.limit,
             "numeric_delta": self.numeric_delta,
             "bits": self.kernel.bits,
-            "fingerprint": fingerprint(self.factorization, self.scale, self.kernel.bits),
+            "fingerprint": self._fingerprint,
         }
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return fingerprint(self.factorization, self.scale, self.kernel.bits)
 
     def dump(self) -> dict[str, Any]:
         """See `NoiseStream`: with the secret, and with the state at the start of the block that is under way."""
