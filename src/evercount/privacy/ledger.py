@@ -466,7 +466,7 @@ def _remaining(total: Budget, entries: tuple[Entry, ...], pure: bool) -> Budget 
     allowed = largest_mu(total, used, left)
     if spent >= allowed:
         return None
-    mu = math.sqrt(allowed - spent) * math.sqrt(allowed + spent)  # a product of the two may be too small for a double
+    mu = math.sqrt((allowed - spent) * (allowed + spent))
     # A small rest costs no ε at the total's δ; it is then stated at the smaller δ where it does.
     delta = min(left, gaussian.delta_of(mu, 0.0) / 2)
     if delta < _LEAST_DELTA:

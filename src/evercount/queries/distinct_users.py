@@ -56,7 +56,7 @@ class DistinctUsers(Query):
 
     name: ClassVar[str] = "distinct-users"
     names_users: ClassVar[bool] = True
-    in_place: bool = True
+    in_place = True
     refuses_by_itself: ClassVar[bool] = True
 
     def __init__(self, keys: Sequence[str] | None = None, max_keys: int = 1, total: bool = False) -> None:

@@ -74,7 +74,7 @@ class GraphQuery(Query[V_co]):
     needs_degree: ClassVar[bool] = False
     needs_degree_if_mixed: ClassVar[bool] = True
     """Of a query that needs a degree: whether it does in a mixed stream, too, where only values must be bounded."""
-    in_place: bool = True
+    in_place = True
     splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
