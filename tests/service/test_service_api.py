@@ -18,6 +18,7 @@ import pytest
 from evercount.declare.schedule import Schedule
 from evercount.errors import InputError
 from evercount.service.access import Limits
+from evercount.service.http_errors import Json
 from evercount.service.runtime import Service
 from evercount.store import Store, StreamDeclaration
 
@@ -422,3 +423,19 @@ def test_a_stream_that_cannot_go_on_stops_alone(client: httpx.Client, service: S
     problem(client.post("/v1/streams/flu/events", json=["north"]), 503, "StreamStopped")
     assert client.post("/v1/streams/other/events", json=["north"]).json()["tick"] == 4
     assert client.get("/healthz").status_code == 200
+
+
+def test_answers_are_strict_json_in_ascii_for_any_text() -> None:
+    """The quick writer and the strict one agree; numbers that JSON has not are refused, halves of pairs are escaped."""
+    content = {
+        "cells": [{"label": "é\u2028\U0001f600", "value": 1e16, "low": -0.0, "std": 0.1}],
+        "none": None,
+        "n": 2**70,
+    }
+    assert json.loads(Json(content).body) == content
+    assert bytes(Json(content).body).isascii()
+    for text in ("NaN", "Infinity", "half \ud800 a pair"):
+        assert json.loads(Json({"label": text}).body) == {"label": text}
+    for number in (float("nan"), float("inf"), -float("inf")):
+        with pytest.raises(ValueError, match="JSON compliant"):
+            Json({"value": number})

@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic_core import PydanticSerializationError, to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -65,8 +66,14 @@ class Json(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """See `Response`."""
-        return json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
+        """See `Response`. The quick writer takes NaN and refuses half a surrogate pair: then the strict one decides."""
+        try:
+            quick = to_json(content, ensure_ascii=True)
+        except PydanticSerializationError:
+            quick = b"NaN"
+        if b"NaN" in quick or b"Infinity" in quick:
+            return json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
+        return quick
 
 
 def remedy_of(status: int) -> str:
