@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -74,3 +75,12 @@ def test_more_outputs_and_ticks_have_wider_bounds() -> None:
     one, more = (simultaneous_radius(tree, 0.5, 0.05, 100, outputs) for outputs in (1, 5))
     assert one < more < 2 * one
     assert one - 0.5 == pytest.approx(2 * (simultaneous_radius(tree, 1.0, 0.05, 100) - 0.5))
+
+
+def test_rare_failures_have_bounds() -> None:
+    """Very many outputs, or a tiny β: the rounding of far tails was above β, and the search never ended."""
+    tree, radii = EndlessBridge(), []
+    for beta in (1e-3, 1e-6, 1e-9, 1e-12, 1e-30):
+        radii.append(simultaneous_radius(tree, 1.0, beta, 300))
+    assert all(one < other < 3 * one for one, other in itertools.pairwise(radii))
+    assert radii[0] < simultaneous_radius(tree, 1.0, 0.05, 300, 10**9) < radii[3]

@@ -172,7 +172,8 @@ def _upper_tails(numbers: float) -> FloatArray:
     tail = np.exp(-x / math.sqrt(square))
     for n in range(1, count + 1):
         tail = (laplace_tail(n, x) - square * tail) / (1 - square)
-    return np.asarray(np.maximum(equal, tail / 2 * ROOM + ABSOLUTE))
+    # far out the subtraction leaves nothing but its rounding: there fewer numbers bound the tail
+    return np.asarray(np.maximum(equal, np.minimum(tail / 2 * ROOM + ABSOLUTE, heaviest_tail(count, stds) / 2 * ROOM)))
 
 
 def _cdf(scales: FloatArray, x: FloatArray) -> FloatArray:

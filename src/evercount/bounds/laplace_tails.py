@@ -22,6 +22,8 @@ from evercount.factorizations.laplace_trees import DigitTree, HybridTree, Window
 
 ALL_TICKS = 1 << 20
 """Bounds for all ticks look at each of them up to this many; beyond, all are taken to be as bad as the worst."""
+RARE = 1e-12
+"""Chances below this per tick are left to a plain union over ticks: `endless_tails.py` has no tails that far out."""
 _NORMAL = 4096
 """Sums of more numbers are treated as this many: the quantile only falls with their number."""
 _GROUPS_PER_E = 1000
@@ -142,7 +144,7 @@ def simultaneous_radius(tree: PureFactorization, rate: float, beta: float, ticks
     """
     if not 0 < beta < 1:
         raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
-    if isinstance(tree, EndlessBridge) and ticks <= ALL_TICKS:
+    if isinstance(tree, EndlessBridge) and ticks <= ALL_TICKS and beta / outputs >= ticks * RARE:
         from evercount.bounds.endless_tails import endless_radius  # it needs the tails of this module
 
         return endless_radius(tree.integers, beta / outputs, ticks) / rate + 0.5
