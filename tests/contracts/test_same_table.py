@@ -414,6 +414,7 @@ def test_spark_refuses_what_it_would_count_wrongly(name: str) -> None:
         check_declaration(CASES[name].declaration)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPARK_CASES)
 def test_spark_publishes_the_same_table(name: str, spark: Any, tmp_path: Path) -> None:
     one = CASES[name]
@@ -424,6 +425,7 @@ def test_spark_publishes_the_same_table(name: str, spark: Any, tmp_path: Path) -
     assert by_spark_stream(spark, one, rows, secret, tmp_path) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["histogram", "average per event", "days of a clock change", "users in a declared order"]
 )
@@ -434,6 +436,7 @@ def test_a_batch_of_spark_publishes_the_same_table(name: str, spark: Any, tmp_pa
     assert by_spark_batch(spark, one, rows, tmp_path, 3) == by_library(one, rows, secret, tmp_path)
 
 
+@pytest.mark.slow
 def test_late_events_of_capped_users_count_alike_in_files_and_spark(spark: Any, tmp_path: Path) -> None:
     """Every third event comes after its tick was closed: it counts in the open tick, inside its user's cap."""
     tables = []
