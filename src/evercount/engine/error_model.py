@@ -38,6 +38,7 @@ class ErrorModel:
     rounded: bool
     outputs: int = 0
     _norm_at: dict[int, float] = field(default_factory=dict, init=False, repr=False)
+    _next: dict[int, tuple[FloatArray, FloatArray, FloatArray]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def width(self) -> int:
@@ -124,9 +125,18 @@ class ErrorModel:
         quantile. Proof: `queries/cell_errors.proof.md`. Assumption: that of `CellErrors.slack_of`. Test:
         tests/engine/test_rounded_intervals.py::test_intervals_of_rounded_counts_hold.
         """
+        if self._next and np.size(ticks) == 1 and (ready := self._next.get(int(np.asarray(ticks).flat[0]))):
+            return ready
         std, cell = self.cell_errors(ticks)
         norms, most = np.atleast_1d(self.query.output_norms()), np.atleast_1d(self.query.rounding_norms())
         return std * norms, cell.spread * norms, cell.slack_of(norms, most)
+
+    def prepare(self, tick: int) -> None:
+        """Compute the errors of this tick now, so that asking for them is quick; only those of one tick are kept."""
+        if tick not in self._next:
+            errors = self.errors([tick])
+            self._next.clear()
+            self._next[tick] = errors
 
     def cell_errors(self, ticks: npt.ArrayLike) -> tuple[FloatArray, CellErrors]:
         """(std, errors) of one cell's published number, each array (ticks, 1)."""

@@ -220,6 +220,8 @@ class Stream(StreamFacts[V_co]):
         if noise.tick == self.tick:  # else a step failed after its noise was drawn, and will ask for it again
             noise.expect(self.query.expected_names(self._state.encoder, events))
         noise.prepare()
+        if self.horizon is None or self.tick < self.horizon:
+            self.error_model.prepare(self.tick + 1)
 
     def run(
         self, ticks: Iterable[Any], users: Iterable[Iterable[str]] | None = None, *, capped: bool = False

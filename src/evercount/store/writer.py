@@ -50,6 +50,8 @@ from evercount.store.spending import Spending, refuse_beyond_cap, retired_rows
 
 REMEMBER_SECONDS = 30 * 86400.0
 """How long an idempotency key is remembered."""
+FORGET_SECONDS = 60.0
+"""How often keys that are older are looked for."""
 MOST_CELLS = 100_000
 """Cells of one stream: each is a row per tick."""
 MOST_MISSED = 100_000
@@ -83,6 +85,7 @@ class Store(Reading):
         super().__init__(Database(place))
         self.noise = noise
         self.key = key
+        self._forget_at = 0.0
         self._helper = ThreadPoolExecutor(1, "evercount-noise")
         self._joiner = ThreadPoolExecutor(4, "evercount-new-keys")  # they may take long, and others must not wait
         try:
@@ -449,9 +452,10 @@ class Store(Reading):
         live.looked_at = 0
         live.encoder, live.closed, live.labels = None, live.stream.tick, live.stream.labels
         self.write_head(live)
-        self._draw_ahead(live)
         hashes = {tick: digest for _, tick, digest, _ in links}
-        return table.last(describe, cells).described(format_utc, hashes)
+        described = table.last(describe, cells).described(format_utc, hashes)
+        self._draw_ahead(live)  # last, so that the answer does not wait for it
+        return described
 
     def close_shards(
         self,
@@ -520,7 +524,10 @@ class Store(Reading):
         if live.declaration.remembers:
             table = schema.open_events
             connection.execute(delete(table).where((table.c.stream == live.id) & (table.c.tick <= tick)))
-        connection.execute(delete(schema.batches).where(schema.batches.c.accepted < time.time() - REMEMBER_SECONDS))
+        if time.monotonic() > self._forget_at:
+            old = schema.batches.c.accepted < time.time() - REMEMBER_SECONDS
+            connection.execute(delete(schema.batches).where(old))
+            self._forget_at = time.monotonic() + FORGET_SECONDS
 
     def write_state(self, connection: Connection, live: LiveStream, tick: int, blob: bytes) -> None:
         """The state after a tick, into the open transaction."""
