@@ -515,3 +515,21 @@ def test_events_that_their_owner_changes_are_another_tick(events, change) -> Non
         stream.step(events, tick=1)
     assert stream.step(same, tick=1).values.tolist() == first.values.tolist()
     assert Stream.restore(stream.snapshot()).step(same, tick=1).values.tolist() == first.values.tolist()
+
+
+@pytest.mark.parametrize("query", [Count(), Window(3)], ids=lambda query: query.name)
+def test_errors_that_were_prepared_are_those_that_are_computed(query: Count | Window) -> None:
+    """Those of the next tick are computed ahead: the same numbers, the same refusals, and nobody can change them."""
+    stream = Stream(query, Budget(1.0, 1e-6), 20, noise="insecure-float", seed=1)
+    want = stream.error_model.errors(np.arange(1, 21))
+    for tick in range(1, 20):
+        stream.prepare()
+        ready = stream.error_model.errors([tick])
+        assert ready is stream.error_model.errors(np.asarray(tick))
+        for part, whole in zip(ready, want, strict=True):
+            assert part.tolist() == whole[tick - 1 : tick].tolist()
+            with pytest.raises(ValueError, match="read-only"):
+                part += 1
+        with pytest.raises(ParameterError, match="whole numbers"):
+            stream.error_model.errors([tick + 0.5])
+        stream.step(1)

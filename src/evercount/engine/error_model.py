@@ -125,7 +125,8 @@ class ErrorModel:
         quantile. Proof: `queries/cell_errors.proof.md`. Assumption: that of `CellErrors.slack_of`. Test:
         tests/engine/test_rounded_intervals.py::test_intervals_of_rounded_counts_hold.
         """
-        if self._next and np.size(ticks) == 1 and (ready := self._next.get(int(np.asarray(ticks).flat[0]))):
+        at = np.asarray(ticks)
+        if at.size == 1 and at.dtype.kind in "iu" and (ready := self._next.get(int(at.flat[0]))):
             return ready
         std, cell = self.cell_errors(ticks)
         norms, most = np.atleast_1d(self.query.output_norms()), np.atleast_1d(self.query.rounding_norms())
@@ -135,6 +136,8 @@ class ErrorModel:
         """Compute the errors of this tick now, so that asking for them is quick; only those of one tick are kept."""
         if tick not in self._next:
             errors = self.errors([tick])
+            for part in errors:
+                part.flags.writeable = False  # everyone who asks gets the same arrays
             self._next.clear()
             self._next[tick] = errors
 
