@@ -31,8 +31,8 @@ from evercount.factorizations import (
 )
 from evercount.mechanisms.exact.arithmetic import kernel
 from evercount.mechanisms.exact.exact_noise import ExactStream
-from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS
-from evercount.mechanisms.exact.near_filter import LONG_BLOCK_TICKS, NearFilter
+from evercount.mechanisms.exact.filter_kernel import FilterKernel
+from evercount.mechanisms.exact.filter_numbers import BLOCK_TICKS, LONG_BLOCK_TICKS
 from evercount.mechanisms.float_noise import FloatStream
 from evercount.mechanisms.noise_stream import NoiseStream
 from evercount.noise import ExactNoise, FloatNoise, Secret
@@ -113,7 +113,7 @@ def _noises() -> list[Row]:
         compare("exact noise", _exact(Balanced(2**16), cells, 64), 2.5, f"balanced 2^16, {cells} cells")
         compare("exact noise", _exact(Balanced(10**8), cells, 64), 4.0, f"balanced 10^8, {cells} cells")
         compare("exact noise", _exact(Unbounded(), cells, 64), 4.0, f"unbounded, {cells} cells")
-    for scale in (1e6, 1e9):
+    for scale in (1e6, 1e9, 1e12):
         note = f"balanced 2^16, 1000 cells, scale {scale:g}: more close calls"
         compare("exact noise", _exact(Balanced(2**16), 1000, 64, scale), None, note)
     others: list[Factorization] = [Normalized(2**16), SquareRoot(2**16), Identity()]
@@ -176,7 +176,7 @@ def _memory() -> list[Row]:
         rows.append(_row("memory", held, "KB a cell", None, 0.7, f"{f.name} {f.horizon}; {peak:.2f} at the most"))
     for f in weighted:
         last, by_doubles = f.horizon or 10**8, kernel(f)
-        assert isinstance(by_doubles, NearFilter)
+        assert isinstance(by_doubles, FilterKernel)
         for size, cells_note in ((BLOCK_TICKS, "many cells"), (LONG_BLOCK_TICKS, "few cells")):
             # integers from the first draw on take about 10 µs a tick
             cost = 2 * SCALE * by_doubles.drift(last, size) * last * 10_000

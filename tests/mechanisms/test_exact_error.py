@@ -29,7 +29,7 @@ from evercount.factorizations import (
     Unbounded,
 )
 from evercount.mechanisms.exact.arithmetic import kernel, make_kernel, numeric_delta, numeric_horizon
-from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS
+from evercount.mechanisms.exact.filter_numbers import BLOCK_TICKS
 from evercount.mechanisms.exact.tree_kernels import TreeKernel
 from evercount.noise import ExactNoise, Secret
 
@@ -89,7 +89,7 @@ def test_planted_loss_of_40_bits_is_caught(f: Factorization, where: str) -> None
         step = made.step
         made.step = lambda state, *rest: step(np.vectorize(cut, otypes=[object])(state), *rest)
     elif isinstance(made, TreeKernel):
-        made.weights = [(cut(v), rest) for v, rest in made.weights]
+        made.weights = [cut(v) for v in made.weights]
     else:
         part = {"response": np.s_[:, :BLOCK_TICKS], "readout": np.s_[:, BLOCK_TICKS:]}.get(where, np.s_[:])
         field = where if where in ("feed", "decay") else "output"

@@ -352,11 +352,28 @@ def test_covariance_of_released_noise(f: Factorization) -> None:
     assert worst_score(repeated, wanted) > 5.5
 
 
+@pytest.mark.parametrize("tick", [0, 1, 32, 50])
+def test_dumps_of_the_first_format_are_made_again_from_the_secret(tick: int) -> None:
+    """Their state is integers, which nobody reads any more; what is public must agree as in every other format."""
+    f = Balanced(200)
+    stream = ExactStream(f, SCALE, 3, SECRET)
+    stream.take(tick)
+    dumped = {**stream.dump(), "format": 1, "state": {"shape": [1, 3], "bytes": 1, "data": "AAAA"}}
+    del dumped["start"]
+    loaded = ExactStream.load(f, SCALE, 3, dumped)
+    assert loaded.tick == tick
+    assert np.array_equal(loaded.take(40), stream.take(40))
+    with pytest.raises(SnapshotError, match="other public parameters"):
+        ExactStream.load(f, SCALE * 2, 3, dumped)
+    with pytest.raises(SnapshotError, match="damaged"):
+        ExactStream.load(f, SCALE, 3, {**dumped, "tick": 201})
+
+
 @pytest.mark.parametrize("f", [Balanced(200), Unbounded(), Honaker(100), HonakerFull(100)], ids=lambda f: f.name)
 def test_dumps_with_rows_go_on_at_every_tick(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
     """Very many cells keep no state from before a block: dumps hold the rows that are ready. The same numbers."""
     want = ExactStream(f, SCALE, 40, SECRET).take(100)
-    monkeypatch.setattr(exact_noise, "ROWS_IN_DUMPS", 30)
+    monkeypatch.setattr(exact_noise, "MANY", 30)
     stream = ExactStream(f, SCALE, 40, SECRET)
     formats = set()
     for tick in range(100):

@@ -29,11 +29,11 @@ from evercount.factorizations import (
     Unbounded,
 )
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
-from evercount.mechanisms.exact import exact_noise, near_filter
+from evercount.mechanisms.exact import exact_noise, filter_kernel
 from evercount.mechanisms.exact.arithmetic import kernel
 from evercount.mechanisms.exact.exact_noise import ExactStream
-from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS, Dyadics
-from evercount.mechanisms.exact.near_filter import LONG_BLOCK_TICKS, NearFilter
+from evercount.mechanisms.exact.filter_kernel import FilterKernel
+from evercount.mechanisms.exact.filter_numbers import BLOCK_TICKS, LONG_BLOCK_TICKS, Dyadics
 from evercount.mechanisms.exact.slices import (
     check_exact,
     cut,
@@ -45,7 +45,6 @@ from evercount.mechanisms.exact.slices import (
     two_sum,
     with_sums,
 )
-from evercount.mechanisms.exact.state_bytes import of_pairs, to_pairs
 from evercount.noise import ExactNoise, Normals, Secret
 
 SECRET = Secret.from_hex("c3" * 32)
@@ -76,15 +75,15 @@ def in_integers(f: Factorization, scale: float, cells: int, ticks: int, secret: 
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The (first tick, cell) of every call from now on that integers decide; tick 0 if the state could not tell."""
+    """The (first tick, cell) of every call from now on that integers decide."""
     calls = []
-    plain = ExactStream._exactly
+    plain = ExactStream._in_integers
 
-    def counted(self: ExactStream, begin: int, start: int, stop: int, cell: int, *rest: Any) -> Any:
-        calls.append((begin, cell))
-        return plain(self, begin, start, stop, cell, *rest)
+    def counted(self: ExactStream, start: int, stop: int, cell: int) -> Any:
+        calls.append((start, cell))
+        return plain(self, start, stop, cell)
 
-    monkeypatch.setattr(ExactStream, "_exactly", counted)
+    monkeypatch.setattr(ExactStream, "_in_integers", counted)
     return calls
 
 
@@ -114,13 +113,11 @@ def test_doubles_give_the_numbers_of_integers(f: Factorization) -> None:
 
 @pytest.mark.parametrize("f", EVERY, ids=name)
 @pytest.mark.parametrize("cells", [3, 26])
-@pytest.mark.parametrize(
-    "doubts", [(0.005, 0.0, 0.0), (0.5, 0.0, 0.0), (0.5, 0.005, 0.0), (0.5, 0.5, 0.005), (0.5, 0.5, 0.5)], ids=str
-)
+@pytest.mark.parametrize("doubts", [(0.005, 0.0), (0.5, 0.0), (0.005, 0.5), (0.5, 0.005), (0.5, 0.5)], ids=str)
 def test_close_calls_give_the_same_numbers(
-    f: Factorization, cells: int, doubts: tuple[float, float, float], monkeypatch: pytest.MonkeyPatch
+    f: Factorization, cells: int, doubts: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # doubles decide, then finer doubles, then integers from the state, then integers from tick 0: all, some, none
+    # doubles decide, then finer doubles, then integers from the first draw on: all, some, none
     ticks = 100
     plain = ExactStream(f, 12.0, cells, SECRET).take(ticks)
     refined = count_refined(f, monkeypatch)
@@ -128,22 +125,20 @@ def test_close_calls_give_the_same_numbers(
     monkeypatch.setattr(ExactStream, "_doubt", doubts)
     stream = ExactStream(f, 12.0, cells, SECRET)
     assert np.array_equal(stream.take(ticks), plain)
-    size, blocks = stream.kernel.shape(cells, ticks)
-    blocks = min(blocks, -(-stream.limit // size))
-    columns = cells * -(-ticks // (size * blocks))
-    assert sum(refined) >= columns if doubts[0] == 0.5 else 0 < sum(refined) <= columns
-    by_integers = {0.0: 0, 0.005: len(calls) or -1, 0.5: blocks * columns * (2 if doubts[2] == 0.5 else 1)}[doubts[1]]
-    if doubts[2] == 0.005:
-        assert by_integers < len(calls) <= 2 * by_integers  # some from tick 0
+    size, blocks = stream.shape(ticks)
+    columns = cells * -(-ticks // (size * min(blocks, -(-stream.limit // size))))
+    assert sum(refined) == columns if doubts[0] == 0.5 else 0 < sum(refined) <= columns
+    if doubts[1] == 0.005:
+        assert 0 < len(calls) <= columns
     else:
-        assert len(calls) == by_integers
+        assert len(calls) == (sum(refined) if doubts[1] else 0)
 
 
 def test_one_number_in_a_hundred_is_close(monkeypatch: pytest.MonkeyPatch) -> None:
     f, cells = Balanced(2**16), 600
     plain = ExactStream(f, 12.0, cells, SECRET).take(BLOCK_TICKS)
     calls = count_calls(monkeypatch)
-    monkeypatch.setattr(ExactStream, "_doubt", (0.005, 0.005, 0.0))  # 1 % of all numbers are this close to a half
+    monkeypatch.setattr(ExactStream, "_doubt", (0.005, 0.005))  # 1 % of all numbers are this close to a half
     assert np.array_equal(ExactStream(f, 12.0, cells, SECRET).take(BLOCK_TICKS), plain)
     assert 0.38 < len(calls) / cells < 0.57  # 1 − 0.99^64 = 0.474 of the cells have such a number in a block
 
@@ -153,11 +148,11 @@ def test_one_number_in_a_hundred_is_close(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_fine_grids(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = count_calls(monkeypatch)
-    for scale in (1e7, 1e9, 1e12):  # doubles alone could not decide; at 1e9 finer doubles can, at 1e12 integers do
+    for scale in (1e7, 1e9, 1e12, 2.0**45):  # doubles alone could not decide, nor finer ones at the last
         for cells in (2, 30):
-            assert ExactStream(f, scale, cells, SECRET).take(70).tolist() == in_integers(f, scale, cells, 70)
-        if scale < 1e12:
-            assert len(calls) < 8 or f.name == "optimal"
+            got = ExactStream(f, scale, cells, SECRET, limit=70).take(70)
+            assert got.tolist() == in_integers(f, scale, cells, 70)
+        assert len(calls) < 8 or f.name == "optimal" or scale > 1e12
 
 
 @pytest.mark.parametrize("f", EVERY, ids=name)
@@ -201,12 +196,11 @@ def test_a_close_call_far_into_a_stream(monkeypatch: pytest.MonkeyPatch) -> None
     f = Balanced(2**16)
     plain = ExactStream(f, 12.0, 1, SECRET)
     whole = plain.take(3000)
-    monkeypatch.setattr(ExactStream, "_doubt", (0.02, 0.02, 0.0005))  # all ways on are taken
+    monkeypatch.setattr(ExactStream, "_doubt", (0.02, 0.002))
     calls = count_calls(monkeypatch)
-    assert np.array_equal(ExactStream(f, 12.0, 1, SECRET).take(3000), whole)
-    starts = [begin for begin, _ in calls]
-    assert len(starts) > 30
-    assert 0 < starts.count(0) < len(starts) / 4
+    stream = ExactStream(f, 12.0, 1, SECRET)
+    assert np.array_equal(np.concatenate([stream.take(100) for _ in range(30)]), whole)
+    assert len({start for start, _ in calls}) > 1
 
 
 CORE = """
@@ -243,38 +237,35 @@ def test_another_matrix_library_gives_the_same_numbers() -> None:
 
 
 def errors(f: Factorization, made: Any, cells: int, calls: int) -> list[tuple[float, ...]]:
-    """(error and bound of the doubles, of the finer doubles, and of integers from the state) of every call."""
+    """(error and bound of the doubles, error and bound of the finer doubles) of every call."""
     exact = kernel(f)
     truth = np.zeros((exact.rows, cells), dtype=object)
     state, start, out = np.zeros((2, exact.rows, cells)), 0, []
     own, unit = 2 * exact.error(10**5) * 2.0**-exact.bits, Fraction(1, 2**exact.bits)
     for _ in range(calls):
-        size, blocks = made.shape(cells, 1)
+        size, blocks = ExactStream(f, 1.0, cells, SECRET).shape(1)
         if f.horizon is not None:
             blocks = min(blocks, -(-(f.horizon - start) // size))
         window = exact.window(start // BLOCK_TICKS)[0], exact.window((start + size * blocks) // BLOCK_TICKS - 1)[1]
         normals = ExactNoise(SECRET).normals(*window, cells)
-        noise, bound, after = made.advance(state, start, size, blocks, normals)
+        (noise,), bound, after = made.advance(state, start, size, blocks, normals)
         finely, small, _ = made.advance(state, start, size, blocks, normals, fine=True)
-        wanted, carried, going = [], [], of_pairs(state, exact.bits)
+        wanted = []
         for block in range(start // BLOCK_TICKS, (start + size * blocks) // BLOCK_TICKS):
-            z = ExactNoise(SECRET).normals(*exact.window(block), cells).to_ints()
-            y, truth = exact.step(truth, block, z)
-            from_state, going = exact.step(going, block, z)
+            y, truth = exact.step(truth, block, ExactNoise(SECRET).normals(*exact.window(block), cells).to_ints())
             wanted += y.tolist()
-            carried += from_state.tolist()
-        errors_of = [
-            (
-                abs(Fraction(float(noise[row, cell])) - value * unit),
-                abs(Fraction(float(finely[row, cell])) - value * unit),
-                abs(carried[row][cell] - value) * unit,
+        first, second = (
+            float(
+                max(
+                    abs(sum(map(Fraction, found[:, row, cell].tolist())) - value * unit)
+                    for row, line in enumerate(wanted)
+                    for cell, value in enumerate(line)
+                )
             )
-            for row, line in enumerate(wanted)
-            for cell, value in enumerate(line)
-        ]
-        first, second, third = (float(max(column)) for column in zip(*errors_of, strict=True))
-        last = float(np.abs(noise).max()) * 2.0**-52 + own
-        out.append((first, bound + last, second, small + last, third, made.drift(start, size) + own))
+            for found in (noise[np.newaxis], finely)
+        )
+        last = float(np.abs(noise).max()) * 2.0**-52  # of a double; a pair has none
+        out.append((first, bound + own + last, second, small + own + (last if len(finely) == 1 else 0.0)))
         state, start = after, start + size * blocks
         state[1, : made.narrow] = state[1, : made.narrow].astype(np.float32)  # what a dump and a load do
         if f.horizon is not None and start >= f.horizon:
@@ -294,10 +285,7 @@ def test_error_is_below_its_bound(f: Factorization, cells: int) -> None:
     assert below(found)
     assert any(first > 0 for first, *_ in found)
     # and the bounds are of use: at a scale of 12, one call in a million is close at the most
-    assert all(
-        bound < 4e-8 and (small < 1e-13 or f.name == "optimal") and drift < 1e-14
-        for _, bound, _, small, _, drift in found
-    )
+    assert all(bound < 4e-8 and (small < 1e-14 or f.name == "optimal") for _, bound, _, small in found)
 
 
 @pytest.mark.parametrize("f", [Balanced(2**20), Unbounded(), SquareRoot(2**20), Identity()], ids=name)
@@ -313,7 +301,7 @@ def test_bounds_far_into_a_stream() -> None:
     ]:
         for size, factor in ((BLOCK_TICKS, 1), (LONG_BLOCK_TICKS, 3)):
             made = kernel(f)
-            assert isinstance(made, NearFilter)
+            assert isinstance(made, FilterKernel)
             drifts = [made.drift(tick, size) for tick in (0, ticks // 1000, ticks // 2, ticks - 32)]
             assert drifts == sorted(drifts)
             # at a scale of 12, one number in 1/(24·drift) is computed from its first draw on: `ticks` times 10 µs
@@ -344,14 +332,14 @@ def test_planted_loss_of_what_is_carried_is_caught(
     elif where == "tables":
         if f.name == "identity":
             pytest.skip("the identity has no constants that could lose bits")
-        tables = near_filter.tables
+        tables = filter_kernel.tables
 
         def lossy_tables(*arguments: Any) -> Any:
             table = tables(*arguments)
             return replace(table, feed=without_third(table.feed), output=without_third(table.output))
 
-        monkeypatch.setattr(near_filter, "tables", lossy_tables)
-        made.__dict__.pop("_public", None)  # public numbers of the tables that lost nothing
+        monkeypatch.setattr(filter_kernel, "tables", lossy_tables)
+        made._public = made._public_numbers  # none of the tables that lost nothing
     else:  # the low part of the state
         advance = made.advance
 
@@ -360,7 +348,7 @@ def test_planted_loss_of_what_is_carried_is_caught(
             return noise, bound, np.stack([after[0], np.zeros_like(after[1])])
 
         made.advance = lossy
-    assert any(error > drift for *_, error, drift in errors(f, made, cells, 4))
+    assert any(error > bound for *_, error, bound in errors(f, made, cells, 4))
 
 
 @pytest.mark.parametrize("f", EVERY, ids=name)
@@ -373,46 +361,21 @@ def test_planted_loss_of_what_is_read_off_is_caught(f: Factorization, monkeypatc
         return cut_bits(noise, 26), bound, after
 
     made.advance = lossy
-    for first, bound, second, small, *_ in errors(f, made, 24, 2):
+    for first, bound, second, small in errors(f, made, 24, 2):
         assert first > bound
         assert second > small
 
 
 @pytest.mark.parametrize("f", [Honaker(2**16), HonakerFull(2**16)], ids=name)
-@pytest.mark.parametrize("part", [0, 1], ids=["own", "others"])
-def test_planted_loss_in_a_tree_is_caught(f: Factorization, part: int) -> None:
+def test_planted_loss_of_weights_in_a_tree_is_caught(f: Factorization) -> None:
     made: Any = copy.copy(kernel(f))
-    slices = made.slices.copy()
-    if f.name == "honaker-full" and part:
-        slices[0, :, part] += 2.0**-45  # a half has no third slice that could be lost
-    else:
-        slices[:, :, part] = without_third(slices[:, :, part])
-    made.slices = slices
-    assert any(error > drift for *_, error, drift in errors(f, made, 1, 2))
-
-
-@pytest.mark.parametrize("f", [BinaryTree(2**16), Honaker(2**16), HonakerFull(2**16)], ids=name)
-@pytest.mark.parametrize("where", ["inside", "line"])
-def test_planted_loss_inside_a_block_is_caught(f: Factorization, where: str) -> None:
-    made: Any = copy.copy(kernel(f))
-    setattr(made, where, getattr(made, where) * (1 + 2.0**-30))
-    assert any(error > bound for error, bound, *_ in errors(f, made, 24, 2))
-
-
-def test_planted_loss_of_the_node_of_a_block_is_caught() -> None:
-    f = Honaker(2**16)
-    made: Any = copy.copy(kernel(f))
-    inside = made.inside.copy()
-    inside[:, -1] = without_third(inside[:, -1])  # what a block carries on to the tree over the blocks
-    made.inside = inside
-    assert any(error > drift for *_, error, drift in errors(f, made, 1, 2))
+    made.slices = without_third(made.slices)
+    assert any(error > bound for *_, error, bound in errors(f, made, 1, 2))
 
 
 @pytest.mark.parametrize("f", [BinaryTree(2**16), Honaker(2**16), HonakerFull(2**16)], ids=name)
 @pytest.mark.parametrize("where", ["draws", "state"])
-def test_planted_loss_in_middles_of_nodes_is_caught(
-    f: Factorization, where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_planted_loss_in_a_tree_is_caught(f: Factorization, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is lost lies below 2^−40: of the normals, or of what is kept."""
     made: Any = copy.copy(kernel(f))
     if where == "draws":
@@ -423,30 +386,12 @@ def test_planted_loss_in_middles_of_nodes_is_caught(
 
         def lossy(state: Any, *rest: Any) -> Any:
             noise, after = sums(state, *rest)
-            after[:, 1] = 0.0
-            return noise, after
+            return noise, after.real + 0j
 
         made._sums = lossy
-    assert any(error > drift for *_, error, drift in errors(f, made, 1, 2))
+    assert any(error > bound for *_, error, bound in errors(f, made, 1, 2))
     monkeypatch.undo()
     assert below(errors(f, copy.copy(kernel(f)), 1, 2))
-
-
-@pytest.mark.parametrize("f", [BinaryTree(2**16), Honaker(2**16), HonakerFull(2**16)], ids=name)
-def test_blocks_and_levels_make_the_same_state(f: Factorization) -> None:
-    """A block's inside is one product of matrices; `fine` goes level by level. Both carry on the same numbers."""
-    made = kernel(f)
-    size, blocks = made.shape(2, 10**4)
-    window = made.window(0)[0], made.window(blocks - 1)[1]
-    normals = ExactNoise(SECRET).normals(*window, 2)
-    zero = np.zeros((2, made.rows, 2))
-    noise, bound, after = made.advance(zero, 0, size, blocks, normals)
-    finely, _, levels = made.advance(zero, 0, size, blocks, normals, fine=True)
-    assert 0 < np.abs(noise - finely).max() < bound < 1e-11
-    next_block = made.window(blocks)
-    more = ExactNoise(SECRET).normals(*next_block, 2)
-    both = [made.advance(state, size * blocks, size, 1, more, fine=True)[0] for state in (after, levels)]
-    assert np.abs(both[0] - both[1]).max() < 1e-14
 
 
 # -- the pieces -------------------------------------------------------------------------------------------------------
@@ -506,6 +451,40 @@ def test_cut_and_two_sum_lose_nothing() -> None:
         assert Fraction(float(p)) + Fraction(float(q)) == Fraction(float(r)) + Fraction(float(s))
 
 
+def rounded_wrongly(rng: random.Random) -> tuple[int, int]:
+    """(pairs that are surely rounded wrongly, pairs that are not sure) of 6,000 pairs that are given exactly."""
+    wrong = unsure = 0
+    for _ in range(60):
+        scale = rng.uniform(1, 2) * 2.0 ** rng.randint(-60, 45)
+        high, low = np.empty(100), np.empty(100)
+        top = 2.0 ** rng.randint(0, 51)  # of the noise in grid units
+        for k in range(100):
+            value = Fraction(rng.uniform(-top, top)) / Fraction(scale)
+            if k % 2:  # near a half, by what the last bits of a pair can tell, or less
+                halves = Fraction(rng.randint(-int(top), int(top)) * 2 + 1, 2)
+                value = (halves + Fraction(rng.choice([-1, 1]) * 2.0 ** -rng.randint(20, 60))) / Fraction(scale)
+            high[k] = float(value)
+            low[k] = float(value - Fraction(high[k]))
+        stream = ExactStream(Identity(), scale, 1, SECRET, limit=1)
+        (rounded,), (close,) = stream._finely(np.stack([high, low])[:, np.newaxis], 0.0)
+        exact = [
+            (Fraction(h) + Fraction(v)) * Fraction(scale) for h, v in zip(high.tolist(), low.tolist(), strict=True)
+        ]
+        right = [(value + Fraction(1, 2)) // 1 == found for value, found in zip(exact, rounded.tolist(), strict=True)]
+        wrong += sum(not good for good, unsure_one in zip(right, close.tolist(), strict=True) if not unsure_one)
+        unsure += int(close.sum())
+    return wrong, unsure
+
+
+def test_rounding_of_pairs_is_right_where_it_is_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong, unsure = rounded_wrongly(random.Random(5))
+    assert wrong == 0
+    assert 0 < unsure < 2000  # only of those that were put within 2^−50 or so of a half
+    plain = exact_noise.product
+    monkeypatch.setattr(exact_noise, "product", lambda *of: (*plain(*of)[:2], 0.0))
+    assert rounded_wrongly(random.Random(5))[0] > 0, "a planted loss of bits is caught"
+
+
 def test_capacity_is_checked() -> None:
     def row(first: float, second: float) -> Any:
         return np.stack([np.full((1, 64), first), np.full((1, 64), second), *np.zeros((3, 1, 64))])
@@ -514,16 +493,6 @@ def test_capacity_is_checked() -> None:
     for bad, tops in ((row(1.0, 0.0), 129.0), (row(0.1, 3 * 2.0**-20), 65.0)):
         with pytest.raises(AssertionError, match="2\\^53"):
             check_exact(bad, np.full(64, tops))
-
-
-def test_states_of_integers_as_doubles() -> None:
-    rng = random.Random(4)
-    values = np.empty((3, 2), dtype=object)
-    values[:] = [[rng.randrange(-(2**160), 2**160) for _ in range(2)] for _ in range(3)]
-    for value, high, low in zip(values.ravel(), *to_pairs(values, 154).reshape(2, -1), strict=True):
-        number = Fraction(int(value), 2**154)
-        assert abs(Fraction(float(high)) + Fraction(float(low)) - number) <= abs(number) / 2**106
-    assert np.abs(of_pairs(to_pairs(values, 154), 154) - values).max() <= 2**54 + 1
 
 
 def test_weights_are_the_exact_interpolation() -> None:
@@ -559,10 +528,10 @@ def test_blocks_of_both_lengths_make_the_same_state() -> None:
     made: Any = kernel(f)
     normals = ExactNoise(SECRET).normals(0, 2 * LONG_BLOCK_TICKS, 1)
     zero = np.zeros((2, kernel(f).rows, 1))
-    long, _, one = made.advance(zero, 0, LONG_BLOCK_TICKS, 2, normals)
+    (long,), _, one = made.advance(zero, 0, LONG_BLOCK_TICKS, 2, normals)
     state, rows = zero, []
     for start in range(0, 2 * LONG_BLOCK_TICKS, BLOCK_TICKS):
-        noise, _, state = made.advance(state, start, BLOCK_TICKS, 1, normals[start : start + BLOCK_TICKS])
+        (noise,), _, state = made.advance(state, start, BLOCK_TICKS, 1, normals[start : start + BLOCK_TICKS])
         rows.append(noise)
     assert np.abs(long - np.concatenate(rows)).max() < 1e-13
     assert np.abs(one.sum(axis=0) - state.sum(axis=0)).max() < 1e-15

@@ -47,20 +47,16 @@ def prefix_sums(values: AnyArray, prefixes: AnyArray, start: int) -> tuple[AnyAr
     Returns:
         (noise of these ticks, the prefixes after the last of them).
     """
-    count = len(values)
-    stop = start + count
+    stop = start + len(values)
     noise = values.copy()
     for level in range(stop.bit_length() - 1, -1, -1):
-        first = ((start >> level) + 1) << level
-        first += (1 << level) if not (first >> level) & 1 else 0  # the next tick whose lowest set bit is `level`
-        at = np.arange(first, stop + 1, 2 << level) - start - 1
-        if not len(at):
-            continue
-        parents = at - (1 << level)
-        if parents[0] < 0:
-            noise[at[0]] += prefixes[level]
-            at, parents = at[1:], parents[1:]
-        noise[at] += noise[parents]
+        first = ((start >> level) + 1 | 1) << level  # the next tick whose lowest set bit is `level`
+        at, half = first - start - 1, 1 << level
+        if half > at < len(values):
+            noise[at] += prefixes[level]
+            at += 2 * half
+        later = noise[at :: 2 * half]
+        later += noise[at - half :: 2 * half][: len(later)]
     after = prefixes.copy()
     for level in range(len(prefixes)):
         tick = stop >> level << level
@@ -241,15 +237,11 @@ def node_estimates(
         ends = np.arange(first, stop + 1, 1 << level)
         if not len(ends):
             break
-        half = 1 << (level - 1)
-        lower_first = ((start >> (level - 1)) + 1) << (level - 1)  # tick of row 0 of `estimates`
-        right = estimates[(ends - lower_first) // half]
-        left_rows = (ends - half - lower_first) // half
-        left = estimates[np.maximum(left_rows, 0)]
-        if left_rows[0] < 0:
-            left[0] = newest[level - 1]
-        estimates = combine(level, z[offset[ends - start - 1] + level], left + right)
-        values[ends - start - 1] = estimates
+        halves = np.concatenate([newest[level - 1 : level], estimates])
+        left = 1 - (start >> level - 1 & 1)  # the newest is a left half if the number of them is odd
+        pair = halves[left:][: 2 * len(ends)]
+        estimates = combine(level, z[offset[ends - start - 1] + level], pair[::2] + pair[1::2])
+        values[first - start - 1 :: 1 << level] = estimates
         after[level] = estimates[-1]
     return values, after
 

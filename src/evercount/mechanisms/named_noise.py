@@ -14,13 +14,12 @@ import numpy as np
 from evercount._arrays import FloatArray
 from evercount.errors import SnapshotError
 from evercount.factorizations import Factorization
-from evercount.mechanisms.exact.exact_noise import ExactStream
-from evercount.mechanisms.exact.state_bytes import pack, unpack
+from evercount.mechanisms.exact.exact_noise import ExactStream, pack, unpack
 from evercount.mechanisms.noise_stream import NoiseStream
 from evercount.noise import Secret
 
 MOST_TOGETHER = 3999
-"""Names of one cohort: larger ones have blocks of another length (`near_filter.MANY`), and states do not join."""
+"""Names of one cohort: larger ones have blocks of another length (`exact_noise.MANY`), and states do not join."""
 JOIN_EVERY = 64
 """Cohorts are joined at multiples of this many ticks, where the blocks of most of them end."""
 
@@ -89,8 +88,7 @@ class NamedNoise(NoiseStream):
             part = names[start : start + MOST_TOGETHER]
             parameters = (self._secret, 0, self.numeric_delta, self.limit, part)
             cohort = ExactStream(factorization, scale, len(part), *parameters)
-            while cohort.tick < tick:
-                cohort.take(min(2**20 // len(part), tick - cohort.tick))
+            cohort.skip_to(tick)
             self._cohorts.append(cohort)  # then the names: an interruption in between leaves a column that nobody reads
             first = sum(one.cells for one in self._cohorts) - len(part)
             self.place.update((name, first + number) for number, name in enumerate(part))

@@ -21,8 +21,8 @@ from evercount.factorizations import (
     SquareRoot,
 )
 from evercount.factorizations.row_weighted import Weighted
-from evercount.mechanisms.exact.filter_kernel import DRAW_BITS, MOST_TICKS, ONE, SIGMAS
-from evercount.mechanisms.exact.near_filter import NearFilter
+from evercount.mechanisms.exact.filter_kernel import FilterKernel
+from evercount.mechanisms.exact.filter_numbers import DRAW_BITS, MOST_TICKS, ONE, SIGMAS
 from evercount.mechanisms.exact.tree_kernels import HonakerFullKernel, HonakerKernel, OptimalKernel, TreeKernel
 
 ALLOWED_PRICE = 2.0**-60
@@ -35,8 +35,8 @@ BITS_STEP = 22
 """Fractional bits come in multiples of this."""
 FEWEST_BITS, MOST_BITS = 6 * BITS_STEP, 10 * BITS_STEP
 
-Kernel = NearFilter | TreeKernel
-"""The arithmetic of one factorisation: `FilterKernel` has the contract for integers, `NearFilter` for doubles."""
+Kernel = FilterKernel | TreeKernel
+"""The arithmetic of one factorisation: `FilterKernel` has the contract."""
 
 _known: WeakKeyDictionary[Factorization, Kernel] = WeakKeyDictionary()
 """Kernels of the factorisations that are in use. A cache that held a factorisation would hold its tables, which grow to
@@ -49,13 +49,13 @@ def make_kernel(factorization: Factorization, bits: int) -> Kernel:
     match factorization:
         case Weighted(weights=weights):
             filter_ = weights.filter
-            return NearFilter(filter_.zero_lack, filter_.pole_lack, weights.eta, weights.n, bits, narrow)
+            return FilterKernel(filter_.zero_lack, filter_.pole_lack, weights.eta, weights.n, bits, narrow)
         case SquareRoot(filter=filter_):
-            return NearFilter(filter_.pole_lack, filter_.zero_lack, None, None, bits, narrow)
+            return FilterKernel(filter_.pole_lack, filter_.zero_lack, None, None, bits, narrow)
         case Identity():
-            return NearFilter(none, none, None, ONE, DRAW_BITS)
+            return FilterKernel(none, none, None, ONE, DRAW_BITS)
         case Direct():
-            return NearFilter(none, none, None, None, DRAW_BITS)
+            return FilterKernel(none, none, None, None, DRAW_BITS)
         case BinaryTree(horizon=int(horizon)):
             return TreeKernel(horizon)
         case Honaker(horizon=int(horizon)):

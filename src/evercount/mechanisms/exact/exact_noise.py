@@ -8,6 +8,7 @@ numbers.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import math
 from collections.abc import Sequence
@@ -17,37 +18,28 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from evercount._arrays import AnyArray, BoolArray, FloatArray, ObjectArray
+from evercount._arrays import AnyArray, BoolArray, FloatArray
 from evercount._validate import check_count, check_whole
 from evercount.errors import HorizonReached, PrecisionReached, SnapshotError, TooLarge
 from evercount.factorizations import Factorization
 from evercount.mechanisms.blas_threads import one_thread
 from evercount.mechanisms.exact.arithmetic import BITS_STEP, check_scale, kernel, numeric_horizon
-from evercount.mechanisms.exact.filter_kernel import BLOCK_TICKS, MOST_TICKS, SIGMAS
-from evercount.mechanisms.exact.state_bytes import of_pairs, of_text, pack, to_text, unpack, unpack_integers
+from evercount.mechanisms.exact.filter_numbers import BLOCK_TICKS, MOST_TICKS, MOST_TICKS_AT_ONCE, SIGMAS
+from evercount.mechanisms.exact.slices import cut, power_above, product
 from evercount.mechanisms.keep_memory import keep_freed_memory
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import ExactNoise, Normals, Secret
 
 SLICE_CELLS = 1000
 """Cells that are drawn and filtered at once: the working set stays in the processor's cache."""
-ROWS_IN_DUMPS = 4000
-"""From this many cells on, dumps hold the rows that are ready, and no state from before them is kept: less memory."""
+MANY = 4000
+"""From this many cells on, blocks are short, dumps hold the rows that are ready, and no state from before them is kept:
+less memory."""
+TEXT_NUMBERS = 1 << 18
+"""Numbers that become text at a time."""
 _FORMAT_ROWS, _FORMAT, _OLD_FORMAT = 3, 2, 1
 _LARGEST = 2.0**53
 _SMALL = 2.0**31
-
-
-def fingerprint(factorization: Factorization, scale: float, bits: int) -> str:
-    """A digest of all public parameters of the noise: a restored stream must have the same."""
-    digest = hashlib.blake2b(digest_size=16, person=b"evercount.params")
-    digest.update(
-        f"{factorization.name}|{factorization.horizon}|{scale.hex()}|{bits}|{BLOCK_TICKS}|{BITS_STEP}".encode()
-    )
-    for array in factorization.public_parameters():
-        digest.update(len(array).to_bytes(8, "little"))
-        digest.update(np.ascontiguousarray(array).astype("<f8").tobytes())
-    return digest.hexdigest()
 
 
 class ExactStream(NoiseStream):
@@ -67,8 +59,8 @@ class ExactStream(NoiseStream):
     rounded = True
     whole_units = True
     tick: int = 0
-    _doubt: ClassVar[tuple[float, float, float]] = (0.0, 0.0, 0.0)
-    """Tests add this to the three error bounds (in grid units): integers decide more often, and no number changes."""
+    _doubt: ClassVar[tuple[float, float]] = (0.0, 0.0)
+    """Tests add this to both error bounds (in grid units): integers decide more often, and no number changes."""
 
     def __init__(
         self,
@@ -100,7 +92,7 @@ class ExactStream(NoiseStream):
         self._state: FloatArray = np.zeros((2, self.kernel.rows, self.cells))
         # `_before` is the state at `_start`, where the block that holds `tick` begins, and `_rows` are the rows of that
         # block that were not taken. With very many cells `_start` is the end of the block, `_before` the state there.
-        self._rows_in_dumps = self.cells >= ROWS_IN_DUMPS
+        self._rows_in_dumps = self.cells >= MANY
         self._before, self._start = self._state, 0
         self._rows: AnyArray = np.empty((0, self.cells))
         self._kept: tuple[FloatArray, Any] | None = None
@@ -128,6 +120,11 @@ class ExactStream(NoiseStream):
         self._before, self._start = (before, start) if len(rows) and not self._rows_in_dumps else (state, ready)
         return out
 
+    def skip_to(self, tick: int) -> None:
+        """Take the noise of all ticks up to this one, and forget it."""
+        while self.tick < tick:
+            self.take(min(max(1, 2**20 // self.cells), tick - self.tick))
+
     def prepare(self) -> None:
         """Make the next block now if none is ready: the same numbers, and the next `take` of a tick is fast."""
         if not len(self._rows) and self.tick < self.limit:
@@ -137,9 +134,14 @@ class ExactStream(NoiseStream):
 
     # -- blocks ------------------------------------------------------------------------------------------------------
 
+    def shape(self, ticks: int) -> tuple[int, int]:
+        """(ticks of a block, number of blocks) that are made at once where `ticks` ticks are wanted."""
+        size, most = self.kernel.long_block if self.cells < MANY else BLOCK_TICKS, MOST_TICKS_AT_ONCE
+        return size, 1 if self.cells >= 24 else max(1, (512 if ticks <= 512 else most) // size // self.cells)
+
     def _blocks(self, start: int, ticks: int, state: FloatArray) -> tuple[AnyArray, FloatArray]:
         """(noise, state after) of the blocks from `start` on that suit a call of `ticks` ticks."""
-        size, blocks = self.kernel.shape(self.cells, ticks)
+        size, blocks = self.shape(ticks)
         blocks = min(blocks, -(-(self.limit - start) // size))
         noise: AnyArray = np.empty((size * blocks, self.cells), np.int32)
         after = np.empty_like(state)
@@ -156,35 +158,36 @@ class ExactStream(NoiseStream):
     def _piece(
         self, start: int, size: int, blocks: int, first: int, state: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """(noise, state after) of some cells: rounded doubles, computed again where one is too close to a half."""
-        normals = self._normals(start, start + size * blocks, state.shape[2], first)
-        rounded, close, after = self._rounded(state, start, size, blocks, normals)
-        again = np.flatnonzero(close.any(axis=0))
-        if len(again):
-            finely = self._rounded(state[:, :, again], start, size, blocks, normals[:, again], fine=True)
-            rounded[:, again], close, _ = finely
-            for block, number in np.argwhere(close).tolist():
-                cell, begin, before = int(again[number]), start + block * size, state[:, :, again[number], np.newaxis]
-                if block:
-                    so_far = self._normals(start, begin, 1, first + cell)
-                    before = self.kernel.advance(before, start, size, block, so_far)[2]
-                rounded[block * size :, cell][:size] = self._in_integers(begin, begin + size, first + cell, before)
-        return rounded, after
-
-    def _rounded(
-        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
-    ) -> tuple[FloatArray, BoolArray, FloatArray]:
-        """(noise rounded from doubles, blocks × cells with a number too close to a half to be sure, state after)."""
-        noise, bound, after = self.kernel.advance(state, start, size, blocks, normals, fine)
+        """(noise, state after) of some cells. Where doubles are too close to a half, finer ones or integers decide."""
+        stop = start + size * blocks
+        normals = self._normals(start, stop, state.shape[2], first)
+        (noise,), bound, after = self.kernel.advance(state, start, size, blocks, normals)
         noise *= self.scale
         rounded = np.rint(noise)
         noise -= rounded
         largest = float(np.abs(rounded).max()) + 1.0
         if not largest < _LARGEST:
             raise TooLarge(f"noise of scale {self.scale} has passed 2^53 grid units; use a coarser grid")
-        error = self.scale * (bound + self._own_error) * 1.01 + largest * 2.0**-50 + self._doubt[fine]
+        error = self.scale * (bound + self._own_error) * 1.01 + largest * 2.0**-50 + self._doubt[0]
         close = np.abs(noise, out=noise) >= 0.5 - error
-        return rounded, np.asarray(close.reshape(blocks, size, -1).any(axis=1)), after
+        again = np.flatnonzero(close.any(axis=0))
+        if len(again):
+            pairs, bound, _ = self.kernel.advance(state[:, :, again], start, size, blocks, normals[:, again], fine=True)
+            rounded[:, again], close = self._finely(pairs, bound)
+            for cell in again[close.any(axis=0)].tolist():
+                rounded[:, cell] = self._in_integers(start, stop, first + cell)
+        return rounded, after
+
+    def _finely(self, pairs: FloatArray, bound: float) -> tuple[FloatArray, BoolArray]:
+        """(scale times the sums of pairs of doubles rounded, which of them are too close to a half to be sure)."""
+        units = [power_above(size) for size in (self.scale, float(np.abs(pairs[0]).max()))]
+        scale = cut(np.full((1, 1), self.scale), np.zeros((1, 1)), units[0])
+        one, two, three = product(scale, cut(pairs[0], pairs[1:].sum(axis=0), units[1]))
+        rounded = np.rint(one + two)
+        rest = ((one - rounded) + two) + three
+        more = np.rint(rest)
+        error = self.scale * (bound + self._own_error) * 1.01 + 2.0**-50 + units[0] * units[1] * 2.0**-86
+        return rounded + more, np.abs(rest - more) >= 0.5 - error - self._doubt[1]
 
     def _normals(self, start: int, stop: int, cells: int, first: int) -> Normals:
         """The draws that ticks start+1 … stop read."""
@@ -194,24 +197,15 @@ class ExactStream(NoiseStream):
             raise AssertionError("a normal is 64 standard deviations out: the chance of that is below e^-2000")
         return normals
 
-    def _in_integers(self, start: int, stop: int, cell: int, state: FloatArray) -> list[int]:
-        """Noise of one cell in a block, from its state or, where that is too close to a half, from the first draw."""
-        integers = of_pairs(state, self.kernel.bits)
-        numbers = self._exactly(start, start, stop, cell, integers)
-        drift = self.scale * (self.kernel.drift(start, stop - start) + self._own_error) * 1.01 + self._doubt[2]
-        if any(min(number % 1, -number % 1) <= Fraction(drift) for number in numbers):
-            numbers = self._exactly(0, start, stop, cell, integers * 0)
-        return [math.floor(number) for number in numbers]
-
-    def _exactly(self, begin: int, start: int, stop: int, cell: int, state: ObjectArray) -> list[Fraction]:
-        """Noise of one cell and a half each, not rounded, from the state at `begin` in integers."""
-        numbers: list[Fraction] = []
-        unit = Fraction(self.scale) / (1 << self.kernel.bits)
-        for block in range(begin // BLOCK_TICKS, stop // BLOCK_TICKS):
+    def _in_integers(self, start: int, stop: int, cell: int) -> list[int]:
+        """Noise of one cell at ticks start+1 … stop as it is defined: in integers, from the first draw on."""
+        numbers: list[int] = []
+        state, unit = np.zeros((self.kernel.rows, 1), dtype=object), Fraction(self.scale) / (1 << self.kernel.bits)
+        for block in range(0 if self.kernel.rows else start // BLOCK_TICKS, stop // BLOCK_TICKS):
             normals = self._normals(block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS, 1, cell)
             y, state = self.kernel.step(state, block, normals.to_ints())
             if block * BLOCK_TICKS >= start:
-                numbers += [value * unit + Fraction(1, 2) for value in y[:, 0]]
+                numbers += [math.floor(value * unit + Fraction(1, 2)) for value in y[:, 0]]
         return numbers
 
     def _facts(self) -> dict[str, Any]:
@@ -228,7 +222,14 @@ class ExactStream(NoiseStream):
 
     @cached_property
     def _fingerprint(self) -> str:
-        return fingerprint(self.factorization, self.scale, self.kernel.bits)
+        """A digest of all public parameters of the noise: a restored stream must have the same."""
+        parameters = (self.factorization.name, self.factorization.horizon, self.scale.hex(), self.kernel.bits)
+        digest = hashlib.blake2b(digest_size=16, person=b"evercount.params")
+        digest.update("|".join(map(str, (*parameters, BLOCK_TICKS, BITS_STEP))).encode())
+        for array in self.factorization.public_parameters():
+            digest.update(len(array).to_bytes(8, "little"))
+            digest.update(np.ascontiguousarray(array).astype("<f8").tobytes())
+        return digest.hexdigest()
 
     def dump(self) -> dict[str, Any]:
         """See `NoiseStream`: with the secret, and with the state at the start of the block that is under way."""
@@ -251,17 +252,17 @@ class ExactStream(NoiseStream):
     ) -> ExactStream:
         """The stream that `dump` described, or a SnapshotError where anything public differs."""
         try:
-            secret, old = Secret.from_hex(dumped["secret"]), dumped["format"] == _OLD_FORMAT
+            secret, form = Secret.from_hex(dumped["secret"]), dumped["format"]
             first, delta, limit = dumped["first_cell"], dumped["numeric_delta"], dumped["limit"]
             stream = cls(factorization, scale, cells, secret, first, delta, limit, names)
             tick, packed = check_count("tick", dumped["tick"], 0), dumped["state"]
-            start = tick // BLOCK_TICKS * BLOCK_TICKS if old else check_count("start", dumped["start"], 0)
+            start = 0 if form == _OLD_FORMAT else check_count("start", dumped["start"], 0)
             same = all(dumped[key] == value for key, value in stream._facts().items())
-            ahead = start - tick if dumped["format"] == _FORMAT_ROWS else 0
+            ahead = start - tick if form == _FORMAT_ROWS else 0
         except (KeyError, TypeError, ValueError) as error:
             raise SnapshotError(f"the noise state is damaged ({type(error).__name__})") from None
-        if dumped["format"] not in (_FORMAT_ROWS, _FORMAT, _OLD_FORMAT):
-            raise SnapshotError(f"noise of format {dumped['format']!r} cannot be read by this program")
+        if form not in (_FORMAT_ROWS, _FORMAT, _OLD_FORMAT):
+            raise SnapshotError(f"noise of format {form!r} cannot be read by this program")
         if not same:
             raise SnapshotError(
                 "the noise state belongs to other public parameters (factorisation, horizon, scale or cells); "
@@ -269,17 +270,55 @@ class ExactStream(NoiseStream):
             )
         if start > tick + ahead or tick > stream.limit or start % BLOCK_TICKS or ahead < 0:
             raise SnapshotError(f"the noise state is damaged: tick {tick} of {stream.limit}")
-        shape, stream.tick, stream._start = (stream.kernel.rows, stream.cells), start, start
-        state = (
-            unpack_integers(packed, shape, stream.kernel.bits) if old else unpack(packed, shape, stream.kernel.narrow)
-        )
-        stream._before = stream._state = state
+        if form != _OLD_FORMAT:
+            state = unpack(packed, (stream.kernel.rows, cells), stream.kernel.narrow)
+            stream.tick, stream._start, stream._before, stream._state = start, start, state, state
         if ahead:
             short = len(str(dumped.get("rows"))) < 8 * ahead * cells  # whole numbers of 32 bits
             (rows,) = of_text(dumped.get("rows"), ("<i4" if short else "<f8", (ahead, cells)))
             if (rows % 1).any():
                 raise SnapshotError("the rows of the noise are damaged: they are not whole numbers")
             stream.tick, stream._rows, stream._rows_in_dumps = tick, rows, True
-        else:
-            stream.take(tick - start)
+        stream.skip_to(tick)
         return stream
+
+
+def pack(state: FloatArray, narrow: int) -> str:
+    """A state (2, rows, cells) in base 64; the low parts of the first `narrow` rows are cut to 24 bits."""
+    return to_text(state[0], state[1, :narrow].astype("<f4"), state[1, narrow:])
+
+
+def unpack(packed: object, shape: tuple[int, int], narrow: int) -> FloatArray:
+    """The state that `pack` wrote, or a SnapshotError if it is not of that shape."""
+    rows, cells = shape
+    high, low, rest = of_text(packed, ("<f8", shape), ("<f4", (narrow, cells)), ("<f8", (rows - narrow, cells)))
+    return np.stack([high, np.concatenate([low, rest])])
+
+
+def to_text(*arrays: AnyArray) -> str:
+    """Arrays one after the other in base 64; piece by piece, as the text may be long."""
+    text, rest = "", b""
+    for array in arrays:
+        for piece in np.array_split(array.reshape(-1), array.size // TEXT_NUMBERS + 1):
+            data = rest + piece.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+            end = len(data) // 3 * 3
+            text += base64.b64encode(data[:end]).decode("ascii")
+            rest = data[end:]
+    text += base64.b64encode(rest).decode("ascii")
+    return text
+
+
+def of_text(packed: Any, *layout: tuple[str, tuple[int, int]]) -> list[AnyArray]:
+    """The arrays that `to_text` wrote, of these types and shapes, or a SnapshotError if they are not finite numbers."""
+    arrays: list[AnyArray] = []
+    try:
+        data, start = base64.b64decode(packed, validate=True), 0
+        for kind, (rows, columns) in layout:
+            arrays.append(np.frombuffer(data, kind, rows * columns, start).reshape(rows, columns))
+            start += arrays[-1].nbytes
+        damaged = len(data) != start or not all(np.isfinite(array).all() for array in arrays)
+    except (TypeError, ValueError):
+        damaged = True
+    if damaged:
+        raise SnapshotError(f"the state of the noise is damaged: numbers of the shapes {layout} were expected")
+    return arrays

@@ -1,144 +1,60 @@
-"""The recursive factorisations in fixed point: `balanced`, `normalized`, `unbounded`, `square-root`.
+"""The recursive factorisations in fixed point and in doubles: `balanced`, `normalized`, `unbounded`, `square-root`.
 
-Time is cut into blocks of 32 ticks. With X the (weighted) normals of a block and S the buffers before it,
+Time is cut into blocks. With X the (weighted) normals of a block and S the buffers before it,
 
     W_k = ⌊Σ_{j≤k} G_{k−j}·X_j + Σ_i C_{k,i}·S_i⌋     S_i ← ⌊D_i·S_i + Σ_j Q_{i,j}·X_j⌋     Y_k = Y_{k−1} + ⌊n_k·W_k⌋
 
-with integer matrices that do not depend on time. These integers define the noise. Doubles (`near_filter.py`) take
-their place wherever the rounded result is certain. `exact_noise.proof.md` has the same letters.
+with matrices that do not depend on time. In integers, with blocks of 32 ticks, this defines the noise. Doubles take
+their place wherever the rounded result is certain: what is carried from block to block (buffers and running sum) has
+about 100 bits (`slices.py`); what a tick reads off it has 53 bits, an error that does not add up over time.
+`exact_noise.proof.md`, lemmas 4, 5 and 9 to 11, has the same letters.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
-from evercount._arrays import AnyArray, FloatArray, IntArray, ObjectArray
+from evercount._arrays import AnyArray, FloatArray, ObjectArray
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
+from evercount.mechanisms.exact import slices
+from evercount.mechanisms.exact.filter_numbers import (
+    BLOCK_TICKS,
+    DRAW_BITS,
+    LONG_BLOCK_TICKS,
+    MOST_TICKS,
+    MOST_TICKS_AT_ONCE,
+    ONE,
+    SIGMAS,
+    Dyadics,
+    Tables,
+    constants,
+    largest_inputs,
+    tables,
+)
+from evercount.noise import Normals
 
-BLOCK_TICKS = 32
-"""Ticks of a canonical block."""
-SIGMAS = 64
-"""No normal and no buffer exceeds this many standard deviations, except with probability < e^−2000."""
-DRAW_BITS = 128
-MOST_TICKS = 2**47
-"""Ticks that the counters of the generator serve (a tree uses up to two draws a tick)."""
-_WORK_BITS = 600
-"""Fractional bits of powers before they are rounded."""
-ONE = PiecewiseLinear(np.zeros(1, dtype=np.int64), np.ones(1))
-"""The weight 1 at every tick."""
-
-
-@dataclass(frozen=True, eq=False)
-class Constants:
-    """The matrices of a block as integers with a fixed number of fractional bits, each entry within half a unit.
-
-    Buffer i is kept divided by 2^shift_i, so that its standard deviation is below twice that of its inputs.
-    """
-
-    output: ObjectArray
-    """[G C]: what inputs and buffers add to the ticks of a block, (size, size + d). G has 1 on its diagonal."""
-    feed: ObjectArray
-    """Q: how inputs end up in the buffers, (d, size)."""
-    decay: ObjectArray
-    """D, (d, 1)."""
-    bounds: tuple[tuple[float, ...], ...]
-    """Upper bounds of |C_{k,i}| over k, of 1/(1 − D_i) (how many blocks an error lives on) and of Σ_j Q_{i,j}."""
-
-
-@lru_cache(maxsize=64)
-def constants(
-    roots_lack: tuple[float, ...], tops_lack: tuple[float, ...], bits: int, size: int = BLOCK_TICKS
-) -> Constants:
-    """The matrices of Π(1 − top_j·z)/Π(1 − root_i·z) over `size` ticks, from the dyadic 1 − root and 1 − top."""
-    roots, one = [1 - Fraction(lack) for lack in roots_lack], 1 << _WORK_BITS
-    response, bounds = np.asarray([one] + [0] * (size - 1), dtype=object), []
-    d = len(roots)
-    readouts, feeds, decay = (np.empty(shape, dtype=object) for shape in ((size, d), (d, size), (d, 1)))
-    for i, root in enumerate(roots):
-        # the response at k ≥ 1 is Σ weight·root^k
-        weight = math.prod((root - 1 + Fraction(lack) for lack in tops_lack), start=1 / root)
-        weight /= math.prod(root - other for other in roots if other != root)
-        shift = (math.floor(1 / (1 - root * root)).bit_length() - 1) // 2  # the largest with 4^shift·(1 − root²) ≤ 1
-        if shift > 60:
-            raise AssertionError("a pole is closer to 1 than any filter that is designed here")
-        powers = np.full(size + 1, one, dtype=object)
-        for k in range(size):
-            powers[k + 1] = powers[k] * root.numerator // root.denominator
-        gain = weight * (1 << shift)
-        readouts[:, i] = gain.numerator * powers[:-1] // gain.denominator
-        feeds[i], decay[i] = powers[:0:-1] >> shift, powers[-1]
-        response[1:] += readouts[1:, i] >> shift
-        limits = (abs(gain), 1 / (1 - root**size), Fraction(sum(feeds[i]), one))
-        bounds.append(tuple(float(limit) * (1 + 1e-9) for limit in limits))
-    toeplitz = np.tril(response[np.subtract.outer(np.arange(size), np.arange(size))])
-    rounded = np.vectorize(lambda value: round(Fraction(value, 1 << _WORK_BITS - bits)), otypes=[object])
-    output = np.concatenate([toeplitz, readouts], axis=1)
-    return Constants(rounded(output), rounded(feeds), rounded(decay), tuple(bounds))
-
-
-@dataclass(frozen=True, eq=False)
-class Dyadics:
-    """A piecewise linear weight as exact dyadic rationals, and its bounds over the first ticks."""
-
-    line: PiecewiseLinear
-
-    def block(self, start: int, ticks: int = BLOCK_TICKS) -> tuple[AnyArray, int]:
-        """(numerators, h ≥ 0): the values at `ticks` ticks from `start` on (0-based) are exactly numerator / 2^h.
-
-        Numerators are int64 where they fit, else Python integers.
-        """
-        knots = self.line.knots
-        first = int(np.searchsorted(knots, start, side="right")) - 1
-        last = int(np.searchsorted(knots, start + ticks, side="left")) + 1
-        knots = knots[first:last]
-        mantissa, exponent = np.frexp(self.line.values[first:last])
-        at_knots: AnyArray = np.ldexp(mantissa, 53).astype(np.int64)
-        zeros = np.bitwise_count((at_knots & -at_knots) - 1).astype(np.int64)
-        lengths: AnyArray = np.append(np.diff(knots), 1)
-        top = int(lengths.max()).bit_length() - 1
-        point = max(0, int((53 - exponent - zeros).max())) + top
-        at_knots, shift = at_knots >> zeros, exponent - 53 + zeros + point
-        if int(exponent.max()) + point > 61:
-            at_knots, shift, lengths = at_knots.astype(object), shift.astype(object), lengths.astype(object)
-        at_knots = at_knots << shift
-        slopes = np.append(np.diff(at_knots), 0) // lengths  # exact: lengths are powers of two up to 2^top
-        edges = np.minimum(np.concatenate([[start], knots[1:], [start + ticks]]), start + ticks)
-        counts = edges[1:] - edges[:-1]  # how many of the ticks lie in each piece
-        offsets = np.arange(start, start + ticks) - np.repeat(knots, counts)
-        return np.repeat(at_knots, counts) + np.repeat(slopes, counts) * offsets, point
-
-    def times(self, block: int, numbers: ObjectArray) -> ObjectArray:
-        """Integers of the ticks of a block times the weights, rounded downwards."""
-        numerators, h = self.block(block * BLOCK_TICKS)
-        return np.asarray(numerators.astype(object)[:, np.newaxis] * numbers >> h, dtype=object)
-
-    def first_knots(self, ticks: int) -> tuple[IntArray, FloatArray]:
-        """Knots and values of the first `ticks` ticks; the last knot is at or after the last tick."""
-        end = int(np.searchsorted(self.line.knots, ticks - 1, side="left")) + 1
-        return self.line.knots[:end], self.line.values[:end]
-
-    def largest(self, ticks: int) -> float:
-        """An upper bound of the value over the first `ticks` ticks."""
-        return float(self.first_knots(ticks)[1].max())
-
-    def total(self, ticks: int) -> float:
-        """An upper bound of the sum over the first `ticks` ticks."""
-        knots, values = self.first_knots(ticks)
-        inside = float(np.sum(np.diff(knots) * np.maximum(values[:-1], values[1:])))
-        return (inside + float(values[-1]) * max(1, ticks - int(knots[-1]))) * (1 + 1e-9)
+Public = tuple[FloatArray, FloatArray, FloatArray, float, float, float]
+"""η, n, what inputs and buffers of each block add to the running sum, units of inputs and of n, drift."""
 
 
 class FilterKernel:
     """One recursive factorisation with `bits` fractional bits. `eta` is None where normals have no weights.
 
     `n` is None for `square-root`, whose noise is no running sum. The state is one row per buffer and, where there is a
-    running sum, a last row with it. With `narrow`, dumps cut the low parts of buffers to 24 bits.
+    running sum, a last row with it: integers, or two doubles each, (2, rows, cells). With `narrow`, dumps cut the low
+    parts of buffers to 24 bits.
+
+    **Guarantee.** Outside the event B of `exact_noise.proof.md`, the integers of `step` are within `error`, and the
+    doubles of `advance` within the bound they come with, of the real number (L z)_t, in whatever order matrix products
+    add up. Proof: lemmas 4 and 9 to 11 there. Tests: `tests/mechanisms/test_exact_error.py` and
+    `tests/mechanisms/test_near_noise.py` (measured error below the bound; planted losses of bits are caught).
     """
+
+    long_block = LONG_BLOCK_TICKS
+    """Ticks of a block in doubles, where there are not very many cells."""
 
     def __init__(
         self,
@@ -157,6 +73,7 @@ class FilterKernel:
         self.weighted, self.summed, self.order = eta is not None, n is not None, len(self.roots_lack)
         self.rows = self.order + self.summed
         self.narrow = self.order if narrow else 0
+        self._public = lru_cache(maxsize=4)(self._public_numbers)
         signs = {entry < 0 for entry in self.constants.output[0, BLOCK_TICKS:]}
         if signs - {self.weighted} or self.constants.output[1:, 0].max() > 1 << bits:
             raise AssertionError("the filter's poles and zeros do not interlace")  # lemmas 4 and 5 need it
@@ -181,11 +98,11 @@ class FilterKernel:
         """A bound of |Ỹ_t − (L z)_t|·2^bits for every t ≤ ticks, given that nothing exceeds 64 deviations (lemma 4)."""
         if self.bits == DRAW_BITS:
             return 0.0  # `identity` and `direct`: sums of integers are exact
-        a, cut = (self.eta.largest(ticks), 1.0) if self.weighted else (1.0, 0.0)
+        a, floor = (self.eta.largest(ticks), 1.0) if self.weighted else (1.0, 0.0)
         table, blocks = self.constants, -(-ticks // BLOCK_TICKS)
-        tick = 1.0 + 2 * cut + BLOCK_TICKS / 2 * SIGMAS * a
+        tick = 1.0 + 2 * floor + BLOCK_TICKS / 2 * SIGMAS * a
         for gain, memory, inflow in table.bounds:
-            fresh = 1.0 + (2 * SIGMAS + 1) * a / 2 + BLOCK_TICKS / 2 * SIGMAS * a + inflow * cut
+            fresh = 1.0 + (2 * SIGMAS + 1) * a / 2 + BLOCK_TICKS / 2 * SIGMAS * a + inflow * floor
             kept = fresh * min(blocks, memory)
             if kept * 2.0**-self.bits > a / 2:
                 return math.inf
@@ -204,3 +121,111 @@ class FilterKernel:
             return w, after
         y = state[-1] + np.add.accumulate(self.n.times(block, w), axis=0, dtype=object)
         return y, np.concatenate([after, y[-1:]])
+
+    # -- doubles: exact_noise.proof.md, lemmas 10 and 11 -----------------------------------------------------------
+
+    def drift(self, tick: int, size: int = LONG_BLOCK_TICKS) -> float:
+        """A bound of what the state after `tick` ticks adds to the error of any later number (lemma 10).
+
+        All blocks so far had `size` ticks.
+        """
+        if not self.summed:
+            return 2 * self._tables(size).buffer_error
+        knots, units, sums, norm = self._units
+        at = int(np.searchsorted(knots, tick, side="right")) - 1
+        total = float(sums[at]) + (tick - int(knots[at])) * float(units[at])
+        total += LONG_BLOCK_TICKS * float(units[0] + units[at])
+        # a block's rounding of the running sum, whose size is at most 64 deviations
+        return total * self._tables(size).drift / size + (tick / BLOCK_TICKS + 2) * 2.0**-96 * norm
+
+    def _tables(self, size: int) -> Tables:
+        return tables(self.roots_lack, self.tops_lack, size, self.narrow > 0, 64 if size == LONG_BLOCK_TICKS else 1)
+
+    @cached_property
+    def _units(self) -> tuple[AnyArray, FloatArray, FloatArray, float]:
+        """Knots, the largest product of units of inputs and n between each and the next, its sum over ticks; ‖L_t‖."""
+        knots, values, eta = self.n.line.knots, self.n.line.values, self.eta.line
+        so_far = np.maximum.accumulate(eta.values)
+        ahead = np.maximum.accumulate(values[::-1])[::-1]
+        # a call that reaches the ticks between two knots begins after `before` and ends before `after`
+        before = np.searchsorted(knots, knots - MOST_TICKS_AT_ONCE - LONG_BLOCK_TICKS)
+        after = np.append(knots[1:], knots[-1]) + MOST_TICKS_AT_ONCE + LONG_BLOCK_TICKS
+        inputs = so_far[np.minimum(np.searchsorted(eta.knots, after), len(so_far) - 1)]
+        units = 4 * ahead[np.maximum(before - 1, 0)] * inputs
+        return knots, units, np.append(0.0, np.cumsum(np.diff(knots) * units[:-1])), self.norm(MOST_TICKS)
+
+    def advance(
+        self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
+    ) -> tuple[FloatArray, float, FloatArray]:
+        """(noise, bound, state after) of `blocks` blocks of `size` ticks from `start` on, a multiple of 32.
+
+        Noise is (parts, ticks, cells): one double each, whose last rounding is not in the bound, or with `fine` the sum
+        of two, which takes longer and whose bound is little more than `drift`.
+        """
+        matrices, d, cells, after = self._tables(size), self.order, normals.shape[1], state[:, : self.order]
+        eta, n, sums, unit, unit_n, drift = self._public(start, size, blocks)
+        # inputs of a block, then the buffers before it
+        inputs = np.empty((5, size + d, blocks, cells))
+        x, before = inputs[:, :size], inputs[:, size:]
+        for row, numbers in zip(x[:3], normals.slices(), strict=True):
+            row[:] = numbers.reshape(blocks, size, cells).swapaxes(0, 1)
+        slices.settle(slices.product(eta, slices.with_sums(x)), unit, x)
+        fed = slices.settle(slices.product(matrices.feed, x.reshape(5, size, -1), np.matmul), unit)
+        fed = fed.reshape(before.shape)
+        for first in range(0, blocks, matrices.most):
+            some = slice(first, min(first + matrices.most, blocks))
+            links = np.concatenate([slices.cut(after[0], after[1], unit)[:, :, np.newaxis], fed[:, :, some]], axis=2)
+            one, two, three = slices.product(matrices.chain[:, :, : links.shape[2], : links.shape[2]], links, np.matmul)
+            before[:, :, some] = slices.settle((one[:, :-1].copy(), two[:, :-1], three[:, :-1]), unit)
+            after = slices.pair((one[:, -1], two[:, -1], three[:, -1]))
+
+        flat, (responses, readouts) = inputs.reshape(5, size + d, -1), matrices.row_sums
+        top, highest = float(np.abs(x[4]).max()), float(np.abs(before[4]).max(initial=0.0))
+        if fine:
+            w = slices.settle(slices.product(matrices.output, flat, np.matmul), unit).reshape(5, size, blocks, cells)
+            noise, error = np.stack([w[0] + w[1], w[2]]), (responses + readouts + 1) * (unit + top + highest)
+            error *= (size + 8) * slices.ROUNDING * 2.0**-20 + 2.0**-70
+        else:
+            noise = (matrices.output[4] @ flat[4]).reshape(1, size, blocks, cells)
+            error = (3 * size + d + 16) * slices.ROUNDING * (responses * top + readouts * highest)
+        bound = drift + error
+        if self.summed:
+            one, two, three = (
+                np.concatenate([np.zeros((1, cells)), term]).cumsum(axis=0)
+                for term in slices.product(sums, inputs, partial(np.einsum, "nb,nbc->bc"))
+            )
+            slices.check_sums(one, two, unit * unit_n)
+            level = slices.pair((one, two, three), *state[:, d])  # the running sum before every block, and after
+            if fine:
+                steps = n[0] * w[0]
+                slices.check_sums(size * steps, two[:1], unit * unit_n)
+                noise[:] = slices.two_sum(_running(steps), level[0, :-1])
+                noise[1] += _running(n[0] * w[3] + n[3] * w[4]) + level[1, :-1]
+            else:
+                noise *= n[4]
+                _running(noise[0])
+                noise += level.sum(axis=0)[:-1]
+            bound = drift + size * unit_n * error
+            bound += (2.0**-100 if fine else 4 * slices.ROUNDING) * float(np.abs(level[0]).max())
+            after = np.concatenate([after, level[:, -1:]], axis=1)
+        return noise.swapaxes(1, 2).reshape(len(noise), -1, cells), bound, after
+
+    def _public_numbers(self, start: int, size: int, blocks: int) -> Public:
+        matrices, unit = self._tables(size), slices.power_above(self.eta.largest(start + size * blocks))
+        eta = slices.cut(*self.eta.pairs(start, size, blocks), unit)
+        high, low = self.n.pairs(start, size, blocks)
+        unit_n = slices.power_above(float(high.max()))
+        n = slices.cut(high, low, unit_n)
+        sums = n  # not read where the noise is no running sum
+        if self.summed:
+            sums = slices.settle(slices.product(matrices.output.swapaxes(1, 2), n, np.matmul), unit_n)
+            slices.check_exact(sums.swapaxes(1, 2), largest_inputs(size, self.order), unit_n)
+        drift = self.drift(start + size * blocks, size)
+        return eta[..., np.newaxis], n[..., np.newaxis], sums, unit, unit_n, drift
+
+
+def _running(terms: FloatArray) -> FloatArray:
+    """Running sums over the first axis, in place: faster than `cumsum`, which goes against the order of memory."""
+    for k in range(1, len(terms)):
+        terms[k] += terms[k - 1]
+    return terms

@@ -9,6 +9,7 @@ smaller. An array of slices is (5, …): first, second, third, second + third ro
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 
@@ -79,6 +80,11 @@ def two_sum(a: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
     total = a + b
     back = total - a
     return total, (a - (total - back)) + (b - back)
+
+
+def power_above(value: float) -> float:
+    """The smallest power of two above a positive number: its unit."""
+    return 2.0 ** math.frexp(value)[1]
 
 
 def of_integers(values: ObjectArray, bits: int) -> FloatArray:

@@ -1,0 +1,210 @@
+"""The public numbers of recursive factorisations: matrices of a block and weights, in integers and in slices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+from evercount._arrays import AnyArray, FloatArray, IntArray, ObjectArray
+from evercount.factorizations.filter_few_cells import lower_toeplitz_stack
+from evercount.factorizations.piecewise_linear import PiecewiseLinear
+from evercount.mechanisms.exact.slices import check_exact, of_integers, product_error
+
+BLOCK_TICKS = 32
+"""Ticks of a block in integers, and in doubles where there are very many cells."""
+LONG_BLOCK_TICKS = 2 * BLOCK_TICKS
+"""Ticks of a block in doubles otherwise."""
+MOST_TICKS_AT_ONCE = 2**14
+"""Ticks of one call of `advance`."""
+SIGMAS = 64
+"""No normal and no buffer exceeds this many standard deviations, except with probability < e^−2000."""
+DRAW_BITS = 128
+MOST_TICKS = 2**47
+"""Ticks that the counters of the generator serve (a tree uses up to two draws a tick)."""
+_WORK_BITS = 600
+"""Fractional bits of powers before they are rounded."""
+_SLICED_BITS = 256
+"""Fractional bits of matrices before they are cut into slices."""
+ONE = PiecewiseLinear(np.zeros(1, dtype=np.int64), np.ones(1))
+"""The weight 1 at every tick."""
+BUFFER = 130.0
+"""No buffer is larger, in units of the largest weight of an input so far (lemma 4)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Constants:
+    """The matrices of a block as integers with a fixed number of fractional bits, each entry within half a unit.
+
+    Buffer i is kept divided by 2^shift_i, so that its standard deviation is below twice that of its inputs.
+    """
+
+    output: ObjectArray
+    """[G C]: what inputs and buffers add to the ticks of a block, (size, size + d). G has 1 on its diagonal."""
+    feed: ObjectArray
+    """Q: how inputs end up in the buffers, (d, size)."""
+    decay: ObjectArray
+    """D, (d, 1)."""
+    bounds: tuple[tuple[float, ...], ...]
+    """Upper bounds of |C_{k,i}| over k, of 1/(1 − D_i) (how many blocks an error lives on) and of Σ_j Q_{i,j}."""
+
+
+@lru_cache(maxsize=64)
+def constants(
+    roots_lack: tuple[float, ...], tops_lack: tuple[float, ...], bits: int, size: int = BLOCK_TICKS
+) -> Constants:
+    """The matrices of Π(1 − top_j·z)/Π(1 − root_i·z) over `size` ticks, from the dyadic 1 − root and 1 − top."""
+    roots, one = [1 - Fraction(lack) for lack in roots_lack], 1 << _WORK_BITS
+    response, bounds = np.asarray([one] + [0] * (size - 1), dtype=object), []
+    d = len(roots)
+    readouts, feeds, decay = (np.empty(shape, dtype=object) for shape in ((size, d), (d, size), (d, 1)))
+    for i, root in enumerate(roots):
+        # the response at k ≥ 1 is Σ weight·root^k
+        weight = math.prod((root - 1 + Fraction(lack) for lack in tops_lack), start=1 / root)
+        weight /= math.prod(root - other for other in roots if other != root)
+        shift = (math.floor(1 / (1 - root * root)).bit_length() - 1) // 2  # the largest with 4^shift·(1 − root²) ≤ 1
+        if shift > 60:
+            raise AssertionError("a pole is closer to 1 than any filter that is designed here")
+        powers = np.full(size + 1, one, dtype=object)
+        for k in range(size):
+            powers[k + 1] = powers[k] * root.numerator // root.denominator
+        gain = weight * (1 << shift)
+        readouts[:, i] = gain.numerator * powers[:-1] // gain.denominator
+        feeds[i], decay[i] = powers[:0:-1] >> shift, powers[-1]
+        response[1:] += readouts[1:, i] >> shift
+        limits = (abs(gain), 1 / (1 - root**size), Fraction(sum(feeds[i]), one))
+        bounds.append(tuple(float(limit) * (1 + 1e-9) for limit in limits))
+    toeplitz = np.tril(response[np.subtract.outer(np.arange(size), np.arange(size))])
+    rounded = np.vectorize(lambda value: round(Fraction(value, 1 << _WORK_BITS - bits)), otypes=[object])
+    output = np.concatenate([toeplitz, readouts], axis=1)
+    return Constants(rounded(output), rounded(feeds), rounded(decay), tuple(bounds))
+
+
+@dataclass(frozen=True, eq=False)
+class Dyadics:
+    """A piecewise linear weight as exact dyadic rationals, and its bounds over the first ticks."""
+
+    line: PiecewiseLinear
+
+    def block(self, start: int, ticks: int = BLOCK_TICKS) -> tuple[AnyArray, int]:
+        """(numerators, h ≥ 0): the values at `ticks` ticks from `start` on (0-based) are exactly numerator / 2^h.
+
+        Numerators are int64 where they fit, else Python integers.
+        """
+        first = int(np.searchsorted(self.line.knots, start, side="right")) - 1
+        piece = slice(first, int(np.searchsorted(self.line.knots, start + ticks, side="left")) + 1)
+        knots, ratios = self.line.knots[piece], [value.as_integer_ratio() for value in self.line.values[piece].tolist()]
+        lengths = np.append(np.diff(knots), 1)
+        h = max(denominator for _, denominator in ratios).bit_length() + int(lengths.max()).bit_length() - 2
+        whole = [numerator * ((1 << h) // denominator) for numerator, denominator in ratios]
+        at_knots = np.asarray(whole, dtype=np.int64 if max(whole) < 2**61 else object)
+        slopes = np.append(np.diff(at_knots), 0) // lengths  # exact: lengths are powers of two
+        edges = np.minimum(np.concatenate([[start], knots[1:], [start + ticks]]), start + ticks)
+        counts = edges[1:] - edges[:-1]  # how many of the ticks lie in each piece
+        offsets = np.arange(start, start + ticks) - np.repeat(knots, counts)
+        return np.repeat(at_knots, counts) + np.repeat(slopes, counts) * offsets, h
+
+    def pairs(self, start: int, size: int, blocks: int) -> tuple[FloatArray, FloatArray]:
+        """Exact weights as high + low, each (size, blocks)."""
+        numerators, h = self.block(start, size * blocks)
+        high = numerators.astype(np.float64)
+        whole = high.astype(np.int64) if numerators.dtype == np.int64 else np.vectorize(int, otypes=[object])(high)
+        low = (numerators - whole).astype(np.float64)
+        high, low = (np.ascontiguousarray((part * 2.0**-h).reshape(blocks, size).T) for part in (high, low))
+        return high, low
+
+    def times(self, block: int, numbers: ObjectArray) -> ObjectArray:
+        """Integers of the ticks of a block times the weights, rounded downwards."""
+        numerators, h = self.block(block * BLOCK_TICKS)
+        return np.asarray(numerators.astype(object)[:, np.newaxis] * numbers >> h, dtype=object)
+
+    def first_knots(self, ticks: int) -> tuple[IntArray, FloatArray]:
+        """Knots and values of the first `ticks` ticks; the last knot is at or after the last tick."""
+        end = int(np.searchsorted(self.line.knots, ticks - 1, side="left")) + 1
+        return self.line.knots[:end], self.line.values[:end]
+
+    def largest(self, ticks: int) -> float:
+        """An upper bound of the value over the first `ticks` ticks."""
+        return float(self.first_knots(ticks)[1].max())
+
+    def total(self, ticks: int) -> float:
+        """An upper bound of the sum over the first `ticks` ticks."""
+        knots, values = self.first_knots(ticks)
+        inside = float(np.sum(np.diff(knots) * np.maximum(values[:-1], values[1:])))
+        return (inside + float(values[-1]) * max(1, ticks - int(knots[-1]))) * (1 + 1e-9)
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """The matrices of one block length in slices, and sums of their entries."""
+
+    most: int
+    """Blocks that are carried through at a time."""
+    output: FloatArray
+    """[G C], (5, size, size + d)."""
+    feed: FloatArray
+    """Q, (5, d, size)."""
+    chain: FloatArray
+    """Powers of D: (buffers, feeds of the blocks) to the buffers before every block and after the last one."""
+    row_sums: tuple[float, float]
+    """The largest sums of a row's magnitudes in `output`, for inputs and for buffers."""
+    drift: float
+    """What one block adds to the error of the noise of any later tick, in units (lemma 10)."""
+    buffer_error: float
+    """What one block adds to the error of what buffers will ever add to one tick, in units (lemma 10)."""
+
+
+@lru_cache(maxsize=64)
+def tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow: bool, most: int) -> Tables:
+    """The matrices from the dyadic 1 − root and 1 − top, each entry within 2^−94 of the exact value.
+
+    They serve `most` blocks at a time, or fewer, so that sums of slices stay exact; those of one block always do.
+    """
+    exact, d = constants(roots, tops, _SLICED_BITS, size), len(roots)
+    output, feed = of_integers(exact.output, _SLICED_BITS), of_integers(exact.feed, _SLICED_BITS)
+    powers = np.full((d, most + 1), 1 << _SLICED_BITS, dtype=object)
+    for k in range(most):
+        powers[:, k + 1] = powers[:, k] * exact.decay[:, 0] >> _SLICED_BITS
+    chain = np.stack([lower_toeplitz_stack(part) for part in of_integers(powers, _SLICED_BITS)])
+    inflow = feed[4].sum(axis=1, keepdims=True) * 1.001
+    links = np.hstack([np.full((d, 1), BUFFER), np.repeat(65 * inflow, most, axis=1)])
+    try:
+        check_exact(chain, links)
+    except AssertionError:  # sums over `most` blocks would pass 2^53
+        if most == 1:
+            raise
+        return tables(roots, tops, size, narrow, most // 2)
+    columns = output.swapaxes(1, 2)
+    check_exact(columns, np.ones(size))
+    check_exact(output, largest_inputs(size, d))
+    check_exact(feed, largest_inputs(size, 0))
+
+    # lemma 10; every sum of entries gets room for its own rounding
+    responses, readouts = _most(output[4, :, :size]), _most(output[4, :, size:])
+    sums = responses * size + readouts * size  # magnitudes of a row of weights that adds up a block
+    entry = product_error(size, max(responses, _most(columns[4])), 1.0) + 2.0**-83
+    total = product_error(size + d, sums, BUFFER) + entry * (65 * size + BUFFER * d) + 2.0**-72
+    total += 2.0**-83 * (sums + 65 * size)  # rounding of weighted inputs; earlier versions rounded weights in a matrix
+    drift, buffer_error = total, 0.0
+    for i, (lack, (gain, memory, _)) in enumerate(zip(roots, exact.bounds, strict=True)):
+        flow, past = float(inflow[i, 0]), float(chain[0, i, -1, 1:].sum())
+        # rounding of a feed, of the links before and after a block, and of kept buffers: 2^−77 where a dump cuts them
+        own = product_error(size, flow, 65.0) + 2.0**-83 * (flow + 65 * size)
+        own += 2 * product_error(most + 1, past + 1, max(BUFFER, 65 * flow))
+        own += BUFFER * (2.0**-76 if narrow else 2.0**-100) + 2.0**-76
+        drift += gain / lack * own
+        buffer_error += gain * memory * own
+    return Tables(most, output, feed, chain, (responses, readouts), drift * 1.01, buffer_error * 1.01)
+
+
+def largest_inputs(size: int, order: int) -> FloatArray:
+    """The largest inputs and buffers that a block can have, in units."""
+    return np.asarray([SIGMAS] * size + [BUFFER] * order)
+
+
+def _most(rows: FloatArray) -> float:
+    """The largest sum of magnitudes of a row, with room for its rounding."""
+    return float(np.abs(rows).sum(axis=-1).max(initial=0.0)) * 1.001
