@@ -43,7 +43,7 @@ class Words:
             # inside the loop, so that an absurd length is refused before its power is computed
             require_fits(
                 self.offsets[-1],
-                f"all words of up to {length} letters over {self.size} letters",
+                f"max_length={self.longest}: the set of words of up to {length} letters over {self.size} letters",
                 "Use a smaller alphabet or shorter words.",
             )
         self.cells = self.offsets[-1]
