@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import base64
 from fractions import Fraction
 from itertools import pairwise
 from math import floor, isqrt, lcm
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import HorizonReached, ParameterError, PrecisionReached, SnapshotError
 from evercount.factorizations import (
     Balanced,
@@ -197,9 +198,9 @@ def test_any_split_and_restore_at_any_tick(f: Factorization, cells: int) -> None
         while stream.tick < 70:
             count = min(int(rng.choice([0, 1, 1, 2, 31, 32, 33, 40])), 70 - stream.tick)
             rows.append(stream.take(count))
-            dumped = json.loads(json.dumps(stream.dump()))
-            stream = ExactStream.load(f, SCALE, cells, dumped)
-            assert stream.dump() == dumped
+            dumped = pack(stream.dump())
+            stream = ExactStream.load(f, SCALE, cells, unpack(dumped))
+            assert pack(stream.dump()) == dumped
         assert np.array_equal(np.concatenate(rows), whole)
 
 
@@ -303,9 +304,10 @@ def test_foreign_and_damaged_snapshots(cells: int) -> None:
                                 (f, SCALE, cells + 1)]:  # fmt: skip
         with pytest.raises(SnapshotError):
             ExactStream.load(other, scale, count, good)
-    for key, value in [("tick", 101), ("tick", -1), ("bits", 110), ("format", 3), ("secret", "00"), ("state", None),
+    for key, value in [("tick", 101), ("tick", -1), ("bits", 110), ("format", 5), ("secret", "00"), ("state", None),
                        ("fingerprint", "0" * 32), ("state", good["state"][:-8]), ("start", 33), ("start", 64),
-                       ("state", "!" + good["state"][1:]), ("start", None), ("state", 7)]:  # fmt: skip
+                       ("state", "!"), ("state", np.full_like(good["state"], 255)), ("start", None), ("state", 7),
+                       ("rows", good["state"])]:  # fmt: skip
         with pytest.raises(SnapshotError):
             ExactStream.load(f, SCALE, cells, {**good, key: value})
     with pytest.raises(SnapshotError):
@@ -369,32 +371,38 @@ def test_dumps_of_the_first_format_are_made_again_from_the_secret(tick: int) -> 
         ExactStream.load(f, SCALE, 3, {**dumped, "tick": 201})
 
 
+def as_texts(dumped: dict[str, Any]) -> dict[str, Any]:
+    """A dump as earlier versions wrote it: format 2, or 3 with rows, and texts in base 64."""
+    texts = {key: base64.b64encode(dumped[key]).decode() for key in ("state", "rows") if key in dumped}
+    return {**dumped, **texts, "format": 1 + len(texts)}
+
+
 @pytest.mark.parametrize("f", [Balanced(200), Unbounded(), Honaker(100), HonakerFull(100)], ids=lambda f: f.name)
 def test_dumps_with_rows_go_on_at_every_tick(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
     """Very many cells keep no state from before a block: dumps hold the rows that are ready. The same numbers."""
     want = ExactStream(f, SCALE, 40, SECRET).take(100)
     monkeypatch.setattr(exact_noise, "MANY", 30)
     stream = ExactStream(f, SCALE, 40, SECRET)
-    formats = set()
+    kinds = set()
     for tick in range(100):
         assert np.array_equal(stream.take(1)[0], want[tick])
-        dumped = json.loads(json.dumps(stream.dump()))
-        formats.add(dumped["format"])
+        dumped = unpack(pack(stream.dump()))
+        kinds.add("rows" in dumped)
         if tick % 7 == 0:
-            stream = ExactStream.load(f, SCALE, 40, dumped)
+            stream = ExactStream.load(f, SCALE, 40, dumped if tick % 2 else as_texts(dumped))
         if tick == 50:
             stream.prepare()
-    assert formats == {2, 3}
+    assert kinds == {False, True}
     few = ExactStream(f, SCALE, 40, SECRET)
     few._rows_in_dumps = False
     few.take(40)
-    old = few.dump()  # of format 2, in the middle of a block, as earlier versions wrote it
+    old = as_texts(few.dump())  # in the middle of a block, as earlier versions wrote it
     assert (old["format"], old["start"]) == (2, 32) or old["start"] == 0
     assert np.array_equal(ExactStream.load(f, SCALE, 40, old).take(20), want[40:60])
     stream = ExactStream(f, SCALE, 40, SECRET)
     stream.take(5)
     good = stream.dump()
-    for rows in (None, "", "AAAA", good["rows"][4:], good["rows"][:-8] + "!!!!!!!!"):
+    for rows in (None, "", "AAAA", good["rows"][4:], as_texts(good)["rows"][:-8] + "!!!!!!!!"):
         with pytest.raises(SnapshotError):
             ExactStream.load(f, SCALE, 40, {**good, "rows": rows})
     for start in (0, 31, 2**16, -32):

@@ -35,9 +35,8 @@ SLICE_CELLS = 1000
 MANY = 4000
 """From this many cells on, blocks are short, dumps hold the rows that are ready, and no state from before them is kept:
 less memory."""
-TEXT_NUMBERS = 1 << 18
-"""Numbers that become text at a time."""
-_FORMAT_ROWS, _FORMAT, _OLD_FORMAT = 3, 2, 1
+_FORMAT, _INTEGERS = 4, 1
+"""Formats of dumps. 2 and 3 are as 4, with texts instead of bytes; states of the first one are not read."""
 _LARGEST = 2.0**53
 _SMALL = 2.0**31
 
@@ -238,8 +237,8 @@ class ExactStream(NoiseStream):
         own = {"tick": self.tick, "start": self._start, "secret": self._secret.hex(), "state": self._kept[1]}
         if self._rows_in_dumps:
             self._kept = None  # it is large
-        rows = {"rows": to_text(self._rows)} if self._start > self.tick else {}
-        return {"format": _FORMAT_ROWS if rows else _FORMAT, **self._facts(), **own, **rows}
+        rows = {"rows": to_bytes(self._rows)} if self._start > self.tick else {}
+        return {"format": _FORMAT, **self._facts(), **own, **rows}
 
     @classmethod
     def load(
@@ -256,26 +255,26 @@ class ExactStream(NoiseStream):
             first, delta, limit = dumped["first_cell"], dumped["numeric_delta"], dumped["limit"]
             stream = cls(factorization, scale, cells, secret, first, delta, limit, names)
             tick, packed = check_count("tick", dumped["tick"], 0), dumped["state"]
-            start = 0 if form == _OLD_FORMAT else check_count("start", dumped["start"], 0)
+            start = 0 if form == _INTEGERS else check_count("start", dumped["start"], 0)
+            ready = dumped.get("rows", b"")
+            short = len(ready) < 8 * (start - tick) * cells  # whole numbers of 32 bits
             same = all(dumped[key] == value for key, value in stream._facts().items())
-            ahead = start - tick if form == _FORMAT_ROWS else 0
         except (KeyError, TypeError, ValueError) as error:
             raise SnapshotError(f"the noise state is damaged ({type(error).__name__})") from None
-        if form not in (_FORMAT_ROWS, _FORMAT, _OLD_FORMAT):
+        if form not in range(_INTEGERS, _FORMAT + 1):
             raise SnapshotError(f"noise of format {form!r} cannot be read by this program")
         if not same:
             raise SnapshotError(
                 "the noise state belongs to other public parameters (factorisation, horizon, scale or cells); "
                 "restore it with those it was made with"
             )
-        if start > tick + ahead or tick > stream.limit or start % BLOCK_TICKS or ahead < 0:
+        if tick > stream.limit or start % BLOCK_TICKS or ("rows" in dumped) != (start > tick):
             raise SnapshotError(f"the noise state is damaged: tick {tick} of {stream.limit}")
-        if form != _OLD_FORMAT:
+        if form != _INTEGERS:
             state = unpack(packed, (stream.kernel.rows, cells), stream.kernel.narrow)
             stream.tick, stream._start, stream._before, stream._state = start, start, state, state
-        if ahead:
-            short = len(str(dumped.get("rows"))) < 8 * ahead * cells  # whole numbers of 32 bits
-            (rows,) = of_text(dumped.get("rows"), ("<i4" if short else "<f8", (ahead, cells)))
+        if start > tick:
+            (rows,) = of_bytes(ready, ("<i4" if short else "<f8", (start - tick, cells)))
             if (rows % 1).any():
                 raise SnapshotError("the rows of the noise are damaged: they are not whole numbers")
             stream.tick, stream._rows, stream._rows_in_dumps = tick, rows, True
@@ -283,36 +282,32 @@ class ExactStream(NoiseStream):
         return stream
 
 
-def pack(state: FloatArray, narrow: int) -> str:
-    """A state (2, rows, cells) in base 64; the low parts of the first `narrow` rows are cut to 24 bits."""
-    return to_text(state[0], state[1, :narrow].astype("<f4"), state[1, narrow:])
+def pack(state: FloatArray, narrow: int) -> AnyArray:
+    """A state (2, rows, cells) as bytes; the low parts of the first `narrow` rows are cut to 24 bits."""
+    return to_bytes(state[0], state[1, :narrow].astype(np.float32), state[1, narrow:])
 
 
 def unpack(packed: object, shape: tuple[int, int], narrow: int) -> FloatArray:
     """The state that `pack` wrote, or a SnapshotError if it is not of that shape."""
     rows, cells = shape
-    high, low, rest = of_text(packed, ("<f8", shape), ("<f4", (narrow, cells)), ("<f8", (rows - narrow, cells)))
+    high, low, rest = of_bytes(packed, ("<f8", shape), ("<f4", (narrow, cells)), ("<f8", (rows - narrow, cells)))
     return np.stack([high, np.concatenate([low, rest])])
 
 
-def to_text(*arrays: AnyArray) -> str:
-    """Arrays one after the other in base 64; piece by piece, as the text may be long."""
-    text, rest = "", b""
-    for array in arrays:
-        for piece in np.array_split(array.reshape(-1), array.size // TEXT_NUMBERS + 1):
-            data = rest + piece.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-            end = len(data) // 3 * 3
-            text += base64.b64encode(data[:end]).decode("ascii")
-            rest = data[end:]
-    text += base64.b64encode(rest).decode("ascii")
-    return text
+def to_bytes(*arrays: AnyArray) -> AnyArray:
+    """The bytes of arrays, one after the other."""
+    plain = (np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1) for array in arrays)
+    return np.concatenate([array.view(np.uint8) for array in plain])
 
 
-def of_text(packed: Any, *layout: tuple[str, tuple[int, int]]) -> list[AnyArray]:
-    """The arrays that `to_text` wrote, of these types and shapes, or a SnapshotError if they are not finite numbers."""
+def of_bytes(packed: Any, *layout: tuple[str, tuple[int, int]]) -> list[AnyArray]:
+    """The arrays of these types and shapes from their bytes, or from these in base 64 (earlier versions).
+
+    A SnapshotError is raised if they are not finite numbers.
+    """
     arrays: list[AnyArray] = []
     try:
-        data, start = base64.b64decode(packed, validate=True), 0
+        data, start = base64.b64decode(packed, validate=True) if isinstance(packed, str) else packed, 0
         for kind, (rows, columns) in layout:
             arrays.append(np.frombuffer(data, kind, rows * columns, start).reshape(rows, columns))
             start += arrays[-1].nbytes
