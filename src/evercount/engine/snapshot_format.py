@@ -15,15 +15,13 @@ import hmac
 import io
 import json
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import IO, Any
 
 import numpy as np
 
 from evercount._arrays import AnyArray
 from evercount.errors import SnapshotError
-from evercount.noise import random_token
 
 MAGIC = b"evercount snapshot\n"
 VERSION = 2
@@ -34,10 +32,6 @@ PIECE = 1 << 20
 """Bytes that are squeezed at a time, so that a large snapshot is never copied as one."""
 SMALL_BODY = 1 << 20
 """Bodies below this many bytes are kept as they are inside the zlib format: squeezing them takes longer than a tick."""
-LONG_TEXT = 1 << 16
-"""Texts of this length are not given to the JSON encoder, which would copy them."""
-PLAIN_CHARACTERS = bytes(character for character in range(32, 127) if character not in b'"\\')
-"""Characters that JSON writes as they are."""
 PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})
 """Types of which a list holds no arrays and no bytes."""
 DTYPES = ("<i8", "<f8", ">i8", ">f8", "|u1")
@@ -70,8 +64,8 @@ def write(tree: Mapping[str, Any], file: IO[bytes]) -> None:
         file.write(piece)
 
     for part in parts:
-        for piece in _pieces(part):
-            put(squeeze.compress(piece))
+        for start in range(0, len(part), PIECE):
+            put(squeeze.compress(part[start : start + PIECE]))
     put(squeeze.flush())
     end = file.tell()
     file.seek(place)
@@ -79,14 +73,11 @@ def write(tree: Mapping[str, Any], file: IO[bytes]) -> None:
     file.seek(end)
 
 
-def _body(tree: Mapping[str, Any]) -> list[str | bytes | memoryview]:
-    """The body before it is squeezed: the length of the JSON, the JSON in parts, the blocks."""
-    parts = _Parts([], [], random_token())
-    first, *others = json.dumps(_without_blocks(tree, parts)).split(parts.mark)
-    text = [first]
-    for long, after in zip(parts.texts, others, strict=True):
-        text += [long, after]
-    return [sum(map(len, text)).to_bytes(8, "big"), *text, *parts.blocks]
+def _body(tree: Mapping[str, Any]) -> list[bytes | memoryview]:
+    """The body before it is squeezed: the length of the JSON, the JSON, the blocks."""
+    blocks: list[bytes | memoryview] = []
+    text = json.dumps(_without_blocks(tree, blocks)).encode()
+    return [len(text).to_bytes(8, "big"), text, *blocks]
 
 
 def unpack(blob: bytes) -> dict[str, Any]:
@@ -122,52 +113,21 @@ def unpack(blob: bytes) -> dict[str, Any]:
     return tree
 
 
-@dataclass
-class _Parts:
-    """What is kept out of the JSON of a tree."""
-
-    blocks: list[bytes | memoryview]
-    texts: list[str]
-    """Long texts, in the order of the marks that stand for them."""
-    mark: str
-    end: int = 0
-    """Bytes of all blocks."""
-
-    def add(self, block: bytes | memoryview) -> int:
-        """The offset of a new block."""
-        self.blocks.append(block)
-        self.end += len(block)
-        return self.end - len(block)
-
-
-def _without_blocks(value: Any, parts: _Parts) -> Any:
-    """The tree as JSON; arrays, bytes and long plain texts go to `parts`."""
+def _without_blocks(value: Any, blocks: list[bytes | memoryview]) -> Any:
+    """The tree as JSON; arrays and bytes go to `blocks`."""
     if isinstance(value, Mapping):
-        packed = {key: _without_blocks(item, parts) for key, item in value.items()}
+        packed = {key: _without_blocks(item, blocks) for key, item in value.items()}
         return {"$map": packed} if any(str(key).startswith("$") for key in value) else packed
     if isinstance(value, list | tuple):
-        return [_without_blocks(item, parts) for item in value] if _has_blocks(value) else value
-    if isinstance(value, np.ndarray):
-        raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-        return {"$array": [value.dtype.str, list(value.shape), parts.add(raw.data)]}
+        return [_without_blocks(item, blocks) for item in value] if _has_blocks(value) else value
+    if not isinstance(value, np.ndarray | bytes):
+        return value
+    offset = sum(map(len, blocks))
     if isinstance(value, bytes):
-        return {"$bytes": [len(value), parts.add(value)]}
-    if isinstance(value, str) and len(value) >= LONG_TEXT and _plain(value):
-        parts.texts.append(value)
-        return parts.mark
-    return value
-
-
-def _plain(text: str) -> bool:
-    """Whether the JSON of a text is the text between quotes."""
-    return text.isascii() and not any(bytes(piece).translate(None, PLAIN_CHARACTERS) for piece in _pieces(text))
-
-
-def _pieces(part: str | bytes | memoryview) -> Iterator[bytes | memoryview]:
-    """The bytes of a part, a little at a time."""
-    for start in range(0, len(part), PIECE):
-        piece = part[start : start + PIECE]
-        yield piece.encode() if isinstance(piece, str) else piece
+        blocks.append(value)
+        return {"$bytes": [len(value), offset]}
+    blocks.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    return {"$array": [value.dtype.str, list(value.shape), offset]}
 
 
 def _has_blocks(items: list[Any] | tuple[Any, ...]) -> bool:
