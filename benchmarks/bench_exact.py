@@ -185,7 +185,7 @@ def _memory() -> list[Row]:
     stream = ExactStream(Balanced(2**16), SCALE, 1000, Secret.generate())
     stream.take(40)
     dumped = stream.dump()
-    rows.append(_row("dump", len(dumped["state"]) / 1000, "bytes a cell", None, None, "balanced 2^16, text"))
+    rows.append(_row("dump", len(dumped["state"]) / 1000, "bytes a cell", None, None, "balanced 2^16"))
     load = _seconds(lambda: ExactStream.load(Balanced(2**16), SCALE, 1000, dumped), 5) * 1e3
     rows.append(_row("load", load, "ms", None, None, "1000 cells, in the middle of a block"))
     return rows

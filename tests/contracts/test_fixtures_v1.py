@@ -141,6 +141,11 @@ def same(got: Any, want: Any, rule: Rule = "wider", key: str = "") -> bool:
     return stated(key, got, want, rule) if key in ("std", "low", "high") else bool(got == want)
 
 
+def same_estimate(got: Json, want: Json) -> bool:
+    """The last digits of an estimate depend on how many threads the matrix library has."""
+    return got == {**want, "x": got["x"]} and got["x"] == pytest.approx(want["x"], rel=1e-9, abs=1e-9)
+
+
 def same_columns(got: Any, want: Any, rule: Rule) -> bool:
     """As `same`, for [values, std, low, high] of some ticks."""
     names = ("values", "std", "low", "high")
@@ -236,9 +241,9 @@ def test_local_model(name: str) -> None:
     kind: Any = GenProtServer if spec["protocol"] == "genprot" else LocalServer
     with refusal(name):
         server = kind.load(base64.b64decode(data["dump"]))
-    assert replay.show_server(server) == data["then"]
+    assert same_estimate(replay.show_server(server), data["then"])
     replay.add_messages(spec, server, data["messages"][12:], 12)
-    assert replay.show_server(server) == data["later"]
+    assert same_estimate(replay.show_server(server), data["later"])
 
 
 @pytest.mark.parametrize("name", named("ledgers"))

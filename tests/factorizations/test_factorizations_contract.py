@@ -7,14 +7,14 @@ import pytest
 
 from evercount.errors import HorizonReached, ParameterError, TooLarge, UnknownName
 from evercount.factorizations import FACTORIZATIONS, Anytime, Unbounded, factorization, optimal
-from evercount.mechanisms.blas_threads import one_thread
+from evercount.factorizations.blas_threads import blas_threads
 
 EVERY = list(FACTORIZATIONS.values())
 
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda k: k.name)
 def test_product_is_the_counting_matrix_for_every_horizon_to_200(kind):
-    with one_thread():
+    with blas_threads(1):
         for T in range(1, 201):
             L, R = kind(T).dense(T)
             assert np.abs(L @ R - np.tril(np.ones((T, T)))).max() < 1e-12, T

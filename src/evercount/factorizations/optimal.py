@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import lru_cache
 
 import numpy as np
@@ -20,6 +19,7 @@ from evercount.factorizations.base import (
     check_known_horizon,
     counting_matrix,
 )
+from evercount.factorizations.blas_threads import blas_threads
 
 LARGEST_OPTIMAL_HORIZON = 1024
 """More ticks are refused: the matrices and the iteration would take too long."""
@@ -119,8 +119,7 @@ class Optimal(Factorization):
 @lru_cache(maxsize=8)
 def _solve(T: int) -> tuple[FloatArray, FloatArray, float]:
     """The solution with a fixed number of BLAS threads, on which its last digits depend, and snapshots on those."""
-    limits = importlib.import_module("threadpoolctl").threadpool_limits
-    with limits(limits=BLAS_THREADS, user_api="blas"):
+    with blas_threads(BLAS_THREADS):
         return _solve_now(T)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from evercount._arrays import FloatArray
 from evercount.errors import EvercountError, HorizonReached, SnapshotError
 from evercount.factorizations import Factorization, State
-from evercount.mechanisms.blas_threads import one_thread
+from evercount.factorizations.blas_threads import blas_threads
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import FloatNoise
 
@@ -101,7 +101,7 @@ class FloatStream(NoiseStream):
             self._filter(number, z, out[time, self._slices[number]])
 
         self._torn = True
-        with one_thread():
+        with blas_threads(1):
             if len(jobs) < 4:
                 for place in range(len(jobs)):
                     use(place, draw(place, None))

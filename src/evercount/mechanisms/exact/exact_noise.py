@@ -22,7 +22,7 @@ from evercount._arrays import AnyArray, BoolArray, FloatArray
 from evercount._validate import check_count, check_whole
 from evercount.errors import HorizonReached, PrecisionReached, SnapshotError, TooLarge
 from evercount.factorizations import Factorization
-from evercount.mechanisms.blas_threads import one_thread
+from evercount.factorizations.blas_threads import blas_threads
 from evercount.mechanisms.exact.arithmetic import BITS_STEP, check_scale, kernel, numeric_horizon
 from evercount.mechanisms.exact.filter_numbers import BLOCK_TICKS, MOST_TICKS, MOST_TICKS_AT_ONCE, SIGMAS
 from evercount.mechanisms.exact.slices import cut, power_above, product
@@ -145,7 +145,7 @@ class ExactStream(NoiseStream):
         noise: AnyArray = np.empty((size * blocks, self.cells), np.int32)
         after = np.empty_like(state)
         pieces = -(-self.cells // SLICE_CELLS)
-        with one_thread():
+        with blas_threads(1):
             for number in range(pieces):
                 low, high = number * self.cells // pieces, (number + 1) * self.cells // pieces
                 rows, after[:, :, low:high] = self._piece(start, size, blocks, low, state[:, :, low:high])

@@ -1,0 +1,59 @@
+"""How many threads the matrix products of this process run on.
+
+The number is one for the whole process, but threads of a service want different ones at the same time: one for the many
+small products of noise, where more threads cost more than they bring, and a fixed one where the last digits of a result
+must not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+
+_lock = Lock()
+_wishes: Counter[int] = Counter()
+"""How many threads of this process are inside `blas_threads` of each number."""
+_before: list[Any] = []
+"""What can restore the number from before the first of them."""
+
+
+@lru_cache(maxsize=1)
+def _controller() -> Any:
+    return importlib.import_module("threadpoolctl").ThreadpoolController()
+
+
+@contextmanager
+def blas_threads(number: int) -> Iterator[None]:
+    """Products inside run on `number` threads, or on the largest number that is wanted anywhere in this process.
+
+    When nobody is inside any more, the number is what it was before. The noise of streams does not depend on it.
+
+    Args:
+        number: The number of threads.
+
+    Yields:
+        Nothing.
+    """
+    _wish(number, 1)
+    try:
+        yield
+    finally:
+        _wish(number, -1)
+
+
+def _wish(number: int, more: int) -> None:
+    with _lock:
+        now = max(+_wishes, default=0)
+        _wishes[number] += more
+        wanted = max(+_wishes, default=0)
+        if wanted and wanted != now:
+            limiter = _controller().limit(limits=wanted, user_api="blas")
+            if not now:
+                _before.append(limiter)
+        elif not wanted:
+            _before.pop().restore_original_limits()

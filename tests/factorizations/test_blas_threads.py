@@ -1,0 +1,63 @@
+"""The number of BLAS threads is that of the whole process: threads that want different ones do not disturb others."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from evercount.factorizations import optimal
+from evercount.factorizations.blas_threads import blas_threads
+
+
+def threads() -> set[int]:
+    return {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}
+
+
+def test_what_was_set_before_is_set_again_whoever_leaves_first() -> None:
+    before = threads()
+    first, second = blas_threads(1), blas_threads(1)
+    first.__enter__()
+    second.__enter__()
+    assert threads() == {1}
+    first.__exit__(None, None, None)
+    assert threads() == {1}, "the second is still inside"
+    second.__exit__(None, None, None)
+    assert threads() == before
+    with pytest.raises(ValueError, match="inside"), blas_threads(1):
+        raise ValueError("inside")
+    assert threads() == before
+
+
+def test_the_solver_of_optimal_has_its_threads_while_others_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last digits depend on their number, and snapshots on these digits."""
+    inside, leave, seen = threading.Event(), threading.Event(), []
+
+    def draw() -> None:
+        with blas_threads(1):
+            inside.set()
+            leave.wait()
+
+    solve_now = optimal._solve_now
+
+    def solve(ticks: int) -> object:
+        seen.append(threads())
+        leave.set()
+        drawing.join()  # it leaves while the solver works
+        seen.append(threads())
+        return solve_now(ticks)
+
+    monkeypatch.setattr(optimal, "_solve_now", solve)
+    before = threads()
+    drawing = threading.Thread(target=draw)
+    drawing.start()
+    inside.wait()
+    optimal._solve.cache_clear()
+    left = optimal._solve(40)[0]
+    assert seen == [{optimal.BLAS_THREADS}] * 2
+    assert threads() == before
+    monkeypatch.undo()
+    optimal._solve.cache_clear()
+    assert np.array_equal(left, optimal._solve(40)[0])
