@@ -307,7 +307,7 @@ def test_foreign_and_damaged_snapshots(cells: int) -> None:
     for key, value in [("tick", 101), ("tick", -1), ("bits", 110), ("format", 5), ("secret", "00"), ("state", None),
                        ("fingerprint", "0" * 32), ("state", good["state"][:-8]), ("start", 33), ("start", 64),
                        ("state", "!"), ("state", np.full_like(good["state"], 255)), ("start", None), ("state", 7),
-                       ("rows", good["state"])]:  # fmt: skip
+                       ("first_cell", 2**32), ("rows", good["state"])]:  # fmt: skip
         with pytest.raises(SnapshotError):
             ExactStream.load(f, SCALE, cells, {**good, key: value})
     with pytest.raises(SnapshotError):
@@ -405,6 +405,7 @@ def test_dumps_with_rows_go_on_at_every_tick(f: Factorization, monkeypatch: pyte
     for rows in (None, "", "AAAA", good["rows"][4:], as_texts(good)["rows"][:-8] + "!!!!!!!!"):
         with pytest.raises(SnapshotError):
             ExactStream.load(f, SCALE, 40, {**good, "rows": rows})
-    for start in (0, 31, 2**16, -32):
+    for start in (0, 31, 2**16, -32, 2**62, 2**70):
         with pytest.raises(SnapshotError):
             ExactStream.load(f, SCALE, 40, {**good, "start": start})
+    assert not good["state"].flags.writeable, "dumps of one block share it"

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from evercount.errors import TooLarge
 from evercount.factorizations import (
     Balanced,
     BinaryTree,
@@ -451,8 +452,11 @@ def test_cut_and_two_sum_lose_nothing() -> None:
         assert Fraction(float(p)) + Fraction(float(q)) == Fraction(float(r)) + Fraction(float(s))
 
 
-def rounded_wrongly(rng: random.Random) -> tuple[int, int]:
-    """(pairs that are surely rounded wrongly, pairs that are not sure) of 6,000 pairs that are given exactly."""
+def rounded_wrongly(rng: random.Random, shift: int) -> tuple[int, int]:
+    """(pairs that are surely rounded wrongly, pairs that are not sure) of 6,000 pairs that are given exactly.
+
+    Low parts are at most 2^−shift of the largest number.
+    """
     wrong = unsure = 0
     for _ in range(60):
         scale = rng.uniform(1, 2) * 2.0 ** rng.randint(-60, 45)
@@ -463,7 +467,7 @@ def rounded_wrongly(rng: random.Random) -> tuple[int, int]:
             if k % 2:  # near a half, by what the last bits of a pair can tell, or less
                 halves = Fraction(rng.randint(-int(top), int(top)) * 2 + 1, 2)
                 value = (halves + Fraction(rng.choice([-1, 1]) * 2.0 ** -rng.randint(20, 60))) / Fraction(scale)
-            high[k] = float(value)
+            high[k] = float(value - Fraction(rng.uniform(-top, top)) / Fraction(scale) / 2**shift)
             low[k] = float(value - Fraction(high[k]))
         stream = ExactStream(Identity(), scale, 1, SECRET, limit=1)
         (rounded,), (close,) = stream._finely(np.stack([high, low])[:, np.newaxis], 0.0)
@@ -476,13 +480,56 @@ def rounded_wrongly(rng: random.Random) -> tuple[int, int]:
     return wrong, unsure
 
 
-def test_rounding_of_pairs_is_right_where_it_is_sure(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong, unsure = rounded_wrongly(random.Random(5))
+@pytest.mark.parametrize("shift", [60, 40, 20, 6])
+def test_rounding_of_pairs_is_right_where_it_is_sure(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong, unsure = rounded_wrongly(random.Random(5), shift)
     assert wrong == 0
     assert 0 < unsure < 2000  # only of those that were put within 2^−50 or so of a half
     plain = exact_noise.product
     monkeypatch.setattr(exact_noise, "product", lambda *of: (*plain(*of)[:2], 0.0))
-    assert rounded_wrongly(random.Random(5))[0] > 0, "a planted loss of bits is caught"
+    assert rounded_wrongly(random.Random(5), shift)[0] > 0, "a planted loss of bits is caught"
+
+
+class Given:
+    """A source of noise whose numbers are given, the same for all cells."""
+
+    def __init__(self, numbers: list[Fraction]) -> None:
+        self.numbers = numbers
+
+    def normals(self, start: int, stop: int, cells: int, first_cell: int = 0) -> Normals:
+        some = self.numbers[start:stop]
+        units = [int(abs(number) * 2**128) for number in some]
+
+        def column(numbers: Any, kind: Any) -> Any:
+            return np.repeat(np.asarray(list(numbers), dtype=kind)[:, np.newaxis], cells, axis=1)
+
+        return Normals(
+            column((1 if number >= 0 else -1 for number in some), np.int8),
+            column((unit >> 128 for unit in units), np.int64),
+            column((unit >> 64 & 2**64 - 1 for unit in units), np.uint64),
+            column((unit & 2**64 - 1 for unit in units), np.uint64),
+        )
+
+
+def test_numbers_that_doubles_cannot_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Near 2^53 plain doubles are off by some units: a number beyond it that they see below it is refused, too."""
+    scale, refused = 2.0**46, 0
+    for less in (*range(12), 10_000, 100_000):
+        numbers = [Fraction(16)] * 7 + [Fraction(16) - Fraction(less, 2**46)]
+        numbers += [Fraction(int(Fraction(49, 100) * 2**82), 2**128)] * 24 + [Fraction(-1)] * 32
+        wanted, total = [], Fraction(0)
+        for number in numbers:
+            total += number
+            wanted.append((total * Fraction(scale) + Fraction(1, 2)) // 1)
+        monkeypatch.setattr(exact_noise, "ExactNoise", lambda secret, given=numbers: Given(given))
+        try:
+            got = ExactStream(Identity(), scale, 1, SECRET, limit=64).take(64)[:, 0]
+        except TooLarge:
+            refused += 1
+        else:
+            assert [int(number) for number in got] == wanted
+            assert max(wanted) < 2**53
+    assert refused == 12
 
 
 def test_capacity_is_checked() -> None:

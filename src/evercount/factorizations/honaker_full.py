@@ -182,7 +182,9 @@ def noise_at_boundaries(
 
     def place(boundaries: IntArray) -> IntArray:
         """The row of a boundary. Known ones after `stop` differ in their lowest set bits."""
-        return np.where(boundaries <= stop, boundaries - start, size + 1 + low_bit_level(boundaries))
+        rows, late = boundaries - start, boundaries > stop
+        rows[late] = size + 1 + low_bit_level(boundaries[late])
+        return rows
 
     known[place(-(-start >> levels) << levels)] = ends
     if start == 0 and size:

@@ -76,7 +76,7 @@ class NoiseStream(ABC):
 
     @abstractmethod
     def dump(self) -> dict[str, Any]:
-        """Everything needed to continue identically, JSON-serialisable. It is secret."""
+        """Everything needed to continue identically, as JSON values and arrays. It is secret."""
 
 
 def whole_ticks(ticks: SupportsIndex) -> int:

@@ -1,9 +1,9 @@
 """Exact noise: the correlated noise of a stream in fixed-point integers, rounded to whole grid units.
 
 Every number is a function of (secret, factorisation, scale, tick, cell): a fixed-point number that integer arithmetic
-defines, rounded. Doubles with a proved error bound decide which integer that is; where they are within that bound of
-the boundary, integers decide. So any split, any subset of cells, a restored stream and another machine give the same
-numbers.
+defines, rounded. Doubles with a proved error bound decide which integer that is. Where they are within that bound of
+the boundary, pairs of doubles decide, and where these are, the integers of the definition. So any split, any subset of
+cells, a restored stream and another machine give the same numbers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from evercount.factorizations import Factorization
 from evercount.factorizations.blas_threads import blas_threads
 from evercount.mechanisms.exact.arithmetic import BITS_STEP, check_scale, kernel, numeric_horizon
 from evercount.mechanisms.exact.filter_numbers import BLOCK_TICKS, MOST_TICKS, MOST_TICKS_AT_ONCE, SIGMAS
-from evercount.mechanisms.exact.slices import cut, power_above, product
+from evercount.mechanisms.exact.slices import cut, power_above, product, two_sum
 from evercount.mechanisms.keep_memory import keep_freed_memory
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import ExactNoise, Normals, Secret
+from evercount.noise.prf import CELLS
 
 SLICE_CELLS = 1000
 """Cells that are drawn and filtered at once: the working set stays in the processor's cache."""
@@ -59,7 +60,7 @@ class ExactStream(NoiseStream):
     whole_units = True
     tick: int = 0
     _doubt: ClassVar[tuple[float, float]] = (0.0, 0.0)
-    """Tests add this to both error bounds (in grid units): integers decide more often, and no number changes."""
+    """Tests add this to both error bounds (in grid units): more calls are close, and no number changes."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class ExactStream(NoiseStream):
         self.factorization = factorization
         self.scale = check_scale(scale)
         self.cells = check_count("cells", cells)
-        self.first_cell = check_count("first_cell", first_cell, 0)
+        self.first_cell = check_whole("first_cell", first_cell, 0, CELLS - self.cells)
         self.numeric_delta = float(numeric_delta)
         self.kernel = kernel(factorization)
         if limit is None:
@@ -115,8 +116,10 @@ class ExactStream(NoiseStream):
             count = min(len(rows), ticks - done)
             out[done : done + count], rows = rows[:count], rows[count:]
             done += count
-        self.tick, self._state, self._rows = self.tick + ticks, state, rows
-        self._before, self._start = (before, start) if len(rows) and not self._rows_in_dumps else (state, ready)
+        if self._rows_in_dumps or not len(rows):
+            before, start = state, ready
+        # in one statement, without calls: no interruption comes in between
+        self.tick, self._rows, self._state, self._before, self._start = self.tick + ticks, rows, state, before, start
         return out
 
     def skip_to(self, tick: int) -> None:
@@ -127,9 +130,9 @@ class ExactStream(NoiseStream):
     def prepare(self) -> None:
         """Make the next block now if none is ready: the same numbers, and the next `take` of a tick is fast."""
         if not len(self._rows) and self.tick < self.limit:
-            self._rows, self._state = self._blocks(self.tick, 0, self._before)
-            if self._rows_in_dumps:
-                self._before, self._start = self._state, self.tick + len(self._rows)
+            rows, state = self._blocks(self.tick, 0, self._state)
+            before, start = (state, self.tick + len(rows)) if self._rows_in_dumps else (self._state, self.tick)
+            self._rows, self._state, self._before, self._start = rows, state, before, start
 
     # -- blocks ------------------------------------------------------------------------------------------------------
 
@@ -165,9 +168,9 @@ class ExactStream(NoiseStream):
         rounded = np.rint(noise)
         noise -= rounded
         largest = float(np.abs(rounded).max()) + 1.0
-        if not largest < _LARGEST:
-            raise TooLarge(f"noise of scale {self.scale} has passed 2^53 grid units; use a coarser grid")
         error = self.scale * (bound + self._own_error) * 1.01 + largest * 2.0**-50 + self._doubt[0]
+        if not largest + error < _LARGEST:
+            raise TooLarge(f"noise of scale {self.scale} has passed 2^53 grid units; use a coarser grid")
         close = np.abs(noise, out=noise) >= 0.5 - error
         again = np.flatnonzero(close.any(axis=0))
         if len(again):
@@ -179,9 +182,10 @@ class ExactStream(NoiseStream):
 
     def _finely(self, pairs: FloatArray, bound: float) -> tuple[FloatArray, BoolArray]:
         """(scale times the sums of pairs of doubles rounded, which of them are too close to a half to be sure)."""
-        units = [power_above(size) for size in (self.scale, float(np.abs(pairs[0]).max()))]
+        high, low = two_sum(pairs[0], pairs[1:].sum(axis=0))
+        units = [power_above(size) for size in (self.scale, float(np.abs(high).max()))]
         scale = cut(np.full((1, 1), self.scale), np.zeros((1, 1)), units[0])
-        one, two, three = product(scale, cut(pairs[0], pairs[1:].sum(axis=0), units[1]))
+        one, two, three = product(scale, cut(high, low, units[1]))
         rounded = np.rint(one + two)
         rest = ((one - rounded) + two) + three
         more = np.rint(rest)
@@ -268,7 +272,8 @@ class ExactStream(NoiseStream):
                 "the noise state belongs to other public parameters (factorisation, horizon, scale or cells); "
                 "restore it with those it was made with"
             )
-        if tick > stream.limit or start % BLOCK_TICKS or ("rows" in dumped) != (start > tick):
+        far = form != _INTEGERS and tick - start > MOST_TICKS_AT_ONCE
+        if far or tick > stream.limit or start % BLOCK_TICKS or ("rows" in dumped) != (start > tick):
             raise SnapshotError(f"the noise state is damaged: tick {tick} of {stream.limit}")
         if form != _INTEGERS:
             state = unpack(packed, (stream.kernel.rows, cells), stream.kernel.narrow)
@@ -297,7 +302,9 @@ def unpack(packed: object, shape: tuple[int, int], narrow: int) -> FloatArray:
 def to_bytes(*arrays: AnyArray) -> AnyArray:
     """The bytes of arrays, one after the other."""
     plain = (np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1) for array in arrays)
-    return np.concatenate([array.view(np.uint8) for array in plain])
+    data = np.concatenate([array.view(np.uint8) for array in plain])
+    data.flags.writeable = False  # several dumps share it
+    return data
 
 
 def of_bytes(packed: Any, *layout: tuple[str, tuple[int, int]]) -> list[AnyArray]:
@@ -312,7 +319,7 @@ def of_bytes(packed: Any, *layout: tuple[str, tuple[int, int]]) -> list[AnyArray
             arrays.append(np.frombuffer(data, kind, rows * columns, start).reshape(rows, columns))
             start += arrays[-1].nbytes
         damaged = len(data) != start or not all(np.isfinite(array).all() for array in arrays)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         damaged = True
     if damaged:
         raise SnapshotError(f"the state of the noise is damaged: numbers of the shapes {layout} were expected")

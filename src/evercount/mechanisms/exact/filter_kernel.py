@@ -160,7 +160,7 @@ class FilterKernel:
         """(noise, bound, state after) of `blocks` blocks of `size` ticks from `start` on, a multiple of 32.
 
         Noise is (parts, ticks, cells): one double each, whose last rounding is not in the bound, or with `fine` the sum
-        of two, which takes longer and whose bound is little more than `drift`.
+        of two (of one for `optimal`), which takes longer and whose bound is little more than `drift`.
         """
         matrices, d, cells, after = self._tables(size), self.order, normals.shape[1], state[:, : self.order]
         eta, n, sums, unit, unit_n, drift = self._public(start, size, blocks)

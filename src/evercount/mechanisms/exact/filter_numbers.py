@@ -191,7 +191,7 @@ def tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow:
     drift, buffer_error = total, 0.0
     for i, (lack, (gain, memory, _)) in enumerate(zip(roots, exact.bounds, strict=True)):
         flow, past = float(inflow[i, 0]), float(chain[0, i, -1, 1:].sum())
-        # rounding of a feed, of the links before and after a block, and of kept buffers: 2^−77 where a dump cuts them
+        # rounding of a feed, of the links before and after a block, and of kept buffers, which a dump may cut
         own = product_error(size, flow, 65.0) + 2.0**-83 * (flow + 65 * size)
         own += 2 * product_error(most + 1, past + 1, max(BUFFER, 65 * flow))
         own += BUFFER * (2.0**-76 if narrow else 2.0**-100) + 2.0**-76

@@ -37,8 +37,8 @@ def with_sums(slices: FloatArray) -> FloatArray:
 
 
 def cut(high: FloatArray, low: FloatArray, unit: float) -> FloatArray:
-    """high + low as slices, for |high| < 2^31·unit and |low| ≤ 2^−50·|high|."""
-    return settle((high.copy(), np.zeros_like(high), low), unit)
+    """high + low as slices, for |high| < 2^31·unit, and |low| ≤ 2^−50·|high| or high a multiple of 2^−40·unit."""
+    return settle((high.copy(), np.zeros(()), low), unit)
 
 
 def settle(parts: Parts, unit: float, out: FloatArray | None = None) -> FloatArray:
