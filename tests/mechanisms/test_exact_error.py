@@ -48,9 +48,9 @@ def measured(f: Factorization, made: Any) -> Fraction:
     """The largest |Ỹ − (L z)·2^bits| over TICKS ticks of one cell, exactly."""
     state = np.zeros((made.rows, 1), dtype=object)
     rows = []
-    for block in range(-(-TICKS // BLOCK_TICKS)):
-        z = ExactNoise(SECRET).normals(*made.window(block), 1).to_ints()
-        y, state = made.step(state, block, z)
+    for start in range(0, TICKS, BLOCK_TICKS):
+        z = ExactNoise(SECRET).normals(*made.window(start, start + BLOCK_TICKS), 1).to_ints()
+        y, state = made.step(state, start, z)
         rows += y[:, 0].tolist()
     unit = Fraction(2) ** (made.bits - 128)
     return max(abs(a - b * unit) for a, b in zip(rows[:TICKS], wanted(f), strict=True))
@@ -106,8 +106,9 @@ def test_error_over_many_ticks(f: Factorization) -> None:
     for bits in (132, 198):
         made = make_kernel(f, bits)
         state, found = np.zeros((made.rows, 1), dtype=object), []
-        for block in range(LONG // BLOCK_TICKS):
-            y, state = made.step(state, block, ExactNoise(SECRET).normals(*made.window(block), 1).to_ints())
+        for start in range(0, LONG, BLOCK_TICKS):
+            z = ExactNoise(SECRET).normals(*made.window(start, start + BLOCK_TICKS), 1)
+            y, state = made.step(state, start, z.to_ints())
             found += y[:, 0].tolist()
         rows.append(found)
     worst = max(abs((coarse << 66) - fine) for coarse, fine in zip(*rows, strict=True))

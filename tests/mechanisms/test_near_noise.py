@@ -68,8 +68,9 @@ def in_integers(f: Factorization, scale: float, cells: int, ticks: int, secret: 
     """The noise as its definition says: integers from the first tick on, then one rounding, halves upwards."""
     made = kernel(f)
     state, rows = np.zeros((made.rows, cells), dtype=object), []
-    for block in range(-(-ticks // BLOCK_TICKS)):
-        y, state = made.step(state, block, ExactNoise(secret).normals(*made.window(block), cells).to_ints())
+    for start in range(0, ticks, BLOCK_TICKS):
+        z = ExactNoise(secret).normals(*made.window(start, start + BLOCK_TICKS), cells)
+        y, state = made.step(state, start, z.to_ints())
         rows += y.tolist()
     unit = Fraction(scale) / 2**made.bits
     return [[int((value * unit + Fraction(1, 2)) // 1) for value in row] for row in rows[:ticks]]
@@ -161,8 +162,9 @@ def test_numbers_at_half_integers(f: Factorization, monkeypatch: pytest.MonkeyPa
     # scales that put one number as close to a half as doubles can, on either side
     made = kernel(f)
     state, exact = np.zeros((made.rows, 1), dtype=object), []
-    for block in range(3):
-        y, state = made.step(state, block, ExactNoise(SECRET).normals(*made.window(block), 1).to_ints())
+    for start in range(0, 3 * BLOCK_TICKS, BLOCK_TICKS):
+        z = ExactNoise(SECRET).normals(*made.window(start, start + BLOCK_TICKS), 1)
+        y, state = made.step(state, start, z.to_ints())
         exact += y[:, 0].tolist()
     refined = count_refined(f, monkeypatch)
     for tick in (3, 40, 90):
@@ -247,13 +249,13 @@ def errors(f: Factorization, made: Any, cells: int, calls: int) -> list[tuple[fl
         size, blocks = ExactStream(f, 1.0, cells, SECRET).shape(1)
         if f.horizon is not None:
             blocks = min(blocks, -(-(f.horizon - start) // size))
-        window = exact.window(start // BLOCK_TICKS)[0], exact.window((start + size * blocks) // BLOCK_TICKS - 1)[1]
-        normals = ExactNoise(SECRET).normals(*window, cells)
+        normals = ExactNoise(SECRET).normals(*exact.window(start, start + size * blocks), cells)
         (noise,), bound, after = made.advance(state, start, size, blocks, normals)
         finely, small, _ = made.advance(state, start, size, blocks, normals, fine=True)
         wanted = []
-        for block in range(start // BLOCK_TICKS, (start + size * blocks) // BLOCK_TICKS):
-            y, truth = exact.step(truth, block, ExactNoise(SECRET).normals(*exact.window(block), cells).to_ints())
+        for tick in range(start, start + size * blocks, BLOCK_TICKS):
+            z = ExactNoise(SECRET).normals(*exact.window(tick, tick + BLOCK_TICKS), cells)
+            y, truth = exact.step(truth, tick, z.to_ints())
             wanted += y.tolist()
         first, second = (
             float(

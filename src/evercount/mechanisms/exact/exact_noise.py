@@ -194,8 +194,7 @@ class ExactStream(NoiseStream):
 
     def _normals(self, start: int, stop: int, cells: int, first: int) -> Normals:
         """The draws that ticks start+1 … stop read."""
-        window = self.kernel.window(start // BLOCK_TICKS)[0], self.kernel.window(stop // BLOCK_TICKS - 1)[1]
-        normals = self._noise.normals(*window, cells, self.first_cell + first)
+        normals = self._noise.normals(*self.kernel.window(start, stop), cells, self.first_cell + first)
         if normals.integer.max() >= SIGMAS:
             raise AssertionError("a normal is 64 standard deviations out: the chance of that is below e^-2000")
         return normals
@@ -204,11 +203,14 @@ class ExactStream(NoiseStream):
         """Noise of one cell at ticks start+1 … stop as it is defined: in integers, from the first draw on."""
         numbers: list[int] = []
         state, unit = np.zeros((self.kernel.rows, 1), dtype=object), Fraction(self.scale) / (1 << self.kernel.bits)
-        for block in range(0 if self.kernel.rows else start // BLOCK_TICKS, stop // BLOCK_TICKS):
-            normals = self._normals(block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS, 1, cell)
-            y, state = self.kernel.step(state, block, normals.to_ints())
-            if block * BLOCK_TICKS >= start:
-                numbers += [math.floor(value * unit + Fraction(1, 2)) for value in y[:, 0]]
+        for first in range(0 if self.kernel.rows else start, stop, MOST_TICKS_AT_ONCE):
+            last = min(first + MOST_TICKS_AT_ONCE, stop)
+            z, drawn = self._normals(first, last, 1, cell).to_ints(), self.kernel.window(first, last)[0]
+            for tick in range(first, last, BLOCK_TICKS):
+                low, high = self.kernel.window(tick, tick + BLOCK_TICKS)
+                y, state = self.kernel.step(state, tick, z[low - drawn : high - drawn])
+                if tick >= start:
+                    numbers += [math.floor(value * unit + Fraction(1, 2)) for value in y[:, 0]]
         return numbers
 
     def _facts(self) -> dict[str, Any]:

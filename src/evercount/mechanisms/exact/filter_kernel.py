@@ -78,9 +78,9 @@ class FilterKernel:
         if signs - {self.weighted} or self.constants.output[1:, 0].max() > 1 << bits:
             raise AssertionError("the filter's poles and zeros do not interlace")  # lemmas 4 and 5 need it
 
-    def window(self, block: int) -> tuple[int, int]:
-        """The draws that a block reads."""
-        return block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS
+    def window(self, start: int, stop: int) -> tuple[int, int]:
+        """The draws that ticks start+1 … stop read, both multiples of 32."""
+        return start, stop
 
     # -- error bounds: exact_noise.proof.md, lemmas 4 and 5 -------------------------------------------------------
 
@@ -111,15 +111,15 @@ class FilterKernel:
 
     # -- the recurrence --------------------------------------------------------------------------------------------
 
-    def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
-        """(Y, state after) of one block: Y with `bits` fractional bits, (32, cells), from z·2^128 of (32, cells)."""
+    def step(self, state: ObjectArray, start: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
+        """(Y, state after) of 32 ticks: Y with `bits` fractional bits, (32, cells), from z·2^128 of (32, cells)."""
         table, buffers = self.constants, state[: self.order]
-        x = self.eta.times(block, z << self.bits - DRAW_BITS)
+        x = self.eta.times(start, z << self.bits - DRAW_BITS)
         w = np.asarray(table.output @ np.concatenate([x, buffers]) >> self.bits, dtype=object)
         after = np.asarray((table.decay * buffers + table.feed @ x) >> self.bits, dtype=object)
         if not self.summed:
             return w, after
-        y = state[-1] + np.add.accumulate(self.n.times(block, w), axis=0, dtype=object)
+        y = state[-1] + np.add.accumulate(self.n.times(start, w), axis=0, dtype=object)
         return y, np.concatenate([after, y[-1:]])
 
     # -- doubles: exact_noise.proof.md, lemmas 10 and 11 -----------------------------------------------------------

@@ -116,9 +116,9 @@ class Dyadics:
         high, low = (np.ascontiguousarray((part * 2.0**-h).reshape(blocks, size).T) for part in (high, low))
         return high, low
 
-    def times(self, block: int, numbers: ObjectArray) -> ObjectArray:
-        """Integers of the ticks of a block times the weights, rounded downwards."""
-        numerators, h = self.block(block * BLOCK_TICKS)
+    def times(self, start: int, numbers: ObjectArray) -> ObjectArray:
+        """Integers of the 32 ticks from `start` on times the weights, rounded downwards."""
+        numerators, h = self.block(start)
         return np.asarray(numerators.astype(object)[:, np.newaxis] * numbers >> h, dtype=object)
 
     def first_knots(self, ticks: int) -> tuple[IntArray, FloatArray]:

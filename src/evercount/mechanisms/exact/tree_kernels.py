@@ -37,9 +37,9 @@ class TreeKernel:
         self.levels = (-(-horizon // BLOCK_TICKS) * BLOCK_TICKS).bit_length()  # of the tree over whole blocks
         self.rows = self.levels + 1
 
-    def window(self, block: int) -> tuple[int, int]:
+    def window(self, start: int, stop: int) -> tuple[int, int]:
         """See `FilterKernel`."""
-        return block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS
+        return start, stop
 
     def norm(self, ticks: int) -> float:
         """See `FilterKernel`: at most one node per bit of t."""
@@ -49,9 +49,8 @@ class TreeKernel:
         """See `FilterKernel`: sums of integers are exact."""
         return 0.0
 
-    def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
+    def step(self, state: ObjectArray, start: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
         """See `FilterKernel`."""
-        start = block * BLOCK_TICKS
         return self._sums(state, start, start + BLOCK_TICKS, z << self.bits - DRAW_BITS)
 
     def advance(
@@ -93,9 +92,8 @@ class HonakerKernel(TreeKernel):
         self.bits, self.rows = bits, self.rows + self.levels
         self.weights = tuple((1 << h + bits) // ((2 << h) - 1) for h in range(self.levels))
 
-    def window(self, block: int) -> tuple[int, int]:
+    def window(self, start: int, stop: int) -> tuple[int, int]:
         """See `FilterKernel`: one draw for every node that completes."""
-        start, stop = block * BLOCK_TICKS, (block + 1) * BLOCK_TICKS
         return 2 * start - start.bit_count(), 2 * stop - stop.bit_count()
 
     def error(self, ticks: int) -> float:
@@ -129,10 +127,10 @@ class HonakerFullKernel(TreeKernel):
         halves = [1] * self.height + [0]  # v_h/2 of the middles, v_H of the end
         self.weights = tuple(math.isqrt((1 << 2 * bits + h - half) // ((2 << h) - 1)) for h, half in enumerate(halves))
 
-    def window(self, block: int) -> tuple[int, int]:
+    def window(self, start: int, stop: int) -> tuple[int, int]:
         """See `FilterKernel`: one draw for every boundary that becomes known."""
-        start, stop = (min(tick * BLOCK_TICKS, 1 << self.height) for tick in (block, block + 1))
-        return known_boundaries(start, self.height), known_boundaries(stop, self.height)
+        start, stop = (known_boundaries(min(tick, 1 << self.height), self.height) for tick in (start, stop))
+        return start, stop
 
     def norm(self, ticks: int) -> float:
         """See `FilterKernel` (lemma 7)."""
@@ -168,17 +166,17 @@ class OptimalKernel(TreeKernel):
         self.bits = DRAW_BITS + self._extra
         self.left = np.pad(left, (0, -len(left) % BLOCK_TICKS))  # no stream takes the ticks that are added
 
-    def window(self, block: int) -> tuple[int, int]:
+    def window(self, start: int, stop: int) -> tuple[int, int]:
         """See `FilterKernel`: all draws so far."""
-        return 0, (block + 1) * BLOCK_TICKS
+        return 0, stop
 
     def norm(self, ticks: int) -> float:
         """See `FilterKernel`."""
         return self._norm
 
-    def step(self, state: ObjectArray, block: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
+    def step(self, state: ObjectArray, start: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
         """See `FilterKernel`."""
-        rows = np.ldexp(self.left[block * BLOCK_TICKS : (block + 1) * BLOCK_TICKS, : len(z)], self._extra)
+        rows = np.ldexp(self.left[start : start + BLOCK_TICKS, : len(z)], self._extra)
         return np.vectorize(int, otypes=[object])(rows) @ z, state
 
     def advance(
