@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from evercount.store import schema
 from evercount.store.database import Database
 from evercount.store.ended_stream import EndedStream
 from evercount.store.head_keeper import quarantine
+from evercount.store.load_streams import load_retired
+from evercount.store.noise_ahead import NoiseAhead
 from evercount.store.open_stream import LiveStream
 from evercount.store.reader import TICKS_PER_PAGE, Reading, declared, read_identity
 from evercount.store.rollback_guard import HeadFile, default_path
@@ -43,7 +44,7 @@ class WatchedStore(Store):
     def __init__(self, place: str | Path, head: Path | None = None) -> None:
         Reading.__init__(self, Database(place, write=False))
         self.noise, self.key = "exact", None
-        self._helper = self._joiner = ThreadPoolExecutor(1, "evercount-noise")
+        self.noise_ahead = NoiseAhead()
         self.streams: dict[str, LiveStream] = {}
         self.ended: dict[str, EndedStream] = {}
         try:
@@ -76,7 +77,7 @@ class WatchedStore(Store):
             retired = retired_rows(connection)
             for row in rows:
                 if row["name"] in retired:
-                    self.ended[row["name"]] = self._retired(connection, row, retired[row["name"]], False)
+                    self.ended[row["name"]] = load_retired(connection, row, retired[row["name"]], False)
                     self.streams.pop(row["name"], None)
         news = []
         for row in rows:

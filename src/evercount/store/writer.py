@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, format_utc, instant_of
@@ -26,24 +26,24 @@ from evercount.errors import (
     EvercountError,
     HorizonReached,
     ParameterError,
-    SnapshotError,
     StoreError,
     StreamStopped,
     TooLarge,
 )
 from evercount.noise import Secret, random_bytes
 from evercount.store import schema
-from evercount.store.accept_totals import CountedBatch, CountedTicks, has_totals, take_batch
-from evercount.store.close_shards import Run, read_cut, release_rows
+from evercount.store.accept_totals import CountedBatch, CountedTicks, take_batch
+from evercount.store.close_shards import Run, release_rows
 from evercount.store.commit_batches import Group
 from evercount.store.database import Database, insert_rows
 from evercount.store.ended_stream import EndedStream
 from evercount.store.head_keeper import HeadKeeper, keep_lost_spending, quarantine
+from evercount.store.load_streams import load_live, load_retired
+from evercount.store.noise_ahead import NoiseAhead
 from evercount.store.open_stream import Accepted, Batch, LiveStream
-from evercount.store.reader import PROBE, Reading, declared
+from evercount.store.reader import PROBE, Reading
 from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import HeadFile, default_path
-from evercount.store.saturation import unpack_totals
 from evercount.store.sealing import Sealer
 from evercount.store.shard_writer import close_by_shards, cut_stream
 from evercount.store.spending import Spending, refuse_beyond_cap, retired_rows
@@ -86,8 +86,7 @@ class Store(Reading):
         self.noise = noise
         self.key = key
         self._forget_at = 0.0
-        self._helper = ThreadPoolExecutor(1, "evercount-noise")
-        self._joiner = ThreadPoolExecutor(4, "evercount-new-keys")  # they may take long, and others must not wait
+        self.noise_ahead = NoiseAhead()
         try:
             self.head = HeadFile(head or default_path(self.database))
             self._load()
@@ -109,37 +108,20 @@ class Store(Reading):
             for row in connection.execute(select(schema.streams).order_by(schema.streams.c.id)).mappings():
                 name = row["name"]
                 if name in retired:
-                    ended[name] = self._retired(connection, row, retired[name], name in quarantined)
+                    ended[name] = load_retired(connection, row, retired[name], name in quarantined)
                     continue
-                live = self._restore(connection, row)
+                live = load_live(connection, row, self.sealer)
                 if name in quarantined:
                     ended[name] = quarantine(live, quarantined[name])
                     continue
                 streams[name] = live
-                self._draw_ahead(live)
+                self.noise_ahead.draw_block(live)
         # at once: readers see the streams of before or of now, never a part of them
         self.streams, self.ended = streams, ended
         self._note_identities()
         lost = frozenset(name for name, row in retired.items() if row["stream"] is None)
         self.heads = HeadKeeper(self.head, self, ended, lost)
         self.write_head()
-
-    def _retired(self, connection: Connection, row: Any, retired: Mapping[str, Any], doubtful: bool) -> EndedStream:
-        facts = json.loads(retired["facts"])
-        table = schema.ticks
-        last = connection.execute(select(func.max(table.c.tick)).where(table.c.stream == row["id"])).scalar()
-        return EndedStream(
-            row["id"],
-            declared(row),
-            last or 0,
-            "retired",
-            retired["reason"],
-            facts["guarantee"],
-            facts["noise"],
-            facts["readable"] and not doubtful,
-            retired["successor"],
-            self.labels_of(connection, row["id"], declared(row)),
-        )
 
     def _note_identities(self) -> None:
         """Write the identities of streams that were declared before there were any."""
@@ -159,8 +141,7 @@ class Store(Reading):
 
     def close(self) -> None:
         """Give the lock back."""
-        self._helper.shutdown(cancel_futures=True)
-        self._joiner.shutdown(cancel_futures=True)
+        self.noise_ahead.close()
         for live in self.streams.values():
             live.stream.close()
         if self.database.write and not self.database.lost:
@@ -284,7 +265,7 @@ class Store(Reading):
         self.write_head()
         if shards is not None:
             cut_stream(self, live, shards)
-        self._draw_ahead(live)
+        self.noise_ahead.draw_block(live)
         return live
 
     def _refuse_twin(self, stream: Stream, secret: Secret) -> None:
@@ -306,61 +287,6 @@ class Store(Reading):
             raise StreamStopped(f"stream {name!r} is over and takes no events")
         return self.streams[name]
 
-    def _restore(self, connection: Connection, row: Any) -> LiveStream:
-        number = row["id"]
-
-        def row_of(table: Any) -> Any:
-            stored = connection.execute(select(table).where(table.c.stream == number)).mappings().first()
-            if stored is None:
-                raise StoreError(
-                    "the store is not in one piece: a stream's row is missing", f"{table.name} of {row['name']!r}"
-                )
-            return stored
-
-        declaration = declared(row)
-        if json.loads(row_of(schema.ledger)["budget"]) != declaration.budget.to_dict():
-            raise StoreError("the ledger states another budget than a stream was declared with", repr(row["name"]))
-        state, sums = row_of(schema.states), row_of(schema.accumulators)
-        secret = Secret.from_hex(self.sealer.open(row_of(schema.secrets)["sealed"], "secret", number).decode())
-        blob = self.sealer.open(state["sealed"], "state", number, state["tick"])
-        try:
-            stream = Stream.restore(blob)
-        except SnapshotError as error:
-            raise StoreError("the state of a stream cannot be restored", f"{row['name']!r}: {error}") from None
-        totals = self.sealer.open(sums["sealed"], "accumulator", number, sums["tick"])
-        last = connection.execute(
-            select(schema.ticks.c.tick, schema.ticks.c.hash)
-            .where(schema.ticks.c.stream == number)
-            .order_by(schema.ticks.c.tick.desc())
-            .limit(1)
-        ).first()
-        tick, head = (last.tick, bytes(last.hash)) if last else (0, bytes(row["genesis"]))
-        cut = read_cut(connection, number)
-        stored_ticks = (stream.tick, state["tick"], sums["tick"] - 1)
-        if stored_ticks != ((tick, tick, tick) if cut is None else (0, tick, cut.closing)):
-            raise StoreError(
-                "a stream is not in one piece: its state, sums and releases disagree", f"stream {row['name']!r}"
-            )
-        live = LiveStream(
-            number,
-            declaration,
-            secret,
-            stream,
-            blob,
-            head,
-            unpack_totals(totals, stream.query.cells),
-            labels=stream.labels,
-            cut=cut,
-        )
-        live.closed = tick
-        table = schema.open_events
-        where = (table.c.stream == number) & (table.c.tick == live.open_tick)
-        for group in connection.execute(select(table).where(where).order_by(table.c.number)).mappings():
-            live.events.extend(json.loads(self.sealer.open(group["sealed"], "events", number, live.open_tick)))
-            live.groups += 1
-        live.counted = has_totals(connection, number)
-        return live
-
     # -- events ------------------------------------------------------------------------------------------------------
 
     def accept(self, batches: Sequence[Batch], now: float) -> list[Accepted | EvercountError]:
@@ -378,7 +304,7 @@ class Store(Reading):
         for name in group.events:
             live = self.streams[name]
             if 2 * len(live.events) >= 3 * live.looked_at:  # all events are looked at again: not after every batch
-                self._draw_new_keys(live)
+                self.noise_ahead.draw_new_keys(live)
         return answers
 
     def accept_totals(self, name: str, batch: CountedBatch) -> bool:
@@ -454,7 +380,7 @@ class Store(Reading):
         self.write_head(live)
         hashes = {tick: digest for _, tick, digest, _ in links}
         described = table.last(describe, cells).described(format_utc, hashes)
-        self._draw_ahead(live)  # last, so that the answer does not wait for it
+        self.noise_ahead.draw_block(live)  # last, so that the answer does not wait for it
         return described
 
     def close_shards(
@@ -488,20 +414,6 @@ class Store(Reading):
             rows[tick - live.open_tick] = live.closing_totals(totals, first=tick == live.open_tick)
         return TickTotals.dense(live.open_tick, rows)
 
-    def _draw_ahead(self, live: LiveStream) -> None:
-        """Draw the next block of noise beside the writer, so that no tick waits for it; the numbers are the same."""
-        prepare = getattr(live.stream, "prepare", None)
-        helper = self._joiner if live.declaration.query.unlisted_keys else self._helper
-        live.ahead = None if prepare is None or live.finished or live.cut is not None else helper.submit(prepare)
-
-    def _draw_new_keys(self, live: LiveStream) -> None:
-        """Draw the noise of the keys that the open tick has brought, beside the writer; the numbers are the same."""
-        if not live.declaration.query.unlisted_keys or (live.ahead is not None and not live.ahead.done()):
-            return
-        if live.looked_at < len(live.events):
-            live.looked_at = len(live.events)
-            live.ahead = self._joiner.submit(live.stream.prepare, list(live.events))
-
     def noise_under_way(self, live: LiveStream) -> Future[Any] | None:
         """What has to end before `close_ticks` of this stream is quick: noise that is drawn beside the writer.
 
@@ -511,8 +423,7 @@ class Store(Reading):
         Returns:
             The work, or None when a tick can be closed at once.
         """
-        self._draw_new_keys(live)
-        return None if live.ahead is None or live.ahead.done() else live.ahead
+        return self.noise_ahead.under_way(live)
 
     def _consume(
         self, connection: Connection, live: LiveStream, tick: int, blob: bytes, zeros: Any, counted: CountedTicks | None

@@ -1,0 +1,97 @@
+"""Streams from their rows in the database, with secret, state and sums, or what is left of a retired one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from evercount.engine.stream import Stream
+from evercount.errors import SnapshotError, StoreError
+from evercount.noise import Secret
+from evercount.store import schema
+from evercount.store.accept_totals import has_totals
+from evercount.store.close_shards import read_cut
+from evercount.store.ended_stream import EndedStream
+from evercount.store.open_stream import LiveStream
+from evercount.store.reader import Reading, declared
+from evercount.store.saturation import unpack_totals
+from evercount.store.sealing import Sealer
+
+
+def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
+    """The stream of a row of `streams`, as it was after its last commit; StoreError where its rows disagree."""
+    number = row["id"]
+
+    def row_of(table: Any) -> Any:
+        stored = connection.execute(select(table).where(table.c.stream == number)).mappings().first()
+        if stored is None:
+            raise StoreError(
+                "the store is not in one piece: a stream's row is missing", f"{table.name} of {row['name']!r}"
+            )
+        return stored
+
+    declaration = declared(row)
+    if json.loads(row_of(schema.ledger)["budget"]) != declaration.budget.to_dict():
+        raise StoreError("the ledger states another budget than a stream was declared with", repr(row["name"]))
+    state, sums = row_of(schema.states), row_of(schema.accumulators)
+    secret = Secret.from_hex(sealer.open(row_of(schema.secrets)["sealed"], "secret", number).decode())
+    blob = sealer.open(state["sealed"], "state", number, state["tick"])
+    try:
+        stream = Stream.restore(blob)
+    except SnapshotError as error:
+        raise StoreError("the state of a stream cannot be restored", f"{row['name']!r}: {error}") from None
+    totals = sealer.open(sums["sealed"], "accumulator", number, sums["tick"])
+    last = connection.execute(
+        select(schema.ticks.c.tick, schema.ticks.c.hash)
+        .where(schema.ticks.c.stream == number)
+        .order_by(schema.ticks.c.tick.desc())
+        .limit(1)
+    ).first()
+    tick, head = (last.tick, bytes(last.hash)) if last else (0, bytes(row["genesis"]))
+    cut = read_cut(connection, number)
+    stored_ticks = (stream.tick, state["tick"], sums["tick"] - 1)
+    if stored_ticks != ((tick, tick, tick) if cut is None else (0, tick, cut.closing)):
+        raise StoreError(
+            "a stream is not in one piece: its state, sums and releases disagree", f"stream {row['name']!r}"
+        )
+    live = LiveStream(
+        number,
+        declaration,
+        secret,
+        stream,
+        blob,
+        head,
+        unpack_totals(totals, stream.query.cells),
+        labels=stream.labels,
+        cut=cut,
+    )
+    live.closed = tick
+    table = schema.open_events
+    where = (table.c.stream == number) & (table.c.tick == live.open_tick)
+    for group in connection.execute(select(table).where(where).order_by(table.c.number)).mappings():
+        live.events.extend(json.loads(sealer.open(group["sealed"], "events", number, live.open_tick)))
+        live.groups += 1
+    live.counted = has_totals(connection, number)
+    return live
+
+
+def load_retired(connection: Connection, row: Any, retired: Mapping[str, Any], doubtful: bool) -> EndedStream:
+    """The retired stream of a row of `streams`; where the history is `doubtful`, nobody reads it."""
+    facts = json.loads(retired["facts"])
+    table = schema.ticks
+    last = connection.execute(select(func.max(table.c.tick)).where(table.c.stream == row["id"])).scalar()
+    return EndedStream(
+        row["id"],
+        declared(row),
+        last or 0,
+        "retired",
+        retired["reason"],
+        facts["guarantee"],
+        facts["noise"],
+        facts["readable"] and not doubtful,
+        retired["successor"],
+        Reading.labels_of(connection, row["id"], declared(row)),
+    )
