@@ -19,7 +19,7 @@ from evercount.errors import ParameterError
 from evercount.service import read_events as read_events_module
 from evercount.service.admin_token import choose_admin_token, default_file
 from evercount.service.runtime import Service
-from evercount.store import Store, StreamDeclaration
+from evercount.store import Store, StreamDeclaration, writer
 from evercount.store.tokens import read_tokens
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -207,16 +207,18 @@ def test_an_outage_names_no_host_and_hides_no_stream(
     assert "the store fails" in caplog.text
 
 
-def test_streams_do_not_vanish_while_the_store_is_loaded_again(client: httpx.Client, service: Service) -> None:
+def test_streams_do_not_vanish_while_the_store_is_loaded_again(
+    client: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     began, go_on = threading.Event(), threading.Event()
-    original = service.store._restore
+    original = writer.load_live
 
     def slow(*arguments: Any) -> Any:
         began.set()
         assert go_on.wait(20)
         return original(*arguments)
 
-    service.store._restore = slow  # type: ignore[method-assign]
+    monkeypatch.setattr(writer, "load_live", slow)
     loading = service.writer.submit(service.store.recover)
     assert began.wait(20)
     try:
