@@ -16,6 +16,8 @@ from evercount.errors import SnapshotError
 
 OLD = json.loads((Path(__file__).parents[1] / "fixtures/keys1/streams.json").read_text())
 REFUSED = "sum-too-little-noise"
+TEXTS = json.loads((Path(__file__).parents[1] / "fixtures/texts/streams.json").read_text())
+"""Snapshots of the last version whose state of exact noise is a text: formats 2 and, with rows, 3."""
 
 
 def blob(name: str) -> bytes:
@@ -31,6 +33,20 @@ def test_old_streams_continue_bit_for_bit(name: str) -> None:
         stream = Stream.restore(stream.snapshot())
     assert values == OLD[name]["values"]
     assert "derivation" not in unpack(stream.snapshot())["noise"], "the key is the secret itself, as before"
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_streams_whose_noise_is_a_text_continue_bit_for_bit(name: str) -> None:
+    old = TEXTS[name]
+    stream = Stream.restore(base64.b85decode(old["snapshot"]))
+    values = []
+    for events in old["ticks"]:
+        values.append(stream.step(events).values.tolist())
+        stream = Stream.restore(stream.snapshot())
+    if "sha256" in old:
+        assert hashlib.sha256(json.dumps(values).encode()).hexdigest() == old["sha256"]
+    else:
+        assert values == old["values"]
 
 
 @pytest.mark.parametrize("name", ["sparse", "sparse-pure"])

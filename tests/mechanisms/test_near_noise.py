@@ -178,17 +178,30 @@ def test_numbers_at_half_integers(f: Factorization, monkeypatch: pytest.MonkeyPa
             assert got.tolist() == want
 
 
-class Ones:
-    """A source of noise whose every number is exactly 1."""
+class Given:
+    """A source of noise whose numbers are given, the same for all cells."""
+
+    def __init__(self, numbers: list[Fraction]) -> None:
+        self.numbers = numbers
 
     def normals(self, start: int, stop: int, cells: int, first_cell: int = 0) -> Normals:
-        shape, zeros = (stop - start, cells), np.zeros((stop - start, cells), dtype=np.uint64)
-        return Normals(np.ones(shape, dtype=np.int8), np.ones(shape, dtype=np.int64), zeros, zeros)
+        some = self.numbers[start:stop]
+        units = [int(abs(number) * 2**128) for number in some]
+
+        def column(numbers: Any, kind: Any) -> Any:
+            return np.repeat(np.asarray(list(numbers), dtype=kind)[:, np.newaxis], cells, axis=1)
+
+        return Normals(
+            column((1 if number >= 0 else -1 for number in some), np.int8),
+            column((unit >> 128 for unit in units), np.int64),
+            column((unit >> 64 & 2**64 - 1 for unit in units), np.uint64),
+            column((unit & 2**64 - 1 for unit in units), np.uint64),
+        )
 
 
 @pytest.mark.parametrize("cells", [1, 30])
 def test_ties_round_upwards(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact_noise, "ExactNoise", lambda secret: Ones())
+    monkeypatch.setattr(exact_noise, "ExactNoise", lambda secret: Given([Fraction(1)] * 1024))
     for scale, sign in ((0.5, 1), (2.5, 1)):
         got = ExactStream(Identity(), scale, cells, SECRET).take(70)
         want = [int((Fraction(scale) * t * sign + Fraction(1, 2)) // 1) for t in range(1, 71)]
@@ -490,27 +503,6 @@ def test_rounding_of_pairs_is_right_where_it_is_sure(shift: int, monkeypatch: py
     plain = exact_noise.product
     monkeypatch.setattr(exact_noise, "product", lambda *of: (*plain(*of)[:2], 0.0))
     assert rounded_wrongly(random.Random(5), shift)[0] > 0, "a planted loss of bits is caught"
-
-
-class Given:
-    """A source of noise whose numbers are given, the same for all cells."""
-
-    def __init__(self, numbers: list[Fraction]) -> None:
-        self.numbers = numbers
-
-    def normals(self, start: int, stop: int, cells: int, first_cell: int = 0) -> Normals:
-        some = self.numbers[start:stop]
-        units = [int(abs(number) * 2**128) for number in some]
-
-        def column(numbers: Any, kind: Any) -> Any:
-            return np.repeat(np.asarray(list(numbers), dtype=kind)[:, np.newaxis], cells, axis=1)
-
-        return Normals(
-            column((1 if number >= 0 else -1 for number in some), np.int8),
-            column((unit >> 128 for unit in units), np.int64),
-            column((unit >> 64 & 2**64 - 1 for unit in units), np.uint64),
-            column((unit & 2**64 - 1 for unit in units), np.uint64),
-        )
 
 
 def test_numbers_that_doubles_cannot_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def _controller() -> Any:
 def blas_threads(number: int) -> Iterator[None]:
     """Products inside run on `number` threads, or on the largest number that is wanted anywhere in this process.
 
-    When nobody is inside any more, the number is what it was before. The noise of streams does not depend on it.
+    When nobody is inside any more, the number is what it was before. Exact noise does not depend on it.
 
     Args:
         number: The number of threads.
