@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 from fractions import Fraction
 from itertools import pairwise
 from math import floor, isqrt, lcm
@@ -369,6 +370,45 @@ def test_dumps_of_the_first_format_are_made_again_from_the_secret(tick: int) -> 
         ExactStream.load(f, SCALE * 2, 3, dumped)
     with pytest.raises(SnapshotError, match="damaged"):
         ExactStream.load(f, SCALE, 3, {**dumped, "tick": 201})
+
+
+@pytest.mark.parametrize("many", [30, 4000])
+def test_an_interruption_at_any_line_leaves_a_stream_whole(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C before any line of `take` and `prepare`: the stream goes on from its tick with the right numbers."""
+    monkeypatch.setattr(exact_noise, "MANY", many)
+    f, cells = Balanced(300), 40
+    want, before = ExactStream(f, SCALE, cells, SECRET).take(300), sys.gettrace()
+    lines = 0
+    for stop in range(1, 1000):
+        stream, lines = ExactStream(f, SCALE, cells, SECRET), 0
+
+        def trace(frame: Any, event: str, _: Any, stop: int = stop) -> Any:
+            nonlocal lines
+            code = frame.f_code
+            if code.co_filename != exact_noise.__file__ or code.co_name not in ("take", "prepare"):
+                return None
+            lines += event == "line"
+            if lines == stop:
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            stream.take(70)
+            stream.take(58)
+            stream.prepare()
+            stream.take(30)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        tick, dumped = stream.tick, stream.dump()
+        stream.prepare()
+        for one in (stream, ExactStream.load(f, SCALE, cells, dumped)):
+            assert np.array_equal(one.take(100), want[tick : tick + 100])
+        if lines < stop:
+            break
+    assert 40 < lines < 1000
 
 
 def as_texts(dumped: dict[str, Any]) -> dict[str, Any]:
