@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +46,37 @@ SLOW_FILES = {
     "store/test_store_saturation.py",
 }
 """The slow tier (`make slow`, and in CI): what takes longest and seldom fails alone."""
+
+HOMES = pytest.StashKey[tuple[Path, set[str], Path]]()
+"""The user's home, what was in it, and the home of the tests."""
+
+
+def state_files(home: Path) -> set[str]:
+    """What evercount keeps in a home folder, and what lies directly in it."""
+    return {path.name for path in (*home.glob("*"), *home.glob(".local/state/evercount/*"))}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the tests, and every process that they start, an empty home folder of their own."""
+    real = Path.home()
+    config.stash[HOMES] = real, state_files(real), Path(tempfile.mkdtemp(prefix="evercount-home-"))
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        os.environ.pop(name, None)
+    os.environ["HOME"] = str(config.stash[HOMES][2])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove it."""
+    shutil.rmtree(config.stash[HOMES][2], ignore_errors=True)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run whose tests left something in the home folder of the user has failed."""
+    real, before, _ = session.config.stash[HOMES]
+    left = sorted(state_files(real) - before)
+    if left:
+        print(f"\nFAILED: the tests left files in {real}: {', '.join(left)}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from evercount.errors import StoreError
+from evercount.errors import ParameterError, StoreError
 
 
 def refuse_link(what: str, path: Path) -> None:
@@ -35,6 +36,40 @@ def refuse_link(what: str, path: Path) -> None:
 def open_private(path: Path, flags: int, mode: int = 0o600) -> int:
     """A handle of a file that is created for its owner only; the last part of `path` is never followed as a link."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0), mode)
+
+
+def read_secret_file(what: str, path: Path, *, links: bool = True) -> str:
+    """The text of a file that only its owner (this user or root) and those whom root lets in can read.
+
+    Root may give the file to a group or by an access list, which systemd does with credentials and which looks like a
+    group here. Nothing of the text is in a message.
+
+    Raises:
+        ParameterError: the file cannot be read, is not text, or others can read or change it.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY) if links else open_private(path, os.O_RDONLY)
+        with os.fdopen(handle, encoding="utf-8") as content:
+            facts = os.fstat(content.fileno())
+            if not stat.S_ISREG(facts.st_mode):
+                raise ParameterError(f"{what} {path} is not a regular file")
+            _refuse_readers(what, path, facts)
+            return content.read(10_000).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        link = "" if links else " (it may be a link)"
+        raise ParameterError(f"{what} {path} cannot be read{link}: {reason}") from None
+
+
+def _refuse_readers(what: str, path: Path, facts: os.stat_result) -> None:
+    if not hasattr(os, "geteuid"):
+        return
+    mine = facts.st_uid == os.geteuid()
+    if not mine and facts.st_uid != 0:
+        raise ParameterError(f"{what} {path} must belong to the user who runs this program, or to root")
+    if facts.st_mode & (0o077 if mine else 0o007):
+        remedy = "chmod 600" if mine else "chmod o="
+        raise ParameterError(f"other users can read or change {what} {path}: {remedy} {path}")
 
 
 def new_private(path: Path) -> IO[bytes]:

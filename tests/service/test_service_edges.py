@@ -17,7 +17,7 @@ import pytest
 
 from evercount.errors import ParameterError
 from evercount.service import read_events as read_events_module
-from evercount.service.admin_token import choose_admin_token, default_file
+from evercount.service.admin_token import AdminToken, choose_admin_token, default_file, named_admin_token
 from evercount.service.runtime import Service
 from evercount.store import Store, StreamDeclaration, writer
 from evercount.store.tokens import read_tokens
@@ -286,9 +286,13 @@ def test_a_token_file_of_somebody_else_is_not_trusted(tmp_path: Path, monkeypatc
     file.chmod(0o600)
     assert choose_admin_token(store).given == "a token that a neighbour planted here"
     with monkeypatch.context() as patch:
-        patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        if os.geteuid() == 0:
+            os.chown(file, 65534, 65534)
+        else:
+            patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
         with pytest.raises(ParameterError, match="belong to the user"):
             choose_admin_token(store)
+    os.chown(file, os.geteuid(), os.getegid())
     file.write_text("short")
     with pytest.raises(ParameterError, match="holds no token"):
         choose_admin_token(store)
@@ -300,7 +304,8 @@ def test_a_token_file_of_somebody_else_is_not_trusted(tmp_path: Path, monkeypatc
     with pytest.raises(ParameterError, match="cannot be read"):
         choose_admin_token(store)
     monkeypatch.setenv("EVERCOUNT_ADMIN_TOKEN", ADMIN)
-    assert choose_admin_token(store).given == ADMIN
+    assert named_admin_token(file) == AdminToken(ADMIN)
     monkeypatch.delenv("EVERCOUNT_ADMIN_TOKEN")
+    assert named_admin_token(None) is None
     assert read_tokens(store) == []
     store.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,7 @@ def test_keys_are_read_from_hex_base64_file_and_environment(tmp_path: Path, monk
     assert key_from_environment() == KEY
     file = tmp_path / "key"
     file.write_text(bytes(32).hex())
+    file.chmod(0o600)
     monkeypatch.setenv("EVERCOUNT_KEY_FILE", str(file))
     assert key_from_environment() == bytes(32)
     file.write_text("secret nonsense")
@@ -72,6 +75,50 @@ def test_keys_are_read_from_hex_base64_file_and_environment(tmp_path: Path, monk
     assert "nonsense" not in str(caught.value)
     with pytest.raises(ParameterError, match="cannot be read"):
         key_from_environment(tmp_path / "none")
+
+
+def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(KEY.hex())
+    for mode in (0o644, 0o640, 0o604, 0o602, 0o620):
+        file.chmod(mode)
+        with pytest.raises(ParameterError, match=f"chmod 600 {file}"):
+            key_from_environment(file)
+    for mode in (0o600, 0o400):
+        file.chmod(mode)
+        assert key_from_environment(file) == KEY
+    link = tmp_path / "link"  # as Kubernetes mounts secrets
+    link.symlink_to(file)
+    assert key_from_environment(link) == KEY
+    with pytest.raises(ParameterError, match="Is a directory"):
+        key_from_environment(tmp_path)
+
+
+def test_a_key_file_of_root_may_be_lent_to_a_group(tmp_path: Path) -> None:
+    """systemd's credentials belong to root and are lent by an access list; those of another user are not trusted."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make files of other users")
+    file = tmp_path / "key"
+    file.write_text(KEY.hex())
+    tmp_path.chmod(0o755)
+    program = """
+import os
+from pathlib import Path
+from evercount.store import key_from_environment
+os.setgroups([]), os.setgid(54321), os.setuid(54321)
+print(key_from_environment(Path("key")).hex())
+"""
+    for owner, mode, answer in (
+        (0, 0o440, KEY.hex()),
+        (0, 0o444, "chmod o="),
+        (54321, 0o440, "chmod 600"),
+        (54322, 0o440, "must belong to"),
+    ):
+        os.chown(file, owner, 54321)
+        file.chmod(mode)
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert answer in (done.stdout + done.stderr), done.stderr
 
 
 def test_a_store_opens_with_its_own_key_only(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def serve(
         raise MissingExtra("The service", "service") from error
     from evercount.declare.declaration import read_declarations
     from evercount.service.access import Limits
-    from evercount.service.admin_token import choose_admin_token
+    from evercount.service.admin_token import choose_admin_token, named_admin_token
     from evercount.service.clock_guard import parse_clock_jump
     from evercount.service.demo import Feeder, demo_clock, demo_declaration, demo_file
     from evercount.service.http_server import parse_proxies
@@ -94,12 +94,13 @@ def serve(
         declared = [demo_declaration()]
     if read_only and declared:
         raise ParameterError("--read-only shows a store and declares nothing: leave --streams and --demo away")
+    named = named_admin_token(admin_token_file, print_admin_token)
     place = db or "evercount.db"
     store = WatchedStore(place, head) if read_only else Store(place, key_from_environment(key_file), head)
     try:
         clock = demo_clock(store) if demo else None
         limits = Limits(rate=rate, burst=2 * rate)
-        token = choose_admin_token(store, admin_token_file, print_admin_token)
+        token = named or choose_admin_token(store, print_admin_token)
         service = Service(store, clock=clock, limits=limits, admin=token.given, clock_jump=largest_jump)
         service.declare(declared)
     except BaseException:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from evercount._safe_files import open_private, read_secret_file
 from evercount.errors import ParameterError
 from evercount.noise import random_token
 from evercount.store import Store
-from evercount.store.rollback_guard import default_path
 from evercount.store.tokens import add_token, check_token, read_tokens
 
 VARIABLE = "EVERCOUNT_ADMIN_TOKEN"
-NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
 @dataclass(frozen=True)
@@ -30,67 +28,65 @@ class AdminToken:
 
 
 def default_file(store: Store) -> Path:
-    """`<db>.admin-token` beside an SQLite file; for PostgreSQL beside the default head file."""
-    place = store.database.file or default_path(store.database)
-    place.parent.mkdir(parents=True, exist_ok=True)
+    """`<db>.admin-token` next to an SQLite file; for PostgreSQL `<head>.admin-token` next to the head file."""
+    place = store.database.file or store.head.path
     return place.with_name(f"{place.name}.admin-token")
 
 
-def choose_admin_token(store: Store, file: Path | None = None, show: bool = False) -> AdminToken:
-    """The admin token of a service that starts.
-
-    EVERCOUNT_ADMIN_TOKEN wins. A file that is named or lies in the default place is read. If nobody could administer
-    the store otherwise, a new token is written into that file, readable by its owner only; with `show` it is stored as
-    a hash instead, and printed once.
-    """
+def named_admin_token(file: Path | None, show: bool = False) -> AdminToken | None:
+    """The token of EVERCOUNT_ADMIN_TOKEN, else of a named file, which is made if it is missing; it needs no store."""
     from_environment = os.environ.get(VARIABLE)
     if from_environment:
         return AdminToken(from_environment)
-    place = file or default_file(store)
+    return None if file is None else _token_in(file, show)
+
+
+def choose_admin_token(store: Store, show: bool = False) -> AdminToken:
+    """The admin token of a store for which none is named.
+
+    The file in the default place is read. If nobody could administer the store otherwise, a new token is written into
+    that file, readable by its owner only; with `show` it is stored as a hash instead, and printed once.
+    """
+    place = default_file(store)
+    if not os.path.lexists(place):
+        if any(token.role == "admin" for token in read_tokens(store)):
+            return AdminToken()
+        if show:
+            return AdminToken(shown=add_token(store, "admin", "created at the first start")[1])
+    return _token_in(place)
+
+
+def _token_in(place: Path, show: bool = False) -> AdminToken:
     if os.path.lexists(place):
         return AdminToken(read_token_file(place), place)
-    if file is None and any(token.role == "admin" for token in read_tokens(store)):
-        return AdminToken()
-    if show and file is None:
-        return AdminToken(shown=add_token(store, "admin", "created at the first start")[1])
     token = write_token_file(place)
     return AdminToken(token, place, token if show else None)
 
 
 def read_token_file(path: Path) -> str:
     """The token in a file that belongs to this user alone, or ParameterError."""
+    text = read_secret_file("the admin token file", path, links=False)
     try:
-        handle = os.open(path, os.O_RDONLY | NO_LINKS)
-    except OSError as error:
+        return check_token(text)
+    except ParameterError:
         raise ParameterError(
-            f"the admin token file {path} cannot be read (it may be a link): {error.strerror}"
+            f"the admin token file {path} holds no token: remove it and a new one is written"
         ) from None
-    with os.fdopen(handle, encoding="utf-8") as content:
-        facts = os.fstat(content.fileno())
-        if not stat.S_ISREG(facts.st_mode):
-            raise ParameterError(f"the admin token file {path} is not a regular file")
-        if hasattr(os, "geteuid") and (facts.st_uid != os.geteuid() or facts.st_mode & 0o077):
-            raise ParameterError(
-                f"the admin token file {path} must belong to the user who runs the service and be readable by nobody "
-                f"else: chmod 600 {path}, or remove it and a new one is written"
-            )
-        try:
-            return check_token(content.read(1000).strip())
-        except (ParameterError, UnicodeDecodeError):
-            raise ParameterError(
-                f"the admin token file {path} holds no token: remove it and a new one is written"
-            ) from None
 
 
 def write_token_file(path: Path) -> str:
     """A new token, in a new file of mode 600."""
     token = f"evc_admin_{random_token()}"
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS, 0o600)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         with os.fdopen(handle, "w", encoding="utf-8") as content:
             content.write(token + "\n")
             content.flush()
             os.fsync(content.fileno())
     except OSError as error:
-        raise ParameterError(f"the admin token file {path} cannot be written: {error.strerror}") from None
+        raise ParameterError(
+            f"the admin token file {path} cannot be written: {error.strerror}. "
+            f"Name another with --admin-token-file, or set {VARIABLE}"
+        ) from None
     return token

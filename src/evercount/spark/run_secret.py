@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from evercount._safe_files import read_secret_file
 from evercount.errors import ParameterError
 from evercount.noise import Secret, random_bytes
 
@@ -15,15 +16,16 @@ def root_secret() -> Secret:
     """The operator's secret from the environment of this process.
 
     Raises:
-        ParameterError: neither variable is set, or it is not a secret. The text never stands in a message.
+        ParameterError: neither variable is set, it is not a secret, or others can read the file. The text is in no
+            message.
     """
     path, text = os.environ.get(FILE_VARIABLE), os.environ.get(VARIABLE)
+    if path:
+        text = read_secret_file(FILE_VARIABLE, Path(path))
     try:
-        if path:
-            text = Path(path).read_text(encoding="ascii")
-        if text:
-            return Secret.from_hex(text.strip())
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+        if text or path:
+            return Secret.from_hex((text or "").strip())
+    except ValueError as error:
         raise ParameterError(
             f"{FILE_VARIABLE if path else VARIABLE} holds no secret ({type(error).__name__}): write 64 hexadecimal "
             "digits, for example from `openssl rand -hex 32`"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evercount._safe_files import open_private, refuse_link, replaced
+from evercount._safe_files import new_private, open_private, refuse_link, replaced
 from evercount.errors import StoreError
 from evercount.store.database import Database
 
@@ -25,15 +25,19 @@ OLDER = (
     "the database is older than its head, or was changed: it does not have the last release that the head names. "
     "Releasing from it would use the same noise with other data"
 )
+ANOTHER_PLACE = "Name a file that this user can write (--head), or set XDG_STATE_HOME to a folder of this user"
 REVIVED = "the stream was retired after this copy of the database was made, and a retired stream never releases again"
 
 
 def default_path(database: Database) -> Path:
-    """`<file>.head` beside SQLite; in the user's state folder for PostgreSQL."""
+    """`<file>.head` next to SQLite; in the user's state folder for PostgreSQL."""
     if database.file is not None:
         return database.file.with_name(database.file.name + ".head")
     where = database.url.set(password=None).render_as_string()
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    try:
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    except RuntimeError:
+        raise StoreError(f"the head file has no place: this user has no home folder. {ANOTHER_PLACE}") from None
     return state / "evercount" / f"{hashlib.blake2b(where.encode(), digest_size=12).hexdigest()}.head"
 
 
@@ -113,6 +117,18 @@ class HeadFile:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError("the head file cannot be read", f"{self.path}: {type(error).__name__}") from None
+
+    def check_folder(self) -> None:
+        """Refuse a place that this user cannot write to, before anything is committed that the head has to name."""
+        probe = self.path.with_name(f".{self.path.name}.new")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            new_private(probe).close()
+            probe.unlink()
+        except OSError as error:
+            raise StoreError(
+                f"the head file cannot be written. {ANOTHER_PLACE}", f"{self.path}: {error.strerror}"
+            ) from None
 
     def write(self, head: Head) -> None:
         """Replace the file; when this returns it is on the disk."""

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from evercount._safe_files import read_secret_file
 from evercount.errors import ParameterError, StoreError
 from evercount.noise import random_bytes
 
@@ -39,10 +40,7 @@ def key_from_environment(file: Path | None = None) -> bytes | None:
     """The key of `file`, else of EVERCOUNT_KEY_FILE or EVERCOUNT_KEY; None when none is given."""
     path = file or (Path(os.environ["EVERCOUNT_KEY_FILE"]) if os.environ.get("EVERCOUNT_KEY_FILE") else None)
     if path is not None:
-        try:
-            return read_key(path.read_text(encoding="ascii"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ParameterError(f"the key file {path} cannot be read: {type(error).__name__}") from None
+        return read_key(read_secret_file("the key file", path))
     text = os.environ.get("EVERCOUNT_KEY")
     return read_key(text) if text else None
 

@@ -51,8 +51,8 @@ class WatchedStore(Store):
             with self.database.reading() as connection:
                 self.identity = read_identity(connection)
             self.sealer = Sealer(None, self.identity)
-            newest = HeadFile(head or default_path(self.database))
-            differing = {} if newest.read() is None else self.check_head(newest)
+            self.head = HeadFile(head or default_path(self.database))
+            differing = {} if self.head.read() is None else self.check_head(self.head)
             self._hidden = {name: why for name, why in differing.items() if not why.readable}
             self.look()
         except BaseException:

@@ -89,6 +89,7 @@ class Store(Reading):
         self.noise_ahead = NoiseAhead()
         try:
             self.head = HeadFile(head or default_path(self.database))
+            self.head.check_folder()
             self._load()
         except BaseException:
             self.database.close()
