@@ -61,9 +61,15 @@ package:  ## the wheel in empty environments of every Python here, with each ext
 reference: $(STAMP)  ## docs/reference/*.md from the commands, the routes and the errors
 	$(BIN)/python tools/reference.py
 
-system:  ## a browser and PostgreSQL, for the tests that use the real ones (Debian, as root)
-	command -v chromium >/dev/null && ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || \
-	  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium postgresql)
+system:  ## a browser, PostgreSQL, proxies and linters, for the tests that use the real ones (Debian, as root); starts none of them
+	for tool in chromium caddy nginx promtool systemd-analyze /usr/lib/postgresql/*/bin/initdb; do \
+	  command -v $$tool >/dev/null || missing=$$tool; \
+	done; \
+	[ -z "$$missing" ] || { \
+	  [ -e /usr/sbin/policy-rc.d ] || { trap 'rm -f /usr/sbin/policy-rc.d' EXIT; \
+	    printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d; }; \
+	  export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && apt-get install -y -qq chromium postgresql && \
+	  apt-get install -y -qq --no-install-recommends caddy nginx-light prometheus systemd; }
 
 lock:  ## after a change of dependencies; the file holds no registry address
 	uv pip compile pyproject.toml --extra dev --generate-hashes --universal --no-header --no-annotate -p 3.11 -o requirements.lock

@@ -26,7 +26,8 @@ EXECUTED = ("python", "sh", "console")
 READ_ELSEWHERE = {
     "toml": "tests/declare and the pages' own commands read such files",
     "sql": "tests/files/test_duckdb_queries.py runs the statements of the page",
-    "nginx": "a file of another program",
+    "nginx": "tests/service/test_deploy.py starts nginx with it",
+    "caddy": "tests/service/test_deploy.py starts Caddy with it",
 }
 """Fences of other languages, and what becomes of them."""
 COMMAND = re.compile(

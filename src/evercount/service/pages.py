@@ -30,7 +30,7 @@ MEDIA_TYPES = {
 }
 EMBED_POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors *"
 DOCS_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>evercount API</title>
-<link rel="icon" type="image/svg+xml" href="/static/icon.svg">
+<link rel="icon" type="image/svg+xml" href="static/icon.svg">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
 :root{{color-scheme:light dark}}
@@ -38,7 +38,7 @@ code{{font-weight:600}}dt{{margin-top:1rem}}pre{{overflow-x:auto;margin:.3rem 0}
 <h1>The API of evercount {version}</h1>
 <p>Tokens are sent as <code>Authorization: Bearer TOKEN</code>. Every error has one shape:
 <code>{{"error": {{"type", "message", "remedy"}}}}</code>. The full description for tools is
-<a href="/openapi.json">openapi.json</a>.</p><dl>{items}</dl></html>"""
+<a href="openapi.json">openapi.json</a>.</p><dl>{items}</dl></html>"""
 
 
 def static_folder() -> pathlib.Path:
