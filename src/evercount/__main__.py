@@ -1,5 +1,24 @@
-"""`python -m evercount` is the command `evercount`."""
+"""The command `evercount`, also as `python -m evercount`: the part of it that needs nothing but the library."""
 
-from evercount.cli import main
+from __future__ import annotations
 
-main()
+import sys
+
+from evercount.errors import MissingExtra
+
+
+def main() -> None:
+    """Run the command, or say what to install."""
+    try:
+        from evercount.cli import main as command
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        missing = MissingExtra("The command", "cli")
+        sys.stderr.write(f"error: {missing}\n")
+        sys.exit(missing.exit_code)
+    command()
+
+
+if __name__ == "__main__":
+    main()

@@ -27,6 +27,9 @@ FORMS: dict[str, Callable[[Columns], Any]] = {
     "pandas": lambda columns: pd.DataFrame(columns) if len(columns) > 1 else pd.Series(columns["0"]),
     "pandas, one column": pd.DataFrame,
     "pandas, new types": lambda columns: pd.DataFrame(columns).convert_dtypes(),
+    "pandas, a column of new types": lambda columns: (
+        pd.DataFrame(columns).convert_dtypes() if len(columns) > 1 else pd.Series(columns["0"]).convert_dtypes()
+    ),
     "polars": lambda columns: pl.DataFrame(columns) if len(columns) > 1 else pl.Series(columns["0"]),
     "arrow": lambda columns: pa.table(columns) if len(columns) > 1 else pa.array(columns["0"]),
     "arrow, in pieces": lambda columns: pa.table(columns) if len(columns) > 1 else pa.chunked_array([columns["0"]] * 1),

@@ -114,7 +114,7 @@ def test_columns_have_the_types_that_people_expect(name: str, kind: str) -> None
         found = dict(zip(names, types, strict=True))
         for column in found:
             whole, text = column in ("tick", "first", "last"), column == "cell"
-            wanted = ("int64",) if whole else ("string", "object") if text else ("double", "float64")
+            wanted = ("int64",) if whole else ("string", "str", "object") if text else ("double", "float64")
             assert str(found[column]).lower() in wanted, column
         low, high = (
             np.asarray(frame[side].to_pylist() if kind == "arrow" else frame[side]) for side in ("low", "high")

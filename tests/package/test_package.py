@@ -10,6 +10,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ class Blocked:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Blocked())
-from evercount.cli import main
+from evercount.__main__ import main
 sys.argv = ["evercount", *{arguments!r}]
 main()
 """
@@ -89,6 +90,10 @@ def test_version_is_written_once():
     [
         ("duckdb", ["release", "events.csv", "--out", "o.csv", "--time", "t", "--every", "1h", "--start", "2026-01-01",
                     "--epsilon", "1", "--delta", "1e-6"], "files"),
+        ("typer", ["--version"], "cli"),
+        ("rich", ["plan", "--epsilon", "1", "--delta", "1e-6", "--horizon", "8"], "cli"),
+        ("tomli_w", ["release", "events.csv", "--show-declaration", "--time", "t", "--every", "1h", "--start",
+                     "2026-01-01", "--epsilon", "1", "--delta", "1e-6"], "cli"),
         ("sqlalchemy", ["serve", "--db", "a.db"], "service"),
         ("fastapi", ["serve", "--db", "a.db"], "service"),
         ("sqlalchemy", ["store", "verify", "--db", "a.db"], "service"),
@@ -104,6 +109,32 @@ def test_a_missing_part_names_its_install_command(blocked, arguments, extra, tmp
     assert f"pip install 'evercount[{extra}]'" in done.stderr, done.stderr[-2000:]
     assert done.returncode == 7
     assert "Traceback" not in done.stderr
+
+
+def test_the_library_alone_needs_its_dependencies_only():
+    """With every other package out of reach it imports without threadpoolctl, and counts with it."""
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    needed = {re.match(r"[\w-]+", name)[0] for name in asked}
+    assert needed == {"numpy", "scipy", "cryptography", "threadpoolctl"}
+    owners = packages_distributions()
+    reached = {"evercount", "cffi", "pycparser"}
+    for allowed, program in (
+        (needed - {"threadpoolctl"}, "import evercount"),
+        (needed, "from evercount import *; print(Stream(Count(), Budget(1.0, 1e-6), horizon=8).step(3).std)"),
+    ):
+        blocked = {name for name, of in owners.items() if not {*of} & {*reached, *allowed} and name != "_cffi_backend"}
+        assert {"typer", "rich", "tomli_w", "pandas", "pyarrow"} <= blocked
+        code = BLOCKED.partition("from evercount")[0].format(blocked=blocked) + program
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_command_comes_with_the_extras_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    has_command = importlib.import_module("check_package").has_command
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    without = {name for name in extras if not has_command(name, extras)}
+    assert without == {"plot", "store", "postgres", "gpu", "docs"}
 
 
 def test_a_program_of_a_user_type_checks(tmp_path):

@@ -1,4 +1,4 @@
-"""Every file of deploy/ passes the linter of the program that reads it, and names metrics, options and variables that exist."""
+"""The program that reads a file of deploy/ accepts it; metrics, options and variables in it exist."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from evercount.cli.store_command import store
 from evercount.errors import EvercountError, MissingExtra, StoreError
 
 EXTRA_OF_PACKAGE = {
+    "rich": "cli",
     "duckdb": "files",
     "pyarrow": "files",
     "matplotlib": "plot",

@@ -21,7 +21,7 @@ from evercount.declare.view_names import check_views
 from evercount.engine.best import settle_best
 from evercount.engine.build import check_postprocess
 from evercount.engine.stream import Stream
-from evercount.errors import ParameterError, UnknownName
+from evercount.errors import MissingExtra, ParameterError, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries import QUERIES, Query, build_query
@@ -223,8 +223,10 @@ class StreamDeclaration:
 
     def to_toml(self) -> str:
         """The declaration as a `[[stream]]` table of `streams.toml`; `read_declarations` is the inverse."""
-        import tomli_w
-
+        try:
+            import tomli_w
+        except ImportError as error:
+            raise MissingExtra("A declaration as TOML", "cli") from error
         return tomli_w.dumps({"stream": [_without_none(self.to_dict())]})
 
     def canonical(self) -> str:

@@ -33,6 +33,9 @@ def plain_events(events: Any) -> Any:
         return events
     if hasattr(kind, "itertuples"):  # pandas, whose missing values have several names
         rows = list(events.astype(object).where(events.notna(), None).itertuples(index=False, name=None))
+    elif hasattr(kind, "notna"):  # a column of pandas
+        numbers = isinstance(events.dtype, np.dtype) and events.dtype.kind != "O"
+        return events if numbers else events.astype(object).where(events.notna(), None).tolist()
     elif hasattr(kind, "iter_rows"):  # Polars
         rows = events.rows()
     elif hasattr(kind, "itercolumns"):  # a table of Arrow
@@ -63,4 +66,4 @@ def plain_ticks(ticks: Iterable[Any]) -> Iterable[Any]:
 
 
 def _foreign(kind: type[Any]) -> bool:
-    return hasattr(kind, "to_pylist") or hasattr(kind, "itertuples") or hasattr(kind, "iter_rows")
+    return any(hasattr(kind, method) for method in ("to_pylist", "itertuples", "iter_rows", "notna"))
