@@ -10,7 +10,7 @@ import pytest
 from evercount import Budget, Secret
 from evercount.audit.attack import attack, attack_all
 from evercount.audit.doors import run_replay
-from evercount.privacy.composition import spent_together
+from evercount.privacy import Cost, compose
 
 SECRET = Secret.from_hex("0b" * 32)
 RUNS = 2000
@@ -92,5 +92,5 @@ def test_low_bits_and_short_seeds_are_told_by_their_names() -> None:
 def test_streams_of_one_store_never_count_as_parallel() -> None:
     """Two streams cost more than one, whatever their data: for δ > 0 adaptive streams do not compose in parallel."""
     budget = Budget(1.0, 1e-6)
-    both = spent_together([(budget, 0.0), (budget, 0.0)])
+    both = compose([Cost(budget, leak=0.0)] * 2)
     assert both.epsilon > budget.epsilon

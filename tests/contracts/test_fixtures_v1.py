@@ -28,7 +28,7 @@ pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("sqlalchemy")
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from evercount import Budget, Ledger, SparseCount, Stream
+from evercount import SparseCount, Stream
 from evercount.errors import EvercountError
 from evercount.local import GenProtServer, LocalServer
 from evercount.mechanisms import calibrate, laplace_noise
@@ -83,7 +83,7 @@ def test_the_fixtures_are_those_of_version_0_1_0() -> None:
     assert [
         name for name, digest in index.items() if hashlib.sha256(files[name].read_bytes()).hexdigest() != digest
     ] == []
-    known = {name for kind in ("streams", "golden", "sparse", "local", "ledgers", "stores") for name in named(kind)}
+    known = {name for kind in ("streams", "golden", "sparse", "local", "stores") for name in named(kind)}
     assert {*REFUSED, *CHANGED} <= known | set(named("release", "*"))
 
 
@@ -211,7 +211,7 @@ def test_golden_vector_from_the_middle(name: str) -> None:
     assert same(replay.digests(replay.run_totals(stream, totals[spec["at"] :])), data["rest_sha256"])
 
 
-# -- the sparse counter, the local model, ledgers -------------------------------------------------------------------
+# -- the sparse counter, the local model ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", named("sparse"))
@@ -244,19 +244,6 @@ def test_local_model(name: str) -> None:
     assert same_estimate(replay.show_server(server), data["then"])
     replay.add_messages(spec, server, data["messages"][12:], 12)
     assert same_estimate(replay.show_server(server), data["later"])
-
-
-@pytest.mark.parametrize("name", named("ledgers"))
-def test_ledger(name: str, tmp_path: Path) -> None:
-    data = data_of(name)
-    path = tmp_path / "ledger.json"
-    path.write_text(data["ledger"], "utf-8")
-    with refusal(name):
-        assert replay.show_ledger(Ledger.from_json(data["ledger"])) == data["says"]
-        ledger = Ledger(path=path)
-    assert replay.show_ledger(ledger) == data["says"]
-    ledger.spend("later", Budget(**data["further"]))
-    assert replay.show_ledger(ledger) == data["later"]
 
 
 # -- stores ---------------------------------------------------------------------------------------------------------

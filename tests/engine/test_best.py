@@ -41,10 +41,10 @@ def test_a_pure_stream_is_accounted_as_one() -> None:
     stream = Stream(Count(), SMALL, 2**12, "best", secret=SECRET.derive("accounted"))
     assert stream.budget.pure
     ledger = Ledger(Budget(1.0, 1e-9))
-    ledger.spend("one", stream.budget)
-    ledger.spend("two", stream.budget)
+    ledger.spend("one", stream.cost)
+    ledger.spend("two", stream.cost)
     with pytest.raises(BudgetExceeded):
-        ledger.spend("three", stream.budget)
+        ledger.spend("three", stream.cost)
 
 
 def test_names() -> None:

@@ -11,7 +11,7 @@ from evercount import Budget
 from evercount.errors import ParameterError
 from evercount.files.release_run import compose_sentence
 from evercount.files.run_state import Spent
-from evercount.privacy import compose, gaussian
+from evercount.privacy import Cost, compose, gaussian
 from evercount.privacy.composition import mixed_delta_upper
 
 
@@ -29,7 +29,7 @@ def promise(sentence: str) -> tuple[float, float]:
 def test_composed_promise(parts: tuple[float, ...]) -> None:
     """Never below the exact composition, above it by rounding only, and below the plain sum."""
     epsilon, delta = promise(compose_sentence(tuple(map(spent, parts[1:])), spent(parts[0])))
-    exact = compose([Budget(part, 1e-6) for part in parts], delta=len(parts) * 1e-6)
+    exact = compose([Cost(Budget(part, 1e-6), 0.0) for part in parts], delta=len(parts) * 1e-6)
     assert delta == pytest.approx(exact.delta)
     assert exact.epsilon <= epsilon < exact.epsilon * (1 + 1e-4)
     assert epsilon < sum(parts)

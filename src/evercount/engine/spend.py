@@ -2,7 +2,7 @@
 
 The order is: build, record the spend durably, hand the stream over. Nothing can be released before the constructor
 returns, so whatever is released was recorded before. A crash in between leaves the budget spent and no stream: the safe
-side. It is not given back, also not to a retry with the same secret: nobody can tell a stream that was lost before its
+side. It is not given back, not even to a retry with the same secret: nobody can tell a stream that was lost before its
 first release from one that was lost after it, and a second stream with the same noise over other data would reveal the
 difference. A retry with a new secret spends again. `Stream.restore` spends nothing: its stream has spent already.
 """
@@ -23,17 +23,11 @@ if TYPE_CHECKING:
 def spend_for(stream: Stream, ledger: Ledger, secret: Secret | None) -> Entry:
     """Record the stream in the ledger, or raise BudgetExceeded.
 
-    **Guarantee.** The entry is calibrated as the stream is: the ideal mechanism has δ less the numerical δ, which
-    stands beside it. Test: `tests/engine/test_stream_ledger.py::test_a_stream_spends_exactly_its_budget`.
+    **Guarantee.** The entry is calibrated as the stream is. Test:
+    `tests/engine/test_stream_ledger.py::test_a_stream_spends_exactly_its_budget`.
     """
-    numeric = stream.numeric_delta
     identifier = identify(stream, secret)
-    return ledger.spend(
-        f"{stream.query.name} {identifier[:12]}",
-        stream.budget.reserve(numeric) if numeric else stream.budget,
-        numeric_delta=numeric,
-        stream=identifier,
-    )
+    return ledger.spend(f"{stream.query.name} {identifier[:12]}", stream.cost, stream=identifier)
 
 
 def identify(stream: Stream, secret: Secret | None) -> str:

@@ -16,7 +16,7 @@ from evercount.engine.user_counting import guarantee_sentence
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.noise import NoiseOwner
-from evercount.privacy import Budget
+from evercount.privacy import Budget, Cost
 from evercount.queries.base import Query, V_co
 from evercount.queries.discovery_threshold import Thresholds
 
@@ -81,6 +81,11 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     def numeric_delta(self) -> float:
         """The part of δ that pays for finite arithmetic, and for what the query decides beside its noise."""
         return self._parameters.noise.numeric_delta
+
+    @property
+    def cost(self) -> Cost:
+        """What the stream costs, for `Ledger.spend` and `compose`: its budget, and how much of δ no noise pays for."""
+        return Cost(self.budget, self.numeric_delta)
 
     @property
     def noise(self) -> str:

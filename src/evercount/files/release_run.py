@@ -31,8 +31,7 @@ from evercount.files.sink import output_kind, parquet_modules, write_releases
 from evercount.files.source import Prefix, SeenRows, Source, freeze, open_source
 from evercount.files.write_views import view_path, write_views
 from evercount.noise import Secret
-from evercount.privacy import Budget
-from evercount.privacy.composition import spent_together
+from evercount.privacy import Budget, Cost, compose
 from evercount.text_rules import check_public_text
 
 Progress = Callable[[str, int, int], None]
@@ -284,7 +283,7 @@ def _closed(
 
 
 def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
-    """What all noise streams over the same data promise together, by the rule of `spent_together`.
+    """What all noise streams over the same data promise together, by the rule of `compose`.
 
     Args:
         earlier: the promises of the noise streams before.
@@ -296,10 +295,10 @@ def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
     Raises:
         ParameterError: the promises are about different things.
 
-    Guarantee. That of `spent_together`; the numbers are rounded up. Test:
+    Guarantee. That of `compose`; the numbers are rounded up. Test:
     tests/files/test_release_run.py::test_composed_promise.
     """
-    together = spent_together([(Budget.from_dict(one.budget), one.numeric_delta) for one in (*earlier, now)])
+    together = compose(Cost(Budget.from_dict(one.budget), one.numeric_delta) for one in (*earlier, now))
     return (
         f"Together with {len(earlier)} earlier noise stream{'s' * (len(earlier) > 1)} over the same data: "
         f"epsilon={stated(together.epsilon)}, delta={stated(together.delta)} (adjacency {together.adjacency}, unit "

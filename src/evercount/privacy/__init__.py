@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evercount.privacy.budget import Adjacency, Budget, Calibration, Unit
-from evercount.privacy.composition import compose, spent_together
+from evercount.privacy.composition import Cost, compose
 from evercount.privacy.ledger import Entry, Ledger
 
-__all__ = ["Adjacency", "Budget", "Calibration", "Entry", "Ledger", "Unit", "compose", "spent_together"]
+__all__ = ["Adjacency", "Budget", "Calibration", "Cost", "Entry", "Ledger", "Unit", "compose"]

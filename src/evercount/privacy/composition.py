@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 
-from evercount._validate import check_delta
+from evercount._validate import check_delta, check_number
 from evercount.errors import ParameterError
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
@@ -20,83 +20,145 @@ from evercount.privacy.budget import Budget
 _ROUNDING = 2.0**-49
 """Relative head-room of the few products that make a mixed δ (`composition.proof.md`, section 4)."""
 _SLACK = 1e-11
-"""What the largest μ or ε leaves free of δ, so that spending it is never refused for a rounding error."""
+"""What the largest μ leaves free of δ, which is more than the evaluation's own error."""
 _LEAST_DELTA = 2.0**-1022
 _ROUNDS = 64
 """Steps of the search for ε; each is a whole evaluation, and with numerical errors below δ/2 four are enough."""
 
 
-def spent_together(entries: Sequence[tuple[Budget, float]]) -> Budget:
-    """What streams about the same events promise together, each given with its numerical δ.
+@dataclass(frozen=True)
+class Cost:
+    """What one stream costs: its promise, and how much of its δ no noise pays for.
 
-    `evercount release` and the service both use this rule. The stated δ is the sum of the streams' δ (at most 1/2), and
-    ε is the least that is proved for that δ. Why the sum: it is what each stream was allowed by itself, so nothing is
-    traded that nobody agreed to; it is the δ of plain addition, so the stated ε shows directly what exact composition
-    saves; and it does not depend on the order.
+    A budget alone does not say how it is kept. Without `leak` the stream counts as its promise alone, which is true of
+    every mechanism that keeps (ε, δ). With it the stream is Gaussian noise calibrated to δ less `leak`, and costs less
+    next to others. `Stream.cost` knows it.
 
     Args:
-        entries: (budget, numeric δ) of each stream: the promise of the whole stream, and the part of its δ that pays
-            for finite arithmetic, as `Stream.numeric_delta` states it. One entry alone is its own promise.
-
-    Returns:
-        The budget of all of them, never above (Σε, Σδ).
+        budget: The promise (ε, δ) of the whole stream.
+        leak: The part of δ that pays for something other than noise (finite arithmetic, keys that appear), as
+            `Stream.numeric_delta` states it; 0.0 for Gaussian noise and nothing else; None: not known.
 
     Raises:
-        ParameterError: no entries, entries about different units, or deltas that add up to 1 or more and no proof of
-            less.
+        ParameterError: `leak` is negative, or leaves nothing of δ for the noise.
 
-    **Guarantee.** All releases of all entries together are (epsilon, delta)-DP: `composition.proof.md`, section 5.
-    Assumes that each stream is pure where its δ is 0, else Gaussian and calibrated to δ less the numerical δ. Tests:
-    `tests/privacy/test_privacy_together.py`, test_the_stated_promise_is_never_below_the_truth.
+    **Guarantee.** A `Budget` in place of a cost is never charged less than a mechanism that keeps it can leak. Test:
+    `tests/privacy/test_privacy_together.py::test_twenty_streams_that_list_keys`.
 
-    >>> both = spent_together([(Budget(0.5, 1e-9), 0.0), (Budget(0.5, 1e-9), 0.0)])
-    >>> both.epsilon < 1.0, both.delta == 2e-9
-    (True, True)
+    >>> Cost(Budget(0.5, 1e-9), leak=0.0).mu > 0 == Cost(Budget(0.5, 1e-9)).mu
+    True
     """
-    if not entries:
-        raise ParameterError("spent_together needs at least one budget.")
-    budgets = [budget for budget, _ in entries]
+
+    budget: Budget
+    leak: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.budget, Budget):
+            raise ParameterError(f"a cost is that of a Budget, not {type(self.budget).__name__}.")
+        if self.leak is not None:
+            object.__setattr__(self, "leak", check_number("leak", self.leak))
+            if self.leak or not self.budget.pure:
+                self.budget.reserve(self.leak)
+        elif self.budget.pure:
+            object.__setattr__(self, "leak", 0.0)
+
+    @classmethod
+    def of(cls, given: Cost | Budget) -> Cost:
+        """The cost itself; a budget is its promise alone."""
+        return given if isinstance(given, Cost) else cls(given)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it adds up as (ε, δ): it is pure, or nothing is known but its promise."""
+        return self.leak is None or self.budget.pure
+
+    @property
+    def mu(self) -> float:
+        """μ of its Gaussian noise; 0.0 where it adds up as (ε, δ)."""
+        if self.leak is None or self.budget.pure:
+            return 0.0
+        return (self.budget.reserve(self.leak) if self.leak else self.budget).mu
+
+    def leak_at(self, epsilon: float) -> float:
+        """The leak of a stream whose noise is counted, at the ε of all streams together."""
+        return numeric_at(self.leak or 0.0, self.budget.epsilon, epsilon)
+
+
+def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budget:
+    """What streams about the same events promise together, if nobody chose them after seeing releases.
+
+    `evercount release` and the service state this. The stated δ is the sum of the streams' δ (at most 1/2), and ε is
+    the least that is proved for that δ. Why the sum: it is what each stream was allowed by itself, so nothing is traded
+    that nobody agreed to; it is the δ of plain addition, so the stated ε shows directly what exact composition saves;
+    and it does not depend on the order.
+
+    Args:
+        costs: `Stream.cost` of each stream; a `Budget` counts as its promise alone. One alone is its own promise.
+        delta: Another δ at which the result is stated.
+
+    Returns:
+        The budget that all of them together keep, never above (Σε, Σδ) where no `delta` is given.
+
+    Raises:
+        ParameterError: no costs, costs about different units, deltas that add up to 1 or more and no proof of less, or
+            a `delta` at which nothing is proved.
+
+    **Guarantee.** All releases of all streams together are (epsilon, delta)-DP, also where inputs depend on earlier
+    releases: `composition.proof.md`, section 5. Assumes that the streams themselves were chosen without looking at
+    releases; where they were, a total that was fixed before holds (`Ledger`), and a number stated afterwards does not.
+    Tests: `tests/privacy/test_privacy_together.py`, test_the_stated_promise_is_never_below_the_truth.
+
+    >>> stream = Cost(Budget(0.5, 1e-9), leak=0.0)
+    >>> both = compose([stream, stream])
+    >>> round(both.epsilon, 4), both.delta
+    (0.7013, 2e-09)
+    >>> compose([Budget(0.5, 1e-9), Budget(0.5, 1e-9)]).epsilon
+    1.0
+    """
+    parts = [Cost.of(cost) for cost in costs]
+    if not parts:
+        raise ParameterError("compose needs at least one cost.")
+    budgets = [part.budget for part in parts]
     for budget in budgets:
         check_same_unit(budgets[0], budget)
-    if len(budgets) == 1:
+    if len(parts) == 1 and delta is None:
         return budgets[0]
     plain = round_up(sum((Fraction(budget.epsilon) for budget in budgets), Fraction(0)))
-    summed = round_up(sum((Fraction(budget.delta) for budget in budgets), Fraction(0)))
-    delta = min(
-        float(sum(Decimal(repr(budget.delta)) for budget in budgets)), 0.5
-    )  # as people add them: 3 × 1e-9 = 3e-9
-    # a numerical δ that would cost more than the whole δ of its stream: that stream counts as its promise alone
-    promised = [numeric_at(numeric, budget.epsilon, plain) > budget.delta for budget, numeric in entries]
-    found = [_least(entries, delta, promised)] if any(promised) else []
-    exact = min(
-        (one for one in [_least(entries, delta, [False] * len(entries)), *found] if one is not None), default=None
-    )
-    if exact is not None and (exact < plain or delta == 0.5):
-        # ε = 0 is no budget; the plain sum is above it and holds as well
-        return replace(budgets[0], epsilon=exact or plain, delta=delta, calibration="tight")
-    if summed >= 1:
+    summed = sum((Fraction(budget.delta) for budget in budgets), Fraction(0))
+    # as people add them: 3 × 1e-9 = 3e-9
+    usual = min(float(sum(Decimal(repr(budget.delta)) for budget in budgets)), 0.5)
+    stated = usual if delta is None else check_delta(delta, pure=True)
+    # a leak that would cost more than the whole δ of its stream: that stream counts as its promise alone
+    promised = [part.leak is None or part.leak_at(plain) > part.budget.delta for part in parts]
+    ways = {tuple(part.leak is None for part in parts), tuple(promised)}
+    found = [one for one in (_least(parts, stated, way) for way in ways) if one is not None]
+    exact = min(found, default=None)
+    if delta is not None:
+        if summed <= Fraction(stated):
+            exact = plain if exact is None else min(exact, plain)
+        if not exact:
+            why = "nothing is proved" if exact is None else "they cost no epsilon"
+            raise ParameterError(f"at delta={delta!r} {why} for these streams together: choose another delta.")
+        return replace(budgets[0], epsilon=exact, delta=stated, calibration="tight")
+    if exact is not None and (exact < plain or stated == 0.5):
+        # ε = 0 is not a budget; the plain sum is above it and holds as well
+        return replace(budgets[0], epsilon=exact or plain, delta=stated, calibration="tight")
+    if round_up(summed) >= 1:
         raise ParameterError("the streams' deltas add up to 1 or more: together they promise nothing.")
-    return replace(budgets[0], epsilon=plain, delta=summed, calibration="tight")
+    return replace(budgets[0], epsilon=plain, delta=round_up(summed), calibration="tight")
 
 
-def _least(entries: Sequence[tuple[Budget, float]], delta: float, promised: Sequence[bool]) -> float | None:
+def _least(parts: Sequence[Cost], delta: float, promised: Sequence[bool]) -> float | None:
     """`least_epsilon` of all; those of `promised` count as ε of pure privacy and a leak of probability δ."""
-    exact = [entry for entry, leaks in zip(entries, promised, strict=True) if not leaks]
-    leaking = [budget for (budget, _), leaks in zip(entries, promised, strict=True) if leaks]
-    ideal = [budget.reserve(numeric) if numeric else budget for budget, numeric in exact]
-    pure = pure_sum(ideal) + sum((Fraction(budget.epsilon) for budget in leaking), Fraction(0))
+    noise = [part for part, leaks in zip(parts, promised, strict=True) if not leaks]
+    leaking = [part.budget for part, leaks in zip(parts, promised, strict=True) if leaks]
+    pure = sum((Fraction(one.epsilon) for one in (*leaking, *(p.budget for p in noise if p.plain))), Fraction(0))
     left = round_down(Fraction(delta) - sum((Fraction(budget.delta) for budget in leaking), Fraction(0)))
-    return least_epsilon(
-        compose_mu(map(spent_mu, ideal)), pure, left, [(numeric, budget.epsilon) for budget, numeric in exact]
-    )
+    return least_epsilon(compose_mu(part.mu for part in noise), pure, left, noise)
 
 
-def least_epsilon(
-    mu: float, pure: Fraction, delta: float, numerics: Sequence[tuple[float, float]] = ()
-) -> float | None:
-    """The least ε ≥ `pure` with δ_mix(ε) + Σ numerical δ at ε ≤ `delta`, rounded up; None where there is none.
-
-    `numerics` are (numerical δ, the ε that it was computed at). The core of `spent_together` and of `Ledger`.
+def least_epsilon(mu: float, pure: Fraction, delta: float, leaking: Sequence[Cost] = ()) -> float | None:
+    """The least ε ≥ `pure` with δ_mix(ε) + Σ leaks at ε ≤ `delta`, rounded up; None where there is none.
 
     **Guarantee.** With μ and `pure` of the ideal mechanisms the whole is (result, delta)-DP. The search rises from
     ε = 0 and never passes the least solution (`composition.proof.md`, section 5). Test:
@@ -104,7 +166,7 @@ def least_epsilon(
     """
     epsilon = 0.0
     for _ in range(_ROUNDS):
-        price = sum((Fraction(numeric_at(numeric, own, epsilon)) for numeric, own in numerics), Fraction(0))
+        price = sum((Fraction(cost.leak_at(epsilon)) for cost in leaking), Fraction(0))
         left = round_down(Fraction(delta) - price)
         if left < (_LEAST_DELTA if mu else 0.0):
             return None
@@ -124,52 +186,6 @@ def numeric_at(numeric: float, own: float, epsilon: float) -> float:
         return numeric
     ratio = math.exp(min(epsilon - own, 700.0)) * (1 + math.exp(-epsilon)) / (1 + math.exp(-own))  # without overflow
     return min(1.0, numeric * ratio * (1 + 1e-12))
-
-
-def compose(budgets: Iterable[Budget], delta: float | None = None) -> Budget:
-    """What several streams about the same events cost together, stated at `delta` (default: the largest of theirs).
-
-    All parts must name the same adjacency and unit.
-
-    **Guarantee.** The joint release is (result.epsilon, result.delta)-DP: `composed_epsilon`. Tests:
-    `tests/privacy/test_privacy_ledger.py::test_compose_against_oracle`, `test_compose_takes_pure_budgets`.
-
-    Args:
-        budgets: what each stream promises.
-        delta: the δ at which the result is stated; None for the largest of theirs.
-
-    Returns:
-        The budget that all of them together keep.
-
-    Raises:
-        ParameterError: there is no budget, they protect different things, or δ is not legal.
-
-    >>> round(compose([Budget(0.5, 1e-9), Budget(0.5, 1e-9)]).epsilon, 4)
-    0.7176
-    """
-    parts = list(budgets)
-    if not parts:
-        raise ParameterError("compose needs at least one budget.")
-    delta = max(part.delta for part in parts) if delta is None else delta
-    epsilon = composed_epsilon(parts, delta)
-    if epsilon == 0:
-        raise ParameterError(f"at delta={delta!r} these budgets cost no epsilon together: choose a smaller delta.")
-    return replace(parts[0], epsilon=epsilon, delta=float(delta), calibration="tight")
-
-
-def composed_epsilon(budgets: Iterable[Budget], delta: float) -> float:
-    """The least ε ≥ Σε of the pure budgets at which all of them together are (ε, delta)-DP, rounded up.
-
-    **Guarantee.** As that of `Ledger`, without numerical error. delta=0 is legal where all budgets are pure. Test:
-    `tests/privacy/test_privacy_ledger.py::test_composed_epsilon`.
-    """
-    parts = list(budgets)
-    if not parts:
-        raise ParameterError("composed_epsilon needs at least one budget.")
-    for part in parts:
-        check_same_unit(parts[0], part)
-    mu = compose_mu(spent_mu(part) for part in parts)
-    return epsilon_of(mu, pure_sum(parts), check_delta(delta, pure=mu == 0))
 
 
 def mixed_delta_upper(mu: float, pure: Fraction, epsilon: float) -> float:
@@ -206,41 +222,17 @@ def epsilon_of(mu: float, pure: Fraction, delta: float) -> float:
     return high
 
 
-def largest_mu(total: Budget, pure: Fraction, delta: float) -> float:
-    """A μ that leaves a mixed δ of at most `delta` at the total's ε: the largest, but for `_SLACK`."""
-    high = gaussian.mu_of(total.epsilon, delta)
+def largest_mu(epsilon: float, pure: Fraction, delta: float) -> float:
+    """A μ that leaves a mixed δ of at most `delta` at ε: the largest, but for `_SLACK`."""
+    high = gaussian.mu_of(epsilon, delta)
     if pure == 0:
         return high
-    apart = round_down(Fraction(total.epsilon) - pure)
+    apart = round_down(Fraction(epsilon) - pure)
     low = gaussian.mu_of(apart, delta) if apart > 0 else delta  # δ(μ, 0) < μ
     while low < (middle := low + 0.5 * (high - low)) < high:
-        fits = mixed_delta_upper(middle, pure, total.epsilon) * (1 + _SLACK) <= delta
+        fits = mixed_delta_upper(middle, pure, epsilon) * (1 + _SLACK) <= delta
         low, high = (middle, high) if fits else (low, middle)
     return low
-
-
-def largest_pure(total: Budget, mu: float, pure: Fraction, delta: float) -> Fraction:
-    """The largest Σε of pure entries that fits beside μ, but for `_SLACK`; at least `pure`, which fits."""
-    high = Fraction(total.epsilon)
-    if mu == 0:
-        return high
-    low, top = round_up(pure), total.epsilon
-    if Fraction(low) >= high:
-        return pure
-    while low < (middle := low + 0.5 * (top - low)) < top:
-        fits = mixed_delta_upper(mu, Fraction(middle), total.epsilon) * (1 + _SLACK) <= delta
-        low, top = (middle, top) if fits else (low, middle)
-    return Fraction(low)
-
-
-def spent_mu(budget: Budget) -> float:
-    """μ of a Gaussian budget; 0.0 for a pure one, which spends ε alone."""
-    return 0.0 if budget.pure else budget.mu
-
-
-def pure_sum(budgets: Iterable[Budget]) -> Fraction:
-    """Σε of the pure ones, exact."""
-    return sum((Fraction(budget.epsilon) for budget in budgets if budget.pure), Fraction(0))
 
 
 def round_down(exact: Fraction) -> float:
@@ -255,7 +247,7 @@ def round_up(exact: Fraction) -> float:
 
 
 def compose_mu(mus: Iterable[float]) -> float:
-    """√Σμ²: several Gaussian mechanisms on the same data, one after the other, are exactly one of this μ."""
+    """√Σμ²: several Gaussian mechanisms on the same data are exactly one of this μ (`gaussian.proof.md`, section 5)."""
     return math.hypot(*mus)
 
 

@@ -1,89 +1,62 @@
 """Ledger: one total budget, spent by several streams about the same events; it refuses to overspend.
 
-Entries are immutable and only ever added. They add up as `composition.py` says, and the δ that streams reserve for
-numerical error adds up beside it. With a path the ledger is kept in a file that one Ledger at a time has open, and
-that shows when entries were changed or removed (`ledger_file.py`). A ledger is never copied.
+Entries are immutable and only ever added. Which fit is decided by `accounts.py`. With a path the ledger is kept in a
+file that one Ledger at a time has open, and that shows when entries were changed or removed (`ledger_file.py`). A
+ledger is never copied.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import threading
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from evercount._validate import check_number
 from evercount.errors import BudgetExceeded, EvercountError, ParameterError, SnapshotError
-from evercount.privacy import gaussian
+from evercount.privacy.accounts import Filter
 from evercount.privacy.budget import Budget
-from evercount.privacy.composition import (
-    check_same_unit,
-    compose_mu,
-    largest_mu,
-    largest_pure,
-    least_epsilon,
-    mixed_delta_upper,
-    numeric_at,
-    pure_sum,
-    round_down,
-    round_up,
-    spent_mu,
-)
-from evercount.privacy.ledger_file import LEDGER_FORMAT, LedgerFile
-
-_VERSION = 2
-_READABLE = (1, 2)
-"""Version 1 knew no pure entries; its files read the same."""
-_FIELDS = {"sequence", "name", "mu", "budget", "numeric_delta", "note"}
-_LEAST_DELTA = 2.0**-1022
+from evercount.privacy.composition import Cost, check_same_unit
+from evercount.privacy.ledger_file import LedgerFile
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One stream's share: its name, its own budget, the μ it spent (0.0 if it is pure), and its place in the ledger.
+    """What one stream has spent.
 
     Args:
-        sequence: its place in the ledger, from 0.
         name: the name of the stream.
-        mu: what it spent of Gaussian privacy; 0.0 if it is pure.
-        budget: its own budget.
-        numeric_delta: the part of δ that pays for finite arithmetic.
-        note: what the user wrote beside it.
-        stream: an identifier of the stream.
+        cost: what it costs.
+        note: what the user wrote about it.
+        stream: what tells this stream from every other, where `Stream(..., ledger=...)` has spent.
 
     >>> from evercount.privacy import Budget, Ledger
-    >>> Ledger(Budget(1.0, 1e-6)).spend("cases", Budget(0.5, 0.0)).mu
-    0.0
+    >>> Ledger(Budget(1.0, 1e-6)).spend("cases", Budget(0.5, 0.0)).cost.plain
+    True
     """
 
-    sequence: int
     name: str
-    mu: float
-    budget: Budget
-    numeric_delta: float = 0.0
+    cost: Cost
     note: str = ""
     stream: str = ""
-    """What tells this stream from every other, where `Stream(..., ledger=...)` has spent."""
 
-    @property
-    def epsilon(self) -> float:
-        """ε of the stream's own promise."""
-        return self.budget.epsilon
+    def to_dict(self) -> dict[str, Any]:
+        """As the file keeps it."""
+        budget = self.cost.budget.to_dict()
+        return {"name": self.name, "budget": budget, "leak": self.cost.leak, "note": self.note, "stream": self.stream}
 
-    @property
-    def delta(self) -> float:
-        """δ of the stream's own promise, without `numeric_delta`."""
-        return self.budget.delta
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Entry:
+        """The entry of `to_dict`.
 
-    @property
-    def pure(self) -> bool:
-        """Whether the entry is a pure mechanism (δ = 0), which adds ε and not μ²."""
-        return self.budget.pure
+        Raises:
+            ParameterError: It is anything else.
+        """
+        if not isinstance(data, dict) or set(data) != {"name", "budget", "leak", "note", "stream"}:
+            raise ParameterError("an entry of the ledger has other fields than an entry has.")
+        cost = Cost(Budget.from_dict(data["budget"]), data["leak"])
+        return cls(data["name"], cost, data["note"], data["stream"])
 
 
 class Ledger:
@@ -92,36 +65,36 @@ class Ledger:
     Args:
         total: the budget that all entries share. For a file that exists it may be omitted, else it must be the same.
         path: the file that keeps the ledger; it is created, or continued, and locked until `close` or the end of the
-            with-block. None: the ledger lives in this process only. A file of an earlier version (the text of
-            `to_json`) is taken over: its entries become the first ones of the chain.
+            with-block. None: the ledger lives in this process only.
+        plain: the part of the total for entries that add up as (ε, δ): pure ones, and those of which nothing is known
+            but their promise. The rest is for Gaussian noise. It is fixed when the ledger starts. None: all entries
+            are Gaussian within half of δ, or their promises add up to no more than ε and half of δ; one entry alone
+            may take everything.
         key: 16 to 64 random bytes that key the chain of a file. With it nobody who lacks the key can change, remove or
             add entries unseen; without it only accidents and careless edits are seen (`ledger_file.py`).
         head: where the head of the chain is kept; default `<path>.head`.
         adopt: accept a file whose head is missing or names another copy. Only if nothing was spent elsewhere since.
 
     Raises:
-        ParameterError: no total where one is needed, or key, head or adopt without a path.
+        ParameterError: no total where one is needed, a plain part above it, or key, head or adopt without a path.
         StoreError: the file is locked by another ledger, was changed, or is a copy.
 
-    **Guarantee.** The streams of all entries together, with the numerical error that each declared, are
-    (total.epsilon, total.delta)-DP, also where they run side by side and inputs depend on earlier releases. Let ε_p be
-    Σε of the pure entries and μ = √Σμ² of the others. After every `spend` ε_p ≤ ε in exact arithmetic, and
-
-        p·δ(μ, ε − ε_p) + (1 − p)·δ(μ, ε + ε_p) + Σ numeric_delta ≤ δ,    p = 1/(1 + e^−ε_p)
-
-    with the float error of its evaluation included, or the entry is refused and nothing is recorded. A total with
-    δ = 0 takes pure entries only. Assumes that each stream is pure where its budget has δ = 0, else Gaussian, and
-    calibrated with the budget of its entry (for a stream with numerical error: `numeric_delta` is the δ by which it may
-    miss the ideal mechanism, for the ε of `total`). Proof: `composition.proof.md`. Tests:
-    `tests/privacy/test_privacy_ledger.py`, test_ledger_never_exceeds_its_total, test_mixed_profile_against_oracle.
+    **Guarantee.** The streams of all entries together are (total.epsilon, total.delta)-DP, also where they run side by
+    side and where inputs, and number, kind and budget of the streams, depend on earlier releases. Assumes that each
+    stream keeps its `Cost`, and that everything released about these events is in this ledger. Proof:
+    `composition.proof.md`, section 7. Tests: `tests/privacy/test_privacy_adaptive.py`,
+    test_no_adaptive_choice_beats_the_total; `tests/privacy/test_privacy_ledger.py`,
+    test_mixtures_never_exceed_their_total.
 
     One budget is spent once: a copy of the object (copy, pickle, fork) cannot spend, a second Ledger on the same file
     is refused while the first is open, and a copy of the file is refused. A spend is on the disk before `spend`
     returns. Tests: `tests/privacy/test_privacy_ledger_file.py`.
 
     >>> ledger = Ledger(Budget(1.0, 1e-9))
-    >>> ledger.spend("hourly counts", Budget(0.5, 1e-9)).sequence
-    0
+    >>> ledger.spend("by another program", Budget(0.5, 1e-10)).name
+    'by another program'
+    >>> ledger.remaining(pure=True).budget.epsilon
+    0.5
     """
 
     def __init__(
@@ -129,56 +102,57 @@ class Ledger:
         total: Budget | None = None,
         path: str | Path | None = None,
         *,
+        plain: Budget | None = None,
         key: bytes | None = None,
         head: str | Path | None = None,
         adopt: bool = False,
     ) -> None:
-        if total is not None and not isinstance(total, Budget):
-            raise ParameterError(f"a ledger starts from a Budget, not {type(total).__name__}.")
+        for given in (total, plain):
+            if given is not None and not isinstance(given, Budget):
+                raise ParameterError(f"a ledger starts from a Budget, not {type(given).__name__}.")
+        if plain is not None and total is None:
+            raise ParameterError("the plain part is part of a total: give both or neither.")
         if path is None and (total is None or key is not None or head is not None or adopt):
             raise ParameterError("a ledger without a path starts from a Budget; key, head and adopt go with a path.")
+        asked = None if total is None else Filter(total, plain)
         self._entries: tuple[Entry, ...] = ()
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._copy = False
         self._file: LedgerFile | None = None
         if path is None:
-            assert total is not None
-            self._total = total
+            assert asked is not None
+            self._filter = asked
             return
         file = LedgerFile(path, key, head, adopt)
         try:
-            self._load(file, total)
+            self._load(file, asked)
         except BaseException:
             file.close()
             raise
         self._file = file
 
-    def _load(self, file: LedgerFile, total: Budget | None) -> None:
-        """The entries of a file; a new or an old one gets its first lines."""
+    def _load(self, file: LedgerFile, asked: Filter | None) -> None:
+        """The entries of a file; a new one gets its first line."""
         if not file.records:
-            if file.old is not None:
-                earlier = Ledger.from_json(file.old)
-                self._total, self._entries = earlier._total, earlier._entries
-            elif total is None:
+            if asked is None:
                 file.path.unlink()  # an empty file that this call has made
                 raise ParameterError(f"there is no ledger at {file.path}: give its total to start one.")
-            else:
-                self._total = total
-            self._check_total(total)
-            file.begin([_to_dict(entry) for entry in self._entries], self._total.to_dict())
+            kept = None if asked.plain is None else asked.plain.to_dict()
+            file.begin({"total": asked.total.to_dict(), "plain": kept})
+            self._filter = asked
             return
         try:
-            self._total = Budget.from_dict(file.records[0]["total"])
-            for number, item in enumerate(file.records[1:]):
-                self._restore(number, item)
+            first = file.records[0]
+            plain = None if first["plain"] is None else Budget.from_dict(first["plain"])
+            self._filter = Filter(Budget.from_dict(first["total"]), plain)
+            self._entries = tuple(map(Entry.from_dict, file.records[1:]))
         except (EvercountError, KeyError, TypeError, ValueError) as error:
             raise SnapshotError(f"the ledger {file.path} is damaged or was changed: {error}") from error
-        self._check_total(total)
-
-    def _check_total(self, total: Budget | None) -> None:
-        if total is not None and total != self._total:
-            raise ParameterError(f"the ledger's total is {self._total!r}, not {total!r}: leave the total away.")
+        if asked is not None and (asked.total, asked.plain) != (self._filter.total, self._filter.plain):
+            raise ParameterError(
+                f"the ledger's total is {self._filter.total!r} with plain={self._filter.plain!r}: omit both, or give "
+                "the same."
+            )
 
     def close(self) -> None:
         """Give the file's lock back; this object spends no more."""
@@ -205,11 +179,6 @@ class Ledger:
         raise ParameterError("a ledger is not pickled: keep it in a file (path=…), and open that where it is needed")
 
     def _check_may_spend(self) -> None:
-        if self._copy:
-            raise ParameterError(
-                "this ledger was read from text: it is a copy, and spends nothing. Open the ledger's file, "
-                "Ledger(path=…); to continue from the text, write it to a file and open that."
-            )
         if self._process != os.getpid():
             raise ParameterError(
                 "this ledger was opened before a fork: parent and child would spend one budget twice. Open it in the "
@@ -221,40 +190,28 @@ class Ledger:
     @property
     def total(self) -> Budget:
         """The budget that all entries share."""
-        return self._total
+        return self._filter.total
+
+    @property
+    def plain(self) -> Budget | None:
+        """The part of it that was set aside for entries that add up as (ε, δ)."""
+        return self._filter.plain
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """All entries, in the order in which they were spent."""
         return self._entries
 
-    def spend(
-        self,
-        name: str,
-        budget: Budget,
-        note: str = "",
-        numeric_delta: float = 0.0,
-        *,
-        restated: bool = False,
-        stream: str = "",
-    ) -> Entry:
+    def spend(self, name: str, cost: Cost | Budget, note: str = "", *, stream: str = "") -> Entry:
         """Record a stream and return its entry, or raise BudgetExceeded with nothing recorded.
-
-        `numeric_delta` is the stream's own, which was computed at the ε of `budget`; it is restated at the total's ε,
-        where it costs (1+e^ε_total)/(1+e^ε) times as much (`mechanisms/exact/exact_noise.proof.md`, theorem), unless it
-        is `restated` already. If that is more than the stream's own δ, the stream may count as its promise alone, a
-        pure entry of its ε with its δ as `numeric_delta` (`composition.proof.md`, section 6), if more is left that way.
-        A budget with δ = 0 is a pure entry. A sparse counter with δ > 0 has a pure part and a Gaussian one and takes
-        two entries (`SparsePlan.budgets`). `stream` identifies the stream; one that has spent
-        already is refused.
 
         Args:
             name: The name of the entry, used by no other.
-            budget: What the stream spends, with the adjacency and unit of the total.
+            cost: What the stream costs (`Stream.cost`), about the unit of the total. A Budget is its promise alone:
+                that is right for every mechanism that keeps it, and more than Gaussian noise costs. A sparse counter
+                with δ > 0 has a pure part and a Gaussian one, and takes two entries (`SparsePlan.budgets`).
             note: A remark for readers of the ledger.
-            numeric_delta: What finite arithmetic costs of δ, at least 0.
-            restated: Whether `numeric_delta` is for the total's ε already.
-            stream: The stream's identifier, or "".
+            stream: The stream's identifier, or ""; one that has spent already is refused.
 
         Returns:
             The new entry.
@@ -266,26 +223,19 @@ class Ledger:
         self._check_may_spend()
         if not isinstance(name, str) or not name:
             raise ParameterError(f"an entry needs a name, not {name!r}.")
-        if not isinstance(budget, Budget):
-            raise ParameterError(f"an entry spends a Budget, not {type(budget).__name__}.")
         if not isinstance(note, str) or not isinstance(stream, str):
             raise ParameterError(f"a note and a stream's identifier are texts, not {note!r} and {stream!r}.")
-        check_same_unit(self._total, budget)
-        numeric = check_number("numeric_delta", numeric_delta)
-        if numeric < 0:
-            raise ParameterError(f"numeric_delta must not be negative, not {numeric_delta!r}.")
-        ways = [(budget, numeric if restated else numeric_at(numeric, budget.epsilon, self._total.epsilon))]
-        promised = round_up(Fraction(budget.delta) + Fraction(numeric))
-        if not restated and ways[0][1] > promised:
-            ways.append((replace(budget, delta=0.0), promised))
+        entry = Entry(name, Cost.of(cost), note, stream)
+        check_same_unit(self.total, entry.cost.budget)
         with self._lock:
             self._check_names(name, stream)
-            fresh = [Entry(len(self._entries), name, spent_mu(one), one, n, note, stream) for one, n in ways]
-            entry = _best(self._total, self._entries, fresh)
+            earlier = [one.cost for one in self._entries]
+            if not self._filter.admits([*earlier, entry.cost]):
+                raise BudgetExceeded(self._refusal(earlier, entry))
             if self._file is not None:
                 before = len(self._file.records)
                 try:
-                    self._file.append(_to_dict(entry))
+                    self._file.append(entry.to_dict())
                 finally:
                     if len(self._file.records) > before:  # it is on the disk, also where the head could not be written
                         self._entries = (*self._entries, entry)
@@ -305,194 +255,46 @@ class Ledger:
             if entry.name == name:
                 raise ParameterError(f"the ledger already has an entry {name!r}: names are unique.")
 
-    @property
-    def mu(self) -> float:
-        """√Σμ² of all Gaussian entries; 0.0 where there is none."""
-        return compose_mu(entry.mu for entry in self._entries)
-
-    @property
-    def pure_epsilon(self) -> float:
-        """Σε of all pure entries, rounded up; 0.0 where there is none."""
-        return round_up(pure_sum(entry.budget for entry in self._entries))
-
-    def spent(self) -> float:
-        """The ε that all entries have spent, at the total's δ less the numerical error (rounded up).
-
-        It is never below Σε of the pure entries, although some of δ could be traded for a little of that. The rule is
-        that of `spent_together`, at the δ of the total instead of the sum of the entries' δ.
-
-        Returns:
-            The ε.
-        """
-        entries = self._entries
-        if not entries:
-            return 0.0
-        mu, pure = compose_mu(entry.mu for entry in entries), pure_sum(entry.budget for entry in entries)
-        numerics = [(entry.numeric_delta, self._total.epsilon) for entry in entries]
-        epsilon = least_epsilon(mu, pure, self._total.delta, numerics)
-        return self._total.epsilon if epsilon is None else epsilon
-
-    def remaining(self, *, pure: bool = False) -> Budget | None:
-        """The largest budget that still fits in one piece, at the total's δ where possible; None if none.
-
-        Gaussian, unless the total is pure or `pure` asks for the largest pure budget that still fits.
+    def remaining(self, *, pure: bool = False) -> Cost | None:
+        """The largest cost that still fits in one piece: Gaussian noise, or ε of pure privacy.
 
         Args:
-            pure: Whether the budget shall have δ = 0.
+            pure: Whether it shall have δ = 0, as it always has where the total is pure.
 
         Returns:
-            The budget, or None.
+            The cost, or None if nothing of that kind is left.
         """
-        return _remaining(self._total, self._entries, pure or self._total.pure)
+        return self._filter.remaining([entry.cost for entry in self._entries], pure or self.total.pure)
 
-    # -- JSON ------------------------------------------------------------------------------------------------
-
-    def to_json(self) -> str:
-        """The ledger as JSON text, for the eye and for `from_json`. A ledger that lasts is kept in a file (`path`).
-
-        Returns:
-            The text.
-        """
-        return json.dumps(
-            {
-                "format": LEDGER_FORMAT,
-                "version": _VERSION,
-                "total": self._total.to_dict(),
-                "entries": [_to_dict(entry) for entry in self._entries],
-            },
-            indent=2,
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> Ledger:
-        """The ledger of `to_json`, to be read: it is a copy, so it spends nothing.
-
-        Entries are checked again; damage or overspending is a SnapshotError.
-
-        Args:
-            text: A result of `to_json`.
-
-        Returns:
-            The copy.
-
-        Raises:
-            SnapshotError: The text is anything else.
-        """
-        try:
-            data = json.loads(text)
-            if not isinstance(data, dict) or data.get("format") != LEDGER_FORMAT:
-                raise SnapshotError("this is not a ledger written by evercount.")
-            if data.get("version") not in _READABLE:
-                raise SnapshotError(f"the ledger has version {data.get('version')!r}, this program reads {_READABLE}.")
-            ledger = cls(Budget.from_dict(data["total"]))
-            for number, item in enumerate(data["entries"]):
-                ledger._restore(number, item)
-            ledger._copy = True
-        except SnapshotError:
-            raise
-        except (EvercountError, KeyError, TypeError, ValueError) as error:
-            raise SnapshotError(f"the ledger is damaged or was changed: {error}") from error
-        return ledger
-
-    def _restore(self, number: int, item: dict[str, Any]) -> None:
-        if set(item) - {"stream"} != _FIELDS or item["sequence"] != number:
-            raise ParameterError(f"entry {number} is out of order or has other fields than an entry has.")
-        budget = Budget.from_dict(item["budget"])
-        if not math.isclose(check_number("mu", item["mu"]), spent_mu(budget), rel_tol=1e-9):
-            raise ParameterError(f"entry {number} states mu={item['mu']!r}, and its budget buys {spent_mu(budget)!r}.")
-        stream = item.get("stream", "")
-        self.spend(
-            item["name"], budget, note=item["note"], numeric_delta=item["numeric_delta"], restated=True, stream=stream
+    def _refusal(self, earlier: list[Cost], entry: Entry) -> str:
+        """Why an entry does not fit, and what would."""
+        total, cost = self.total, entry.cost
+        if total.pure and not cost.budget.pure:
+            return (
+                f"{entry.name!r} is not pure (its delta is {cost.budget.delta:g}), and the total has delta=0, which "
+                "only pure mechanisms keep. Spend Budget(epsilon, delta=0), or start the ledger with a small positive "
+                "delta."
+            )
+        noise, pure = (self._filter.remaining(earlier, kind) for kind in (total.pure, True))
+        # all digits of the pure part: sums are compared exactly
+        left = [] if pure is None else [f"epsilon={pure.budget.epsilon!r} of pure privacy"]
+        if noise is not None and not noise.plain:
+            left.append(f"Gaussian noise of epsilon={noise.budget.epsilon:.6g} at delta={noise.budget.delta:.3g}")
+        budget = cost.budget
+        kind = "of pure privacy" if budget.pure else f"and delta={budget.delta:.3g}"
+        needs = f"epsilon={budget.epsilon!r} {kind}{'' if cost.plain else ' as noise'}"
+        return (
+            f"{entry.name!r} needs {needs}; together with {len(earlier)} earlier "
+            f"{'entry' if len(earlier) == 1 else 'entries'} that exceeds the parts of epsilon={total.epsilon:g}, "
+            f"delta={total.delta:g}. " + (f"Left is at most {', or '.join(left)}." if left else "Nothing is left.")
         )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ledger) and (self._total, self._entries) == (other._total, other._entries)
+        return isinstance(other, Ledger) and (self.total, self.plain, self._entries) == (
+            other.total,
+            other.plain,
+            other._entries,
+        )
 
     def __repr__(self) -> str:
-        pure = f", pure_epsilon={self.pure_epsilon:.6g}" if any(entry.pure for entry in self._entries) else ""
-        return f"Ledger({self._total!r}, {len(self._entries)} entries, mu={self.mu:.6g}{pure})"
-
-
-def _to_dict(entry: Entry) -> dict[str, Any]:
-    """An entry as it is kept; `stream` is omitted where there is none."""
-    kept = {
-        "sequence": entry.sequence,
-        "name": entry.name,
-        "mu": entry.mu,
-        "budget": entry.budget.to_dict(),
-        "numeric_delta": entry.numeric_delta,
-        "note": entry.note,
-    }
-    return {**kept, "stream": entry.stream} if entry.stream else kept
-
-
-# -- what fits ---------------------------------------------------------------------------------------------------------
-
-
-def _delta_left(total: Budget, entries: tuple[Entry, ...]) -> float:
-    """δ of the total less the numerical error of all entries, rounded down; may be 0.0 or less."""
-    return round_down(Fraction(total.delta) - sum((Fraction(entry.numeric_delta) for entry in entries), Fraction(0)))
-
-
-def _fits(total: Budget, entries: tuple[Entry, ...]) -> bool:
-    left, pure = _delta_left(total, entries), pure_sum(entry.budget for entry in entries)
-    if left < 0 or pure > Fraction(total.epsilon):
-        return False
-    mu = compose_mu(entry.mu for entry in entries)
-    return mu == 0 or (left > 0 and mixed_delta_upper(mu, pure, total.epsilon) <= left)
-
-
-def _best(total: Budget, entries: tuple[Entry, ...], fresh: list[Entry]) -> Entry:
-    """Of these ways to write down the next entry, the one after which most is left."""
-    fitting = [entry for entry in fresh if _fits(total, (*entries, entry))]
-    if not fitting:
-        raise BudgetExceeded(_refusal(total, entries, fresh[0]))
-
-    def left(entry: Entry) -> float:
-        rest = _remaining(total, (*entries, entry), total.pure)
-        return 0.0 if rest is None else rest.mu if not rest.pure else rest.epsilon
-
-    return fitting[0] if len(fitting) == 1 else max(fitting, key=left)
-
-
-def _remaining(total: Budget, entries: tuple[Entry, ...], pure: bool) -> Budget | None:
-    left, used = _delta_left(total, entries), pure_sum(entry.budget for entry in entries)
-    spent = compose_mu(entry.mu for entry in entries)
-    if pure:
-        rest = round_down(largest_pure(total, spent, used, left) - used)
-        return Budget(rest, 0.0, total.adjacency, "tight", total.unit, total.max_events) if rest > 0 else None
-    if left < _LEAST_DELTA:
-        return None
-    allowed = largest_mu(total, used, left)
-    if spent >= allowed:
-        return None
-    mu = math.sqrt((allowed - spent) * (allowed + spent))
-    # A small rest costs no ε at the total's δ; it is then stated at the smaller δ where it does.
-    delta = min(left, gaussian.delta_of(mu, 0.0) / 2)
-    if delta < _LEAST_DELTA:
-        return None
-    return Budget.from_mu(mu, delta, total.adjacency, total.unit, total.max_events)
-
-
-def _refusal(total: Budget, earlier: tuple[Entry, ...], entry: Entry) -> str:
-    """Why an entry does not fit, and what would."""
-    if total.pure and (not entry.pure or entry.numeric_delta):
-        return (
-            f"{entry.name!r} is not pure (its delta is {entry.delta:g}, numeric delta {entry.numeric_delta:.3g}), and "
-            "the total has delta=0, which only pure mechanisms keep. Spend Budget(epsilon, delta=0), or start the "
-            "ledger with a small positive delta."
-        )
-    needs = f"epsilon={entry.epsilon!r} of pure privacy" if entry.pure else f"mu={entry.mu:.6g}"
-    numeric = f" and numeric delta {entry.numeric_delta:.3g}" if entry.numeric_delta or not entry.pure else ""
-    left = _remaining(total, earlier, entry.pure)
-    if left is None:
-        rest = "Nothing is left."
-    elif left.pure:
-        rest = f"At most epsilon={left.epsilon!r} of pure privacy is left."  # all digits: sums are compared exactly
-    else:
-        rest = f"At most epsilon={left.epsilon:.6g} at delta={left.delta:.3g} is left."
-    return (
-        f"{entry.name!r} needs {needs}{numeric}; together with {len(earlier)} earlier "
-        f"{'entry' if len(earlier) == 1 else 'entries'} that exceeds epsilon={total.epsilon:g}, delta={total.delta:g}. "
-        + rest
-    )
+        return f"Ledger({self.total!r}, plain={self.plain!r}, {len(self._entries)} entries)"

@@ -1,4 +1,4 @@
-"""The file of a ledger: a locked journal of chained lines, and a small head file beside it that names its end.
+"""The file of a ledger: a locked journal of chained lines, and a small head file next to it that names its end.
 
 One JSON object per line. The first line states the total, every later one an entry; each carries `link`, a hash over
 the line before and its own content. The lines are only ever added. `<file>.head` holds how many lines there are, the
@@ -38,7 +38,7 @@ from evercount.noise.secret import random_bytes
 
 LEDGER_FORMAT = "evercount-ledger"
 HEAD_FORMAT = "evercount-ledger-head"
-FILE_VERSION = 3
+FILE_VERSION = 1
 START = b"\x00" * 32
 _OPEN: weakref.WeakSet[LedgerFile] = weakref.WeakSet()
 """Files that this process has open. A child of a fork closes its handles, which would keep the lock otherwise."""
@@ -55,8 +55,6 @@ class LedgerFile:
         self._key = key
         self._handle = -1
         self.records: list[dict[str, Any]] = []
-        self.old: str | None = None
-        """The text of a file of an earlier version, which `begin` replaces."""
         self._link = START
         self._length = 0
         refuse_link("the ledger", self.path)
@@ -86,17 +84,6 @@ class LedgerFile:
                     f"the ledger {self.path} is empty or missing, and its head {self.head} says that something was "
                     "spent. Put the ledger back; if it is lost, all of its budget counts as spent"
                 )
-            return
-        text = content.decode("utf-8", "replace")
-        first = text.partition("\n")[0]
-        if '"link"' not in first:
-            if not adopt and (self._key is not None or self.head.exists()):
-                raise StoreError(
-                    f"{self.path} has the format of an earlier version, "
-                    + ("which no key protects" if self._key is not None else f"and its head {self.head} is newer")
-                    + ". If you are certain that this is the ledger, accept it: Ledger(path=…, adopt=True)"
-                )
-            self.old = text
             return
         self._load(content)
         self._check_head(adopt)
@@ -158,7 +145,7 @@ class LedgerFile:
             raise StoreError(f"the ledger {self.path} has a key: open it with key=…")
         if not record.get("keyed") and self._key is not None:
             raise StoreError(
-                f"a key is given, and the ledger {self.path} was started without one: leave the key away, or start a "
+                f"a key is given, and the ledger {self.path} was started without one: omit the key, or start a "
                 "new ledger with the rest of the budget"
             )
 
@@ -242,44 +229,21 @@ class LedgerFile:
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def begin(self, records: list[dict[str, Any]], total: dict[str, Any]) -> None:
-        """The first line of a new file and `records` after it; a file of an earlier version is replaced as a whole."""
+    def begin(self, facts: dict[str, Any]) -> None:
+        """The first line of a new file."""
         first = {
             "format": LEDGER_FORMAT,
             "version": FILE_VERSION,
             "identity": random_bytes(16).hex(),
             "keyed": self._key is not None,
-            "total": total,
+            **facts,
         }
-        if self.old is not None:
-            first["continues"] = hashlib.blake2b(self.old.encode(), digest_size=32).hexdigest()
-        content = b"".join(self._line(record) for record in (first, *records))
         try:
-            if self.old is None:
-                self._write(content)
-                sync_folder(self.path)
-            else:
-                self._replace(content)
+            self._write(self._line(first))
+            sync_folder(self.path)
             self._write_head()
         except OSError as error:
             raise StoreError(f"the ledger {self.path} cannot be written: {error.strerror}") from None
-        self.old = None
-
-    def _replace(self, content: bytes) -> None:
-        fresh = self.path.with_name(f".{self.path.name}.{random_bytes(8).hex()}.new")
-        handle = open_private(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        try:
-            lock_exclusively(handle)
-            os.write(handle, content)
-            os.fsync(handle)
-            fresh.replace(self.path)
-        except BaseException:
-            os.close(handle)
-            fresh.unlink(missing_ok=True)
-            raise
-        os.close(self._handle)
-        self._handle, self._length = handle, len(content)
-        sync_folder(self.path)
 
     def append(self, record: dict[str, Any]) -> None:
         """One more line, on the disk when this returns.

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, inspect, select
 
 from evercount.errors import BudgetExceeded, ParameterError
-from evercount.privacy import Budget
-from evercount.privacy.composition import spent_together
+from evercount.privacy import Budget, Cost, compose
+from evercount.privacy.accounts import Filter
 from evercount.store import schema
 from evercount.store.database import Database
 
@@ -47,9 +47,9 @@ class Spending:
         """
         return self.budget.adjacency, self.budget.unit
 
-    def entry(self) -> tuple[Budget, float]:
-        """What `spent_together` takes: the promise about the unit, without the number of events that are counted."""
-        return replace(self.budget, max_events=1), self.numeric_delta
+    def cost(self) -> Cost:
+        """What it costs the unit, without the number of events that are counted."""
+        return Cost(replace(self.budget, max_events=1), self.numeric_delta)
 
     def to_dict(self) -> dict[str, Any]:
         """As the head file keeps it."""
@@ -125,7 +125,7 @@ def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[s
         groups.setdefault(line.group(), []).append(line)
     totals = []
     for (adjacency, unit), members in groups.items():
-        together = spent_together([line.entry() for line in members])
+        together = compose(line.cost() for line in members)
         totals.append(
             {
                 "adjacency": adjacency,
@@ -144,20 +144,25 @@ def check_cap(cap: Cap | None, lines: Iterable[Spending], new: Spending) -> None
     """Refuse a new stream that would spend beyond the cap, together with all others about the same unit.
 
     **Guarantee.** After every declaration that this lets pass, the total that the ledger states for each unit is at
-    most (cap.epsilon, cap.delta). Retired streams count in full. Test:
-    `tests/store/test_store_cap.py::test_the_stated_total_never_exceeds_the_cap`.
+    most (cap.epsilon, cap.delta), and the streams keep it together, also where a declaration depended on what others
+    had released (`accounts.Filter`), if the cap was set before the first of them. Retired streams count in full.
+    Tests: `tests/store/test_store_cap.py`, test_the_stated_total_never_exceeds_the_cap,
+    test_a_cap_is_kept_by_choices_after_releases.
 
     Raises:
         BudgetExceeded: the total would be larger. Nothing was declared.
     """
     if cap is None:
         return
-    together = spent_together([line.entry() for line in (*lines, new) if line.group() == new.group()])
-    if together.epsilon > cap.epsilon or together.delta > cap.delta:
+    costs = [line.cost() for line in (*lines, new) if line.group() == new.group()]
+    together = compose(costs)
+    whole = replace(together, epsilon=cap.epsilon, delta=cap.delta, calibration="tight")
+    if together.epsilon > cap.epsilon or together.delta > cap.delta or not Filter(whole).admits(costs):
         raise BudgetExceeded(
             f"with stream {new.stream!r} the streams about the same unit would spend epsilon {together.epsilon:.6g}, "
             f"delta {together.delta:.3g} together, and the cap of this store is epsilon {cap.epsilon:.6g}, delta "
-            f"{cap.delta:.3g}. Declare it with a smaller budget, or raise the cap with `evercount store cap`"
+            f"{cap.delta:.3g}, of which half of delta is for streams with Gaussian noise and half for promises that "
+            "add up. Declare it with a smaller budget, or raise the cap with `evercount store cap`"
         )
 
 
