@@ -32,6 +32,10 @@ class GuaranteeText:
         compared: the two cases that are compared, to follow "as likely".
         not_protected: what the guarantee does not cover, one sentence or more each.
         letter: several paragraphs for readers without mathematics, a privacy notice for example.
+
+    >>> from evercount import Budget
+    >>> guarantee_text(Budget(1.0, 1e-6)).compared
+    'with the event as without it'
     """
 
     sentence: str
