@@ -337,8 +337,9 @@ def test_a_release_file_continues(name: str, tmp_path: Path) -> None:
     else:
         made = work / case["output"]
         found, expected = replay.read_rows(made), replay.read_rows(work / f"expected{made.suffix}")
-        if made.suffix == ".parquet":  # the sentence may say more than it did, never something else
-            assert found[1][GUARANTEE].startswith(expected[1][GUARANTEE].rstrip(b"."))
+        if made.suffix == ".parquet":  # the words of the sentence may change, never its numbers
+            numbers = [said[1][GUARANTEE].rpartition(b"(")[2] for said in (found, expected)]
+            assert numbers[0] == numbers[1] != b""
             found, expected = found[0], expected[0]
         before, found, expected = (table_of(made.suffix, rows) for rows in (before, found, expected))
         assert found[: len(before)] == before == expected[: len(before)], "what is published stays as it is"

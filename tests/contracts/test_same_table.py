@@ -24,6 +24,7 @@ from evercount.errors import InputError, ParameterError
 from evercount.files.release_run import Job, release_file
 from evercount.files.run_state import State
 from evercount.noise import Secret
+from evercount.privacy import guarantee_text
 from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Store
 
@@ -193,6 +194,13 @@ def secret_of(name: str) -> Secret:
 # -- the doors --------------------------------------------------------------------------------------------------------
 
 
+def check_said(one: Case, said: str) -> None:
+    """Doors cap users themselves, so none of them speaks of a promise of its caller."""
+    budget, query = one.declaration.budget, one.declaration.query
+    assert said == guarantee_text(budget, "query" if query.names_users else "evercount").sentence
+    assert "promised" not in said
+
+
 def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Rows:
     """Ticks by the schedule, increments by the query's own encoder, one tick at a time."""
     declaration = one.declaration
@@ -234,7 +242,7 @@ def by_file(form: str, pieces: int = 3) -> Callable[[Case, list[dict[str, Any]],
         write(path, form, as_found(one, rows))
         for piece in range(1, pieces + 1):
             now = schedule.start_of(1 + one.ticks * piece // pieces)
-            release_file(Job(str(path), one.declaration, str(out), now, secret=secret))
+            check_said(one, release_file(Job(str(path), one.declaration, str(out), now, secret=secret)).guarantee)
         return with_instants(one, read(out, form))
 
     return run
@@ -256,6 +264,7 @@ def by_service(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
     store = Store(place or folder / "store.db")
     try:
         live = store.declare(declaration, schedule.begin / 1e6, secret)
+        check_said(one, live.guarantee)
         for tick in range(1, one.ticks + 1):
             inside = [row for row in rows if schedule.tick_of(row["instant"]) == tick]
             for start in range(0, len(inside), 7):
@@ -277,6 +286,7 @@ def by_service(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
                 store.recover()
                 live = store.find(declaration.name)
             store.close_ticks(live, 1, 0.0)
+        check_said(one, live.guarantee)
         found: Rows = []
         for release in store.all_releases(declaration.name):
             start = schedule.start_of(release["tick"])
@@ -368,6 +378,7 @@ def in_store(one: Case, folder: Path) -> Rows:
     declaration = one.declaration
     store = Store(folder / "store.db")
     assert store.verify(store.head) == []
+    check_said(one, store.streams[declaration.name].guarantee)
     found: Rows = []
     for release in store.all_releases(declaration.name):
         numbers = zip(*(release[name] for name in ("values", "std", "low", "high")), strict=True)
@@ -386,9 +397,10 @@ def by_spark_batch(spark: Any, one: Case, rows: list[dict[str, Any]], folder: Pa
     pq.write_table(pa.Table.from_pylist(as_found(one, rows)), folder / "events.parquet")
     events = spark.read.parquet(str(folder / "events.parquet"))
     out = folder / "released"
-    release_batch(
+    outcome = release_batch(
         events, declaration, str(out), until=schedule.start_of(one.ticks + 1), shards=shards, run=declaration.name
     )
+    check_said(one, outcome.guarantee)
     place = {label: number for number, label in enumerate(declaration.query.labels)}
     found = [tuple(row[name] for name in COLUMNS) for row in pq.read_table(out).to_pylist()]
     found.sort(key=lambda row: (row[0], place[row[2]]))

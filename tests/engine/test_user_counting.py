@@ -11,7 +11,7 @@ from evercount import Budget, Count, Edges, Histogram, Secret, Stream, Sum
 from evercount.errors import InputError, ParameterError
 
 USERS = Budget(1.0, 1e-9, unit="user", max_events=2)
-PROMISE = "the caller promised that at most 2 events of each user were counted"
+PROMISE = "the caller promised that at most 2 of its events are counted in all"
 
 
 def made(query: Any = None, **more: Any) -> Stream:

@@ -127,7 +127,10 @@ def test_root_of_the_norm_obeys_the_triangle_inequality() -> None:
 
 
 def test_a_vanishing_event_is_outside_the_claim_for_replace() -> None:
-    """docs/limits.md: it lets an event beyond the cap in, and k events then change as much as k + 1."""
+    """docs/limits.md: it lets an event beyond the cap in, and k events of a sum then change as much as k + 1.
+
+    Totals that no replacement changes are worse off: tests/privacy/test_guarantee_text.py.
+    """
 
     def kept(values: list[int | None], k: int) -> list[int]:
         """What one user's events add at each tick; None for a tick without one."""

@@ -449,7 +449,12 @@ def test_the_guarantee_is_said_in_plain_words(service: Running, visit: Callable[
     page = visit("#/stream/people")
     wait_state(page, "live")
     text = page.inner_text("#guarantee")
-    assert "at most 5 events in the whole stream" in text
+    assert "at most its first 5 events of the whole stream" in text
+    assert "cannot break AES-256" in text
+    assert "That an id has events, how many and when" in text
+    told = service.call("streams/people")
+    assert page.text_content("#guarantee-letter") == told["explained"]["letter"]
+    assert told["guarantee"] in page.text_content("#guarantee")
     assert "88 %" in text  # e²/(1+e²)
     assert "1 in 1 million" in text
     assert "This stream has no last tick" in text

@@ -49,7 +49,10 @@ def test_users_count_once_however_many_events_they_send(client: httpx.Client) ->
         events = [{"user": f"u{i}", "key": "north"} for i in range(400)]
         events += [[f"u{i}", "south"] for i in range(start, 300)]
         assert send(client, events * 3) == 200
-    assert "(with any number of events)" in client.get("/v1/streams/s").json()["guarantee"]
+    assert (
+        "everything under any one user id (however many events that is)"
+        in client.get("/v1/streams/s").json()["guarantee"]
+    )
     release = close(client)
     for value, std, true in zip(release["values"], release["std"], (400, 400, 300), strict=True):
         assert abs(value - true) < 8 * std

@@ -134,7 +134,7 @@ def retire(
         known = opened.streams.get(stream) or opened.ended.get(stream)
         if known is None:
             raise StoreError(f"the store has no stream {stream!r}")
-        typer.echo(EXPLANATION.format(name=stream, budget=known.declaration.budget.sentence()))
+        typer.echo(EXPLANATION.format(name=stream, guarantee=known.guarantee))
         if successor is not None:
             typer.echo(SUCCESSOR_EXPLANATION.format(name=stream, successor=successor))
         if not yes:

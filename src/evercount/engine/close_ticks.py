@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickEvents, TickTotals
+from evercount.engine.user_counting import Capped
 from evercount.errors import InputError
 
 NUMBERS_AT_A_TIME = 1 << 17
@@ -43,7 +44,7 @@ def close_ticks(
     """
     if totals.first_tick != stream.tick + 1:
         raise InputError(f"the totals begin at tick {totals.first_tick}, and the stream's next is {stream.tick + 1}")
-    capped = stream.budget.unit == "user" and not stream.query.names_users
+    capped: Capped = "by door" if stream.budget.unit == "user" and not stream.query.names_users else False
     if isinstance(totals, TickEvents):
         first, last = totals.first_tick, totals.first_tick + len(totals)
         while first < last or not len(totals):

@@ -16,7 +16,7 @@ from evercount.engine.cell_range import CellRange
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Release, Releases
 from evercount.engine.retry import Seen
-from evercount.engine.user_counting import Counting, guarantee_sentence
+from evercount.engine.user_counting import Counting, enforced_by, guarantee_sentence
 from evercount.errors import HorizonReached, PrecisionReached
 from evercount.factorizations import Factorization
 from evercount.mechanisms import Noise
@@ -70,7 +70,7 @@ class StreamParameters:
     def releases(self, first_tick: int, rows: Rows, counting: Counting | None) -> Releases:
         """Published numbers with their errors and their guarantee."""
         kind = self.noise.stream.name
-        sentence = guarantee_sentence(self.budget, counting, self.replay, kind)
+        sentence = guarantee_sentence(self.budget, enforced_by(self.query, counting), self.replay, kind)
         rows.values.flags.writeable = False  # what is published stays as it is
         growth = None if rows.labels is None or rows.widths is None else (rows.labels, rows.widths)
         return Releases(first_tick, rows.values, self.errors, kind, sentence, self.postprocess, rows.sums, growth)

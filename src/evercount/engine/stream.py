@@ -21,7 +21,7 @@ from evercount.engine.spend import spend_for
 from evercount.engine.state import EncodedTicks, StreamParameters, StreamState, advance
 from evercount.engine.stored_stream import dump_stream, load_stream
 from evercount.engine.stream_facts import StreamFacts
-from evercount.engine.user_counting import Counting, cap_run, cap_tick, choose_counting
+from evercount.engine.user_counting import Capped, Counting, cap_run, cap_tick, choose_counting
 from evercount.errors import EvercountError, InputError, ParameterError
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger
@@ -200,7 +200,7 @@ class Stream(StreamFacts[V_co]):
         self._torn = False
         return releases
 
-    def _account(self, named: bool, capped: bool) -> Counting:
+    def _account(self, named: bool, capped: Capped) -> Counting:
         """How the next ticks account for users, as all ticks before did."""
         before = self._state.counting if self.tick else None
         return choose_counting(self.budget, before, named, capped, self.query.names_users)
@@ -224,7 +224,7 @@ class Stream(StreamFacts[V_co]):
             self.error_model.prepare(self.tick + 1)
 
     def run(
-        self, ticks: Iterable[Any], users: Iterable[Iterable[str]] | None = None, *, capped: bool = False
+        self, ticks: Iterable[Any], users: Iterable[Iterable[str]] | None = None, *, capped: Capped = False
     ) -> Releases[V_co]:
         """Release many ticks: the same numbers as one `step` for each.
 
@@ -264,7 +264,7 @@ class Stream(StreamFacts[V_co]):
             raise
         return self._release(EncodedTicks(increments, encoder, changes), counting)
 
-    def run_totals(self, totals: Any, *, capped: bool = False) -> Releases[V_co]:
+    def run_totals(self, totals: Any, *, capped: Capped = False) -> Releases[V_co]:
         """As `run`, for ticks that were already added up, shape (ticks, cells): see `Query.encode_totals`.
 
         Args:

@@ -12,11 +12,11 @@ from evercount.engine.error_model import ErrorModel
 from evercount.engine.key_views import discovery_ticks, evidence_at
 from evercount.engine.release import Releases
 from evercount.engine.state import Rows, StreamParameters, StreamState
-from evercount.engine.user_counting import guarantee_sentence
+from evercount.engine.user_counting import enforced_by, guarantee_sentence
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.noise import NoiseOwner
-from evercount.privacy import Budget, Cost
+from evercount.privacy import Budget, Cost, GuaranteeText, guarantee_text
 from evercount.queries.base import Query, V_co
 from evercount.queries.discovery_threshold import Thresholds
 
@@ -95,10 +95,13 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     @property
     def guarantee(self) -> str:
         """The guarantee in one sentence, with what the caller promised for it."""
-        counting = self._state.counting
-        if counting is None and self.query.names_users and self.budget.unit == "user":  # from the first tick on
-            counting = "by query"
-        return guarantee_sentence(self.budget, counting, self.replay, self.noise)
+        enforced = enforced_by(self.query, self._state.counting)
+        return guarantee_sentence(self.budget, enforced, self.replay, self.noise)
+
+    @property
+    def explained(self) -> GuaranteeText:
+        """The guarantee in plain words: who is protected, what is not, and a text for readers without mathematics."""
+        return guarantee_text(self.budget, enforced_by(self.query, self._state.counting))
 
     @property
     def error_model(self) -> ErrorModel:

@@ -8,19 +8,21 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from evercount.errors import InputError, ParameterError, SnapshotError
-from evercount.privacy import Budget
+from evercount.privacy import Budget, Enforced, guarantee_text
 from evercount.queries.base import Query
 from evercount.queries.counts import Count
 from evercount.queries.user_cap import UserState, cap_per_user
 
-Counting = Literal["events", "named", "capped", "unnamed", "by query"]
+Counting = Literal["events", "named", "capped", "unnamed", "by query", "by door"]
 """How a stream accounts for users, in this order: events are protected and users play no part; every event names its
 user; the caller promises the cap; neither, in a stream that an earlier version began; the query reads users from the
-events and needs no cap."""
+events and needs no cap; files, the store or Spark have capped what they count."""
+Capped = bool | Literal["by door"]
+"""Whether the events of a tick are capped already: True is the caller's promise, "by door" is `close_ticks`."""
 
 
 def choose_counting(
-    budget: Budget, before: Counting | None, named: bool, capped: bool, names_users: bool = False
+    budget: Budget, before: Counting | None, named: bool, capped: Capped, names_users: bool = False
 ) -> Counting:
     """How a tick accounts for users; ParameterError where that does not fit the budget, or the ticks `before` it.
 
@@ -49,7 +51,7 @@ def choose_counting(
     if before == "unnamed":
         return "unnamed"
     if capped:
-        return "capped"
+        return "by door" if capped == "by door" and before != "capped" else "capped"
     raise ParameterError(
         "the budget protects users, so every tick names them: step(events, users=...), run(ticks, users=...). Or count "
         f"at most {budget.max_events} of each user's events yourself and say so with capped=True; the guarantee will "
@@ -107,18 +109,17 @@ def stored_counting(data: dict[str, Any], budget: Budget) -> Counting | None:
     return "unnamed" if budget.unit == "user" else "events"
 
 
+def enforced_by(query: Query, counting: Counting | None) -> Enforced:
+    """Who keeps to the cap of users; evercount, unless the caller has promised it or the query needs none."""
+    if query.names_users:
+        return "query"
+    return "caller" if counting in ("capped", "unnamed") else "evercount"
+
+
 @lru_cache(maxsize=256)
-def guarantee_sentence(budget: Budget, counting: Counting | None, replay: bool, noise: str) -> str:
-    """What all releases of a stream promise, and what the caller promised for that."""
-    sentence = budget.sentence()
-    if counting == "by query":
-        sentence = sentence.replace("(with at most 1 event in the whole stream)", "(with any number of events)")
-    if counting in ("capped", "unnamed"):
-        events = "event" if budget.max_events == 1 else "events"
-        sentence = (
-            f"{sentence.removesuffix('.')}; the caller promised that at most {budget.max_events} {events} of each user "
-            "were counted."
-        )
+def guarantee_sentence(budget: Budget, enforced: Enforced, replay: bool, noise: str) -> str:
+    """What all releases of a stream promise, and whether they may be published at all."""
+    sentence = guarantee_text(budget, enforced).sentence
     if replay:
         sentence += " This is a replay of another stream's noise: do not publish."
     if noise != "exact":

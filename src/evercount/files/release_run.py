@@ -162,8 +162,6 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
         job = _settled(job, before)
         declaration = job.declaration
         stream = declaration.build(secret=job.secret) if before is None else Stream.load(before.stream)
-        if before is None:  # of no ticks: the guarantee states the promise of the cap from the first row on
-            stream.run([], capped=declaration.budget.unit == "user" and not declaration.query.names_users)
         cleanup.callback(stream.close)
         composed = compose_sentence(earlier, Spent(stream.budget.to_dict(), stream.numeric_delta)) if earlier else None
         first, stop = _due(job, stream)

@@ -185,6 +185,8 @@ class LocalEstimate(RiskFunction):
     def f_interval(self, theta: float, level: float = 0.95) -> tuple[float, float]:
         """(low, high) that holds the empirical f(θ) with probability `level`: normal noise plus 1/w for the buckets.
 
+        It is wider where f(theta), which is made convex, would lie outside.
+
         Args:
             theta: One number in [0, 1].
             level: The probability of the interval.
@@ -196,8 +198,8 @@ class LocalEstimate(RiskFunction):
             ParameterError: theta or the level is outside its range.
         """
         half = interval_quantile(1 - check_number("level", level)) * self.f_std(theta) + 1 / self.plan.w
-        middle = self.f(theta, raw=True)
-        return middle - half, middle + half
+        middle, published = self.f(theta, raw=True), self.f(theta)
+        return min(middle - half, published), max(middle + half, published)
 
     def bound(self, beta: float = 1 / 3, population: bool = False, raw: bool = False) -> float:
         """Corrected bound: with probability 1 − β, |f(θ) − (risk at θ − risk at 0)| is at most this for all θ together.

@@ -16,7 +16,7 @@ from evercount.bounds.laplace_tails import simultaneous_radius
 from evercount.engine.best import is_pure_name, pure_budget
 from evercount.engine.build import choose_engine, make_noise
 from evercount.engine.error_model import ErrorModel, interval_factor
-from evercount.engine.user_counting import guarantee_sentence
+from evercount.engine.user_counting import enforced_by
 from evercount.errors import ParameterError
 from evercount.factorizations import ENDLESS, FACTORIZATIONS, BinaryTree, Honaker, HonakerFull, check_horizon, tick_grid
 from evercount.factorizations.base import LARGEST_HORIZON
@@ -24,7 +24,7 @@ from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
 from evercount.factorizations.laplace_trees import WindowTree
 from evercount.noise import Secret
-from evercount.privacy import Budget
+from evercount.privacy import Budget, guarantee_text
 from evercount.queries import Count, Query
 from evercount.queries.window import WindowQuery
 from evercount.queries.window_choice import Method, largest
@@ -307,7 +307,7 @@ def plan(
         outputs=query.outputs,
         squared_sensitivity=S,
         lower_bound=floor,
-        guarantee=guarantee_sentence(budget, "by query" if query.names_users else None, replay=False, noise="exact"),
+        guarantee=guarantee_text(budget, enforced_by(query, None)).sentence,
         rows=rows,
     )
 

@@ -4,6 +4,19 @@ from __future__ import annotations
 
 from evercount.privacy.budget import Adjacency, Budget, Calibration, Unit
 from evercount.privacy.composition import Cost, compose
+from evercount.privacy.guarantee_text import Enforced, GuaranteeText, guarantee_text
 from evercount.privacy.ledger import Entry, Ledger
 
-__all__ = ["Adjacency", "Budget", "Calibration", "Cost", "Entry", "Ledger", "Unit", "compose"]
+__all__ = [
+    "Adjacency",
+    "Budget",
+    "Calibration",
+    "Cost",
+    "Enforced",
+    "Entry",
+    "GuaranteeText",
+    "Ledger",
+    "Unit",
+    "compose",
+    "guarantee_text",
+]

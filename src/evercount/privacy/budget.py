@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, get_args
 
-from evercount._validate import check_count, check_delta, check_name, check_number, check_positive, stated
+from evercount._validate import check_count, check_delta, check_name, check_number, check_positive
 from evercount.errors import ParameterError
 from evercount.privacy import gaussian
+from evercount.privacy.guarantee_text import guarantee_text
 
 Adjacency = Literal["add-remove", "replace"]
 Calibration = Literal["tight", "classic", "paper"]
@@ -27,12 +28,13 @@ class Budget:
     Args:
         epsilon: ε > 0.
         delta: δ with 0 ≤ δ < 1; 0 is pure privacy.
-        adjacency: What a neighbouring stream is. "add-remove": one unit is absent in it; "replace": one unit is any
-            other legal one.
+        adjacency: What a neighbouring stream is. "add-remove": one unit is absent in it; "replace": each event of one
+            unit is any other legal event in its place (`sentence` says it in full).
         calibration: How the noise is computed: "tight" (exact, any ε), "classic" (Dwork and Roth) or "paper", the
             last two for ε < 1 only.
-        unit: What is protected: one "event", or one "user" with at most `max_events` events.
-        max_events: The most events of one user; 1 for unit="event".
+        unit: What is protected: one "event", or everything under one "user" id with at most `max_events` counted
+            events.
+        max_events: The most events that are counted of one user id; 1 for unit="event".
 
     Raises:
         ParameterError: A number is outside its range, or the calibration cannot give this promise.
@@ -285,7 +287,7 @@ class Budget:
     # -- words and data --------------------------------------------------------------------------------------
 
     def sentence(self) -> str:
-        """The guarantee in one plain sentence, with numbers rounded up.
+        """The guarantee in one plain sentence, with numbers rounded up. A stream says more: who keeps to the cap.
 
         Returns:
             The sentence.
@@ -293,24 +295,7 @@ class Budget:
         >>> print(Budget(0.5, 1e-10).sentence())
         All releases together protect any one event: the probability of any outcome is at most e^0.5 times ...
         """
-        if self.unit == "event":
-            who, whose = "any one event", "that event"
-        else:
-            events = "event" if self.max_events == 1 else "events"
-            who = f"any one user (with at most {self.max_events} {events} in the whole stream)"
-            whose = "that user's events"
-        what = {
-            "add-remove": f"if {whose} had been left out",
-            "replace": f"if {whose} had been any other legal ones of the same ticks"
-            if self.unit == "user"
-            else f"if {whose} had been any other legal event of its tick",
-        }[self.adjacency]
-        epsilon, delta = stated(self.epsilon), stated(self.delta)
-        return (
-            f"All releases together protect {who}: the probability of any outcome is at most e^{epsilon} times what it "
-            f"would be {what}, plus {delta} (epsilon={epsilon}, delta={delta}, adjacency {self.adjacency}, unit "
-            f"{self.unit})."
-        )
+        return guarantee_text(self).sentence
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, JSON-serialisable; `from_dict` is the inverse.

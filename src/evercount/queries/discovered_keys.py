@@ -218,7 +218,7 @@ class DiscoveredKeys(Query[FloatArray]):
             side = here.factor(level) * norm * here.spread + here.slack_of(norm, keys + 1)
             low[number, 1] = max(0.0, row[1] - float(side[0, 0]))
             high[number, 1] = max(0.0, row[0] + float(here.half(1 - miss / 2)[0, 0]) - all_keys)
-        return low, high
+        return np.minimum(low, values), np.maximum(high, values)  # the published number itself may be impossible
 
     def _least(self, noisy: FloatArray, evidence: FloatArray, errors: CellErrors, miss: float) -> FloatArray:
         """Lower bounds of the true counts of public keys; each fails with probability at most `miss`."""

@@ -42,9 +42,8 @@ def write_export(store: Reading, live: LiveStream | EndedStream, kind: Kind) -> 
     file = Path(name)
     try:
         tables = store.release_tables(live.id, live.declaration, live.closed)
-        guarantee = live.guarantee if isinstance(live, EndedStream) else live.stream.guarantee
         form: OutputKind = "jsonl" if kind == "json" else kind
-        write_releases(form, None, file, tables, live.declaration.schedule, guarantee)
+        write_releases(form, None, file, tables, live.declaration.schedule, live.guarantee)
         return _as_array(file) if kind == "json" else file
     except BaseException:
         file.unlink(missing_ok=True)

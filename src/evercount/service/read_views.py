@@ -186,7 +186,7 @@ def read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> ViewAn
             name: np.full(shape, None).tolist() if part is None else _plain(np.asarray(part))
             for name, part in zip(("values", "std", "low", "high"), parts, strict=True)
         },
-        live.guarantee if isinstance(live, EndedStream) else live.stream.guarantee,
+        live.guarantee,
         schedule.zone,
     )
 
@@ -217,7 +217,7 @@ def _published(store: Reading, live: Shown, asked: Asked, numbers: int) -> ViewA
         at,
         [None if schedule.manual else schedule.show(schedule.start_of(tick)) for tick in at],
         {"values": column("values"), "std": column("std"), "low": column("low", lowest), "high": column("high")},
-        live.guarantee if isinstance(live, EndedStream) else live.stream.guarantee,
+        live.guarantee,
         schedule.zone,
     )
 

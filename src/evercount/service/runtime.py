@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -15,8 +16,9 @@ import numpy as np
 import evercount
 from evercount.declare.schedule import format_utc, instant_of
 from evercount.declare.view_names import offered_views
+from evercount.engine.user_counting import enforced_by
 from evercount.errors import Problem
-from evercount.privacy import Budget
+from evercount.privacy import Budget, guarantee_text
 from evercount.queries import Query
 from evercount.service.access import Access, Buckets, Limits
 from evercount.service.catch_up import CELLS_PER_PAGE, ticks_left
@@ -215,6 +217,7 @@ class Service:
             "cells": len(live.labels),
             "labels": list(live.labels[:CELLS_PER_PAGE]),
             "budget": declaration.budget.to_dict(),
+            "guarantee": live.guarantee,
             "tick": schedule.tick,
             "start": format_utc(schedule.begin),
             "zone": schedule.zone,
@@ -232,17 +235,22 @@ class Service:
         }
         if isinstance(live, EndedStream):
             state = {"state": live.ending, "reason": live.reason, "successor": live.successor, "ticks_left": 0}
-            return {**facts, "guarantee": live.guarantee, "noise": live.noise, **state}
+            return {**facts, "noise": live.noise, **state}
         begin, end = schedule.starts_of(closed + 1, 1)[0], live.next_end()
         if not live.finished:
             facts |= {"open_tick": closed + 1, "open_since": None if begin is None else format_utc(begin)}
         return {
             **facts,
-            "guarantee": live.stream.guarantee,
             "noise": live.stream.noise,
             "closes": None if end is None else format_utc(instant_of(end)),
             "state": self._state(live),
         }
+
+    @staticmethod
+    def explained(live: LiveStream | EndedStream) -> dict[str, Any]:
+        """The guarantee in plain words; the sentence is a fact of its own. The service itself keeps to the cap."""
+        texts = asdict(guarantee_text(live.declaration.budget, enforced_by(live.declaration.query, None)))
+        return {name: text for name, text in texts.items() if name != "sentence"}
 
     def _state(self, live: LiveStream) -> str:
         if live.stopped or live.finished:

@@ -21,10 +21,10 @@ from evercount.engine.cell_range import can_be_cut, cut_cells
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import COLUMNS, LEVEL, NUMBERS, ReleaseTable
 from evercount.engine.tick_totals import TickTotals
-from evercount.engine.user_counting import guarantee_sentence
 from evercount.errors import InputError, ParameterError, StoreError
 from evercount.files.sink import parquet_modules
 from evercount.noise import Secret
+from evercount.privacy import guarantee_text
 from evercount.spark.count_events import BAD, GROUP_COLUMNS, capped_groups, check_declaration, group_events, refuse_bad
 from evercount.spark.failures import first_line
 from evercount.spark.run_secret import new_run, proof_of, run_secret
@@ -121,7 +121,7 @@ def release_batch(
     run = run or new_run()
     job = ShardJob(declaration.canonical(), ticks, shards, run, proof_of(run_secret(run)), level)
     capped = declaration.budget.unit == "user"
-    guarantee = guarantee_sentence(declaration.budget, "capped" if capped else "events", False, "exact")
+    guarantee = guarantee_text(declaration.budget).sentence
     grouped = capped_groups if capped else group_events
     groups = grouped(events, declaration, ticks, ticks).persist()
     try:

@@ -274,7 +274,7 @@ class SparseCount(NoiseOwner):
                 value = max(0.0, min(value, most))
             high = math.inf if self.full else high
         elif self.full:
-            value, high = max(0.0, min(value, most)), math.inf
+            value, high = max(low, min(value, most)), math.inf
         elif low <= (high := min(high, most)):
             value = (low + high) / 2
         else:  # the noise passed its bound: the nearest possible number

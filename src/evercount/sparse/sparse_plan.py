@@ -139,13 +139,11 @@ class SparsePlan:
         """
         if self.method == "constant":
             return "Nothing is released but max_ones/2, which no event changes: no budget is spent."
-        promise = (
-            f"All releases together are ({stated(self.epsilon)}, {stated(self.delta)})-differentially private for one "
-            "event more or less"
-        )
+        promise = Budget(self.epsilon, self.delta).sentence()
         if self.method == "plain":
-            return promise + "."
-        return f"{promise}: {self.partition_epsilon:g} for the partition, {self.counter_epsilon:g} for the counter."
+            return promise
+        parts = f"{stated(self.partition_epsilon)} for the partition and {stated(self.counter_epsilon)} for the counter"
+        return f"{promise} Of epsilon, {parts}."
 
     # -- the partition ---------------------------------------------------------------------------------------------
 

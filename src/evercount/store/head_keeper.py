@@ -104,7 +104,7 @@ def quarantine(live: LiveStream, why: Quarantine) -> EndedStream:
         live.closed,
         live.name,
     )
-    guarantee, noise = live.stream.guarantee, live.stream.noise
+    guarantee, noise = live.guarantee, live.stream.noise
     live.stream.close()
     return EndedStream(
         live.id,

@@ -95,6 +95,11 @@ class LiveStream:
         return self.declaration.name
 
     @property
+    def guarantee(self) -> str:
+        """What its releases promise."""
+        return self.stream.guarantee
+
+    @property
     def open_tick(self) -> int:
         """The tick that takes events now."""
         return (self.closed if self.cut is None else self.cut.closing) + 1

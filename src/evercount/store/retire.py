@@ -43,7 +43,7 @@ feeding another one."""
 LONGEST_REASON = 500
 EXPLANATION = """\
 Retiring {name!r} cannot be undone:
-  - Its releases stay readable. Its budget stays spent: {budget}
+  - Its releases stay readable. Its budget stays spent: {guarantee}
   - Nothing is released from it again. Events that were accepted in its open tick are not published.
   - Its secret, its exact sums, and what is kept about users and batches are deleted from the database.
   - Its name and its secret are never used again: the same noise on other data would reveal the data."""
@@ -131,11 +131,12 @@ def _check_successor(store: Store, ended: EndedStream | None, following: StreamD
 
 def _retire(store: Store, known: LiveStream | EndedStream, reason: str) -> EndedStream:
     if isinstance(known, EndedStream):
-        guarantee, noise, readable = known.guarantee, known.noise, known.readable
+        noise, readable = known.noise, known.readable
     else:
         if known.ahead is not None:
             wait([known.ahead])
-        guarantee, noise, readable = known.stream.guarantee, known.stream.noise, True
+        noise, readable = known.stream.noise, True
+    guarantee = known.guarantee
     facts = {"guarantee": guarantee, "noise": noise, "readable": readable}
     with store.database.transaction() as connection:
         connection.execute(

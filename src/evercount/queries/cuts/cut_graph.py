@@ -38,12 +38,16 @@ class CutValue:
 class CutEstimate:
     """An extreme cut of the released graph, and what it says about the true graph.
 
+    The lightest cut of a noisy graph is the one whose noise is lowest, so its released weight lies below the true one,
+    far below where there are many vertices. Where the value is all that is asked for, `MinCut` has far less noise.
+
     Attributes:
         side: The vertices on one side.
-        value: Weight of this cut in the released graph (per pair of vertices across it for the sparsest cut).
-        std: Standard deviation of that weight, had the cut been chosen without looking.
-        error: With probability ≥ `level` the true weight of this cut is within `error` of `value`, although the cut was
-            chosen after looking at the noise.
+        value: The extreme weight (per pair of vertices across it for the sparsest cut), in [low, high].
+        released: Weight of this cut in the released graph; below 0 even where no true weight is.
+        std: Standard deviation of `released`, had the cut been chosen without looking.
+        error: With probability ≥ `level` the true weight of this cut is within `error` of `released`, although the cut
+            was chosen after looking at the noise.
         low: With probability ≥ `level` the extreme cut of the *true* graph has its weight in [low, high].
         high: With probability ≥ `level` the extreme cut of the *true* graph has its weight in [low, high].
         level: The probability of these two statements, each by itself.
@@ -53,6 +57,7 @@ class CutEstimate:
 
     side: tuple[int, ...]
     value: float
+    released: float
     std: float
     error: float
     low: float
@@ -184,6 +189,8 @@ class CutGraph:
     def min_cut(self, *, level: float = 0.95, seed: int = 0) -> CutEstimate:
         """The lightest cut into two sides, with an interval for the lightest cut of the true graph.
 
+        Which cut it is costs a lot of noise. If you only want its weight, declare `MinCut` instead.
+
         Up to 16 vertices all cuts are tried. Beyond, the best of Stoer–Wagner, spectral sweeps and local search, all
         judged by raw released weights (`extreme_cuts`).
 
@@ -237,7 +244,7 @@ class CutGraph:
         """The cut with the smallest sign × weight.
 
         Guarantee. With probability ≥ level the true extreme value lies in [low, high], and with probability ≥ level
-        the true value of the returned cut is within `error`. Proof: ``cuts.proof.md``, "Extreme cuts". Assumption:
+        the true value of the returned cut is within `error` of its released one. Proof: ``cuts.proof.md``, "Extreme cuts". Assumption:
         as for `bound`. Test: tests/queries/test_queries_cuts.py::test_extreme_cuts_are_covered.
         """
         n, beta = self.vertices, 1.0 - check_probability("level", level)
@@ -267,16 +274,17 @@ class CutGraph:
         ]
         high = float((values + margins[small - 1]).min())
         best = int(values.argmin())
-        low, high = sorted((sign * low, sign * high))
         floor = 0.0 if self.nonnegative else -inf
-        size = int(small[best])
+        low, high = (max(end, floor) for end in sorted((sign * low, sign * high)))
+        size, released = int(small[best]), sign * float(values[best])
         return CutEstimate(
             tuple(np.flatnonzero(sides[best]).tolist()),
-            sign * float(values[best]),
+            min(max(released, low), high),
+            released,
             self.std * sqrt(pairs[size - 1]) * float(scale[size - 1]),
             float(margins[size - 1]),
-            max(low, floor),
-            max(high, floor),
+            low,
+            high,
             level,
             method,
             exact,

@@ -48,8 +48,9 @@ def add_streams(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/streams/{name}", tags=["streams"])
     async def get_stream(request: Request, name: Name) -> Response:
-        """The public facts of one stream: its labels, clock, budget and guarantee."""
-        return Json(service.facts(visible(service, request, name)))
+        """The public facts of one stream: labels, clock, budget and guarantee, also in plain words (`explained`)."""
+        live = visible(service, request, name)
+        return Json({**service.facts(live), "explained": service.explained(live)})
 
     @app.delete("/v1/streams/{name}", tags=["streams"])
     async def retire_stream(

@@ -13,27 +13,6 @@ export function guessing(epsilon, delta) {
 const WEAK = 0.95;
 const percent = (share) => `${number(share * 100, share > 0.995 && share < 1 ? 2 : 0)} %`;
 
-function who({ budget, query }) {
-  if (budget.unit === "user") {
-    if (["distinct-users", "active-users"].includes(query?.name)) return "Every single user, with everything they do, however many events that is.";
-    const most = budget.max_events === 1 ? "one event" : `${number(budget.max_events)} events`;
-    return `Every single user, with everything they contribute: at most ${most} in the whole stream.`;
-  }
-  return "Every single event. Someone who causes several events is protected for each of them, but less well for all of them together.";
-}
-
-function question(budget) {
-  const thing = budget.unit === "user" ? "a user's events" : "an event";
-  return budget.adjacency === "replace"
-    ? `what ${thing} ${budget.unit === "user" ? "were" : "was"}`
-    : `whether ${thing} ${budget.unit === "user" ? "are" : "is"} in the data at all`;
-}
-
-function compared(budget) {
-  const thing = budget.unit === "user" ? "the user" : "the event";
-  return budget.adjacency === "replace" ? `with ${thing} as with any other` : `with ${thing} as without`;
-}
-
 function duration(facts, tick) {
   if (facts.horizon === null || facts.horizon === undefined) {
     return "All releases together, for ever. This stream has no last tick, and the promise does not wear out with time.";
@@ -43,18 +22,6 @@ function duration(facts, tick) {
   return left > 0
     ? `${all}${number(left)} ${left === 1 ? "tick is" : "ticks are"} left; then the stream stops by itself.`
     : `${all}They are all released: nothing more is published from this stream.`;
-}
-
-function limits(facts) {
-  const { budget } = facts;
-  const items = [
-    "Facts about everybody. If the numbers show that a disease spreads in a region, that is learned about all who live there, in the data or not.",
-    "What is public anyway: the list of cells, the times of the ticks, and that this stream exists.",
-    "The operator. Events are collected and added up on the server before the noise; the promise is about what is published.",
-    "Other publications about the same events. Promises add up; a second stream means a weaker promise for both together.",
-  ];
-  if (budget.unit === "event") items.splice(1, 0, "Many events of one person taken together. For two events the promise is only about half as strong, and so on.");
-  return items;
 }
 
 /** What noise does to a count that may look like a mistake. */
@@ -105,15 +72,18 @@ function together(facts, ledger) {
   );
 }
 
-/** Fill the panel. `tick` is the newest released tick, which may be newer than the facts. */
+/**
+ * Fill the panel. `tick` is the newest released tick, which may be newer than the facts. What is promised, and to whom,
+ * is said in the service's own words (`explained`): they are those of every release.
+ */
 export function renderGuarantee(box, facts, tick, ledger) {
-  const { budget } = facts;
+  const { budget, explained } = facts;
   const share = guessing(budget.epsilon, budget.delta);
   box.replaceChildren(
-    ...part("Who is protected", words(who(facts))),
+    ...part("Who is protected", words(explained.who)),
     ...part(
       "From what",
-      words(`From anybody who reads all the published numbers, now and later, even if they know every other event and have any computer they like. How much they can find out about ${question(budget)} is limited, as follows.`),
+      words(`From anybody who reads all the published numbers, now and later, even if they know everything else and have any computers, as long as they cannot break AES-256 encryption. How much they can find out about ${explained.question} is limited, as follows.`),
     ),
     ...part(
       "How strongly",
@@ -125,16 +95,17 @@ export function renderGuarantee(box, facts, tick, ledger) {
       ),
       words(`Of two equally likely cases, the right one can be guessed with a chance of at most ${percent(share)}. Blind guessing gives 50 %.`),
       guessBar(share),
-      words(`In general, any result is at most ${number(Math.exp(budget.epsilon), 2)} times as likely ${compared(budget)}, plus a chance of ${oneIn(budget.delta)}.`),
+      words(`In general, any result is at most ${number(Math.exp(budget.epsilon), 2)} times as likely ${explained.compared}, plus a chance of ${oneIn(budget.delta)}.`),
       ...(share > WEAK ? [words("This is a weak promise: an epsilon of this size rules out little.")] : []),
     ),
     ...part("For how long", element("p", { id: "guarantee-length" }, duration(facts, tick))),
     ...together(facts, ledger),
-    ...part("What it does not protect", element("ul", {}, ...limits(facts).map((item) => element("li", {}, item)))),
+    ...part("What it does not protect", element("ul", {}, ...explained.not_protected.map((item) => element("li", {}, item)))),
     ...part(
       "How to read the numbers",
       words(`The noise is the protection. ${oddities(facts.postprocess ?? [])} The band says how far off a number can be: it holds the true one in 19 of 20 cases.`),
     ),
     element("details", { class: "plain" }, element("summary", {}, "The formal sentence"), words(facts.guarantee ?? "")),
+    element("details", { class: "plain" }, element("summary", {}, "A text for your readers, or a lawyer"), element("p", { id: "guarantee-letter" }, explained.letter)),
   );
 }

@@ -1,0 +1,232 @@
+"""guarantee_text: every sentence about what a stream protects, made from its budget and from who keeps to the cap.
+
+The library, files, the service with its dashboard, Spark and the page for lawyers print these texts and no others, so a
+claim is worded once. What the words say is proved in `queries/user_cap.proof.md` and `queries/distinct_users.proof.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
+from typing import TYPE_CHECKING, Literal
+
+from evercount._validate import stated
+
+if TYPE_CHECKING:
+    from evercount.privacy.budget import Budget
+
+Enforced = Literal["evercount", "caller", "query"]
+"""Who keeps to `max_events`, where users are protected: evercount (a stream whose ticks name users, files, the service,
+Spark), the caller by a promise (`capped=True`), or the query, which reads ids from events and needs no cap."""
+
+
+@dataclass(frozen=True)
+class GuaranteeText:
+    """One guarantee in words, short and long.
+
+    Args:
+        sentence: the formal claim in one sentence, with its numbers rounded up.
+        who: who is protected.
+        question: what readers find out little about, to follow "find out about".
+        compared: the two cases that are compared, to follow "as likely".
+        not_protected: what the guarantee does not cover, one sentence or more each.
+        letter: several paragraphs for readers without mathematics, a privacy notice for example.
+
+    >>> from evercount import Budget
+    >>> guarantee_text(Budget(1.0, 1e-6)).compared
+    'with the event as without it'
+    """
+
+    sentence: str
+    who: str
+    question: str
+    compared: str
+    not_protected: tuple[str, ...]
+    letter: str
+
+
+@dataclass(frozen=True)
+class _Words:
+    """How one unit and adjacency is spoken of."""
+
+    protected: str
+    """To follow "protect"."""
+    changed: str
+    """What the neighbour is, to follow "what it would be"."""
+    question: str
+    compared: str
+    shown: str
+    """What neighbours have in common, so what stays visible; empty where nothing does."""
+    unit: str
+    """What is protected, as a sentence and what follows from it for a person."""
+
+
+def guarantee_text(budget: Budget, enforced: Enforced = "evercount") -> GuaranteeText:
+    """The guarantee of all releases of one stream together, in words.
+
+    **Guarantee.** Each text speaks of the neighbours for which the sensitivity is proved and of no others: one event
+    that is absent, or another one in its place; all events under one id absent; each counted event under an id another
+    one in its place, with the places of all of them kept (`user_cap.proof.md`); or, where a query reads ids from
+    events, everything under an id replaced by anything under one id that occurs nowhere else
+    (`distinct_users.proof.md`). Tests: tests/privacy/test_guarantee_text.py::test_printed_neighbours_are_covered and
+    tests/privacy/test_guarantee_text.py::test_every_sentence.
+
+    Args:
+        budget: the promise.
+        enforced: who keeps to the cap; without meaning for unit="event".
+
+    Returns:
+        The texts.
+
+    >>> from evercount import Budget
+    >>> guarantee_text(Budget(1.0, 1e-6, "replace")).question
+    'what an event was'
+    """
+    words = _event_words(budget) if budget.unit == "event" else _user_words(budget, enforced)
+    limits = _not_protected(budget, enforced, words)
+    sentence, letter = _sentence(budget, words), _letter(budget, words, limits)
+    return GuaranteeText(sentence, words.unit, words.question, words.compared, limits, letter)
+
+
+def guess_chance(budget: Budget) -> float:
+    """The largest chance of a right guess which of two equally likely cases holds: (e^ε + δ)/(1 + e^ε).
+
+    It follows from a total variation of at most (e^ε − 1 + 2δ)/(e^ε + 1).
+    """
+    away = math.exp(-budget.epsilon)
+    return min(1.0, (1 + budget.delta * away) / (1 + away))
+
+
+def _event_words(budget: Budget) -> _Words:
+    unit = (
+        "Every single event. Someone who causes several events is protected for each of them, but less well for all of "
+        "them together."
+    )
+    if budget.adjacency == "add-remove":
+        changed, question = "if that event had been left out", "whether an event is in the data at all"
+        return _Words("any one event", changed, question, "with the event as without it", "", unit)
+    return _Words(
+        "any one event",
+        "if that event had been any other legal event in its place",
+        "what an event was",
+        "with the event as with any other in its place",
+        "That an event happened, and when: this guarantee hides what the event was.",
+        unit,
+    )
+
+
+def _user_words(budget: Budget, enforced: Enforced) -> _Words:
+    protected = f"everything under any one user id ({_cap(budget, enforced)})"
+    unit = (
+        f"Every single user id, with everything under it ({_cap(budget, enforced)}). Someone with several ids is "
+        "protected for each of them, but less well for all of them together."
+    )
+    if budget.adjacency == "add-remove":
+        return _Words(
+            protected,
+            "if everything under that id had been left out",
+            "whether anything under a user id is in the data at all",
+            "with everything under the id as without it",
+            "",
+            unit,
+        )
+    if enforced == "query":
+        return _Words(
+            protected,
+            "if everything under that id had been anything else under one id that occurs nowhere else",
+            "what is under a user id, and which id that is",
+            "with everything under the id as with anything else under one id of its own",
+            "That somebody was counted: this guarantee hides who it was, when and under what.",
+            unit,
+        )
+    return _Words(
+        protected,
+        "if each event counted under that id had been any other legal event in its place (under the same id, at the "
+        "same time and in the same order)",
+        "what the events under a user id were",
+        "with the events under the id as with any others in their places",
+        "That an id has events, how many and when: this guarantee hides what the events were.",
+        unit,
+    )
+
+
+def _cap(budget: Budget, enforced: Enforced) -> str:
+    """How much of one unit is counted, and who sees to that."""
+    if enforced == "query":
+        return "however many events that is"
+    most = budget.max_events
+    if enforced == "caller":
+        return f"the caller promised that at most {most} of its events {'is' if most == 1 else 'are'} counted in all"
+    first = "its first event" if most == 1 else f"its first {most} events"
+    return f"evercount counts at most {first} of the whole stream"
+
+
+def _sentence(budget: Budget, words: _Words) -> str:
+    epsilon, delta = stated(budget.epsilon), stated(budget.delta)
+    return (
+        f"All releases together protect {words.protected}: the probability of any outcome is at most e^{epsilon} times "
+        f"what it would be {words.changed}, plus {delta} (epsilon={epsilon}, delta={delta}, adjacency "
+        f"{budget.adjacency}, unit {budget.unit})."
+    )
+
+
+def _not_protected(budget: Budget, enforced: Enforced, words: _Words) -> tuple[str, ...]:
+    several = (
+        "Many events of one person taken together. For two events the guarantee is only about half as strong, and so "
+        "on."
+        if budget.unit == "event"
+        else "A person with several ids, taken together. For two ids the guarantee is only about half as strong, and "
+        "so on."
+    )
+    promised = (
+        "Ids with more counted events than the caller promised: nobody but the caller has checked that there are none."
+        if budget.unit == "user" and enforced == "caller"
+        else ""
+    )
+    items = (
+        "Facts about everybody. If the numbers show that a disease spreads in a region, that is learned about all who "
+        "live there, in the data or not.",
+        several,
+        promised,
+        words.shown,
+        "What is public anyway: the list of cells, the times of publication, and that these statistics exist.",
+        "The operator. Events are collected and added up before the noise; the guarantee is about what is published.",
+        "Other publications about the same events. Each new one makes the guarantee for all of them together weaker.",
+    )
+    return tuple(item for item in items if item)
+
+
+def _letter(budget: Budget, words: _Words, limits: tuple[str, ...]) -> str:
+    epsilon, delta = stated(budget.epsilon), stated(budget.delta)
+    factor = _digits(math.exp(budget.epsilon), up=True) if budget.epsilon <= 20 else f"e^{epsilon}"
+    exception = f", plus a chance of at most 1 in {_digits(1 / Decimal(delta), up=False)}" if budget.delta else ""
+    chance = _digits(100 * guess_chance(budget), up=True)
+    paragraphs = (
+        "We publish statistics that are updated for as long as the system runs. Before each publication a computer "
+        "adds random noise. The noise is chosen so that all publications together reveal little about "
+        f"{words.question}.",
+        f"Who is protected: {words.unit[0].lower()}{words.unit[1:]}",
+        f'"Little" has a number. Whatever we publish is at most {factor} times as likely {words.compared}{exception} '
+        f"(epsilon {epsilon}, delta {delta}). Somebody who has to guess which of two equally likely cases is true can "
+        f"be right with a chance of at most {chance} %; blind guessing gives 50 %.",
+        "The guarantee does not depend on what the reader already knows, on other data that may appear in future, or "
+        "on the computers of an attacker who cannot break AES-256 encryption. It is a mathematical theorem, and "
+        "anybody can test the program that keeps it.",
+        "The guarantee does not say that nothing can be learned. It does not cover:",
+        "\n".join(f"- {item}" for item in limits),
+    )
+    return "\n\n".join(paragraphs)
+
+
+def _digits(number: float | Decimal, *, up: bool) -> str:
+    """A number in three digits, rounded so that the claim still holds, with commas in long ones.
+
+    >>> _digits(2.71828, up=True), _digits(1 / Decimal("1.2e-06"), up=False)
+    ('2.72', '833,000')
+    """
+    with localcontext(prec=3, rounding=ROUND_CEILING if up else ROUND_FLOOR):
+        shown = +Decimal(number)
+    if shown >= 10**15:
+        return f"{shown:.3g}"
+    return f"{int(shown):,}" if shown == shown.to_integral_value() else f"{shown:f}"

@@ -1,0 +1,224 @@
+"""Every sentence about a guarantee, and brute force over the neighbours that it speaks of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evercount import ActiveUsers, Budget, Count, DistinctUsers, Histogram, Quantiles, Rollup, SparseCount, Stream, Sum
+from evercount.audit.neighbours import change_norm
+from evercount.privacy import Enforced, guarantee_text
+from evercount.queries.base import Adjacency, Query
+from evercount.queries.user_cap import last_turns
+
+EVENT = "any one event"
+ID = "everything under any one user id "
+ITS_FIRST = "(evercount counts at most its first 3 events of the whole stream)"
+PROMISED = "(the caller promised that at most 3 of its events are counted in all)"
+ANY_NUMBER = "(however many events that is)"
+LEFT_OUT = "if everything under that id had been left out"
+IN_PLACE = (
+    "if each event counted under that id had been any other legal event in its place (under the same id, at the same "
+    "time and in the same order)"
+)
+ONE_ID = "if everything under that id had been anything else under one id that occurs nowhere else"
+SAID: dict[tuple[str, str, Enforced], tuple[str, str]] = {
+    ("event", "add-remove", "evercount"): (EVENT, "if that event had been left out"),
+    ("event", "replace", "evercount"): (EVENT, "if that event had been any other legal event in its place"),
+    ("event", "add-remove", "query"): (EVENT, "if that event had been left out"),
+    ("event", "replace", "query"): (EVENT, "if that event had been any other legal event in its place"),
+    ("user", "add-remove", "evercount"): (ID + ITS_FIRST, LEFT_OUT),
+    ("user", "replace", "evercount"): (ID + ITS_FIRST, IN_PLACE),
+    ("user", "add-remove", "caller"): (ID + PROMISED, LEFT_OUT),
+    ("user", "replace", "caller"): (ID + PROMISED, IN_PLACE),
+    ("user", "add-remove", "query"): (ID + ANY_NUMBER, LEFT_OUT),
+    ("user", "replace", "query"): (ID + ANY_NUMBER, ONE_ID),
+}
+"""What is protected, and what the neighbour is, for each unit, adjacency and whoever keeps to the cap."""
+
+
+def budget_of(unit: str, adjacency: str, enforced: Enforced, epsilon: float = 1.0, delta: float = 1e-6) -> Budget:
+    most = 3 if unit == "user" and enforced != "query" else 1
+    return Budget(epsilon, delta, adjacency, unit=unit, max_events=most)  # type: ignore[arg-type]
+
+
+KINDS: dict[str, tuple[Query, Any]] = {
+    "count": (Count(), 1),
+    "histogram": (Histogram(["a", "b"]), ["a"]),
+    "sum": (Sum(0, 1), [1.0]),
+    "rollup": (Rollup([("a",), ("b",)]), [("a",)]),
+    "distinct users": (DistinctUsers(), ["ann|mon"]),
+    "active users": (ActiveUsers(2, ["a"]), [("ann|mon", "a")]),
+}
+
+
+@pytest.mark.parametrize(
+    ("unit", "adjacency", "enforced", "kind"),
+    [(*case, kind) for case in SAID for kind, (query, _) in KINDS.items() if query.names_users == (case[2] == "query")],
+)
+def test_every_sentence(unit: str, adjacency: str, enforced: Enforced, kind: str) -> None:
+    """The sentence of a stream and of each of its releases, from its first moment, after a tick and after a restart."""
+    query, tick = KINDS[kind]
+    budget = budget_of(unit, adjacency, enforced)
+    who, changed = SAID[unit, adjacency, enforced]
+    wanted = (
+        f"All releases together protect {who}: the probability of any outcome is at most e^1 times what it would be "
+        f"{changed}, plus 1e-06 (epsilon=1, delta=1e-06, adjacency {adjacency}, unit {unit})."
+    )
+    assert guarantee_text(budget, enforced).sentence == wanted
+    stream = Stream(query, budget, 8)
+    if enforced == "caller":
+        said = [stream.step(tick, capped=True).guarantee]
+    elif enforced == "evercount" and unit == "user":
+        said = [stream.guarantee, stream.step([1] if tick == 1 else tick, users=["ann|mon"]).guarantee]
+    else:
+        said = [stream.guarantee, stream.step(tick).guarantee]
+    said += [stream.guarantee, stream.explained.sentence]
+    blob = stream.snapshot()
+    stream.close()
+    said.append(Stream.restore(blob).guarantee)
+    assert set(said) == {wanted}
+
+
+def test_a_promise_is_not_forgotten() -> None:
+    """Totals that a door has capped, after ticks for which the caller promised the cap."""
+    stream = Stream(Count(), budget_of("user", "add-remove", "caller"), 8)
+    stream.run([1], capped="by door")
+    assert ITS_FIRST in stream.guarantee
+    stream.step(1, capped=True)
+    stream.run([1], capped="by door")
+    assert PROMISED in stream.guarantee
+
+
+@pytest.mark.parametrize(("unit", "adjacency", "enforced"), SAID)
+def test_the_long_texts_say_the_same(unit: str, adjacency: str, enforced: Enforced) -> None:
+    """No text speaks of a person where ids or events are protected, and all of them name the encryption."""
+    text = guarantee_text(budget_of(unit, adjacency, enforced), enforced)
+    assert "any one person" not in text.letter + text.who + text.sentence
+    assert text.who.startswith("Every single event." if unit == "event" else "Every single user id, with everything")
+    assert text.who[1:] in text.letter
+    assert text.question in text.letter
+    assert text.compared in text.letter
+    assert all(f"\n- {item}" in text.letter for item in text.not_protected)
+    assert "cannot break AES-256" in text.letter
+    assert "at most 2.72 times as likely" in text.letter
+    assert "at most 1 in 1,000,000" in text.letter
+    assert "at most 73.2 %" in text.letter
+    limits = " ".join(text.not_protected)
+    assert ("several ids" in limits) == (unit == "user")
+    assert ("the caller promised" in limits) == (enforced == "caller")
+    assert ("this guarantee hides" in limits) == (adjacency == "replace")
+    assert ("promised" in text.who) == (enforced == "caller")
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 0.5, 3.0, 30.0, 800.0])
+@pytest.mark.parametrize("delta", [0.0, 1e-300, 1.2e-6, 0.3])
+def test_numbers_of_a_letter_hold(epsilon: float, delta: float) -> None:
+    letter = guarantee_text(Budget(epsilon, delta)).letter
+    found = re.search(r"at most (\S+) times as likely", letter)
+    assert found is not None
+    factor = found[1].replace(",", "")
+    assert factor == f"e^{epsilon:g}" if epsilon > 20 else float(factor) >= np.exp(epsilon)
+    exception = re.search(r"at most 1 in (\S+) \(", letter)
+    assert (exception is None) == (delta == 0)
+    assert exception is None or 1 / float(exception[1].replace(",", "")) >= delta
+    chance = re.search(r"at most (\S+) %", letter)
+    assert chance is not None
+    away = np.exp(-epsilon)
+    assert 50 < float(chance[1]) <= 100
+    assert float(chance[1]) >= min(100.0, 100 * (1 + delta * away) / (1 + away))
+
+
+def test_the_page_for_lawyers_has_this_text() -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/lawyer.md").read_text("utf-8")
+    quoted = " ".join(line.removeprefix(">") for line in page.splitlines() if line.startswith(">"))
+    letter = guarantee_text(Budget(1.0, 1e-6, unit="user", max_events=4)).letter
+    assert quoted.split() == letter.split()
+
+
+def test_a_sparse_counter_says_the_same() -> None:
+    assert SparseCount(1.0, 100).guarantee.startswith(Budget(1.0, 0.0).sentence())
+
+
+# -- brute force over what is printed --------------------------------------------------------------------------------
+
+Place = tuple[int, int]
+"""The tick of an event, and its declared order in it."""
+PLACES: tuple[Place, ...] = tuple(product((0, 1), (0, 1)))
+MOST = 2
+
+
+def counted(places: Iterable[Place], payloads: Iterable[Any], query: Query) -> Any:
+    """The increments of one user's events, where each door counts the first ones by time and order."""
+    ticks: list[list[Any]] = [[], []]
+    listed = list(places)
+    time, order = (np.array([place[i] for place in listed], np.int64) for i in (0, 1))
+    turns = last_turns(np.zeros(len(listed), np.int64), time, order)
+    for (tick, _), payload, turn in zip(listed, payloads, turns.tolist(), strict=True):
+        if turn <= MOST:
+            ticks[tick].append(payload)
+    return query.encode_run(query.initial_state(), ticks)[0]
+
+
+CAPPED: list[tuple[Query, list[Any]]] = [
+    (Histogram(["a", "b"]), ["a", "b"]),
+    (Sum(-1, 1), [-1.0, 1.0]),
+    (Rollup([("a",), ("b",)], weights=[1000, 1]), [("a",), ("b",)]),
+    (Quantiles(0, 1, 2), [0.2, 0.7]),
+]
+
+
+def printed_pairs(query: Query, events: list[Any], adjacency: Adjacency) -> Iterator[tuple[Any, Any]]:
+    """All neighbours of the sentence for one user of up to three events, some of them at one place."""
+    for number in (1, 2, 3):
+        for places in product(PLACES, repeat=number):
+            rows = [counted(places, payloads, query) for payloads in product(events, repeat=number)]
+            others = rows if adjacency == "replace" else [counted((), (), query)]
+            yield from product(rows, others)
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+@pytest.mark.parametrize(("query", "events"), CAPPED, ids=repr)
+def test_printed_neighbours_are_covered(query: Query, events: list[Any], adjacency: Adjacency) -> None:
+    """And reached: noise for less would break the sentence. Queries that name users: `test_queries_distinct_users`."""
+    budget = Budget(1.0, 1e-6, adjacency, unit="user", max_events=MOST)
+    assert "at the same time and in the same order" in budget.sentence() or adjacency == "add-remove"
+    worst = max(change_norm(*pair, query.grid) for pair in printed_pairs(query, events, adjacency))
+    assert worst == pytest.approx(query.protected_sensitivity(budget, query.squared_sensitivity(adjacency)))
+    apart = max(np.abs(one - other).sum() for one, other in printed_pairs(query, events, adjacency)) * query.grid
+    assert apart <= query.protected_l1(budget)
+
+
+def test_the_words_about_places_are_needed() -> None:
+    """The same events of one user in another order of one tick: of three at one place none counts, else two do.
+
+    Under replace the total of a rollup has hardly any noise, because replacing an event never changes it: here more
+    than 50 stds lie between the two streams. A sentence about "any other events of the same ticks" would be wrong.
+    """
+    query = CAPPED[2][0]
+    budget = Budget(1.0, 1e-6, "replace", unit="user", max_events=MOST)
+    tied, apart = ([(0, 0)] * 3, [(0, 0), (0, 0), (0, 1)])
+    rows = [counted(places, [("a",)] * 3, query) for places in (tied, apart)]
+    assert [row[0, 0] for row in rows] == [0, 2000]
+    std = Stream(query, budget, 24).std([24])[0, 0]
+    assert std == pytest.approx(0.022, rel=0.02), "docs/limits.md names it"
+    assert change_norm(*rows) > 1e5 * query.protected_sensitivity(budget, query.squared_sensitivity("replace"))
+
+
+@pytest.mark.parametrize("query", [DistinctUsers(), ActiveUsers(1)], ids=repr)
+def test_the_words_about_one_id_are_needed(query: DistinctUsers) -> None:
+    """One id's hundred events that become those of a hundred ids, or of an id that is there already."""
+    claim = query.user_sensitivity("replace")
+
+    def rows(*ticks: list[str]) -> Any:
+        return query.encode_run(query.initial_state(), list(ticks))[0]
+
+    assert change_norm(rows(["u"] * 100), rows([f"v{i}" for i in range(100)])) == 99**2 > claim
+    assert change_norm(rows(["u"], [], ["v"]), rows([], ["v"], ["v"])) == 5 > claim
+    assert change_norm(rows(["u"], [], ["v"]), rows([], ["w"], ["v"])) == claim
