@@ -15,14 +15,18 @@ import pytest
 from test_count_rows import FORMATS, KEYS, declared, rows_of, text_file, write
 from typer.testing import CliRunner
 
-from evercount import Stream
+from evercount import Budget, Stream
 from evercount.cli import app
+from evercount.declare.columns import Columns
+from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import Schedule
+from evercount.engine.tick_totals import TickEvents
 from evercount.errors import InputError, ParameterError
 from evercount.files.bad_rows import LATE, MAYBE_LATE
 from evercount.files.count_rows import CountedRows, count
 from evercount.files.run_state import State
 from evercount.files.source import expand_inputs, open_source
+from evercount.queries import build_query
 
 pytest.importorskip("duckdb")
 CLOCK = Schedule.of("1h", "2026-01-01T00:00")
@@ -59,6 +63,25 @@ def test_values_of_several_files(tmp_path: Path) -> None:
         (tmp_path / form).mkdir()
         files.append(write(tmp_path / form, some, form))
     np.testing.assert_array_equal(counted(files, spec, tmp_path / "many").totals.rows(1, 11), whole.totals.rows(1, 11))
+
+
+@pytest.mark.parametrize("query", ["distinct-users", "active-users"])
+@pytest.mark.parametrize("order", [None, "seq"])
+def test_users_of_several_files_are_counted(tmp_path: Path, query: str, order: str | None) -> None:
+    rows = [{**row, "seq": -number} for number, row in enumerate(rows_of(300))]
+    columns = Columns("ts", user="user", order=order)
+    asked = build_query(query, {"max_ticks": 9} if query == "active-users" else {})
+    spec = StreamDeclaration("events", asked, Budget(1.0, 1e-6, unit="user"), CLOCK, columns=columns)
+    whole = counted([write(tmp_path, rows, "csv")], spec, tmp_path / "one").totals
+    files = []
+    for form, some in (("csv", rows[:100]), ("jsonl", rows[100:200]), ("parquet", rows[200:])):
+        (tmp_path / form).mkdir()
+        files.append(write(tmp_path / form, some, form))
+    parts = counted(files, spec, tmp_path / "many").totals
+    assert isinstance(whole, TickEvents)
+    assert isinstance(parts, TickEvents)
+    assert parts.ticks == whole.ticks
+    assert len(set().union(*whole.ticks)) == 40
 
 
 def test_first_events_of_users_go_by_the_order_of_files_and_rows(tmp_path: Path) -> None:

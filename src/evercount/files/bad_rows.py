@@ -61,8 +61,8 @@ class Reject:
 
 @dataclass
 class LateRows:
-    """Which rows are late: those of ticks before `first` that were not there when the last run published. By the name of
-    the file, `before` is what that run had read, and `now` what `find_rejects` reads."""
+    """Which rows are late: those of ticks before `first` that were not there when the last run published. By the name
+    of the file, `before` is what that run had read, and `now` what `find_rejects` reads."""
 
     first: int
     before: dict[str, SeenRows]

@@ -21,8 +21,8 @@ def first_events(
     """The first `most` events of each user, and how many events each of these users has had by now.
 
     The first is a SELECT of rows of the table `event`, which holds place (1 or more for an event), who, us, what else
-    is wanted and, with `ordered`, o; its rows are in their order. `users` are the events of each user before. The second
-    leaves out users that were at the cap `most` before.
+    is wanted and, with `ordered`, o; its rows are in their order. `users` are the events of each user before. The
+    second leaves out users that were at the cap `most` before.
 
     **Guarantee.** Without a declared order an event counts if fewer than `most` events of its user come before it by
     (time, row). With one it counts if at most `most` events of its user stand at or before its (time, order), so that
