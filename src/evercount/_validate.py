@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from decimal import ROUND_CEILING, Decimal, localcontext
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NoReturn
 
 from evercount.errors import ParameterError, UnknownName
 
@@ -88,3 +89,24 @@ def stated(number: float) -> str:
     """A number of a privacy promise in up to six digits, rounded up: the printed promise must hold too."""
     with localcontext(prec=6, rounding=ROUND_CEILING):
         return f"{float(+Decimal(repr(float(number)))):g}"
+
+
+def _constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
+        raise ValueError(f"the member {twice[:40]!r} occurs twice in one object")
+    return members
+
+
+_STRICT = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_constant)
+
+
+def strict_json(text: str) -> Any:
+    """JSON from outside, or ValueError: without NaN, and without a member that occurs twice, of which two readers could
+    take different ones."""
+    return _STRICT.decode(text)

@@ -266,7 +266,7 @@ def test_start_after_all_rows(folder: Path) -> None:
     assert not Path("out.csv").exists()
 
 
-def test_ctrl_c_while_the_file_is_read(folder: Path) -> None:
+def test_ctrl_c_while_the_file_is_read(folder: Path, ctrl_c: None) -> None:
     """A real signal to a real process while DuckDB counts."""
     header, *body = Path("events.csv").read_text().splitlines()
     with Path("long.csv").open("w") as file:
@@ -293,7 +293,7 @@ def test_ctrl_c_while_the_file_is_read(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == before | {".out.csv.state.lock"}
 
 
-def test_ctrl_c_leaves_things_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_leaves_things_whole(folder: Path, ctrl_c: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(end=at(3)).exit_code == 0
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     real = stream_module.advance

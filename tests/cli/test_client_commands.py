@@ -84,7 +84,7 @@ def test_push_counts_every_event_once(
     lines.write_text('{"key": "north"}\n' * 4, "utf-8")
     for _ in range(2):
         for file in (table, lines):
-            done = run(url, "push", "flu", str(file), "--key", "region")
+            done = run(url, "push", "flu", str(file), *(("--key", "region") if file is table else ()))
             assert done.exit_code == 0, done.stderr
             said = done.stderr.replace(str(file), "")
             assert not any(sign.isdigit() for sign in said), "no count on the terminal"
@@ -137,6 +137,30 @@ def test_push_sends_every_format(service: tuple[Service, str], tmp_path: Path) -
     assert run(url, "push", "flu", str(tmp_path / "broken.parquet")).exit_code == 3
     close(url)
     assert open_totals(running, "flu") == [1, 1]
+
+
+def test_push_guesses_nothing(service: tuple[Service, str], tmp_path: Path) -> None:
+    """Lines of JSON whose first is not an object are lines of JSON; a table needs the names of its columns."""
+    duckdb = pytest.importorskip("duckdb")
+    running, url = service
+    file = tmp_path / "events"
+    for stream, text in (("hidden", "3\n5\n2\n"), ("hidden", '4\n{"value": 6}\n'), ("flu", '"north"\n"süd, west"\n')):
+        file.write_text(text, "utf-8")
+        done = run(url, "push", stream, str(file))
+        assert done.exit_code == 0, done.stderr
+    duckdb.sql("SELECT 7 AS n").write_parquet(str(tmp_path / "table.parquet"))
+    (tmp_path / "table.csv").write_text("n\n7\n")
+    for name in ("table.csv", "table.parquet"):
+        refused = run(url, "push", "hidden", str(tmp_path / name))
+        assert refused.exit_code == 3
+        assert "--value" in refused.stderr
+    file.write_text('{"key": "north"}\n')
+    refused = run(url, "push", "flu", str(file), "--key", "key")
+    assert refused.exit_code == 3
+    assert "omit --time, --key" in refused.stderr
+    for stream in ("hidden", "flu"):
+        close(url, stream)
+    assert (open_totals(running, "hidden"), open_totals(running, "flu")) == ([20], [1, 1])
 
 
 def test_push_says_what_is_wrong(service: tuple[Service, str], tmp_path: Path) -> None:

@@ -456,6 +456,30 @@ def test_bad_rows_of_a_jsonl(tmp_path: Path) -> None:
     assert found[0].text == lines[2]
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        '{"ts": "2026-01-01T00:00:00", "ts": "2026-01-01T05:00:00", "user": "u", "v": 1}',
+        '{"ts": "2026-01-01T00:00:00", "user": "u", "\\u0075ser": "u", "v": 1}',
+        '{"ts": "2026-01-01T00:00:00", "user": "u", "v": 1, "note": 1, "note": 2}',
+        '{"ts": "2026-01-01T00:00:00", "user": "u", "v": 1',
+        "nonsense",
+    ],
+)
+def test_a_field_twice_or_no_json_is_a_bad_row(tmp_path: Path, bad: str) -> None:
+    """Also where the types of fields are looked at, which DuckDB cannot do in what is not JSON."""
+    good = '{"ts": "2026-01-01T00:00:00", "user": "u", "v": 1, "note": {"a": 1}}'
+    path = text_file(tmp_path, f"{good}\n{bad}\n{good}\n", "e.jsonl")
+    capped = declared(CLOCK, "ts", user="user", max_events=9)
+    summed = declared(CLOCK, "ts", "sum", value="v", lo=0.0, hi=1.0, grid=0.5)
+    for spec in (declared(CLOCK, "ts"), capped, summed):
+        got = counted(path, spec, tmp_path / "s")
+        assert (got.bad, got.totals.rows(1, 2).sum()) == (1, 4 if spec is summed else 2)
+    (reject,) = find_rejects(open_source(path, _fresh(tmp_path)), summed, tmp_path / "s")
+    assert (reject.line, reject.text) == (2, bad)
+    assert "a field twice" in reject.reason
+
+
 def test_values_out_of_range_are_bad(tmp_path: Path) -> None:
     values = ["0", "1", "1.0001", "-0.1", "nan", "inf", "", "x", "0.5"]
     text = "ts,v\n" + "".join(f"2026-01-01T00:00:00,{value}\n" for value in values)
@@ -476,6 +500,16 @@ def test_a_quote_that_is_never_closed_cannot_be_skipped(tmp_path: Path) -> None:
     text = 'ts,region\n2026-01-01T00:00:00,"north\n' + "2026-01-01T00:00:00,north\n" * 5
     with pytest.raises(InputError, match="never closed"):
         counted(text_file(tmp_path, text), HISTOGRAM, tmp_path / "s")
+
+
+def test_a_very_long_line_is_called_long(tmp_path: Path) -> None:
+    text = f"ts,region\n2026-01-01T00:00:00,{'x' * 3_000_000}\n2026-01-01T00:00:00,north\n"
+    with pytest.raises(InputError, match="about line 2 a row is longer than 2,000,000 bytes"):
+        counted(text_file(tmp_path, text), HISTOGRAM, tmp_path / "s")
+    long = json.dumps({"ts": "2026-01-01T00:00:00", "region": "x" * 3_000_000})
+    path = text_file(tmp_path, long + '\n{"ts": "2026-01-01T00:00:00", "region": "north"}\n', "e.jsonl")
+    got = counted(path, HISTOGRAM, tmp_path / "s")
+    assert (got.bad, got.totals.total.tolist()) == (1, [1])
 
 
 def test_line_ends_inside_quotes(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from evercount.declare.schedule import parse_time, zone_named
 from evercount.declare.view_names import show_view
 from evercount.errors import BadRows, StoreError
 from evercount.files.release_run import Job, release_file
-from evercount.files.write_views import read_releases
+from evercount.files.sink import read_numbers
 from evercount.noise import Secret
 
 duckdb = pytest.importorskip("duckdb")
@@ -85,7 +85,7 @@ def test_views_are_those_of_the_library(tmp_path: Path, form: str) -> None:
         lines = published.read_text().splitlines(keepends=True)
         published.write_text("".join([*lines[:-2], lines[-1]]))
         with pytest.raises(StoreError, match="changed"):
-            read_releases(published, stream)
+            read_numbers(published, stream, ["value"])
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])

@@ -15,14 +15,18 @@ import pytest
 from test_count_rows import FORMATS, KEYS, declared, rows_of, text_file, write
 from typer.testing import CliRunner
 
-from evercount import Stream
+from evercount import Budget, Stream
 from evercount.cli import app
+from evercount.declare.columns import Columns
+from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import Schedule
+from evercount.engine.tick_totals import TickEvents
 from evercount.errors import InputError, ParameterError
 from evercount.files.bad_rows import LATE, MAYBE_LATE
 from evercount.files.count_rows import CountedRows, count
 from evercount.files.run_state import State
 from evercount.files.source import expand_inputs, open_source
+from evercount.queries import build_query
 
 pytest.importorskip("duckdb")
 CLOCK = Schedule.of("1h", "2026-01-01T00:00")
@@ -59,6 +63,25 @@ def test_values_of_several_files(tmp_path: Path) -> None:
         (tmp_path / form).mkdir()
         files.append(write(tmp_path / form, some, form))
     np.testing.assert_array_equal(counted(files, spec, tmp_path / "many").totals.rows(1, 11), whole.totals.rows(1, 11))
+
+
+@pytest.mark.parametrize("query", ["distinct-users", "active-users"])
+@pytest.mark.parametrize("order", [None, "seq"])
+def test_users_of_several_files_are_counted(tmp_path: Path, query: str, order: str | None) -> None:
+    rows = [{**row, "seq": -number} for number, row in enumerate(rows_of(300))]
+    columns = Columns("ts", user="user", order=order)
+    asked = build_query(query, {"max_ticks": 9} if query == "active-users" else {})
+    spec = StreamDeclaration("events", asked, Budget(1.0, 1e-6, unit="user"), CLOCK, columns=columns)
+    whole = counted([write(tmp_path, rows, "csv")], spec, tmp_path / "one").totals
+    files = []
+    for form, some in (("csv", rows[:100]), ("jsonl", rows[100:200]), ("parquet", rows[200:])):
+        (tmp_path / form).mkdir()
+        files.append(write(tmp_path / form, some, form))
+    parts = counted(files, spec, tmp_path / "many").totals
+    assert isinstance(whole, TickEvents)
+    assert isinstance(parts, TickEvents)
+    assert parts.ticks == whole.ticks
+    assert len(set().union(*whole.ticks)) == 40
 
 
 def test_first_events_of_users_go_by_the_order_of_files_and_rows(tmp_path: Path) -> None:
@@ -318,25 +341,14 @@ def test_words_for_an_operator(folder: Path) -> None:
     assert "choose a smaller epsilon" in beyond.stderr
 
 
-def test_a_parquet_file_of_an_earlier_version_goes_on(folder: Path) -> None:
-    """It began with texts in `start`, and keeps them; a new file has timestamps of the declared zone."""
+def test_starts_in_parquet_are_timestamps_of_the_zone(folder: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
-    from evercount.files import run_state
-
     Path("log.csv").write_text("ts\n2026-01-01T01:00:00Z\n")
     options = [*OPTIONS.split(), "--tz", "Europe/Vienna", "--out", "out.parquet"]
-    assert run("log.csv", *options, end="2026-01-01T04:00").exit_code == 0
+    for end in ("2026-01-01T04:00", "2026-01-01T06:00"):
+        assert run("log.csv", *options, end=end).exit_code == 0
     table = pq.read_table("out.parquet")
     assert table.schema.field("start").type == pa.timestamp("us", tz="Europe/Vienna")
-    assert table["start"][0].as_py().isoformat() == "2026-01-01T00:00:00+01:00"
-    texts = pa.array([moment.isoformat() for moment in table["start"].to_pylist()])
-    old = table.set_column(1, "start", texts)
-    pq.write_table(old, "out.parquet")
-    state = State.load(Path("out.parquet.state").read_bytes())
-    changed = run_state.replace(state, output=run_state.digest_of(Path("out.parquet")))
-    Path("out.parquet.state").write_bytes(changed.dump())
-    assert run("log.csv", *options, end="2026-01-01T06:00").exit_code == 0
-    longer = pq.read_table("out.parquet")
-    assert longer["start"].to_pylist()[-1] == "2026-01-01T05:00:00+01:00"
-    assert longer.slice(0, len(old)).equals(old)
+    starts = [moment.isoformat() for moment in table["start"].to_pylist()]
+    assert starts == [f"2026-01-01T{hour:02d}:00:00+01:00" for hour in range(6)]

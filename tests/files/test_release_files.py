@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import stat
@@ -20,6 +21,7 @@ from evercount.files.source import open_source
 from evercount.privacy import Budget
 from evercount.queries import Count
 
+pq = pytest.importorskip("pyarrow.parquet")
 EVENTS = "ts,user\n2026-01-01T00:10Z,a\n2026-01-01T01:10Z,b\n"
 
 
@@ -106,6 +108,40 @@ def test_names_of_folders_are_no_patterns(tmp_path: Path) -> None:
         (tmp_path / name / "events.csv").write_text("ts\n2026-01-01T00:10Z\n")
         source = open_source(str(tmp_path / name / "events.csv"), tmp_path / name)
         assert count(source, spec, 1, 2, tmp_path / name).totals.total.tolist() == [1]
+
+
+HOSTILE = ["value=3", "tick=1", "ts=2030-01-01", "a[1]", "s*r", "q?", "~x", "it's", "a b", "{x,y}", "back\\slash", "ü"]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_names_of_files_and_folders_are_only_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    """Input, state, output, view and chart in folders whose names are patterns, columns or homes to some readers."""
+    monkeypatch.chdir(tmp_path)
+    for name, other in (("a[1]", "a1"), ("s*r", "star"), ("q?", "qq")):
+        Path(f"{other}.{form}").write_bytes(b"not ours")
+        assert HOSTILE.count(name) == 1
+    for name in HOSTILE:
+        Path(name).mkdir()
+        Path(name, "events.csv").write_text("ts\n" + "2026-01-01T00:10Z\n2026-01-01T01:10Z\n" * 1000)
+        for out in (f"{name}.{form}", f"{name}/out.{form}"):
+            options = "--time ts --every 1h --start 2026-01-01T00:00Z --end 2026-01-01T02:00Z --epsilon 1 --delta 1e-6"
+            more = ["--out", out, "--view", "per-tick", "--plot", f"{name}/chart.png"]
+            done = CliRunner().invoke(app, ["release", f"{name}/events.csv", *options.split(), *more])
+            assert done.exit_code == 0, f"{out}: {done.output}"
+            published, view = read(Path(out)), read(Path(out).with_name(f"{Path(out).stem}.per-tick.{form}"))
+            assert view == [published[0], published[1] - published[0]], out
+            assert all(abs(value - 1000 * tick) < 100 for tick, value in enumerate(published, 1)), out
+
+
+def read(path: Path) -> list[float]:
+    """The published values, by a reader that takes a name for nothing but a name."""
+    if path.suffix == ".parquet":
+        with path.open("rb") as file:
+            values: list[float] = pq.ParquetFile(file).read()["value"].to_pylist()
+            return values
+    lines = path.read_text().splitlines()
+    rows = map(json.loads, lines) if path.suffix == ".jsonl" else csv.DictReader(lines)
+    return [float(row["value"]) for row in rows]
 
 
 @pytest.mark.parametrize("name", ["ü", "*", "a/b", "a~b", "a~1b", 'a"b', "a'b", "$", "a.b", "a[0]", " "])

@@ -17,9 +17,10 @@ import pytest
 
 from evercount import Budget, Count, Stream
 from evercount.cli import app
+from evercount.engine.snapshot_format import pack
 from evercount.errors import SnapshotError, StoreError
-from evercount.files.run_state import Places, Spent, State, locked, read_state
-from evercount.files.source import Prefix
+from evercount.files.run_state import Closed, Places, Spent, State, locked, read_state
+from evercount.files.source import Prefix, SeenRows
 
 pytest.importorskip("duckdb")
 
@@ -236,16 +237,22 @@ def test_a_state_survives_and_damage_is_noticed() -> None:
         {"a": 1},
         {"out format": "csv"},
         {"raw": b"\x00stream"},
+        Closed(5, [[0, 3600]]),
         "digest",
         (Spent({"epsilon": 1.0}, 0.0),),
         {"u": 2},
         Prefix(7, "d"),
+        {"$file": SeenRows(3, "e")},
     )
-    blob = state.dump()
+    tree = state.to_dict()
+    blob = pack(tree)
     assert State.load(blob) == state
     for broken in (blob[:-1], blob[:40] + b"?" + blob[41:], b"", b"other"):
         with pytest.raises(SnapshotError):
             State.load(broken)
+    for change in ({"format": "evercount release state"}, {"seen": None}, {"closed": [1]}, {"more": 1}):
+        with pytest.raises(SnapshotError, match="state"):
+            State.load(pack({**tree, **change}))
 
 
 def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:

@@ -144,7 +144,8 @@ def test_an_idempotency_key_counts_once(client: httpx.Client, service: Service) 
         (b'["\\ud800"]', None, 422), (b'["\xff"]', None, 422), (b"[" * 5000, None, 422), (b'["north"', None, 422),
         (b'["north"] x', "application/x-ndjson", 422), (b'"north"\n[', "application/x-ndjson", 422),
         (b'["north"]', "text/plain", 415), (b"[" + b'"north",' * 100 + b'"north"]', None, 422),
-        (b" " * 20_001, None, 413),
+        (b" " * 20_001, None, 413), (b'[{"key":"north","key":"south"}]', None, 422),
+        (b'{"key":"north","\\u006bey":"north"}', "application/x-ndjson", 422),
     ],
 )  # fmt: skip
 def test_malformed_batches_count_nothing(
@@ -154,6 +155,16 @@ def test_malformed_batches_count_nothing(
     answer = client.post("/v1/streams/flu/events", content=body, headers={"Content-Type": kind or "application/json"})
     problem(answer, status)
     assert totals(service) == [0, 0]
+
+
+@pytest.mark.parametrize("path", ["/v1/streams", "/v1/tokens"])
+@pytest.mark.parametrize(
+    "body", [b"{", b'{"name":"a","name":"b"}', b'{"role":"read","role":"admin"}', b'{"query":{"name":1,"name":2}}']
+)
+def test_bad_json_that_holds_no_events_is_not_called_events(client: httpx.Client, path: str, body: bytes) -> None:
+    answer = client.post(path, content=body)
+    assert "not JSON" in problem(answer, 422, "ParameterError")
+    assert "events" not in answer.json()["error"]["remedy"]
 
 
 def test_every_error_has_the_one_shape(client: httpx.Client) -> None:

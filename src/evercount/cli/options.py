@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from evercount._validate import strict_json
 from evercount.errors import ParameterError
 
 
@@ -58,7 +59,9 @@ def parse_parameters(items: list[str]) -> dict[str, Any]:
         if not equals or not key:
             raise ParameterError(f"parameters are KEY=VALUE, got {item!r}")
         try:
-            parameters[key] = json.loads(value)
+            parameters[key] = strict_json(value)
         except json.JSONDecodeError:
             parameters[key] = value
+        except ValueError as error:
+            raise ParameterError(f"{item!r:.80}: {error}") from None
     return parameters

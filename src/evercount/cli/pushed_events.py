@@ -14,20 +14,14 @@ from typing import Any
 
 from evercount.errors import InputError
 from evercount.files.event_sql import AWARE_TYPES, NAIVE_TYPES, user_text
-from evercount.files.source import Source, connect, open_source
+from evercount.files.source import COPY_BYTES, Source, connect, open_source
 
 ROWS_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True)
 class PushedFile:
-    """An event file, and which of its columns holds what.
-
-    Args:
-        source: the file.
-        columns: field of an event (time, key, value, user) → column; JSONL needs none.
-        scratch: a private folder.
-    """
+    """An event file, and which of its columns holds the time, key, value and user of an event; JSONL has none."""
 
     source: Source
     columns: Mapping[str, str]
@@ -40,6 +34,16 @@ class PushedFile:
             return json.dumps([self.source.columns, next(self.lines(), "")])
         with _readable(self.source), self.source.open_bytes() as raw:
             return (raw.readline() + raw.readline()).decode("utf-8", "replace")
+
+    def begins_with_json(self) -> bool:
+        """Whether the first line is JSON, or so long that nobody would read it here."""
+        with _readable(self.source), self.source.open_bytes() as raw:
+            first = raw.readline(COPY_BYTES).removeprefix(b"\xef\xbb\xbf")
+        try:
+            json.loads(first)
+        except (ValueError, RecursionError):
+            return len(first) == COPY_BYTES
+        return True
 
     def lines(self) -> Iterator[str]:
         """The events in the order of the file, each as a line of JSON."""
@@ -63,12 +67,12 @@ class PushedFile:
     def _table_lines(self) -> Iterator[str]:
         import duckdb
 
-        chosen = ", ".join(self._field(name, column) for name, column in self.columns.items()) or "1"
+        chosen = ", ".join(self._field(name, column) for name, column in self.columns.items())
         try:
             with connect(self.scratch) as connection:
                 rows = connection.execute(f"SELECT {chosen} FROM {self.source.scan()}")
                 while part := rows.fetchmany(ROWS_AT_ONCE):
-                    yield from (json.dumps(dict(zip(self.columns, row, strict=False))) for row in part)
+                    yield from (json.dumps(dict(zip(self.columns, row, strict=True))) for row in part)
         except duckdb.Error as error:
             raise InputError(f"{self.source.name} is a damaged Parquet file") from error
 
@@ -90,11 +94,22 @@ class PushedFile:
 
 @contextmanager
 def opened(file: Path, columns: Mapping[str, str | None]) -> Iterator[PushedFile]:
-    """The file, ready to be read; what cannot be read is an InputError."""
+    """The file, ready to be read; what cannot be read is an InputError.
+
+    Whether text is a table is said by the columns that are named, never guessed: `3` begins a list of counts as well as
+    a CSV, and a row without a named column would count as one event whatever it says.
+    """
     with tempfile.TemporaryDirectory(prefix="evercount-push-") as folder:
         scratch = Path(folder)
         named = {name: column for name, column in columns.items() if column is not None}
-        yield PushedFile(open_source(str(file), scratch), named, scratch)
+        source = open_source(str(file), scratch, json_lines=None if named else True)
+        pushed = PushedFile(source, named, scratch)
+        if not named and (source.kind == "parquet" or not pushed.begins_with_json()):
+            what = "Parquet" if source.kind == "parquet" else "not JSON lines"
+            raise InputError(f"{file} is {what}: name the columns of a table by --time, --key, --value or --user")
+        if named and source.kind == "jsonl":
+            raise InputError(f"{file} is JSON lines: omit --time, --key, --value and --user")
+        yield pushed
 
 
 @contextmanager

@@ -191,7 +191,7 @@ def facts(job: Job, outcome: Outcome) -> dict[str, Any]:
         "released": outcome.released,
         "first_tick": outcome.first if outcome.released else None,
         "last_tick": outcome.last,
-        "horizon": outcome.horizon,
+        "horizon": job.declaration.horizon,
         "complete": outcome.complete,
         "next_tick_ends": None if outcome.complete else outcome.next_end,
         "output": None if places.output is None else str(places.output),
@@ -200,7 +200,7 @@ def facts(job: Job, outcome: Outcome) -> dict[str, Any]:
         "plot": job.plot,
         "kept": [str(path) for path in outcome.archived],
         "views": [str(path) for path in outcome.views],
-        "late": outcome.late,
+        "late": job.declaration.late,
         "epsilon": job.declaration.budget.epsilon,
         "delta": job.declaration.budget.delta,
         "guarantee": outcome.guarantee,
@@ -219,15 +219,17 @@ def summary(job: Job, outcome: Outcome) -> str:
     elif outcome.continued:
         lines = [f"No tick has ended since the last run; {target} is unchanged."]
     else:
-        lines = [f"No tick has ended yet: the stream begins at {outcome.start}. Nothing was written."]
-    if outcome.continued and outcome.late == "drop":
+        schedule = outcome.declaration.schedule
+        begin = schedule.show(schedule.begin)
+        lines = [f"No tick has ended yet: the stream begins at {begin}. Nothing was written."]
+    if outcome.continued and job.declaration.late == "drop":
         where = f"they are listed in {job.rejects}" if job.rejects else "--rejects FILE lists them"
         lines.append(f"Late rows, of ticks before tick {outcome.first}, do not count (--late drop); {where}.")
     if outcome.complete:
         lines.append(
-            f"The horizon of {outcome.horizon} ticks is complete; this stream releases no more, and later runs exit "
-            "with status 4. To go on, start a new one with a later --start and another --out; with --horizon none it "
-            "has no end."
+            f"The horizon of {job.declaration.horizon} ticks is complete; this stream releases no more, and later runs "
+            "exit with status 4. To go on, start a new one with a later --start and another --out; with --horizon none "
+            "it has no end."
         )
     else:
         lines.append(f"The next tick ends at {outcome.next_end}.")

@@ -134,7 +134,7 @@ def declared_by_options(flags: Flags) -> StreamDeclaration:
 
     return StreamDeclaration(
         name="release",
-        query=build_query(name, parameters, stored=name != "rollup"),  # a run that starts a stream checks its keys
+        query=build_query(name, parameters),
         budget=Budget(flags["epsilon"], flags["delta"], adjacency=flags["adjacency"] or "add-remove", **unit),
         schedule=Schedule.of(flags["every"], flags["start"], flags["tz"] or "UTC"),
         horizon=None if flags["horizon"] is None else parse_horizon(flags["horizon"]),
@@ -246,11 +246,11 @@ def read_keys(path: Path, columns: int = 1) -> tuple[str, ...]:
             if len(values) != columns:
                 raise ParameterError(
                     f"--keys {path}: line {number} has {len(values)} values, and there are {columns} columns of --key; "
-                    "write them apart by commas, as in Tyrol,f"
+                    "separate them with commas, as in Tyrol,f"
                 )
             key = combined_key(values)
         if key in line_of:
-            raise ParameterError(f"--keys {path}: the key {key!r} stands on lines {line_of[key]} and {number}")
+            raise ParameterError(f"--keys {path}: the key {key!r} is duplicated on lines {line_of[key]} and {number}")
         if key:
             line_of[key] = number
     if not line_of:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from evercount._safe_files import replaced
 from evercount.declare.declaration import StreamDeclaration
 from evercount.files.count_rows import unreadable
-from evercount.files.event_sql import REASONS, columns_of, placed, prepare, row_fields
+from evercount.files.event_sql import REASONS, Sources, columns_of, listed, placed, prepare, row_fields
 from evercount.files.source import COPY_BYTES, LINE, SeenRows, Source, connect
 
 if TYPE_CHECKING:
@@ -61,13 +61,8 @@ class Reject:
 
 @dataclass
 class LateRows:
-    """Which rows are late: those of ticks before `first` that were not there when the last run published.
-
-    Args:
-        first: the first tick that is open.
-        before: what the last run had read, by the name of the file.
-        now: what this run has read; `find_rejects` fills it.
-    """
+    """Which rows are late: those of ticks before `first` that were not there when the last run published. By the name
+    of the file, `before` is what that run had read, and `now` what `find_rejects` reads."""
 
     first: int
     before: dict[str, SeenRows]
@@ -75,24 +70,13 @@ class LateRows:
 
 
 def find_rejects(
-    sources: Source | tuple[Source, ...], declaration: StreamDeclaration, scratch: Path, late: LateRows | None = None
+    sources: Sources, declaration: StreamDeclaration, scratch: Path, late: LateRows | None = None
 ) -> Iterator[Reject]:
-    """All rows that do not count, file by file: those that could not be taken apart, then the others in file order.
-
-    Args:
-        sources: the event files.
-        declaration: what is counted.
-        scratch: a private folder.
-        late: list late rows, too; without it only bad ones.
-
-    Yields:
-        The rows.
-    """
-    files = (sources,) if isinstance(sources, Source) else sources
-    shown = [source.name if len(files) > 1 else "" for source in files]
-    return chain.from_iterable(
-        _rejects_of(source, declaration, scratch, late, name) for source, name in zip(files, shown, strict=True)
-    )
+    """All rows that do not count, file by file: those that could not be parsed, then the others in file order. With
+    `late` also late ones."""
+    files = listed(sources)
+    for source in files:
+        yield from _rejects_of(source, declaration, scratch, late, source.name if len(files) > 1 else "")
 
 
 def _rejects_of(
@@ -139,15 +123,8 @@ def _read_before(
 
 
 def write_rejects(path: Path, rejects: Iterable[Reject]) -> list[Reject]:
-    """Write rows that do not count as a private CSV: line, reason, row; the file first where there are several.
-
-    Args:
-        path: the file to write.
-        rejects: the rows.
-
-    Returns:
-        The first few bad ones. Late rows are not among them: they are for the file only.
-    """
+    """Write rows that do not count as a private CSV: line, reason, row; the file first where there are several. Returns
+    the first few bad ones: late rows are for the file only."""
     few: list[Reject] = []
     rows = iter(rejects)
     first = next(rows, None)
@@ -166,7 +143,7 @@ def write_rejects(path: Path, rejects: Iterable[Reject]) -> list[Reject]:
 
 
 def _broken(connection: DuckDBPyConnection, source: Source, name: str) -> list[Reject]:
-    """The lines that DuckDB could not take apart, with their physical line numbers."""
+    """The lines that DuckDB could not parse, with their physical line numbers."""
     if source.kind == "parquet":
         return []
     errors = connection.execute(
@@ -203,7 +180,7 @@ class _Lines:
         total += last != b"\n"
         row: Any = connection.execute(f"SELECT count(*) FROM {source.scan()}").fetchone()
         self.exact = total == self._header + int(row[0]) + len(broken)
-        # the i-th broken line stands before the readable rows from this number on
+        # the i-th broken line is before the readable rows from this number on
         self._before = [line - self._header - i for i, line in enumerate(self._broken)]
 
     def of(self, n: int) -> int:

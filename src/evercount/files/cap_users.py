@@ -20,16 +20,9 @@ def first_events(
 ) -> tuple[str, dict[str, int]]:
     """The first `most` events of each user, and how many events each of these users has had by now.
 
-    Args:
-        connection: the connection with the table `event`: place (1 or more for an event, less for a bad row), who, us,
-            what else is wanted of an event, and with `ordered` o, the declared order. Its rows are in their order.
-        users: the events that each user has had before.
-        most: the cap.
-        ordered: whether events are ordered by (time, declared order) instead of (time, row).
-
-    Returns:
-        A SELECT statement for the rows of `event` that count, and the new numbers of events, at most `most`, of the
-        users that were below the cap before.
+    The first is a SELECT of rows of the table `event`, which holds place (1 or more for an event), who, us, what else
+    is wanted and, with `ordered`, o; its rows are in their order. `users` are the events of each user before. The
+    second leaves out users that were at the cap `most` before.
 
     **Guarantee.** Without a declared order an event counts if fewer than `most` events of its user come before it by
     (time, row). With one it counts if at most `most` events of its user stand at or before its (time, order), so that

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from datetime import UTC
 from pathlib import Path
 
@@ -13,9 +12,8 @@ from evercount._validate import stated
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import zone_named
 from evercount.engine.stream import Stream
-from evercount.errors import EvercountError, StoreError
-from evercount.files.sink import output_kind
-from evercount.files.source import connect
+from evercount.errors import EvercountError
+from evercount.files.sink import read_numbers
 
 CHARTS = (".png", ".svg", ".pdf")
 MOST_CELLS_DRAWN = 8
@@ -27,48 +25,14 @@ def draw_releases(
 ) -> tuple[int, int]:
     """Draw the first cells of a release file, with a title that states the promise, over the starts of the ticks.
 
-    Args:
-        output: the published file.
-        target: the chart to write; the suffix is one of CHARTS.
-        stream: the stream of the file.
-        declaration: its declaration.
-        scratch: a private folder.
-        level: the level of the intervals in the file.
-
-    Returns:
-        How many cells are drawn, and how many there are.
-
-    Raises:
-        StoreError: the file cannot be read back.
-        EvercountError: the chart cannot be written.
+    Returns how many cells are drawn, and how many there are.
     """
-    import duckdb
-
     from evercount.plotting import band_plot
 
     everything = tuple(stream.labels)
     labels = everything[:MOST_CELLS_DRAWN]
-    reader = {"csv": "read_csv", "jsonl": "read_json", "parquet": "read_parquet"}[output_kind(output.name)]
-    try:
-        released = (
-            connect(scratch)
-            .execute(
-                f"SELECT tick, cell::VARCHAR AS cell, value, low, high FROM {reader}(?) "
-                "WHERE list_contains(?, cell::VARCHAR) ORDER BY tick",
-                [glob.escape(str(output)), list(labels)],
-            )
-            .fetchnumpy()
-        )
-    except duckdb.Error as error:
-        raise StoreError(
-            f"{output} is published; its chart could not be drawn: {str(error).splitlines()[0]}"
-        ) from error
-    ticks = np.unique(np.asarray(released["tick"], np.int64))
-    values, low, high = (np.full((len(ticks), len(labels)), np.nan) for _ in range(3))
-    rows = np.searchsorted(ticks, np.asarray(released["tick"], np.int64))
-    columns = np.asarray([labels.index(cell) for cell in released["cell"]], np.int64)
-    for side, name in ((values, "value"), (low, "low"), (high, "high")):
-        side[rows, columns] = released[name]
+    values, low, high = (side[:, : len(labels)] for side in read_numbers(output, stream, ("value", "low", "high")))
+    ticks = np.arange(1, stream.tick + 1)
     schedule = declaration.schedule
     starts = np.asarray([schedule.start_of(int(tick)) for tick in ticks], "datetime64[us]")
     drawn = scratch / target.name
@@ -85,15 +49,6 @@ def draw_releases(
 
 def chart_title(declaration: StreamDeclaration, drawn: int, cells: int, level: float) -> str:
     """What the chart shows, what it promises, and which cells are left out.
-
-    Args:
-        declaration: the stream.
-        drawn: the number of cells in the chart.
-        cells: the number of cells of the stream.
-        level: the level of the bands.
-
-    Returns:
-        Two lines.
 
     >>> flu = StreamDeclaration.from_dict({"name": "flu", "query": "count", "tick": "1h",
     ...     "budget": {"epsilon": 1, "delta": 1e-9}})

@@ -36,7 +36,7 @@ REASONS = {
     6: "the value is not a number",
     7: "a value outside its range",
     8: "no user: a text or a whole number",
-    9: "not a JSON object",
+    9: "not a JSON object, or one with a field twice",
     10: "not a legal key: 1 to 200 characters, none of them invisible, no blanks at its ends",
     NO_ORDER: "no whole number to order by, of at most 18 digits",
 }
@@ -44,6 +44,9 @@ NAIVE_TYPES = ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATE
 AWARE_TYPES = ("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ", "TIMESTAMPTZ_NS")
 NUMBER_TYPES = ("INTEGER", "UINTEGER", "BIGINT", "UBIGINT", "HUGEINT", "FLOAT", "DOUBLE")
 INTEGER_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+# Of JSON: a text that looks like a number is not one, and neither is true.
+VALUE_TYPES = "'UBIGINT', 'BIGINT', 'DOUBLE'"
+USER_TYPES = "'VARCHAR', 'UBIGINT', 'BIGINT'"
 ORDER_PATTERN = r"[+-]?[0-9]{1,18}"
 YEAR_1000, YEAR_10000 = -30_610_224_000 * SECOND, 253_402_300_800 * SECOND - 1
 FARTHEST = 2**61
@@ -53,17 +56,7 @@ LONGEST_UNLISTED = 4 * 200
 
 
 def columns_of(declaration: StreamDeclaration) -> Columns:
-    """The columns of a declaration, which the doors that read tables need.
-
-    Args:
-        declaration: the stream.
-
-    Returns:
-        Its columns.
-
-    Raises:
-        ParameterError: it names none.
-    """
+    """The columns of a declaration, which doors that read tables need."""
     if declaration.columns is None:
         raise ParameterError(
             f"the declaration of {declaration.name!r} names no columns: add [stream.columns] with time and, where the "
@@ -82,16 +75,8 @@ def listed(sources: Sources) -> tuple[Source, ...]:
 
 
 def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration, files: tuple[Source, ...]) -> list[str]:
-    """Make the keys a type of this connection: casting a text to it is the look-up of its cell.
-
-    Args:
-        connection: the connection.
-        declaration: the stream with its keys. Where nobody listed them, they are the legal ones of the files.
-        files: the rows.
-
-    Returns:
-        The key of each cell.
-    """
+    """The key of each cell, made a type of this connection: casting a text to it is the look-up of its cell. Keys that
+    nobody listed are the legal ones of the files."""
     if not is_keyed(declaration):
         return []
     names = written = list(declaration.query.row_keys[0])
@@ -126,20 +111,6 @@ def placed(
 
     Columns: place, cell, units, who, us and o (the declared order). Of one file also n (the row's number) with
     `number`, and those of `extra`.
-
-    Args:
-        sources: the event files.
-        declaration: what is counted.
-        first: the first tick that is looked for.
-        stop: the tick after the last one.
-        number: whether rows are numbered.
-        extra: further columns of the scan.
-
-    Returns:
-        A SELECT statement.
-
-    Raises:
-        InputError: the column of the time has a type that holds no times, or that of the order no whole numbers.
     """
     files = listed(sources)
     schedule = declaration.schedule
@@ -167,45 +138,35 @@ def _rows(files: tuple[Source, ...], declaration: StreamDeclaration, number: boo
 
 def row_fields(source: Source, columns: Columns, number: bool) -> str:
     """SQL: the columns t, k, v, who and o, all rows in the order of the file."""
-    keys = columns.key_columns
-    several, joined = (columns.levels, _path) if columns.levels else (keys if len(keys) > 1 else (), _combined)
-    names = {
-        "t": columns.time,
-        "k": keys[0] if keys else None,
-        "v": columns.value,
-        "who": columns.user,
-        "o": columns.order,
-    }
-    if source.kind != "jsonl":
-        parts = [f"{source.column(name)} AS {short}" if name else f"NULL AS {short}" for short, name in names.items()]
-        if several:
-            parts[1] = f"{joined([source.column(name) for name in several])} AS k"
-        if columns.user:
-            parts[3] = f"{user_text(source, columns.user)} AS who"
-        if columns.order:
-            parts[4] = _order(source, columns.order, source.column(columns.order))
-        chosen = ["row_number() OVER () AS n"] * number + ["*"] * (source.kind == "csv") + parts
-        return f"SELECT {', '.join(chosen)} FROM {source.scan()}"
-    used = {short: name for short, name in names.items() if name}
-    used |= {f"k{place}": name for place, name in enumerate(several)}
-    paths = ", ".join(_pointer(name) for name in used.values())
-    parts = [f"f[{list(used).index(short) + 1}] AS {short}" if short in used else f"NULL AS {short}" for short in names]
-    if several:
-        first = list(used).index("k0") + 1
-        parts[1] = f"{joined([f'f[{first + place}]' for place in range(len(several))])} AS k"
-    if columns.value:  # a text that looks like a number is not one, and neither is true
-        kind = f"json_type({LINE}, {_pointer(columns.value)})"
-        parts[2] = f"CASE WHEN {kind} IN ('UBIGINT', 'BIGINT', 'DOUBLE') THEN {parts[2][:-5]} END AS v"
-    if columns.user:
-        kind = f"json_type({LINE}, {_pointer(columns.user)})"
-        parts[3] = f"CASE WHEN {kind} IN ('VARCHAR', 'UBIGINT', 'BIGINT') THEN {parts[3][:-7]} END AS who"
-    if columns.order:
-        parts[4] = _order(source, columns.order, parts[4][:-5])
-    count_rows = "row_number() OVER () AS n, " if number else ""
+    lines = source.kind == "jsonl"
+    used = columns.used
+
+    def at(name: str, types: str = "") -> str:
+        if not lines:
+            return source.column(name)
+        text = f"f[{used.index(name) + 1}]"
+        kind = f"json_type({LINE}, {_pointer(name)})"
+        return f"CASE WHEN f IS NULL THEN NULL WHEN {kind} IN ({types}) THEN {text} END" if types else text
+
+    keys = columns.levels or columns.key_columns
+    join = _path if columns.levels else _combined if len(keys) > 1 else "".join
+    user = None if columns.user is None else at(columns.user, USER_TYPES) if lines else user_text(source, columns.user)
+    fields = [
+        (at(columns.time), "t"),
+        (join([at(name) for name in keys]) or None, "k"),
+        (columns.value and at(columns.value, VALUE_TYPES), "v"),
+        (user, "who"),
+        (columns.order and _order(source, columns.order, at(columns.order)), "o"),
+    ]
+    chosen = ", ".join(f"{expression or 'NULL'} AS {name}" for expression, name in fields)
+    numbered = "row_number() OVER () AS n, " * number
+    if not lines:
+        return f"SELECT {numbered}{'*, ' * (source.kind == 'csv')}{chosen} FROM {source.scan()}"
+    each_once = f"list_unique(json_keys({LINE})) = len(json_keys({LINE}))"
+    texts = f"json_extract_string({LINE}, [{', '.join(map(_pointer, used))}])"
     return (
-        f"SELECT *, {', '.join(parts)} FROM (SELECT *, CASE WHEN json_valid({LINE}) THEN "
-        f"json_extract_string({LINE}, [{paths}]) END AS f FROM (SELECT {count_rows}{LINE} FROM {source.scan()}) "
-        f"WHERE trim({LINE}, ' \t\r') <> '')"
+        f"SELECT *, {chosen} FROM (SELECT *, CASE WHEN json_valid({LINE}) THEN CASE WHEN {each_once} THEN {texts} END "
+        f"END AS f FROM (SELECT {numbered}{LINE} FROM {source.scan()}) WHERE trim({LINE}, ' \t\r') <> '')"
     )
 
 
@@ -230,7 +191,7 @@ def user_text(source: Source, name: str) -> str:
     if kind.startswith(("FLOAT", "DOUBLE", "DECIMAL")):
         raise InputError(
             f"the column {name!r} of {source.name} is of type {kind}; a user is a text or a whole number: 7 and 7.0 "
-            "would be two users. Cast the column (missing users make whole numbers to fractions in some programs)"
+            "would be two users. Cast the column (pandas turns integer columns with missing values into floats)"
         )
     return f"{source.column(name)}::VARCHAR"
 
@@ -239,10 +200,10 @@ def _order(source: Source, name: str, column: str) -> str:
     """SQL: the declared order as a whole number, NULL where there is none."""
     kind = "VARCHAR" if source.kind == "jsonl" else source.type_of(name)
     if kind in INTEGER_TYPES:
-        return f"{column}::BIGINT AS o"
+        return f"{column}::BIGINT"
     if kind != "VARCHAR":
         raise InputError(f"the column {name!r} of {source.name} is of type {kind}; an order is a whole number")
-    return f"CASE WHEN regexp_full_match({column}, '{ORDER_PATTERN}') THEN TRY_CAST({column} AS BIGINT) END AS o"
+    return f"CASE WHEN regexp_full_match({column}, '{ORDER_PATTERN}') THEN TRY_CAST({column} AS BIGINT) END"
 
 
 def _pointer(name: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -20,7 +20,6 @@ from evercount.declare.view_names import check_views
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
-from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import BadRows, HorizonReached, ParameterError, StoreError
 from evercount.files.bad_rows import MOST_SHOWN, LateRows, Reject, find_rejects, write_rejects
 from evercount.files.count_rows import CountedRows, count
@@ -32,7 +31,6 @@ from evercount.files.source import Prefix, SeenRows, Source, freeze, open_source
 from evercount.files.write_views import view_path, write_views
 from evercount.noise import Secret
 from evercount.privacy import Budget, Cost, compose
-from evercount.text_rules import check_public_text
 
 Progress = Callable[[str, int, int], None]
 """What is being done, how many ticks of it are done, of how many (0: not known)."""
@@ -40,39 +38,32 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Job:
-    """What one run is asked to do.
-
-    Args:
-        file: the events: one path, or several; patterns are not expanded here (`source.expand_inputs`).
-        declaration: what is released.
-        out: the release file, or "-".
-        now: the present time, in microseconds since 1970.
-        end: release no tick that ends after this.
-        state: the state file; by default beside the output.
-        rejects: a private file for all rows that do not count: bad ones and, with late="drop", late ones.
-        plot: a chart to draw.
-        skip_bad: leave bad rows out instead of refusing the file.
-        new_noise_stream: start again with new noise over the same data.
-        delimiter: what stands between the columns of a CSV.
-        level: the level of the intervals.
-        check: look at everything and publish nothing.
-    """
+    """What one run is asked to do."""
 
     file: str | tuple[str, ...]
+    """The events: one path, or several; patterns are not expanded here (`source.expand_inputs`)."""
     declaration: StreamDeclaration
     out: str
+    """The release file, or "-"."""
     now: int
+    """The present time, in microseconds since 1970."""
     end: int | None = None
+    """Release no tick that ends after this."""
     state: str | None = None
+    """The state file; by default next to the output."""
     rejects: str | None = None
+    """A private file for all rows that do not count: bad ones and, with late="drop", late ones."""
     plot: str | None = None
     views: tuple[str, ...] = ()
-    """Views beside those of the declaration."""
+    """Views in addition to those of the declaration."""
     skip_bad: bool = False
+    """Leave bad rows out instead of refusing the file."""
     new_noise_stream: bool = False
+    """Start again with new noise over the same data."""
     delimiter: str = ","
     level: float = LEVEL
     check: bool = False
+    """Look at everything and publish nothing."""
     secret: Secret | None = None
     """The secret of a new stream; None draws one. For audits and tests: one secret serves one stream only."""
     zone_given: bool = True
@@ -83,33 +74,41 @@ class Job:
         """The paths of the events, or "-"."""
         return (self.file,) if isinstance(self.file, str) else self.file
 
+    @property
+    def all_views(self) -> tuple[str, ...]:
+        """The declared views and those of the run, checked."""
+        one = self.declaration
+        return check_views((*one.views, *self.views), one.query, one.schedule, one.postprocess)
 
-@dataclass(frozen=True)
+    @property
+    def output_facts(self) -> dict[str, object]:
+        """What all runs of one output share besides the declaration, as the state keeps it."""
+        return {"out format": output_kind(self.out), "to stdout": self.out == "-"}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What a run has done: public, but for the bad rows."""
 
     first: int
     last: int
     """1-based ticks released by this run; last < first where no tick had ended."""
-    horizon: int | None
+    declaration: StreamDeclaration
+    """The stream, with the zone of its state."""
     guarantee: str
     places: Places
     composed: str | None
-    archived: tuple[Path, ...]
+    """What all noise streams over the same data promise together, where there were several."""
     bad: int
     shown: tuple[Reject, ...]
     next_end: str
     """When the next tick ends."""
-    start: str = ""
-    """When the first tick begins."""
-    continued: bool = False
+    continued: bool
     """Whether an earlier run has released ticks."""
-    late: str = "drop"
-    """The rule for rows of ticks that are released."""
+    archived: tuple[Path, ...] = ()
     drawn: tuple[int, int] | None = None
     """How many cells the chart shows, and of how many."""
     views: tuple[Path, ...] = ()
-    """The files of the views that were written."""
 
     @property
     def released(self) -> int:
@@ -119,7 +118,7 @@ class Outcome:
     @property
     def complete(self) -> bool:
         """Whether the last tick of the horizon is released."""
-        return self.horizon is not None and self.last >= self.horizon
+        return self.declaration.horizon is not None and self.last >= self.declaration.horizon
 
 
 def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | None = None) -> Outcome:
@@ -129,117 +128,62 @@ def release_file(job: Job, progress: Progress | None = None, stdin: IO[bytes] | 
     a tick is released once (`run_state.py`), from totals in which every event counts once (`count_rows.py`). Ticks are
     chosen by the clock, not by the data. What is not protected: that a run failed, and what it says about bad rows;
     these are for the operator. Tests: tests/cli/test_cli_release.py::test_runs_in_pieces_are_one_run.
-
-    Args:
-        job: what to do.
-        progress: called with what is being done.
-        stdin: standard input, where it is not the program's own.
-
-    Returns:
-        What was done.
-
-    Raises:
-        ParameterError: the job contradicts itself, or the state that it continues.
-        InputError: the events cannot be read, or rows are bad (`BadRows`).
-        HorizonReached: all ticks of the horizon were released before.
-        StoreError: the state or the output is locked, changed or cannot be written.
     """
     tell = progress or (lambda what, done, total: None)
-    kind = output_kind(job.out)
     places = Places.of(job.out, job.state)
     _check_paths(job, places)
     _check_extras(job)
     columns_of(job.declaration)
     with _interruptible(), locked(places) as scratch, ExitStack() as cleanup:
-        state = read_state(places)
-        kept: tuple[Path, ...] = ()
-        earlier = () if state is None else state.earlier
-        if job.new_noise_stream and state is not None:
-            old = Stream.load(state.stream)
-            cleanup.callback(old.close)
-            earlier = (*earlier, Spent(old.budget.to_dict(), old.numeric_delta))
-        before = None if job.new_noise_stream else state
-        job = _settled(job, before)
-        declaration = job.declaration
-        stream = declaration.build(secret=job.secret) if before is None else Stream.load(before.stream)
-        cleanup.callback(stream.close)
-        composed = compose_sentence(earlier, Spent(stream.budget.to_dict(), stream.numeric_delta)) if earlier else None
-        first, stop = _due(job, stream)
-        if before is not None and before.closed is not None:
-            before.closed.check(first, declaration.schedule)
-        next_end = declaration.schedule.show(declaration.schedule.start_of(stop + 1))
-        sources = tuple(
-            open_source(name, scratch, job.delimiter, stdin, number=number) for number, name in enumerate(job.files)
-        )
-        rejects = _write_rejects(job, sources, scratch, before, first)
+        run = _resume(job, places, scratch, cleanup)
         tell("counting", 0, 0)
-        counted, consumed, sources = _counted(job, sources, scratch, before, first, stop)
-        shown = _report_bad(job, sources, scratch, counted.bad, rejects.shown)
-        if job.check:
-            stop = first
-        if stop > first:
-            if job.new_noise_stream and state is not None:
-                kept = tuple(archive(places, state))
-            tables = _closed(stream, declaration, counted.totals, job.level, tell)
-            continued = None if before is None else places.output
-            with _undone(places):
-                schedule = declaration.schedule
-                write_releases(
-                    kind, continued, places.pending, tables, schedule, stream.guarantee, header=before is None
-                )
-                users = {**(before.users if before else {}), **counted.users}
-                facts = declaration.to_dict(), output_facts(job), stream.dump(), ""
-                after = State(*facts, earlier, users, consumed, rejects.seen, Closed.before(stop, schedule))
-            try:
-                commit(places, after)
-            except OSError as error:
-                raise StoreError(f"the run could not be published: {error.strerror or error}") from error
-        drawn, views = None, []
-        if not job.check and places.output is not None and places.output.exists():
-            if job.plot is not None:
-                drawn = draw_releases(places.output, Path(job.plot), stream, declaration, scratch, job.level)
-            if names := wanted_views(job):
-                views = write_views(places.output, stream, declaration, names, job.level)
-        return Outcome(
-            first,
-            stop - 1,
-            declaration.horizon,
-            stream.guarantee,
-            places,
-            composed,
-            kept,
-            counted.bad,
-            shown,
-            next_end,
-            declaration.schedule.show(declaration.schedule.begin),
-            before is not None,
-            declaration.late,
-            drawn,
-            tuple(views),
-        )
+        counted = _count(run, stdin)
+        return _publish(run, counted, tell)
 
 
-def wanted_views(job: Job) -> tuple[str, ...]:
-    """The declared views and those of the run, checked."""
+# -- resume -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run that knows its stream and its ticks, [first, stop) from 1."""
+
+    job: Job
+    places: Places
+    scratch: Path
+    before: State | None
+    """The state that the run continues."""
+    restarted: bool
+    """Whether new noise takes the place of a stream."""
+    earlier: tuple[Spent, ...]
+    stream: Stream
+    composed: str | None
+    first: int
+    stop: int
+
+    @property
+    def declaration(self) -> StreamDeclaration:
+        return self.job.declaration
+
+
+def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run:
+    """Take up the stream of the state, or begin one."""
+    state = read_state(places)
+    earlier = () if state is None else state.earlier
+    restarted = job.new_noise_stream and state is not None
+    if job.new_noise_stream and state is not None:
+        old = Stream.load(state.stream)
+        cleanup.callback(old.close)
+        earlier, state = (*earlier, Spent(old.budget.to_dict(), old.numeric_delta)), None
+    job = _settled(job, state)
     declaration = job.declaration
-    names = (*declaration.views, *job.views)
-    return check_views(names, declaration.query, declaration.schedule, declaration.postprocess)
-
-
-def output_facts(job: Job) -> dict[str, object]:
-    """What all runs of one output share beside the declaration.
-
-    Args:
-        job: the run.
-
-    Returns:
-        The facts, as the state keeps them.
-
-    >>> from evercount import Budget, Count
-    >>> output_facts(Job("events.csv", StreamDeclaration("flu", Count(), Budget(1, 1e-9)), "flu.csv", now=0))
-    {'out format': 'csv', 'to stdout': False}
-    """
-    return {"out format": output_kind(job.out), "to stdout": job.out == "-"}
+    stream = declaration.build(secret=job.secret) if state is None else Stream.load(state.stream)
+    cleanup.callback(stream.close)
+    composed = compose_sentence(earlier, Spent(stream.budget.to_dict(), stream.numeric_delta)) if earlier else None
+    first, stop = _due(job, stream)
+    if state is not None:
+        state.closed.check(first, declaration.schedule)
+    return _Run(job, places, scratch, state, restarted, earlier, stream, composed, first, stop)
 
 
 def _settled(job: Job, state: State | None) -> Job:
@@ -251,60 +195,20 @@ def _settled(job: Job, state: State | None) -> Job:
                 f"ticks of {schedule.tick} follow the calendar of a time zone: add --tz Europe/Vienna or --tz UTC; "
                 "for ticks of 86,400 seconds sharp write 24h"
             )
-        if columns_of(declaration).key is not None:
-            for key in declaration.query.row_keys[0]:
-                check_public_text("--keys: the key", key)
         return job
-    known = StreamDeclaration.from_dict(state.declaration, stored=True)
+    known = StreamDeclaration.from_dict(state.declaration)
     if not job.zone_given:
-        schedule = replace(schedule, zone=known.schedule.zone)
-        declaration = replace(declaration, schedule=schedule)
+        declaration = replace(declaration, schedule=replace(schedule, zone=known.schedule.zone))
     differences = known.differences(declaration)
-    for name, value in output_facts(job).items():
+    for name, value in job.output_facts.items():
         if state.output_facts.get(name) != value:
             differences.append(f"{name} was {state.output_facts.get(name)!r} and is now {value!r}")
     if differences:
         raise ParameterError(
-            "this is another stream than the one in the state: " + "; ".join(differences) + ". Use the parameters of "
-            "before to continue it; --new-noise-stream starts again with these and adds to the spent budget"
+            "this is another stream than the one in the state: " + "; ".join(differences) + ". Use the previous "
+            "parameters to continue it; --new-noise-stream starts again with these and adds to the spent budget"
         )
     return replace(job, declaration=replace(declaration, schedule=known.schedule))
-
-
-def _closed(
-    stream: Stream, declaration: StreamDeclaration, totals: TickTotals | TickEvents, level: float, tell: Progress
-) -> Iterator[ReleaseTable]:
-    """The released tables, with progress."""
-    for table in close_ticks(stream, totals, declaration.schedule.starts_of, level=level):
-        yield table
-        tell("releasing", table.ticks.stop - totals.first_tick, len(totals))
-
-
-def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
-    """What all noise streams over the same data promise together, by the rule of `compose`.
-
-    Args:
-        earlier: the promises of the noise streams before.
-        now: the promise of this one.
-
-    Returns:
-        A sentence.
-
-    Raises:
-        ParameterError: the promises are about different things.
-
-    Guarantee. That of `compose`; the numbers are rounded up. Test:
-    tests/files/test_release_run.py::test_composed_promise.
-    """
-    together = compose(Cost(Budget.from_dict(one.budget), one.numeric_delta) for one in (*earlier, now))
-    return (
-        f"Together with {len(earlier)} earlier noise stream{'s' * (len(earlier) > 1)} over the same data: "
-        f"epsilon={stated(together.epsilon)}, delta={stated(together.delta)} (adjacency {together.adjacency}, unit "
-        f"{together.unit})."
-    )
-
-
-# -- steps ------------------------------------------------------------------------------------------------------------
 
 
 def _due(job: Job, stream: Stream) -> tuple[int, int]:
@@ -324,10 +228,34 @@ def _due(job: Job, stream: Stream) -> tuple[int, int]:
     return first, stop if horizon is None else min(stop, horizon + 1)
 
 
-def _counted(
-    job: Job, sources: tuple[Source, ...], scratch: Path, before: State | None, first: int, stop: int
-) -> tuple[CountedRows, Prefix | None, tuple[Source, ...]]:
-    """The counts of the due ticks; with late=next also how much of the file they come from; and what was read.
+def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
+    """What all noise streams over the same data promise together.
+
+    **Guarantee.** That of `compose`; the numbers are rounded up. Test:
+    tests/files/test_release_run.py::test_composed_promise.
+    """
+    together = compose(Cost(Budget.from_dict(one.budget), one.numeric_delta) for one in (*earlier, now))
+    return (
+        f"Together with {len(earlier)} earlier noise stream{'s' * (len(earlier) > 1)} over the same data: "
+        f"epsilon={stated(together.epsilon)}, delta={stated(together.delta)} (adjacency {together.adjacency}, unit "
+        f"{together.unit})."
+    )
+
+
+# -- count ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Counted:
+    rows: CountedRows
+    shown: tuple[Reject, ...]
+    consumed: Prefix | None
+    """With late=next, how much of the file the counts come from."""
+    seen: dict[str, SeenRows]
+
+
+def _count(run: _Run, stdin: IO[bytes] | None) -> _Counted:
+    """Count the due ticks, and report rows that do not count.
 
     Why every row counts once. late=drop: a row counts in the run that releases the tick of its time, and a tick is
     released by one run. late=next: call a row new in the first run whose copy of the file holds it and which releases
@@ -335,52 +263,108 @@ def _counted(
     it is closed, the row counts in this run, in the first open tick; later runs find it inside the prefix that was
     consumed and its tick closed, and leave it alone. The prefix is advanced only by a commit, together with the ticks.
     """
+    job, before = run.job, run.before
+    sources: tuple[Source, ...] = tuple(
+        open_source(name, run.scratch, job.delimiter, stdin, number=number) for number, name in enumerate(job.files)
+    )
+    shown, seen = _write_rejects(run, sources)
+    late, consumed = None, None
+    if run.declaration.late == "next":
+        if len(sources) > 1 or sources[0].kind == "parquet" or job.files == ("-",):
+            raise ParameterError(
+                "--late next needs one CSV or JSONL file that only grows, to tell late rows from rows that were "
+                "counted; use --late drop for several files, Parquet and standard input"
+            )
+        frozen, late, consumed = freeze(sources[0], run.scratch, before.consumed if before else None)
+        sources = (frozen,)
     users = before.users if before else {}
-    if job.declaration.late == "drop":
-        return count(sources, job.declaration, first, stop, scratch, users=users), None, sources
-    if len(sources) > 1 or sources[0].kind == "parquet" or job.files == ("-",):
-        raise ParameterError(
-            "--late next needs one CSV or JSONL file that only grows, to tell late rows from rows that were counted; "
-            "use --late drop for several files, Parquet and standard input"
-        )
-    frozen, tail, consumed = freeze(sources[0], scratch, before.consumed if before else None)
-    return count(frozen, job.declaration, first, stop, scratch, late=tail, users=users), consumed, (frozen,)
+    rows = count(sources, run.declaration, run.first, run.stop, run.scratch, late=late, users=users)
+    if rows.bad and shown is None:
+        shown = tuple(islice(find_rejects(sources, run.declaration, run.scratch), MOST_SHOWN))
+    if rows.bad and not job.skip_bad:
+        raise BadRows(sources[0].name if len(sources) == 1 else f"{len(sources)} files", rows.bad, shown or ())
+    return _Counted(rows, (shown or ()) if rows.bad else (), consumed, seen)
 
 
-@dataclass(frozen=True)
-class _Written:
-    """The first bad rows of a written file of rejects, and what was read for it."""
+def _write_rejects(run: _Run, sources: tuple[Source, ...]) -> tuple[tuple[Reject, ...] | None, dict[str, SeenRows]]:
+    """Write --rejects, before anything is counted: rows that come in between may be called late, never forgotten.
 
-    shown: tuple[Reject, ...] | None = None
-    seen: dict[str, SeenRows] = field(default_factory=dict)
-
-
-def _write_rejects(job: Job, sources: tuple[Source, ...], scratch: Path, before: State | None, first: int) -> _Written:
-    """Write --rejects, before anything is counted: rows that come in between may be called late, never forgotten."""
+    Returns the first bad rows (None without --rejects), and what was read."""
+    job = run.job
     if job.rejects is None:
-        return _Written()
-    columns = columns_of(job.declaration).used
+        return None, {}
     for source in sources:
-        source.require(*columns)
-    late = LateRows(first, before.seen if before else {}) if job.declaration.late == "drop" else None
+        source.require(*columns_of(run.declaration).used)
+    late = LateRows(run.first, run.before.seen if run.before else {}) if run.declaration.late == "drop" else None
     try:
-        shown = write_rejects(Path(job.rejects), find_rejects(sources, job.declaration, scratch, late))
+        shown = write_rejects(Path(job.rejects), find_rejects(sources, run.declaration, run.scratch, late))
     except OSError as error:
         raise StoreError(f"--rejects {job.rejects} cannot be written: {error.strerror}") from error
-    return _Written(tuple(shown), {} if late is None else late.now)
+    return tuple(shown), {} if late is None else late.now
 
 
-def _report_bad(
-    job: Job, sources: tuple[Source, ...], scratch: Path, bad: int, shown: tuple[Reject, ...] | None
-) -> tuple[Reject, ...]:
-    """The first bad rows; BadRows without --skip-bad."""
-    if not bad:
-        return ()
-    if shown is None:
-        shown = tuple(islice(find_rejects(sources, job.declaration, scratch), MOST_SHOWN))
-    if not job.skip_bad:
-        raise BadRows(sources[0].name if len(sources) == 1 else f"{len(sources)} files", bad, shown)
-    return shown
+# -- publish ----------------------------------------------------------------------------------------------------------
+
+
+def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
+    """Commit the ticks and their rows, then draw what is read back from them."""
+    job, places, stream, schedule = run.job, run.places, run.stream, run.declaration.schedule
+    archived: tuple[Path, ...] = ()
+    if not job.check and run.stop > run.first:
+        if run.restarted:
+            archived = tuple(archive(places))
+        with _undone(places):
+            state = _write(run, counted, tell)
+        try:
+            commit(places, state)
+        except OSError as error:
+            raise StoreError(f"the run could not be published: {error.strerror or error}") from error
+    drawn, views = None, []
+    if not job.check and places.output is not None and places.output.exists():
+        if job.plot is not None:
+            drawn = draw_releases(places.output, Path(job.plot), stream, run.declaration, run.scratch, job.level)
+        if job.all_views:
+            views = write_views(places.output, stream, run.declaration, job.all_views, job.level)
+    return Outcome(
+        first=run.first,
+        last=(run.first if job.check else run.stop) - 1,
+        declaration=run.declaration,
+        guarantee=stream.guarantee,
+        places=places,
+        composed=run.composed,
+        archived=archived,
+        bad=counted.rows.bad,
+        shown=counted.shown,
+        next_end=schedule.show(schedule.start_of(run.stop + 1)),
+        continued=run.before is not None,
+        drawn=drawn,
+        views=tuple(views),
+    )
+
+
+def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
+    """Write the new output under its private name; the state that belongs to it."""
+    job, before, stream, schedule = run.job, run.before, run.stream, run.declaration.schedule
+    totals = counted.rows.totals
+
+    def closed() -> Iterator[ReleaseTable]:
+        for table in close_ticks(stream, totals, schedule.starts_of, level=job.level):
+            yield table
+            tell("releasing", table.ticks.stop - totals.first_tick, len(totals))
+
+    old = None if before is None else run.places.output
+    kind = output_kind(job.out)
+    write_releases(kind, old, run.places.pending, closed(), schedule, stream.guarantee, header=before is None)
+    return State(
+        declaration=run.declaration.to_dict(),
+        output_facts=job.output_facts,
+        stream=stream.dump(),
+        closed=Closed.before(run.stop, schedule),
+        earlier=run.earlier,
+        users={**(before.users if before else {}), **counted.rows.users},
+        consumed=counted.consumed,
+        seen=counted.seen,
+    )
 
 
 @contextmanager
@@ -408,12 +392,12 @@ def _undone(places: Places) -> Iterator[None]:
 
 
 def _check_paths(job: Job, places: Places) -> None:
-    """No two of the files may be the same, and what is written is no symbolic link (`_safe_files.py`)."""
+    """No two of the files may be the same, and what is written is not a symbolic link (`_safe_files.py`)."""
     written = {"--out": places.output, "--state": places.state, "--rejects": job.rejects, "--plot": job.plot}
     named = [("the input", name) for name in job.files if name != "-"]
     seen: dict[Path, str] = {}
     if places.output is not None:
-        written |= {f"the view {name}": view_path(places.output, name) for name in wanted_views(job)}
+        written |= {f"the view {name}": view_path(places.output, name) for name in job.all_views}
     for what, name in (*named, *written.items()):
         if name is None:
             continue
@@ -433,7 +417,7 @@ def _check_extras(job: Job) -> None:
     """Refuse before the run what would fail after it: a missing library, a chart without a file to read."""
     if output_kind(job.out) == "parquet":
         parquet_modules()
-    if wanted_views(job) and job.out == "-":
+    if job.all_views and job.out == "-":
         raise ParameterError("views need --out FILE: they are read back from all ticks of the output")
     if job.plot is not None:
         from evercount.plotting import new_axes

@@ -18,44 +18,36 @@ The state holds the secret of the noise, raw sums and user ids: it is as private
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import os
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from evercount._safe_files import lock_exclusively, new_mode, new_private, open_private, sync_folder
 from evercount.declare.schedule import Schedule
-from evercount.engine.snapshot_format import pack, unpack, write
+from evercount.engine.snapshot_format import unpack, write
 from evercount.errors import ParameterError, SnapshotError, StoreError
 from evercount.files.source import Prefix, SeenRows
 
-FORMAT = "evercount release state"
-VERSION = 2
+FORMAT = "evercount release state 1"
 
 
-@dataclass(frozen=True)
-class Spent:
+class Spent(NamedTuple):
     """The promise of an earlier noise stream over the same data."""
 
     budget: dict[str, Any]
     numeric_delta: float
 
 
-@dataclass(frozen=True)
-class Closed:
-    """Where the released ticks end, and by which rules of the time zone times were read until then.
+class Closed(NamedTuple):
+    """The instant at which the last released tick ended, and the offsets of the time zone until then.
 
     Another version of the time zone data may move both, and rows that were counted would count again.
-
-    Args:
-        until: the instant at which the last released tick ended.
-        offsets: `Schedule.offsets_until` that instant.
     """
 
     until: int
@@ -70,16 +62,13 @@ class Closed:
     def check(self, tick: int, schedule: Schedule) -> None:
         """Refuse to go on with `tick` where the zone's rules for the released ticks have changed.
 
-        Raises:
-            StoreError: they have.
-
         **Guarantee.** Rows that were counted in released ticks have the same instants in this run, and these lie before
         `tick`. Test: tests/files/test_zone_rules.py::test_other_rules_of_the_zone_count_no_row_twice.
         """
         if Closed.before(tick, schedule) != self:
             raise StoreError(
                 f"the rules of the time zone {schedule.zone} for ticks that are released have changed since the last "
-                "run, so that rows which were counted could count again. Run with the time zone data of before "
+                "run, so that rows which were counted could count again. Run with the previous time zone data "
                 "(PYTHONTZPATH), or start again with --new-noise-stream, which adds to the spent budget"
             )
 
@@ -93,89 +82,33 @@ class State:
     """Format and place of the output: every run must name the same."""
     stream: dict[str, Any]
     """What `Stream.load` takes."""
-    output: str
+    closed: Closed
+    output: str = ""
     """Digest of the output that belongs to this state."""
     earlier: tuple[Spent, ...] = ()
     users: dict[str, int] = field(default_factory=dict)
     consumed: Prefix | None = None
     seen: dict[str, SeenRows] = field(default_factory=dict)
     """What a run that wrote rejects had read, by the name of the file: later rows of closed ticks are late."""
-    closed: Closed | None = None
-    """None in states of earlier versions."""
-
-    def dump(self) -> bytes:
-        """The state as bytes with a checksum; `load` is the inverse."""
-        return pack(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """The state as a tree that `pack` takes."""
-        data = {
-            "format": FORMAT,
-            "version": VERSION,
-            "declaration": self.declaration,
-            "output facts": self.output_facts,
-            "stream": self.stream,
-            "output": self.output,
-            "earlier": [[spent.budget, spent.numeric_delta] for spent in self.earlier],
-            "users": self.users,
-            "consumed": None if self.consumed is None else [self.consumed.length, self.consumed.digest],
-        }
-        if self.seen:
-            data["seen"] = {name: [seen.rows, seen.digest] for name, seen in self.seen.items()}
-        if self.closed is not None:
-            data["closed"] = [self.closed.until, self.closed.offsets]
-        return data
+        return {"format": FORMAT, **{one.name: getattr(self, one.name) for one in fields(self)}}
 
     @classmethod
     def load(cls, blob: bytes) -> State:
-        """The state of `dump`, or SnapshotError."""
+        """The state of `pack(state.to_dict())`, or SnapshotError."""
         data = unpack(blob)
-        if data.get("format") != FORMAT:
-            raise SnapshotError("this is not the state of a release")
-        if data.get("version") not in (1, VERSION):
-            raise SnapshotError(f"the state has version {data.get('version')!r}, this program reads {VERSION}")
-        if data["version"] == 1:
-            stream = unpack(base64.b85decode(data["stream"]))
-            data = {**data, **_from_version_1(data["parameters"]), "stream": stream}
-        return cls(
-            data["declaration"],
-            data["output facts"],
-            data["stream"],
-            data["output"],
-            tuple(Spent(budget, numeric) for budget, numeric in data["earlier"]),
-            data["users"],
-            None if data["consumed"] is None else Prefix(*data["consumed"]),
-            {name: SeenRows(*seen) for name, seen in data.get("seen", {}).items()},
-            Closed(*data["closed"]) if "closed" in data else None,
-        )
-
-
-def _from_version_1(old: dict[str, Any]) -> dict[str, Any]:
-    """The declaration and the output facts from the parameters that version 1 recorded."""
-    query: dict[str, Any] = {"name": old["query"], "parameters": {}}
-    if old["query"] == "histogram":
-        query["parameters"] = {"keys": old["keys"], "unknown": old["unknown"]}
-    elif old["query"] == "sum":
-        query["parameters"] = {name: old[name] for name in ("lo", "hi", "grid")}
-    seconds, _, calendar = old["every"].partition(" s")
-    days = int(seconds) // 86400
-    columns = {name: old[name] for name in ("time", "key", "value", "user") if old[name] is not None}
-    budget = {name: old[name] for name in ("epsilon", "delta", "adjacency", "unit", "calibration") if name in old}
-    return {
-        "declaration": {
-            "name": "release",
-            "query": query,
-            "budget": {**budget, "max_events": old["max_events"]} if old["user"] is not None else budget,
-            "tick": f"{days}d" if calendar else f"{seconds}s",
-            "start": old["start"],
-            "zone": old["tz"],
-            "horizon": old["horizon"],
-            "factorization": old["factorization"],
-            "columns": columns,
-            "late": old["late"],
-        },
-        "output facts": {name: old[name] for name in ("out format", "to stdout")},
-    }
+        if data.pop("format", None) != FORMAT:
+            raise SnapshotError("this is not the state of a release, or it is one of another version")
+        try:
+            data["closed"] = Closed(*data["closed"])
+            data["earlier"] = tuple(Spent(*spent) for spent in data["earlier"])
+            data["consumed"] = None if data["consumed"] is None else Prefix(*data["consumed"])
+            data["seen"] = {name: SeenRows(*seen) for name, seen in data["seen"].items()}
+            return cls(**data)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise SnapshotError(f"malformed state ({type(error).__name__})") from error
 
 
 @dataclass(frozen=True)
@@ -191,15 +124,7 @@ class Places:
 
     @classmethod
     def of(cls, out: str, state: str | None) -> Places:
-        """The places of a run.
-
-        Args:
-            out: the output, or "-" for standard output.
-            state: the state file; None: beside the output.
-
-        Raises:
-            ParameterError: the output is standard output, and no state is named.
-        """
+        """The places of a run; without a name the state lies next to the output."""
         if out == "-":
             if state is None:
                 raise ParameterError(
@@ -228,14 +153,6 @@ def locked(places: Places) -> Iterator[Path]:
     The scratch folder may hold copies of events. A killed run leaves it, and the next one removes it. The empty lock
     file stays.
 
-    Args:
-        places: where the state lies.
-
-    Yields:
-        The scratch folder.
-
-    Raises:
-        StoreError: another run uses the state, or the folder cannot be written.
     """
     lock = places.state.with_name(f".{places.state.name}.lock")
     try:
@@ -252,7 +169,7 @@ def locked(places: Places) -> Iterator[Path]:
         try:
             try:
                 scratch.mkdir(mode=0o700)
-            except OSError as error:  # a link or a folder of somebody else stands there
+            except OSError as error:  # a link or a folder of somebody else is there
                 raise StoreError(f"the scratch folder {scratch} cannot be made: {error.strerror}") from error
             yield scratch
         finally:
@@ -266,15 +183,6 @@ def read_state(places: Places) -> State | None:
 
     An output without its state is refused: nobody could tell what has been released, or with which noise.
 
-    Args:
-        places: where output and state lie.
-
-    Returns:
-        The state, or None.
-
-    Raises:
-        StoreError: output and state do not belong together, or cannot be read.
-        SnapshotError: the state is damaged.
     """
     try:
         blob = places.state.read_bytes()
@@ -299,14 +207,7 @@ def read_state(places: Places) -> State | None:
 def commit(places: Places, state: State) -> None:
     """Steps 2 to 4 of the module's text; step 1 has written `places.pending`.
 
-    Args:
-        places: where output and state lie.
-        state: the new state; the digest of the output is put in here.
-
-    Raises:
-        OSError: the disk refuses.
-
-    Guarantee. A reader sees the run whole or not at all, a committed tick is never computed again, and no committed
+    **Guarantee.** A reader sees the run whole or not at all, a committed tick is never computed again, and no committed
     release is lost, wherever the process is killed. It is assumed that a rename within a folder is atomic and that
     fsync reaches the disk. Tests: tests/files/test_run_state.py, which kills a process at every step.
     """
@@ -326,16 +227,8 @@ def discard(places: Places) -> None:
     places.new_state.unlink(missing_ok=True)
 
 
-def archive(places: Places, state: State) -> list[Path]:
-    """Copies of the state and the output, so that a new noise stream can take their names and nothing is lost.
-
-    Args:
-        places: where output and state lie.
-        state: the state.
-
-    Returns:
-        The copies.
-    """
+def archive(places: Places) -> list[Path]:
+    """Copies of the state and the output, so that a new noise stream can take their names and nothing is lost."""
     number = 1
     while True:
         kept_state = places.state.with_name(f"{places.state.name}.{number}")
@@ -361,14 +254,7 @@ def archive(places: Places, state: State) -> list[Path]:
 
 
 def digest_of(path: Path) -> str:
-    """BLAKE2b of a file's bytes, in hexadecimal.
-
-    Args:
-        path: the file.
-
-    Returns:
-        64 digits.
-    """
+    """BLAKE2b of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import json
 import os
@@ -12,9 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Literal
 
+import numpy as np
+
+from evercount._arrays import FloatArray
 from evercount._safe_files import new_private
 from evercount.declare.schedule import Schedule, zone_named
 from evercount.engine.release_table import COLUMNS, ReleaseTable
+from evercount.engine.stream import Stream
 from evercount.errors import MissingExtra, ParameterError, StoreError
 
 OutputKind = Literal["csv", "jsonl", "parquet"]
@@ -23,9 +28,6 @@ SUFFIXES: dict[str, OutputKind] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": 
 
 def output_kind(name: str) -> OutputKind:
     """The format that a name asks for; standard output is CSV.
-
-    Raises:
-        ParameterError: the name has another suffix.
 
     >>> output_kind("hourly.parquet"), output_kind("-")
     ('parquet', 'csv')
@@ -52,17 +54,7 @@ def write_releases(
 
     In CSV and JSONL a tick's start is a text with the offset of the declared zone, in Parquet a timestamp of that zone.
 
-    Args:
-        kind: the format.
-        old: the file so far, or None.
-        new: the file to write.
-        tables: the released numbers.
-        schedule: the zone of the starts of ticks.
-        guarantee: the promise, which a Parquet file carries in its metadata.
-        header: whether a CSV without `old` begins with its header; False where an earlier run has written it elsewhere.
-
-    Raises:
-        StoreError: `old` cannot be read.
+    A CSV without `old` begins with its header, unless an earlier run has written it elsewhere.
     """
     with new_private(new) as file:
         if kind == "parquet":
@@ -118,10 +110,7 @@ def _parquet(
         earlier = None if old is None else pq.ParquetFile(old)
     except (pa.ArrowException, OSError) as error:
         raise StoreError(f"{old} cannot be read back: {error}") from error
-    moment = _moments(pa, schedule.zone)
-    if earlier is not None and pa.types.is_string(earlier.schema_arrow.field("start").type):
-        moment = pa.string()  # a file that an earlier version began
-    types = [pa.int64(), moment, pa.string(), *[pa.float64()] * 4]
+    types = [pa.int64(), _moments(pa, schedule.zone), pa.string(), *[pa.float64()] * 4]
     schema = pa.schema(list(zip(COLUMNS, types, strict=True)), metadata={"evercount.guarantee": guarantee})
     with pq.ParquetWriter(file, schema) as writer:
         if earlier is not None:
@@ -131,9 +120,43 @@ def _parquet(
                 earlier.close()
             except (pa.ArrowException, OSError) as error:
                 raise StoreError(f"{old} cannot be read back: {error}") from error
-        blocks = _shown(tables, schedule) if pa.types.is_string(moment) else (table.columns() for table in tables)
-        for columns in blocks:
-            writer.write_table(pa.table(columns, schema=schema))
+        for table in tables:
+            writer.write_table(pa.table(table.columns(), schema=schema))
+
+
+def read_numbers(output: Path, stream: Stream, names: Sequence[str]) -> list[FloatArray]:
+    """These columns of a published file, each of shape (ticks, cells), NaN where a key was not public yet.
+
+    The file is opened here and handed over open: in a name DuckDB takes * ? [ for a pattern, and x=1 for a column.
+    """
+    pa, pq = parquet_modules()
+    schema = pa.schema([("tick", pa.int64()), *((name, pa.float64()) for name in names)])
+    kind = output_kind(output.name)
+    try:
+        with output.open("rb") as file:
+            if kind == "parquet":
+                table = pq.ParquetFile(file).read(columns=schema.names)
+            elif kind == "csv":
+                csv_module = importlib.import_module("pyarrow.csv")
+                chosen = csv_module.ConvertOptions(column_types=schema, include_columns=schema.names)
+                parsed = csv_module.ParseOptions(newlines_in_values=True)
+                table = csv_module.read_csv(file, convert_options=chosen, parse_options=parsed)
+            else:
+                json_module = importlib.import_module("pyarrow.json")
+                parsed = json_module.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+                table = json_module.read_json(file, parse_options=parsed)
+    except (pa.ArrowException, OSError) as error:
+        raise StoreError(f"{output} is published, but cannot be read back: {str(error).splitlines()[0]}") from error
+    tick, *columns = (table.column(name).to_numpy() for name in schema.names)
+    outputs, width = stream.query.outputs, len(stream.labels)
+    widths = np.bincount(tick, minlength=stream.tick + 1)[1:] if tick.size and tick.min() >= 0 else tick
+    legal = len(widths) == stream.tick and np.array_equal(tick, np.repeat(np.arange(1, stream.tick + 1), widths))
+    grown = [outputs, *widths.tolist(), width] if legal else []  # discovered keys join in the order of their cells
+    if not legal or sorted(grown) != grown:
+        raise StoreError(f"{output} does not hold the {stream.tick} ticks of its stream, in order: it was changed")
+    numbers = np.full((len(names), stream.tick, width), np.nan)
+    numbers[:, np.arange(width) < widths[:, np.newaxis]] = columns
+    return list(numbers)
 
 
 def _moments(pa: Any, zone: str) -> Any:
@@ -142,19 +165,7 @@ def _moments(pa: Any, zone: str) -> Any:
 
 
 def view_parquet(columns: Mapping[str, Sequence[Any]], zone: str, guarantee: str) -> bytes:
-    """A view as a Parquet file: spans, their starts as timestamps of the zone, cells and numbers.
-
-    Args:
-        columns: the columns of a view in order, the starts as ISO texts; empty or None where the clock is manual.
-        zone: the zone of the schedule.
-        guarantee: what is promised; it goes into the metadata of the file.
-
-    Returns:
-        The bytes of the file.
-
-    Raises:
-        MissingExtra: pyarrow is not installed.
-    """
+    """A view as a Parquet file: its columns in order, the starts (ISO texts or None) as timestamps of the zone."""
     pa, pq = parquet_modules()
     types = [pa.int64(), pa.int64(), _moments(pa, zone), pa.string(), *[pa.float64()] * 4]
     schema = pa.schema(list(zip(columns, types, strict=True)), metadata={"evercount.guarantee": guarantee})
@@ -166,8 +177,6 @@ def view_parquet(columns: Mapping[str, Sequence[Any]], zone: str, guarantee: str
 
 def parquet_modules() -> tuple[Any, Any]:
     """pyarrow and pyarrow.parquet, or MissingExtra."""
-    import importlib
-
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:

@@ -18,10 +18,12 @@ import stat
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
 from evercount._safe_files import new_private
 from evercount.errors import InputError, MissingExtra, ParameterError
@@ -58,7 +60,7 @@ class Source:
     def scan(self) -> str:
         """SQL: the table function that reads the file; rows that cannot be taken apart go to DuckDB's reject tables."""
         if self.kind == "parquet":
-            return f"read_parquet({_file(self.path)})"
+            return _reading("read_parquet", self.path)
         single = self.kind == "jsonl"
         # Columns go by number: names may repeat, and DuckDB does not tell "TS" from "ts".
         names = (LINE,) if single else tuple(f"c{number}" for number in range(len(self.columns)))
@@ -69,10 +71,11 @@ class Source:
             if single
             else f"delim={_quoted(self.delimiter)}, quote='\"', escape='\"'"
         )
-        return (
-            f"read_csv({_file(self.path)}, auto_detect=false, header={str(not single).lower()}, {dialect}, "
-            f"strict_mode=true, store_rejects=true, columns={{{columns}}}, "
-            f"compression={_quoted(self.compression)})"
+        return _reading(
+            "read_csv",
+            self.path,
+            f", auto_detect=false, header={str(not single).lower()}, {dialect}, strict_mode=true, store_rejects=true, "
+            f"columns={{{columns}}}, compression={_quoted(self.compression)}",
         )
 
     def column(self, name: str) -> str:
@@ -94,11 +97,7 @@ class Source:
 
     @contextmanager
     def open_bytes(self) -> Iterator[IO[bytes]]:
-        """The file's bytes, decompressed.
-
-        Raises:
-            InputError: the compressed file is damaged, which shows while it is read.
-        """
+        """The file's bytes, decompressed. That a compressed file is damaged shows while it is read."""
         try:
             with self._opened() as raw:
                 yield raw
@@ -115,43 +114,23 @@ class Source:
         return self.path.open("rb")
 
 
-@dataclass(frozen=True)
-class Prefix:
-    """How much of an append-only file has been read: a length and a digest of those bytes.
-
-    Args:
-        length: the number of bytes, decompressed.
-        digest: their BLAKE2b in hexadecimal.
-    """
+class Prefix(NamedTuple):
+    """How much of an append-only file has been read: bytes, decompressed, and their BLAKE2b in hexadecimal."""
 
     length: int
     digest: str
 
 
-@dataclass(frozen=True)
-class SeenRows:
-    """How many rows of a file a run has read, and a digest of them.
-
-    It only tells the operator which rows are late. DuckDB's hash may change with its version: the digest then fits no
-    more, and rows are listed as possibly late.
-    """
+class SeenRows(NamedTuple):
+    """How many rows of a file a run has read, and DuckDB's hash of them; with another version of DuckDB the hash
+    matches no more, and rows are listed as possibly late."""
 
     rows: int
     digest: str
 
 
 def connect(scratch: Path) -> DuckDBPyConnection:
-    """DuckDB in memory, which downloads nothing and spills into `scratch` only.
-
-    Args:
-        scratch: a private folder.
-
-    Returns:
-        A connection, for which all times are in UTC.
-
-    Raises:
-        MissingExtra: DuckDB is not installed.
-    """
+    """DuckDB in memory, which downloads nothing and spills into `scratch` only; all times are in UTC."""
     try:
         import duckdb
     except ImportError as error:
@@ -183,19 +162,10 @@ def arrow() -> Any:
 def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
     """The input files, in the order in which they are given; those of a pattern in the order of their names.
 
-    **Guarantee.** No file is listed twice, also not by way of a link: a row that was read twice would count twice, and
+    A path that exists is never taken for a pattern.
+
+    **Guarantee.** No file is listed twice, not even by way of a link: a row that was read twice would count twice, and
     one event would add 2 to its cell. Test: tests/files/test_many_files.py::test_a_file_is_read_once.
-
-    Args:
-        names: paths, patterns with `*`, `?`, `[…]` or `**`, or "-" alone for standard input. A path that exists is
-            never taken for a pattern.
-
-    Returns:
-        The paths of the files.
-
-    Raises:
-        InputError: no file matches a pattern.
-        ParameterError: nothing was named, a file is named twice, or "-" stands beside files.
 
     >>> expand_inputs(["-"])
     ('-',)
@@ -213,7 +183,7 @@ def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
     if not paths:
         raise ParameterError("no events file is named: give one or more files, a pattern, or '-' for standard input")
     if "-" in paths and len(paths) > 1:
-        raise ParameterError("standard input ('-') is read alone: leave the other files away, or '-'")
+        raise ParameterError("standard input ('-') is read alone: omit the other files, or '-'")
     seen: dict[tuple[int, int], str] = {}
     for name in paths:
         if name != "-" and Path(name).is_file():
@@ -227,24 +197,16 @@ def expand_inputs(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def open_source(
-    name: str, scratch: Path, delimiter: str = ",", stdin: IO[bytes] | None = None, *, number: int = 0
+    name: str,
+    scratch: Path,
+    delimiter: str = ",",
+    stdin: IO[bytes] | None = None,
+    *,
+    number: int = 0,
+    json_lines: bool | None = None,
 ) -> Source:
-    """The source of a path, or of standard input for "-". Reads the header only, and a gzip file to its end.
-
-    Args:
-        name: the path, or "-".
-        scratch: a private folder, in which the source gets a link or a copy.
-        delimiter: what stands between the columns of a CSV.
-        stdin: standard input, where it is not the program's own.
-        number: the place of the file among several.
-
-    Returns:
-        The source.
-
-    Raises:
-        InputError: it cannot be read or has no readable header; the message says which.
-        ParameterError: the delimiter is not one character.
-    """
+    """The `number`-th source, from a path or "-", by a link or a copy in `scratch`. Reads the header only, and a gzip
+    file to its end. Whether text is JSON lines shows in its first character, unless `json_lines` says it."""
     if len(delimiter.encode()) != 1 or delimiter in '"\n\r\x01':
         raise ParameterError(f"--delimiter must be one character such as ',' or ';' (a tab: $'\\t'), got {delimiter!r}")
     link = scratch / (f"input-{number}" if number else "input")
@@ -278,7 +240,7 @@ def open_source(
     if head[:3] in (b"BZh", b"PK\x03") or head == b"\xfd7zX":
         raise InputError(f"{shown} is compressed in a way that is not read here: use gzip or zstd, or pipe it in")
     compression: Compression = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), "none")
-    source = _text(Source(link, shown, "csv", compression, (), (), delimiter))
+    source = _text(Source(link, shown, "csv", compression, (), (), delimiter), json_lines)
     if compression == "gzip":
         _check_sums(source)
     return source
@@ -296,43 +258,32 @@ def _parquet(link: Path, shown: str, scratch: Path) -> Source:
 
     try:
         with connect(scratch) as connection:
-            rows = connection.execute(f"DESCRIBE SELECT * FROM read_parquet({_file(link)})").fetchall()
+            rows = connection.execute(f"DESCRIBE SELECT * FROM {_reading('read_parquet', link)}").fetchall()
     except duckdb.Error as error:
         raise InputError(f"{shown} is a damaged Parquet file") from error
     return Source(link, shown, "parquet", "none", tuple(row[0] for row in rows), tuple(row[1] for row in rows))
 
 
-def _text(source: Source) -> Source:
+def _text(source: Source, json_lines: bool | None) -> Source:
     """Tell CSV from JSONL by the first line, and read the names of the columns."""
-    lines = []
     with source.open_bytes() as raw:
-        for _ in range(SAMPLE_LINES):
-            line = raw.readline(COPY_BYTES)
-            if not line:
-                break
-            lines.append(line)
-            if len(lines) == 1 and not line.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
-                break
-    first = lines[0].removeprefix(b"\xef\xbb\xbf") if lines else b""
-    if not first.strip():
-        raise InputError(f"{source.name} begins with an empty line: a CSV begins with its header")
-    if first.lstrip().startswith(b"{"):
-        names: dict[str, None] = {}
-        for line in lines:
-            try:
-                item = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(item, dict):
-                names.update(dict.fromkeys(item))
-        return replace(source, kind="jsonl", columns=tuple(names), types=("VARCHAR",) * len(names))
+        first = raw.readline(COPY_BYTES).removeprefix(b"\xef\xbb\xbf")
+        if not first.strip():
+            raise InputError(f"{source.name} begins with an empty line: a CSV begins with its header")
+        if first.lstrip().startswith(b"{") if json_lines is None else json_lines:
+            names: dict[str, None] = {}
+            for line in (first, *islice(iter(partial(raw.readline, COPY_BYTES), b""), SAMPLE_LINES - 1)):
+                with suppress(ValueError, RecursionError):
+                    item = json.loads(line)
+                    names.update(dict.fromkeys(item if isinstance(item, dict) else ()))
+            return replace(source, kind="jsonl", columns=tuple(names), types=("VARCHAR",) * len(names))
     try:
         header = next(
             csv.reader(io.StringIO(first.decode("utf-8"), newline=""), delimiter=source.delimiter, strict=True)
         )
     except (UnicodeDecodeError, csv.Error, StopIteration) as error:
         raise InputError(
-            f"{source.name} has no readable header (UTF-8, one line, names apart by the delimiter)"
+            f"{source.name} has no readable header (UTF-8, one line, names separated by the delimiter)"
         ) from error
     return replace(source, columns=tuple(header), types=("VARCHAR",) * len(header))
 
@@ -341,19 +292,8 @@ def _text(source: Source) -> Source:
 
 
 def freeze(source: Source, scratch: Path, earlier: Prefix | None) -> tuple[Source, Source | None, Prefix]:
-    """Private copies of a file that no longer grow. A line that is still being written waits for the next run.
-
-    Args:
-        source: the file.
-        scratch: a private folder.
-        earlier: what the last run has read; the file must begin with it.
-
-    Returns:
-        The complete lines, those beyond `earlier` (None without `earlier`), and how much of the file that is.
-
-    Raises:
-        InputError: the file does not begin with the bytes of `earlier`.
-    """
+    """Private copies of a file, which grow no more: its complete lines, and those beyond `earlier`, with which the file
+    must begin. A line that is still being written waits for the next run."""
     complete, tail = scratch / "complete", scratch / "tail"
     digest, length, matched = hashlib.blake2b(digest_size=32), 0, earlier is None
     header = b""
@@ -388,9 +328,10 @@ def freeze(source: Source, scratch: Path, earlier: Prefix | None) -> tuple[Sourc
     return frozen, later, Prefix(length, digest.hexdigest())
 
 
-def _file(path: Path) -> str:
-    """SQL: exactly this file. DuckDB takes * ? [ for a pattern, also in the names of folders."""
-    return _quoted(glob.escape(str(path)))
+def _reading(function: str, path: Path, options: str = "") -> str:
+    """SQL: read exactly this file. In the names of folders DuckDB takes * ? [ for a pattern, x=1 for a column whose
+    value is 1 in every row, and a first ~ for the home of the user."""
+    return f"{function}({_quoted(glob.escape(str(path.absolute())))}, hive_partitioning=false{options})"
 
 
 def _quoted(text: str) -> str:

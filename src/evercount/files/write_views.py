@@ -1,4 +1,4 @@
-"""Views beside a release file: `hourly.csv` and its view per-day in `hourly.per-day.csv`, written anew by every run.
+"""Views of a release file: `hourly.csv` and its view per-day in `hourly.per-day.csv`, written anew by every run.
 
 They are read back from the published file alone, so they can be lost, deleted and made again at any time.
 """
@@ -10,16 +10,12 @@ import io
 import json
 from pathlib import Path
 
-import numpy as np
-
+from evercount._safe_files import new_mode, replaced
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.view_names import COLUMNS, ViewTable, show_view
-from evercount.engine.release import Releases
 from evercount.engine.stream import Stream
 from evercount.errors import StoreError
-from evercount.files.sink import OutputKind, output_kind, view_parquet
-
-READERS = {"csv": "read_csv", "jsonl": "read_json", "parquet": "read_parquet"}
+from evercount.files.sink import OutputKind, output_kind, read_numbers, view_parquet
 
 
 def view_path(output: Path, name: str) -> Path:
@@ -31,60 +27,21 @@ def view_path(output: Path, name: str) -> Path:
     return output.with_name(f"{output.stem}.{name}{output.suffix}")
 
 
-def read_releases(output: Path, stream: Stream) -> Releases:
-    """All releases of a published file, as the stream's own."""
-    import duckdb
-
-    kind = output_kind(output.name)
-    options = ", all_varchar = true" if kind == "csv" else ""
-    try:
-        columns = (
-            duckdb.connect()
-            .execute(
-                f"SELECT tick::BIGINT AS tick, value::DOUBLE AS value FROM {READERS[kind]}(?{options})", [str(output)]
-            )
-            .fetchnumpy()
-        )
-    except duckdb.Error as error:
-        raise StoreError(f"{output} cannot be read back: {str(error).splitlines()[0]}") from error
-    tick, value = np.asarray(columns["tick"], np.int64), np.asarray(columns["value"], np.float64)
-    outputs, width = stream.query.outputs, len(stream.labels)
-    widths = np.bincount(tick, minlength=stream.tick + 1)[1:] if tick.size and tick.min() >= 0 else tick
-    legal = len(widths) == stream.tick and np.array_equal(tick, np.repeat(np.arange(1, stream.tick + 1), widths))
-    grown = [outputs, *widths.tolist(), width] if legal else []  # discovered keys join in the order of their cells
-    if not legal or sorted(grown) != grown:
-        raise StoreError(f"{output} does not hold the {stream.tick} ticks of its stream, in order: it was changed")
-    rows = np.full((stream.tick, width), np.nan)
-    rows[np.arange(width) < widths[:, np.newaxis]] = value
-    return stream.read_back(rows)
-
-
 def write_views(
     output: Path, stream: Stream, declaration: StreamDeclaration, names: tuple[str, ...], level: float
 ) -> list[Path]:
-    """Write these views of a published file beside it, each complete or as it was before.
-
-    Returns:
-        The files.
-
-    Raises:
-        StoreError: the published file was changed, or a view cannot be written.
-    """
-    releases = read_releases(output, stream)
-    written = []
-    for name in names:
-        path = view_path(output, name)
-        new = path.with_name(f".new.{path.name}")
+    """Write these views of a published file next to it, each complete or as it was before."""
+    (rows,) = read_numbers(output, stream, ["value"])
+    releases = stream.read_back(rows)
+    paths = [view_path(output, name) for name in names]
+    for name, path in zip(names, paths, strict=True):
+        view = show_view(releases, name, declaration.schedule, level)
         try:
-            view = show_view(releases, name, declaration.schedule, level)
-            new.write_bytes(_bytes(output_kind(output.name), view, declaration.schedule.zone))
-            new.replace(path)
+            with replaced(path, new_mode(path)) as file:
+                file.write(_bytes(output_kind(output.name), view, declaration.schedule.zone))
         except OSError as error:
             raise StoreError(f"{output} is published; its view {path} cannot be written: {error.strerror}") from error
-        finally:
-            new.unlink(missing_ok=True)
-        written.append(path)
-    return written
+    return paths
 
 
 def _bytes(kind: OutputKind, view: ViewTable, zone: str) -> bytes:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from datetime import tzinfo
-from typing import Any, NoReturn
+from typing import Any
 
+from evercount._validate import strict_json
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import parse_instant, parse_plain_instants, zone_named
-from evercount.errors import InputError, ParameterError
+from evercount.errors import EvercountError, InputError, ParameterError
 from evercount.queries import Query
 from evercount.store import Batch
 from evercount.store.open_stream import read_request
@@ -20,31 +21,24 @@ LONGEST_KEY = 200
 LONGEST_USER = 256
 
 
-def _constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
-
-
-DECODER = json.JSONDecoder(parse_constant=_constant)
-
-
-def load_json(text: bytes, what: str) -> Any:
-    """Strict JSON, or InputError."""
+def load_json(text: bytes, what: str, error: type[EvercountError] = ParameterError) -> Any:
+    """Strict JSON, or an error of this kind."""
     try:
-        return DECODER.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
-    except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else f"{error!s:.120}"
-        raise InputError(f"{what} is not JSON: {reason}") from None
+        return strict_json(text.decode(json.detect_encoding(text), "surrogatepass"))
+    except (ValueError, RecursionError) as failed:
+        reason = "it is nested too deeply" if isinstance(failed, RecursionError) else f"{failed!s:.120}"
+        raise error(f"{what} is not JSON: {reason}") from None
 
 
 def read_items(body: bytes, ndjson: bool, most: int) -> list[Any]:
     """The events of a JSON array or of lines of JSON."""
     if not ndjson:
-        items = load_json(body, "the body")
+        items = load_json(body, "the body", InputError)
         if not isinstance(items, list):
             raise InputError("the body must be an array of events, or NDJSON with its content type")
     else:
         lines = body.split(b"\n")
-        items = [load_json(line, f"line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+        items = [load_json(line, f"line {number}", InputError) for number, line in enumerate(lines, 1) if line.strip()]
     if len(items) > most:
         raise InputError(f"a batch holds at most {most} events: split it")
     return items

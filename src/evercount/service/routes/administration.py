@@ -8,7 +8,7 @@ from fastapi import FastAPI, Path, Request
 from fastapi.responses import PlainTextResponse
 from starlette.responses import Response
 
-from evercount.errors import InputError, Problem
+from evercount.errors import ParameterError, Problem
 from evercount.service import openapi
 from evercount.service.access import read_body
 from evercount.service.http_errors import Json
@@ -40,7 +40,7 @@ def add_administration(app: FastAPI, service: Service) -> None:
         service.access.require(request)
         data = load_json(await read_body(request, service.limits.body), "the body")
         if not isinstance(data, dict) or not set(data) <= {"role", "label"} or not isinstance(data.get("role"), str):
-            raise InputError("the body must be {role: 'read', 'write' or 'admin', label: text}")
+            raise ParameterError("the body must be {role: 'read', 'write' or 'admin', label: text}")
         label = data.get("label", "")
         if label:
             check_public_text("label", label)
