@@ -61,7 +61,7 @@ def declared(keys: list[str], ticks: int) -> Any:
 def source(session: Any, folder: Path) -> Any:
     """The files as a stream."""
     reader = session.readStream.schema("ts timestamp_ntz, region string")
-    return reader.option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(str(folder / "in"))
+    return reader.options(maxFilesPerTrigger=FILES_PER_BATCH, maxFileAge="36500d").parquet(str(folder / "in"))
 
 
 def cpu_seconds() -> float:

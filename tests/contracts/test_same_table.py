@@ -365,7 +365,7 @@ def spark_round(
 
     declaration, schedule = one.declaration, one.declaration.schedule
     columns = "ts string, region string, place string, digit string, score double, who string, seq long"
-    stream = spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).parquet(str(events))
+    stream = spark.readStream.schema(columns).options(maxFilesPerTrigger=1, maxFileAge="36500d").parquet(str(events))
     store = Store(folder / "store.db")
     store.declare(declaration, schedule.begin / 1e6, secret, shards=shards)
     checkpoint = str(folder / "checkpoint")

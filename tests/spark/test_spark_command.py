@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from evercount.cli import app
-from evercount.errors import Conflict, MissingExtra, ParameterError
+from evercount.errors import Conflict, InputError, MissingExtra, ParameterError
 from evercount.store import Reading
 
 pytest.importorskip("pyspark")
+
+from test_stream_faults import require_spark
 
 from evercount.spark import session as spark_session
 
@@ -64,8 +71,10 @@ def test_arguments_that_make_no_sense(spark: Any, streams: Path, tmp_path: Path)
     rest = ("--db", tmp_path / "store.db", "--checkpoint", tmp_path / "c")
     answers = {
         "unknown stream 'other'": call(streams, tmp_path, *rest, "--stream", "other"),
-        "is no length of time": call(streams, tmp_path, *rest, "--wait", "soon", "--schema", "ts string"),
-        "cannot be opened": call(streams, tmp_path, *rest, "--format", "nothing", "--schema", "ts string"),
+        "is not a length of time": call(
+            streams, tmp_path, *rest, "--wait", "soon", "--schema", "ts string, key string"
+        ),
+        "cannot be opened": call(streams, tmp_path, *rest, "--format", "nothing", "--schema", "ts string, key string"),
     }
     for text, answer in answers.items():
         assert answer.exit_code == 2, answer.stderr
@@ -73,6 +82,80 @@ def test_arguments_that_make_no_sense(spark: Any, streams: Path, tmp_path: Path)
     two = tmp_path / "two.toml"
     two.write_text(TOML + TOML.replace('"live"', '"other"'))
     assert "declares 2 streams" in call(two, tmp_path, *rest).stderr
+
+
+def test_what_the_declaration_needs_is_said_before_spark_starts(
+    streams: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark cannot start here: whatever is said comes before."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    users = tmp_path / "users.toml"
+    budget = 'budget = {epsilon = 1.0, delta = 1e-6, unit = "user", max_events = 3}'
+    text = TOML.replace("budget = {epsilon = 1.0, delta = 1e-6}", budget)
+    users.write_text(text.replace('key = "key"}', 'key = "key", user = "who"}'))
+    ordered = tmp_path / "ordered.toml"
+    ordered.write_text(text.replace('key = "key"}', 'key = "key", user = "who", order = "n"}'))
+    rest = ("--checkpoint", tmp_path / "c", "--db", tmp_path / "store.db")
+    schema = ("--schema", "ts string, key string, who string")
+    answers = {
+        "a stream of parquet files needs --schema": call(streams, tmp_path, *rest),
+        "(columns.order)": call(users, tmp_path, *rest, *schema),
+        "--schema lacks the column 'n'": call(ordered, tmp_path, *rest, *schema),
+    }
+    for said, answer in answers.items():
+        assert (answer.exit_code, said in answer.stderr) == (ParameterError.exit_code, True), answer.stderr
+    assert not (tmp_path / "store.db").exists()
+
+
+def test_the_documented_commands_run(spark: Any, tmp_path: Path) -> None:
+    """Every `evercount spark` of docs/scale.md over real files; its paths and its database are ours."""
+    zone = 'tick = "1h"\nzone = "Europe/Vienna"'
+    text = TOML.replace('key = "key"', 'key = "region"').replace('tick = "1h"', zone).replace("00:00:00Z", "00:00:00")
+    keys = json.dumps(["north", *(f"other {number}" for number in range(19))])
+    (tmp_path / "streams.toml").write_text(text.replace('["north", "south"]', keys))
+    pages = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = [shlex.split(line) for line in pages.splitlines() if line.startswith("    evercount spark ")]
+    assert len(commands) == 2
+    for number, command in enumerate(commands):
+        form = command[command.index("--format") + 1] if "--format" in command else "parquet"
+        time = "'2026-01-01T01:30:00'" if form == "json" else "TIMESTAMP_NTZ'2026-01-01 01:30:00'"
+        rows = spark.sql(f"SELECT {time} AS ts, 'north' AS region FROM range(1000)")
+        rows.write.format(form).save(str(tmp_path / f"events{number}"))
+        ours = {
+            "streams.toml": tmp_path / "streams.toml",
+            "/data/events": tmp_path / f"events{number}",
+            "/data/checkpoint": tmp_path / f"checkpoint{number}",
+            "postgresql://evercount@db/evercount": tmp_path / f"store{number}.db",
+        }
+        done = call(*(ours.get(word, word) for word in command[2:]))
+        assert done.exit_code == 0, done.stderr
+        assert "micro-batch 0: 1000 rows" in done.stderr
+        reading = Reading.open(tmp_path / f"store{number}.db")
+        shown = [round(one["values"][0], -3) for one in reading.all_releases("live")]
+        reading.close()
+        assert shown == [0, 1000, 1000, 1000]
+
+
+def test_a_failing_micro_batch_is_one_line(streams: Path, tmp_path: Path) -> None:
+    """A file that is not Parquet, in a process of its own: what Spark's JVM writes is seen there only."""
+    require_spark()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "broken.parquet").write_bytes(b"this is not Parquet" * 100)
+    arguments = [
+        streams, tmp_path / "in", "--schema", "ts timestamp, key string", "--db", tmp_path / "store.db",
+        "--checkpoint", tmp_path / "c", "--master", "local[1]",
+    ]  # fmt: skip
+    options = "--conf spark.ui.enabled=false --conf spark.driver.bindAddress=127.0.0.1 pyspark-shell"
+    done = subprocess.run(
+        [sys.executable, "-m", "evercount", "spark", *map(str, arguments)],
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": options, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == InputError.exit_code, done.stderr[-3000:]
+    lines = done.stderr.strip().splitlines()
+    assert lines[-1].startswith("error: the source cannot be read: ")
+    assert "broken.parquet" in lines[-1]
+    assert len(lines) <= 12, done.stderr[:3000]  # Spark's own start takes some
 
 
 def test_java_that_is_missing_or_old_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -106,9 +189,6 @@ def test_pandas_that_is_missing_or_new_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_pyspark_that_is_missing_is_named() -> None:
-    import subprocess
-    import sys
-
     hide = "import sys, importlib.util as u; real = u.find_spec; "
     hide += "u.find_spec = lambda n, *a: None if n == 'pyspark' else real(n, *a); "
     code = hide + "import evercount.cli; sys.argv = ['evercount', 'spark', 'a', 'b', '--checkpoint', 'c']; "

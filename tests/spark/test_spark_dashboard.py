@@ -56,7 +56,7 @@ def test_releases_of_spark_are_shown_live(spark: Any, store: Store, tmp_path: Pa
 
     rows = spark.sql("SELECT '2026-01-01T01:00:00Z' AS ts, 'north' AS key")
     rows.write.json(str(tmp_path / "in"))
-    events = spark.readStream.schema("ts string, key string").json(str(tmp_path / "in"))
+    events = spark.readStream.option("maxFileAge", "36500d").schema("ts string, key string").json(str(tmp_path / "in"))
     service = Service(WatchedStore(tmp_path / "store.db"), admin=ADMIN)
     with served(service) as client, client.stream("GET", "/v1/streams/live/live?after=0") as stream:
         lines = stream.iter_lines()

@@ -44,7 +44,9 @@ def release(session: Any, folder: Path) -> None:
     rows.write.parquet(str(folder / "in"))
     store = Store(folder / "store.db", key_from_environment())
     store.declare(declaration, end / 1e6, Secret.from_hex(STREAM_SECRET), shards=2)
-    events = session.readStream.schema("ts timestamp, key string").parquet(str(folder / "in"))
+    events = (
+        session.readStream.option("maxFileAge", "36500d").schema("ts timestamp, key string").parquet(str(folder / "in"))
+    )
     release_stream(events, declaration, store, str(folder / "checkpoint"), clock=lambda: end)
     store.close()
     release_batch(rows, declaration, str(folder / "out"), until=end, shards=2, run="r")

@@ -111,7 +111,7 @@ def driver(folder: Path, kill: Kill, shards: int | None, master: str) -> None:
 
     Connection._commit_impl = commit  # type: ignore[attr-defined]
     _Round._count = count  # type: ignore[method-assign]
-    events = session.readStream.schema("ts timestamp, key string").option("maxFilesPerTrigger", 2)
+    events = session.readStream.schema("ts timestamp, key string").options(maxFilesPerTrigger=2, maxFileAge="36500d")
     for closed in (4, TICKS):
         step(f"round {closed}")
         release_stream(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,8 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("pyspark")
 
-from evercount.spark import release_stream  # noqa: E402
+from evercount.spark import release_batch, release_stream  # noqa: E402
+from evercount.spark.check_source import EVERY_AGE  # noqa: E402
 from evercount.spark.progress import Progress  # noqa: E402
 from evercount.spark.stream_release import _Round  # noqa: E402
 
@@ -71,7 +75,7 @@ class Feed:
         self.files += 1
 
     def stream(self, spark: Any, files_per_batch: int = 1) -> Any:
-        reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files_per_batch)
+        reader = spark.readStream.schema(SCHEMA).options(maxFilesPerTrigger=files_per_batch, maxFileAge=EVERY_AGE)
         return reader.parquet(str(self.folder))
 
 
@@ -114,6 +118,9 @@ def test_rounds_and_restarts_in_any_order_are_one_stream(spark: Any, feed: Feed,
         store.close()
     assert found == expected(feed.totals)
     assert "ticks 1 to 3 released; 0 behind the clock" in lines
+    assert [line.split(",")[0] for line in lines if "rows" in line] == [
+        f"micro-batch {number}: 40 rows" for number in range(7)
+    ]
     # a stream that is over reads no more
     feed.write(1, count=False)
     store = new_store(place)
@@ -222,7 +229,7 @@ def test_a_checkpoint_of_another_stream_or_store_is_refused(spark: Any, feed: Fe
     release_stream(feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(1))
     feed.write(2)
     other = replace(DECLARATION, name="other")
-    with pytest.raises(Conflict, match="belongs to another stream"):
+    with pytest.raises(Conflict, match="stream 'other' has counted none of its batches"):
         release_stream(feed.stream(spark), other, store, checkpoint, clock=lambda: end_of(1))
     changed = StreamDeclaration.from_dict({**DECLARATION.to_dict(), "budget": {"epsilon": 2.0, "delta": 1e-6}})
     with pytest.raises(Conflict, match="declared in another way"):
@@ -233,6 +240,151 @@ def test_a_checkpoint_of_another_stream_or_store_is_refused(spark: Any, feed: Fe
         release_stream(feed.stream(spark), DECLARATION, empty, checkpoint, clock=lambda: end_of(1))
     assert empty.find("live").closed == 0
     empty.close()
+
+
+def test_a_checkpoint_ahead_of_the_store_is_refused_before_a_tick_closes(
+    spark: Any, feed: Feed, tmp_path: Path
+) -> None:
+    """No new batch comes in the last round, so only the checkpoint itself tells that events would be lost."""
+    checkpoint = tmp_path / "checkpoint"
+
+    def go(place: str, closed: int, declaration: StreamDeclaration = DECLARATION, **rest: Any) -> list[list[float]]:
+        store = new_store(tmp_path / place)
+        folder = rest.pop("folder", checkpoint)
+        try:
+            release_stream(feed.stream(spark), declaration, store, str(folder), clock=lambda: end_of(closed), **rest)
+            return released(store)
+        finally:
+            assert store.find("live").closed in (0, closed)
+            store.close()
+
+    for number in range(3):
+        feed.write(1)
+        go("store.db", 0)
+        if number == 0:
+            for path in tmp_path.glob("store.db*"):
+                shutil.copy(path, tmp_path / path.name.replace("store", "backup"))
+    with pytest.raises(
+        Conflict, match=r"ahead of the store: Spark goes on with batch 3, .* has counted 1 batches of it"
+    ):
+        go("backup.db", 1)
+    without_commits = tmp_path / "without commits"
+    shutil.copytree(checkpoint, without_commits, ignore=shutil.ignore_patterns("commits"))
+    with pytest.raises(Conflict, match="ahead of the store: Spark goes on with batch 2, "):
+        go("backup.db", 1, folder=without_commits)
+    with pytest.raises(Conflict, match=r"ahead of the store: .* has counted none of its batches"):
+        go("lost.db", 1)
+    with pytest.raises(Conflict, match="ahead of the store"):
+        go("lost.db", 1, new_checkpoint=True)
+    with pytest.raises(Conflict, match="stream 'other' has counted none of its batches"):
+        go("store.db", 1, replace(DECLARATION, name="other"))
+    assert go("store.db", 1) == expected(feed.totals[:1])
+
+
+def test_an_interrupted_round_stops_its_query(
+    spark: Any, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C after the second of twenty batches: none is counted afterwards, and the next round takes the rest."""
+    store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
+    for _ in range(20):
+        feed.write(1, events=5)
+    real = _Round._count
+
+    def count(self: Any, batch: Any, number: int) -> None:
+        real(self, batch, number)
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def go() -> Any:
+        return release_stream(feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(1))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Round, "_count", count)
+        with pytest.raises(KeyboardInterrupt):
+            go()
+    assert not spark.streams.active
+    assert store.find("live").closed == 0
+    rest = go()
+    assert 0 < rest.batches <= 18
+    assert released(store) == expected(feed.totals[:1])
+    store.close()
+
+
+VIENNA = StreamDeclaration.from_dict({**DECLARATION.to_dict(), "zone": "Europe/Vienna", "start": "2026-01-01T00:00:00"})
+
+
+def test_times_without_an_offset_are_those_of_the_declared_zone(spark: Any, tmp_path: Path) -> None:
+    """Spark would read JSON in the session's zone (6 ticks away) and naive Parquet in UTC (1 tick away)."""
+    rows = [{"ts": "2026-01-01T01:30:00", "key": "north"}] * 30
+    folders = {name: tmp_path / name for name in ("json", "naive", "utc")}
+    for folder in folders.values():
+        folder.mkdir()
+    (folders["json"] / "x.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, zone, hour in (("naive", None, 1), ("utc", "UTC", 0)):
+        times = pa.array([datetime(2026, 1, 1, hour, 30)] * 30, pa.timestamp("us", zone))
+        pq.write_table(pa.table({"ts": times, "key": ["north"] * 30}), folders[name] / "x.parquet")
+
+    def go(folder: str, kind: str, run: int) -> list[list[float]]:
+        form, schema = "json" if folder == "json" else "parquet", f"ts {kind}, key string"
+        reader = spark.readStream.format(form).schema(schema).option("maxFileAge", EVERY_AGE)
+        store = new_store(tmp_path / f"{run}.db", VIENNA)
+        try:
+            release_stream(
+                reader.load(str(folders[folder])), VIENNA, store, str(tmp_path / f"c{run}"),
+                clock=lambda: VIENNA.schedule.start_of(4),
+            )  # fmt: skip
+            return released(store)
+        finally:
+            store.close()
+
+    right = expected([[0, 0, 0], [30, 0, 0], [0, 0, 0]], VIENNA)
+    for run, (folder, kind) in enumerate((("json", "string"), ("naive", "timestamp_ntz"), ("utc", "timestamp"))):
+        assert go(folder, kind, run) == right
+    with pytest.raises(ParameterError, match="give the time as string in the schema"):
+        go("json", "timestamp", 3)
+    for run, (folder, kind) in enumerate((("naive", "timestamp"), ("utc", "timestamp_ntz")), 4):
+        with pytest.raises(InputError, match="Spark would shift the times"):
+            go(folder, kind, run)
+    for form, folder, error in (("json", "json", ParameterError), ("parquet", "naive", InputError)):
+        table = spark.read.format(form).schema("ts timestamp, key string").load(str(folders[folder]))
+        with pytest.raises(error, match="Spark"):
+            release_batch(table, VIENNA, str(tmp_path / "out"))
+
+
+def test_old_files_that_come_late_are_counted(spark: Any, feed: Feed, tmp_path: Path) -> None:
+    """Spark skips a file 8 days older than the newest; it must be told not to, or is refused."""
+    store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
+    for old in (False, True):
+        feed.write(1)
+        if old:
+            path = feed.folder / "1.parquet"
+            os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 8 * 86_400))
+        release_stream(feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(0))
+    release_stream(feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(1))
+    assert released(store) == expected(feed.totals[:1])
+    with pytest.raises(ParameterError, match="skips files that are more than 7 days older"):
+        release_stream(spark.readStream.schema(SCHEMA).parquet(str(feed.folder)), DECLARATION, store, checkpoint)
+    store.close()
+
+
+def test_rows_of_users_are_said_once(spark: Any, tmp_path: Path) -> None:
+    declaration = StreamDeclaration.from_dict({
+        **DECLARATION.to_dict(),
+        "budget": {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_events": 2},
+        "columns": {"time": "ts", "key": "key", "user": "who", "order": "n"},
+    })  # fmt: skip
+    rows = "'2026-01-01T00:30:00Z' AS ts, 'north' AS key, CAST(id % 7 AS string) AS who, id AS n"
+    spark.sql(f"SELECT {rows} FROM range(100)").coalesce(1).write.parquet(str(tmp_path / "in"))
+    reader = spark.readStream.schema("ts string, key string, who string, n long").option("maxFileAge", EVERY_AGE)
+    lines: list[str] = []
+    release_stream(
+        reader.parquet(str(tmp_path / "in")), declaration, tmp_path / "store.db", str(tmp_path / "checkpoint"),
+        clock=lambda: end_of(1), progress=Progress(lines.append),
+    )  # fmt: skip
+    assert [line.split(",")[0] for line in lines] == [
+        "micro-batch 0: 100 rows",
+        "ticks 1 to 1 released; 0 behind the clock",
+    ]
 
 
 def test_bad_rows_stop_the_stream_until_they_may_be_skipped(spark: Any, feed: Feed, tmp_path: Path) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import re
 from pathlib import Path
 from time import sleep
 from typing import Annotated, Any
 
 import typer
+
+FILE_FORMATS = ("avro", "csv", "json", "orc", "parquet", "xml")
 
 
 def spark(
@@ -19,7 +24,8 @@ def spark(
     ),
     form: Annotated[str, typer.Option("--format", help="Spark's name of the source's format.")] = "parquet",
     schema: Annotated[
-        str | None, typer.Option(help="Columns of files, such as 'ts timestamp, region string'.", show_default=False)
+        str | None,
+        typer.Option(help="Columns of files, such as 'ts string, region string'; files need it.", show_default=False),
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE for Spark's reader; may be repeated.", show_default=False)
@@ -30,7 +36,7 @@ def spark(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until the horizon or Ctrl-C.")] = False,
     pause: Annotated[float, typer.Option(min=0, help="Seconds between two rounds of --follow.")] = 1.0,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that are no events.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that are not events.")] = False,
     new_checkpoint: Annotated[
         bool, typer.Option("--new-checkpoint", help="The checkpoint is new, and the source holds new events only.")
     ] = False,
@@ -42,22 +48,27 @@ def spark(
     Under spark-submit use the file evercount/cli/spark_submit_script.py with the same arguments.
     """
     from evercount.spark import open_session, release_stream
+    from evercount.spark.count_events import check_declaration
     from evercount.spark.progress import Progress
     from evercount.spark.store_door import open_store
 
     declaration = _chosen(streams, stream)
+    check_declaration(declaration)
+    _check_schema(declaration, form, schema)
+    waiting = _microseconds(wait)
     session = open_session(master, f"evercount {declaration.name}")
+    _be_quiet(session)
     progress = Progress(lambda line: typer.echo(line, err=True))
+    events = _events(session, source, form, schema, option or [])
     store = open_store(db, key_file)
     try:
-        events = _events(session, source, form, schema, option or [])
         while True:
             outcome = release_stream(
                 events,
                 declaration,
                 store,
                 checkpoint,
-                wait=_microseconds(wait),
+                wait=waiting,
                 shards=shards,
                 skip_bad=skip_bad,
                 new_checkpoint=new_checkpoint,
@@ -69,6 +80,29 @@ def spark(
             sleep(pause)
     finally:
         store.close()
+
+
+def _check_schema(declaration: Any, form: str, schema: str | None) -> None:
+    """What can be said before Spark starts, which takes seconds."""
+    from evercount.errors import ParameterError
+    from evercount.files.event_sql import columns_of
+
+    if schema is None and form in FILE_FORMATS:
+        raise ParameterError(
+            f"a stream of {form} files needs --schema, the columns and their types, such as 'ts string, region string'"
+        )
+    for name in columns_of(declaration).used:
+        word = rf"(?<!\w){re.escape(name.replace('`', '``'))}(?!\w)"
+        if schema is not None and not re.search(word, schema, re.IGNORECASE):
+            raise ParameterError(f"--schema lacks the column {name!r} of the declaration, got {schema!r:.200}")
+
+
+def _be_quiet(session: Any) -> None:
+    """An error is one line: Spark's stacks are written only under spark-submit or where spark.log.level is set."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ or session.sparkContext.getConf().contains("spark.log.level"):
+        return
+    session.sparkContext.setLogLevel("OFF")
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
 def _chosen(path: Path, name: str | None) -> Any:
@@ -88,9 +122,12 @@ def _chosen(path: Path, name: str | None) -> Any:
 def _events(session: Any, source: str, form: str, schema: str | None, options: list[str]) -> Any:
     from evercount.cli.options import parse_parameters
     from evercount.errors import ParameterError
+    from evercount.spark.check_source import EVERY_AGE
     from evercount.spark.failures import first_line
 
     reader = session.readStream.format(form)
+    if form in (*FILE_FORMATS, "text"):
+        reader = reader.option("maxFileAge", EVERY_AGE)
     for key, value in parse_parameters(options).items():
         reader = reader.option(key, value)
     try:
@@ -107,5 +144,5 @@ def _microseconds(text: str) -> int:
 
     match = TICK_TEXT.fullmatch(text.strip())
     if match is None:
-        raise ParameterError(f"--wait {text!r:.40} is no length of time: write a number and ms, s, m, h or d")
+        raise ParameterError(f"--wait {text!r:.40} is not a length of time: write a number and ms, s, m, h or d")
     return int(match[1]) * UNITS[match[2]]

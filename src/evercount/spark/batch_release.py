@@ -25,6 +25,7 @@ from evercount.errors import InputError, ParameterError, StoreError
 from evercount.files.sink import parquet_modules
 from evercount.noise import Secret
 from evercount.privacy import guarantee_text
+from evercount.spark.check_source import check_parquet_times, check_source
 from evercount.spark.count_events import BAD, GROUP_COLUMNS, capped_groups, check_declaration, group_events, refuse_bad
 from evercount.spark.failures import first_line
 from evercount.spark.run_secret import new_run, proof_of, run_secret
@@ -91,7 +92,7 @@ def release_batch(
         out: the folder of the Parquet files; it must not exist.
         until: ticks that have ended by this instant (microseconds since 1970) are released; None for now.
         shards: into how many ranges the cells are cut; each is one task. The numbers are the same for any.
-        skip_bad: whether rows that are no events are left out instead of refused.
+        skip_bad: whether rows that are not events are left out instead of refused.
         level: the level of the intervals.
         run: the name of the run; None for a random one. For audits and tests: a name serves one table of events only.
 
@@ -107,7 +108,7 @@ def release_batch(
 
     Raises:
         ParameterError: a parameter is outside its domain, or there is no secret in the environment.
-        InputError: rows are no events, and may not be skipped.
+        InputError: a column is missing, rows are not events and may not be skipped, or Spark would shift their times.
         StoreError: `out` exists or cannot be written.
     """
     check_declaration(declaration)
@@ -119,6 +120,8 @@ def release_batch(
     ticks = _ticks(declaration, round(time() * SECOND) if until is None else until)
     shards = _shards(declaration, shards)
     run = run or new_run()
+    check_source(events, declaration)
+    check_parquet_times(events, declaration)
     job = ShardJob(declaration.canonical(), ticks, shards, run, proof_of(run_secret(run)), level)
     capped = declaration.budget.unit == "user"
     guarantee = guarantee_text(declaration.budget).sentence

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from pyspark.sql import Column, DataFrame, SparkSession, Window, types
+from pyspark.sql import Column, DataFrame, Window, types
 from pyspark.sql import functions as fn
 
 from evercount._arrays import IntArray
@@ -24,9 +24,9 @@ from evercount.engine.tick_totals import TickTotals
 from evercount.errors import InputError, ParameterError
 from evercount.files.event_sql import NO_ORDER, ORDER_PATTERN, REASONS, columns_of, is_keyed
 from evercount.files.sink import parquet_modules
+from evercount.spark.check_source import check_columns
 from evercount.spark.event_times import WALL_TYPES, instants, matches, within
 from evercount.store.user_events import UserEvents
-from evercount.text_rules import escaped
 
 TOO_FAR = NO_ORDER + 1
 BAD = {**REASONS, TOO_FAR: "a time too many ticks ahead of the open one"}
@@ -45,17 +45,14 @@ class CountedEvents:
     users: UserEvents | None = None
     """The events themselves, where the budget protects users; `totals` are then empty."""
     bad: dict[str, int] = field(default_factory=dict)
-    """The number of rows that are no events, for each reason."""
+    """The number of rows that are not events, for each reason."""
+    rows: int = 0
+    """All rows, the ignored ones too."""
 
 
 def check_declaration(declaration: StreamDeclaration) -> None:
-    """Refuse what this door cannot serve.
-
-    Raises:
-        ParameterError: no columns, ticks closed by hand, users that are counted, keys that nobody listed, a key that
-            is no text of Spark, or a cap per user without a declared order.
-    """
-    columns_of(declaration)
+    """ParameterError for what Spark cannot serve; it needs no session."""
+    columns = columns_of(declaration)
     if declaration.schedule.manual:
         raise ParameterError("Spark closes ticks by the clock: declare a tick such as 1h instead of 'manual'")
     if declaration.query.names_users:
@@ -68,9 +65,7 @@ def check_declaration(declaration: StreamDeclaration) -> None:
             f"{declaration.query.name!r} needs the keys of all events, and Spark hands over totals of listed ones: use "
             "`evercount release` or the service"
         )
-    if is_keyed(declaration):
-        _check_keys(declaration.query.row_keys[0])
-    if declaration.budget.unit == "user" and columns_of(declaration).order is None:
+    if declaration.budget.unit == "user" and columns.order is None:
         raise ParameterError(
             "a budget of unit 'user' keeps the first events of each user, and rows of Spark come in no order: name a "
             "column of whole numbers that orders the events of one user at one time (columns.order), or use `evercount "
@@ -78,26 +73,8 @@ def check_declaration(declaration: StreamDeclaration) -> None:
         )
 
 
-def _check_keys(keys: Sequence[str]) -> None:
-    """Refuse keys that streams of an earlier version may have: Spark would read them as "?"."""
-    try:
-        "".join(keys).encode()
-    except UnicodeEncodeError:
-        key = next(key for key in keys if any("\ud800" <= character <= "\udfff" for character in key))
-        raise ParameterError(
-            f"the key {escaped(key[:80], quote=True)} holds half of a surrogate pair, which no text of Spark can hold: "
-            "feed this stream by the service, or declare a new one without this key"
-        ) from None
-
-
 def count_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> CountedEvents:
-    """Add up the events of a DataFrame.
-
-    Args:
-        events: rows with the columns of the declaration.
-        declaration: the stream; its schedule has a start.
-        last: the last tick that is counted; rows of later ticks are bad.
-        horizon: rows of ticks after it are ignored.
+    """Add up the events of a DataFrame: rows of ticks after `last` are bad, rows after the horizon are ignored.
 
     **Guarantee.** One row adds to one cell of one tick, by its own time, key and value alone: the promise of
     `files.count_rows.count`, with the same rules. Test:
@@ -109,54 +86,47 @@ def count_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
 def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
     """Add up rows of `place_events`, which may be a micro-batch of a stream of them."""
     if declaration.budget.unit == "user":
-        return _collected_users(declaration, first_of_users(rows, declaration))
+        return _count_users(event_rows(rows, declaration), declaration)
     groups = group_placed(rows, declaration).toArrow()
-    return _collected(declaration, *(_numbers(groups, name) for name in GROUP_COLUMNS))
+    place, cell, events, units = (_numbers(groups, name) for name in GROUP_COLUMNS)
+    bad = {BAD[-int(reason)]: int(events[place == reason].sum()) for reason in np.unique(place[place < 0])}
+    order = np.lexsort((cell, place))
+    order = order[place[order] > 0]
+    tick, cell, total = declaration.query.totals_of_rows(place[order], cell[order], events[order], units[order])
+    first, end = (int(tick[0]), int(tick[-1]) + 1) if len(tick) else (1, 1)
+    return CountedEvents(
+        TickTotals(first, end - first, declaration.query.cells, tick, cell, total), None, bad, int(events.sum())
+    )
+
+
+def _count_users(rows: DataFrame, declaration: StreamDeclaration) -> CountedEvents:
+    """Two jobs, how many rows are bad and the events, over rows that are kept so that the source is read once."""
+    rows = rows.persist()
+    try:
+        sizes = {
+            row["place"]: row["count"] for row in rows.groupBy(fn.expr("least(place, 0) AS place")).count().collect()
+        }
+        events = first_of_users(rows, declaration).toArrow()
+    finally:
+        rows.unpersist()
+    bad = {BAD[-place]: size for place, size in sizes.items() if place}
+    tick, time, order, cell, units = (_numbers(events, name) for name in ("place", "us", "o", "cell", "units"))
+    users = UserEvents(tick, events.column("who").to_pylist(), time, order, cell, units)
+    none = np.empty(0, np.int64)
+    return CountedEvents(TickTotals(1, 0, declaration.query.cells, none, none, none), users, bad, sum(sizes.values()))
 
 
 def _numbers(table: Any, name: str) -> IntArray:
     return np.asarray(table.column(name).fill_null(0).to_numpy(), np.int64)
 
 
-def _collected_users(declaration: StreamDeclaration, rows: DataFrame) -> CountedEvents:
-    """Two jobs over the same rows: how many are bad, and the events."""
-    bad = {BAD[-row["place"]]: row["events"] for row in _bad(rows).collect()}
-    events = rows.where("place > 0").toArrow()
-    tick, time, order, cell, units = (_numbers(events, name) for name in ("place", "us", "o", "cell", "units"))
-    users = UserEvents(tick, events.column("who").to_pylist(), time, order, cell, units)
-    none = np.empty(0, np.int64)
-    return CountedEvents(TickTotals(1, 0, declaration.query.cells, none, none, none), users, bad)
-
-
-def _bad(rows: DataFrame) -> DataFrame:
-    return rows.where("place < 0").groupBy("place").agg(fn.count(fn.lit(1)).alias("events"))
-
-
-def _collected(
-    declaration: StreamDeclaration, place: IntArray, cell: IntArray, events: IntArray, units: IntArray
-) -> CountedEvents:
-    reasons = np.unique(place[place < 0])
-    bad = {BAD[-int(reason)]: int(events[place == reason].sum()) for reason in reasons}
-    order = np.lexsort((cell, place))
-    order = order[place[order] > 0]
-    query = declaration.query
-    tick, cell, total = query.totals_of_rows(place[order], cell[order], events[order], units[order])
-    first = int(tick[0]) if len(tick) else 1
-    ticks = int(tick[-1]) - first + 1 if len(tick) else 0
-    return CountedEvents(TickTotals(first, ticks, query.cells, tick, cell, total), None, bad)
-
-
 def refuse_bad(bad: dict[str, int]) -> None:
-    """InputError where rows are no events.
-
-    Raises:
-        InputError: with the reasons, for the operator.
-    """
+    """InputError where rows are not events, with the reasons, for the operator."""
     if bad:
         reasons = "; ".join(f"{number} × {reason}" for reason, number in bad.items())
         raise InputError(
-            f"rows that are no events: {reasons}. Nothing of them was counted; mend the source, or leave such rows out "
-            "with skip_bad (--skip-bad)"
+            f"rows that are not events: {reasons}. None were counted; fix the source, or leave such rows out with "
+            "skip_bad (--skip-bad)"
         )
 
 
@@ -166,7 +136,7 @@ def refuse_bad(bad: dict[str, int]) -> None:
 def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
     """One row for each row of a table or of a stream: place, units, cell or k, and where users are named who, us and o.
 
-    place is a tick, −reason for rows that are no events, NULL after the horizon. With many keys the rows have the text
+    place is a tick, −reason for rows that are not events, NULL after the horizon. With many keys the rows have the text
     of their key, k, instead of their cell: it is looked up later, by a join.
     """
     rows = _placed(events, declaration, last, horizon)
@@ -183,31 +153,27 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
 
 
 def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
-    """One row for each (place, cell); place as in `place_events`.
-
-    Columns: place, cell, events (number of rows) and units (sum of values in grid units).
-    """
+    """One row for each (place, cell) with the number of its events and the sum of their values in grid units."""
     return group_placed(place_events(events, declaration, last, horizon), declaration)
 
 
 def group_placed(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """`group_events` of rows that have their place.
-
-    Rows without a cell are first added up by the text of their key, then the few groups get their cell: keys are looked
-    up once for each group.
-    """
+    """`group_events` of rows that have their place; with many keys, they are looked up once for each group."""
     valued = "value" in (declaration.query.event_columns or ())
     units = fn.coalesce(fn.sum("units"), fn.lit(0)) if valued else fn.lit(0)
     sums = fn.count(fn.lit(1)).alias("events"), units.cast("long").alias("units")
     if "cell" in rows.columns:
         return rows.groupBy("place", "cell").agg(*sums)
-    joined = _joined(rows.groupBy("place", "k").agg(*sums), declaration)
+    joined = _join_keys(rows.groupBy("place", "k").agg(*sums), declaration)
     return joined.groupBy("place", "cell").agg(fn.sum("events").alias("events"), fn.sum("units").alias("units"))
 
 
-def _joined(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
+def _join_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
     """Rows with a key get their cell by a join."""
-    keys = key_table(rows.sparkSession, declaration.query.row_keys[0])
+    pa, _ = parquet_modules()
+    names = declaration.query.row_keys[0]
+    table = pa.table({"k": pa.array(list(names), pa.string()), "cell": np.arange(len(names))})
+    keys = rows.sparkSession.createDataFrame(table)
     return _with_cell(rows.join(fn.broadcast(keys), "k", "left"), declaration)
 
 
@@ -224,8 +190,8 @@ def _with_cell(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
 def key_lookup(keys: Sequence[str]) -> tuple[Column, Column]:
     """A hash table of the keys in expressions: `slot` from the column k, and from both the cell, or NULL for others.
 
-    Each slot has a candidate cell in the first array, and in the next ones the others of the same slot. There is no
-    join and no second shuffle, and a row is compared with one key or two.
+    Each slot has a candidate cell in the first array, and in the next ones the others of the same slot: no join, no
+    second shuffle, and a row is compared with one key or two.
     """
     slots = 1 << (4 * len(keys) - 1).bit_length()
     arrays: list[list[int | None]] = []
@@ -253,61 +219,44 @@ def _constant(values: Sequence[Any], kind: str) -> Column:
 
 def event_rows(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
     """One row for each placed row: place, cell, units, who, us and o; a row without user or order is no event."""
-    rows = rows if "cell" in rows.columns else _joined(rows, declaration)
+    rows = rows if "cell" in rows.columns else _join_keys(rows, declaration)
     no_user = fn.when(fn.coalesce(fn.col("who"), fn.lit("")) == "", -8).when(fn.col("o").isNull(), -NO_ORDER)
     place = fn.when(fn.col("place") > 0, fn.coalesce(no_user, fn.col("place"))).otherwise(fn.col("place"))
     return rows.select(place.cast("long").alias("place"), "cell", "units", "who", "us", "o")
 
 
-def first_of_users(placed: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """`event_rows` without those that at least `max_events` others of their user and tick stand before.
-
-    Such a row is left out whatever else comes, and it changes the turn of no row that is kept.
-    """
-    rows = event_rows(placed, declaration)
+def first_of_users(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
+    """The events of `event_rows` without those after `max_events` others of their user and tick: no cap keeps them."""
     turn = fn.rank().over(Window.partitionBy("place", "who").orderBy("us", "o"))
-    return rows.withColumn("turn", turn).where((fn.col("place") < 0) | (fn.col("turn") <= _most(declaration)))
+    return rows.where("place > 0").withColumn("turn", turn).where(f"turn <= {declaration.budget.max_events}")
 
 
 def capped_groups(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
     """As `group_events`, for the first events of each user of a whole history.
 
     **Guarantee.** The rule of `store.user_events.cap_ticks`, for all ticks at once: an event counts if at most
-    `max_events` events of its user stand at or before its (time, order). Proof: `queries/user_cap.proof.md`, Lemma 1.
+    `max_events` events of its user are at or before its (time, order). Proof: `queries/user_cap.proof.md`, Lemma 1.
     Test: tests/contracts/test_same_table.py::test_a_batch_of_spark_publishes_the_same_table.
     """
     rows = event_rows(place_events(events, declaration, last, horizon), declaration)
     good = (fn.col("place") > 0).alias("good")
     window = Window.partitionBy(good, "who").orderBy("us", "o")  # up to the last row at the same place
     turn = fn.when(fn.col("place") > 0, fn.count(fn.lit(1)).over(window))
-    kept = rows.withColumn("turn", turn).where("place < 0 OR turn <= " + str(_most(declaration)))
+    kept = rows.withColumn("turn", turn).where(f"place < 0 OR turn <= {declaration.budget.max_events}")
     place_cell = ("place", fn.when(fn.col("place") > 0, fn.col("cell")).alias("cell"))
     return kept.groupBy(*place_cell).agg(fn.count(fn.lit(1)).alias("events"), fn.sum("units").alias("units"))
-
-
-def _most(declaration: StreamDeclaration) -> int:
-    return declaration.budget.max_events
-
-
-def key_table(session: SparkSession, keys: Any) -> DataFrame:
-    """The public keys and their cells."""
-    pa, _ = parquet_modules()
-    return session.createDataFrame(pa.table({"k": pa.array(list(keys), pa.string()), "cell": np.arange(len(keys))}))
 
 
 def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
     """One row for each row: place, k, units, and where users are named who, us and o; place is NULL after the horizon.
 
-    Nothing is filtered here: Spark would move the condition before the projections and write their expressions out
-    again for every use, which grows beyond all bounds for calendars with many clock changes.
+    Nothing is filtered here: Spark would copy the expressions into the condition once for each use, which grows
+    beyond all bounds for calendars with many clock changes.
     """
     columns, schedule = columns_of(declaration), declaration.schedule
-    missing = [name for name in columns.used if name not in events.columns]
-    if missing:
-        raise InputError(f"the events have no column {missing[0]!r}; their columns are {', '.join(events.columns)}")
     # two days more than the last tick: wall times differ from instants by less, and Spark is slow with long expressions
     until = schedule.start_of(min(last, horizon or last) + 1) + 2 * UNITS["d"]
-    kind = events.schema[columns.time].dataType
+    kind = check_columns(events, declaration)
     time = _column(columns.time)
     rows = events.select(
         time.isNull().alias("no_time"),

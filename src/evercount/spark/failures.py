@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
 
-def first_line(error: Exception) -> str:
-    """What Spark says, without its stack: the last line of a Python traceback, or else the first line."""
+NAMED = re.compile(r"\[[A-Z0-9_.]+\] .*")
+"""What a line says from the name of Spark's error on, such as [FAILED_READ_FILE.NO_HINT]."""
+
+
+def first_line(error: BaseException) -> str:
+    """What Spark says, without its stack: our own error on an executor, else a named one, else the first line."""
     lines = str(error).strip().splitlines()
-    ours = [line for line in lines if line.startswith("evercount.errors.")]
-    return (ours[-1].split(": ", 1)[-1] if ours else lines[0] if lines else type(error).__name__)[:400]
+    ours = [line.split(": ", 1)[-1] for line in lines if line.startswith("evercount.errors.")]
+    named = [found[0] for line in lines if (found := NAMED.search(line))]
+    return (ours[-1:] + named + lines + [type(error).__name__])[0][:400]

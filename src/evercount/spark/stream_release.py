@@ -8,20 +8,24 @@ closed or late is decided by the declaration alone.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import time
+from threading import Lock
+from time import perf_counter, time
 
-from pyspark.errors import AnalysisException, PySparkException
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.util import inheritable_thread_target
 
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, UNITS
-from evercount.errors import EvercountError, InputError, ParameterError, StoreError
+from evercount.errors import Conflict, EvercountError, InputError, ParameterError
+from evercount.spark.check_source import check_parquet_times, check_source
+from evercount.spark.checkpoint import read_checkpoint
 from evercount.spark.count_events import check_declaration, count_placed, place_events, refuse_bad
 from evercount.spark.failures import first_line
 from evercount.spark.progress import Progress
@@ -80,7 +84,8 @@ def release_stream(
     """Count all that the source has now, then release the ticks that have ended.
 
     Args:
-        events: a streaming DataFrame with the columns of the declaration.
+        events: a streaming DataFrame with the columns of the declaration. A reader of files must have the option
+            maxFileAge, and give times in texts (JSON, CSV) as string.
         declaration: the stream, the same as for every other door.
         store: an open store, or its place: an SQLite file or a PostgreSQL URL.
         checkpoint: the folder in which Spark keeps what it has read. One checkpoint serves one stream.
@@ -88,7 +93,7 @@ def release_stream(
         wait: how many microseconds after its end a tick is closed, for sources that deliver late.
         shards: into how many ranges the cells of a new stream are cut; executors then close them, each by itself. The
             numbers are the same for any. None: the driver closes the ticks, or what the store knows of the stream.
-        skip_bad: whether rows that are no events are left out instead of refused.
+        skip_bad: whether rows that are not events are left out instead of refused.
         new_checkpoint: whether a checkpoint may be new although the store was fed from another one before. Say so
             only if the source holds no event that was counted already.
         progress: is told what happens.
@@ -98,14 +103,16 @@ def release_stream(
 
     **Guarantee.** The ticks are released by the same engine as through every other door, each once
     (`store/writer.py`), and every event is counted once: Spark delivers a micro-batch again under the same number
-    until it is committed, and the store counts a number once (`store/accept_totals.py`). Assumption: the source gives
-    the same events for the same offsets; where it does not, the digests differ and the batch is refused. Tests:
-    tests/contracts/test_same_table.py::test_spark_publishes_the_same_table and
-    tests/spark/test_stream_faults.py::test_a_driver_that_is_killed_loses_nothing.
+    until it is committed, and the store counts a number once (`store/accept_totals.py`). A checkpoint with batches
+    that the store lacks is refused before a tick closes. Assumption: the source gives the same events for the same
+    offsets; where it does not, the digests differ and the batch is refused. Tests:
+    tests/contracts/test_same_table.py::test_spark_publishes_the_same_table,
+    tests/spark/test_stream_faults.py::test_a_driver_that_is_killed_loses_nothing and
+    tests/spark/test_stream_release.py::test_a_checkpoint_ahead_of_the_store_is_refused_before_a_tick_closes.
 
     Raises:
         ParameterError: a parameter is outside its domain.
-        InputError: rows are no events, or the source cannot be read.
+        InputError: rows are not events, a column is missing, Spark would shift times, or the source cannot be read.
         StoreError: the store or the checkpoint does not belong to this stream.
     """
     check_declaration(declaration)
@@ -118,13 +125,13 @@ def release_stream(
             "a session of Spark Connect runs the function for each micro-batch on its server, and the store is open "
             "here: use a session of the driver itself (`evercount spark` or spark-submit). release_batch takes both"
         )
+    check_source(events, declaration)
     now = clock()
     with StoreDoor(store, declaration, now, shards, events.sparkSession) as door:
         round_ = _Round(door, checkpoint, skip_bad, new_checkpoint, progress)
         if not door.finished:
             round_.check_checkpoint(events.sparkSession)
-            with _listening(events.sparkSession, progress):
-                round_.read(events)
+            round_.read(events)
         ticks = door.close_due(now - wait)
         if progress is not None:
             progress.closed(ticks, door.due(clock()))
@@ -139,63 +146,92 @@ class _Round:
     ) -> None:
         self.door, self.checkpoint = door, checkpoint.rstrip("/")
         self.skip_bad, self.new_checkpoint, self.progress = skip_bad, new_checkpoint, progress
-        self.batches = 0
+        self.taken = self.batches = 0
         self.bad: dict[str, int] = {}
         self.query: Future[str] = Future()
         """The id that the checkpoint gives its query."""
         self.failure: BaseException | None = None
+        self.over = False
+        self.storing = Lock()
 
     def check_checkpoint(self, session: SparkSession) -> None:
-        """Refuse before anything is read what the store would refuse anyway."""
-        known = self.door.queries
-        if not known or self.new_checkpoint:
-            return
-        query_id = _query_id(session, self.checkpoint)
-        if query_id not in known:
-            lost = f"there is none at {self.checkpoint}" if query_id is None else f"{self.checkpoint} is another one"
-            raise StoreError(
+        """Refuse a checkpoint that would give old events again, or has batches that the store lacks."""
+        known, (query, coming) = self.door.queries, read_checkpoint(session, self.checkpoint)
+        if known and query not in known and not self.new_checkpoint:
+            lost = f"there is none at {self.checkpoint}" if query is None else f"{self.checkpoint} is another one"
+            raise Conflict(
                 f"stream {self.door.declaration.name!r} was fed from a checkpoint before, and {lost}: the source would "
                 "give all its events again, and the store cannot tell them from new ones. Put the old checkpoint back; "
                 "or, if the source holds new events only, say so with new_checkpoint (--new-checkpoint)"
             )
+        counted = known.get(query or "", -1) + 1
+        if coming > counted:
+            has = f"{counted} batches of it" if counted else "none of its batches"
+            raise Conflict(
+                f"the checkpoint {self.checkpoint} is ahead of the store: Spark goes on with batch {coming}, and "
+                f"stream {self.door.declaration.name!r} has counted {has}, so events would be lost. Put back the store "
+                "and the stream that belong to the checkpoint, or start with a new checkpoint"
+            )
 
     def read(self, events: DataFrame) -> None:
-        """Count all that the source has now. Every row gets its place in the streaming query: that is planned once."""
+        """Count all that the source has now. Every row gets its place in the streaming query: that is planned once.
+
+        Another thread waits for Spark: one that is interrupted in a call of the JVM cannot stop the query.
+        """
         declaration = self.door.declaration
         placed = place_events(events, declaration, self._last_tick(), declaration.horizon)
-        try:
-            query = (
-                placed.writeStream.foreachBatch(self._take)
-                .queryName(f"evercount {declaration.name}")
-                .option("checkpointLocation", self.checkpoint)
-                .trigger(availableNow=True)
-                .start()
-            )
-            self.query.set_result(str(query.id))
-            query.awaitTermination()
-        except PySparkException as error:
-            if isinstance(self.failure, EvercountError):
-                raise self.failure from None
-            if self.failure is not None:
-                raise self.failure from error
-            raise InputError(f"the source cannot be read: {first_line(error)}") from error
+        inheritable = inheritable_thread_target(events.sparkSession)
+        with ThreadPoolExecutor(1) as pool:
+            started = pool.submit(inheritable(lambda: self._start(events, placed)))
+            try:
+                pool.submit(started.result().awaitTermination).result()
+            except (PySparkException, Py4JError) as error:
+                failure = self.failure
+                if failure is not None and not isinstance(failure, (PySparkException, Py4JError)):
+                    raise failure from (None if isinstance(failure, EvercountError) else error)
+                raise InputError(f"the source cannot be read: {first_line(failure or error)}") from error
+            except BaseException:  # Ctrl-C
+                with self.storing:
+                    self.over = True
+                started.result().stop()
+                raise
 
-    def _take(self, batch: DataFrame, number: int) -> None:
-        try:
-            self._count(batch, number)
-        except BaseException as error:
-            self.failure = error
-            raise
+    def _start(self, events: DataFrame, placed: DataFrame) -> StreamingQuery:
+        def take(batch: DataFrame, number: int) -> None:
+            try:
+                if not self.taken:
+                    check_parquet_times(events, self.door.declaration)
+                self._count(batch, number)
+                self.taken += 1
+            except BaseException as error:
+                self.failure = error
+                raise
+
+        query = (
+            placed.writeStream.foreachBatch(take)
+            .queryName(f"evercount {self.door.declaration.name}")
+            .option("checkpointLocation", self.checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        self.query.set_result(str(query.id))
+        return query
 
     def _count(self, batch: DataFrame, number: int) -> None:
-        door = self.door
+        door, begin = self.door, perf_counter()
         counted = count_placed(batch, door.declaration)
         if not self.skip_bad:
             refuse_bad(counted.bad)
-        if door.accept(CountedBatch(self.query.result(), number, counted.totals, self.new_checkpoint, counted.users)):
-            self.batches += 1
-            for reason, rows in counted.bad.items():
-                self.bad[reason] = self.bad.get(reason, 0) + rows
+        one = CountedBatch(self.query.result(), number, counted.totals, self.new_checkpoint, counted.users)
+        with self.storing:
+            if self.over:
+                raise InputError("the round was interrupted")
+            if door.accept(one):
+                self.batches += 1
+                for reason, rows in counted.bad.items():
+                    self.bad[reason] = self.bad.get(reason, 0) + rows
+        if self.progress is not None:
+            self.progress.counted(number, counted.rows, perf_counter() - begin)
 
     def _last_tick(self) -> int:
         """The last tick that may have events now."""
@@ -203,27 +239,3 @@ class _Round:
         return max(
             closed + 1, min(closed + MOST_AHEAD, schedule.tick_of(schedule.start_of(closed + 1) + LONGEST_AHEAD))
         )
-
-
-def _query_id(session: SparkSession, checkpoint: str) -> str | None:
-    """The id that Spark gave the query of a checkpoint; None where there is no checkpoint yet."""
-    try:
-        lines = session.read.text(f"{checkpoint}/metadata").collect()
-        return str(json.loads("".join(row["value"] for row in lines))["id"])
-    except AnalysisException:
-        return None
-    except (ValueError, KeyError, TypeError, PySparkException) as error:
-        raise StoreError(f"the checkpoint {checkpoint} cannot be read: {first_line(error)}") from None
-
-
-@contextmanager
-def _listening(session: SparkSession, progress: Progress | None) -> Iterator[None]:
-    """Spark tells `progress` about every micro-batch."""
-    if progress is None:
-        yield
-        return
-    session.streams.addListener(progress)
-    try:
-        yield
-    finally:
-        session.streams.removeListener(progress)
