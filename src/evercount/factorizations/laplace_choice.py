@@ -40,14 +40,15 @@ def pure_factorization(name: str | None, horizon: int | None) -> PureFactorizati
     if name in PURE_ENDLESS:
         if horizon is not None:
             raise ParameterError(f"{name} is for horizon=None; with a horizon 'bridge' has less error")
-        if name == "endless-bridge":
-            return EndlessBridge()
-        return HybridTree(binary=name == "pure-hybrid-binary")
+        return EndlessBridge() if name == "endless-bridge" else _hybrid(name == "pure-hybrid-binary")
     if name not in known and not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise UnknownName("factorization for delta=0", name, known)
     if horizon is None:
         raise ParameterError(f"{name!r} needs a known horizon; without one use 'endless-bridge' (or give a horizon)")
     return _tree(name, check_known_horizon(horizon))
+
+
+_hybrid = lru_cache(maxsize=2)(HybridTree)
 
 
 @lru_cache(maxsize=64)
