@@ -17,6 +17,7 @@ from evercount.factorizations import (
     Optimal,
     SquareRoot,
     Unbounded,
+    covariance,
     factorization,
     row_weighted,
 )
@@ -242,7 +243,7 @@ def test_variances_between_knots_are_exact_enough(name: str, horizon: int | None
     alone = np.asarray([engine.row_norms(np.asarray([tick]))[0] for tick in ticks])
     inside = ticks <= len(together)
     assert (alone[inside] == together[ticks[inside] - 1]).all()
-    exact = np.sqrt([engine.covariance._after(int(tick)).P[-1, -1] for tick in ticks])
+    exact = np.sqrt([engine.covariance._after(int(tick))[-1, -1] for tick in ticks])
     assert np.abs(alone / exact - 1).max() < 1e-7
 
 
@@ -305,3 +306,16 @@ def test_honaker_full_over_long_horizons() -> None:
     earlier = np.asarray([0, 1, 2**39, T - 1, T])
     each = [engine.difference_norm(tick, T) for tick in earlier.tolist()]
     assert engine.difference_norms_to(T, earlier).tolist() == each
+
+
+def test_moments_of_dropped_runs_come_back_the_same() -> None:
+    """Few runs of blocks are kept; a difference is the same number before and after its run was dropped."""
+    engine = factorization("balanced", 10**6)
+    assert isinstance(engine, Weighted)
+    pairs = [(7, 900), (5000, 5003), (70_000, 130_001), (999_000, 10**6)]
+    first = [engine.difference_norm(*pair) for pair in pairs]
+    runs = len(engine.covariance.knots) // covariance.RUN
+    for tick in np.linspace(1, 10**6, 3 * runs).astype(int).tolist():
+        engine.difference_norm(tick - 1, tick)
+    assert len(engine.covariance._kept) <= covariance.KEPT_RUNS < runs
+    assert [engine.difference_norm(*pair) for pair in pairs] == first

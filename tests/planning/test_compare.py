@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import math
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from evercount import Average, Budget, Count, DegreeHistogram, Histogram, Stream, Sum, Window
+from evercount.bounds import endless_tails, laplace_tails
 from evercount.cli.plan_command import _finite
 from evercount.engine.error_model import interval_factor
 from evercount.errors import ParameterError
+from evercount.factorizations.covariance import Covariance
 from evercount.planning.compare import Row, plan
 from evercount.plotting import error_plot
 from evercount.queries import Query
@@ -181,3 +184,24 @@ def test_the_chart_draws_jumps_as_bands_and_the_rest_as_lines() -> None:
     lines = [line.get_label() for line in axes.get_lines()]
     assert lines == ["balanced", "lower bound, worst tick"]
     assert [patch.get_label() for patch in axes.patches if patch.get_label()] == ["binary-tree (least to largest)"]
+
+
+@pytest.mark.parametrize("horizon", [2**20, None])
+def test_plans_of_one_horizon_share_what_no_promise_changes(
+    horizon: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variances and bounds of noise of rate 1 are computed once: another ε only scales them."""
+    plan(Budget(1.0, 1e-9), horizon)
+    computed: list[str] = []
+    for room, name in ((Covariance, "_compute"), (laplace_tails, "_groups"), (endless_tails, "endless_chance")):
+        original = getattr(room, name)
+
+        def spied(*arguments: Any, name: str = name, original: Any = original) -> Any:
+            computed.append(name)
+            return original(*arguments)
+
+        monkeypatch.setattr(room, name, spied)
+    plan(Budget(1.5, 1e-9), horizon)
+    assert computed == []
+    plan(Budget(1.5, 1e-9), 2**19 - (horizon is None))  # another horizon needs its own
+    assert {"_compute", "_groups"} <= set(computed)

@@ -38,6 +38,7 @@ NUMBERS = np.asarray([*np.arange(1, 5, 0.25), *np.arange(5, 8, 0.5), 8, 10, 12, 
 
 4.25 stands for four numbers of scale m and one of variance m²/2: the most unequal scales that V and m allow.
 """
+_TICKS_AT_ONCE = 1 << 16
 LEAST_VARIANCE = 1e-6
 """At the end of an epoch there is no rest: it then counts as a small one."""
 ROOM, ABSOLUTE = 1 + 1e-9, 1e-11
@@ -65,14 +66,24 @@ def endless_radius(integers: bool, beta: float, ticks: int) -> float:
     """
     tree = EndlessBridge(integers)
     std = math.sqrt(2) * float(tree.row_norms(tree.suspects(ticks)).max())
-    low, high = 2.5 * std, 4 * std
-    if endless_chance(tree, ticks, low, beta) <= beta:
-        low, high = 0.0, low
-    while endless_chance(tree, ticks, high, beta) > beta:
-        low, high = high, 2 * high
+    low, high = 0.0, 3 * std
+    above, below = 2.0, endless_chance(tree, ticks, high, beta)
+    while below > beta:
+        low, above, high = high, below, 1.2 * high
+        below = endless_chance(tree, ticks, high, beta)
+    guesses, side = 8, 1.0
     while high - low > 2e-3 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if endless_chance(tree, ticks, middle, beta) > beta else (low, middle)
+        # where the chance is beta if its logarithm is a straight line, and by turns a little to either side of it
+        part = math.log(above / beta) / math.log(above / max(below, 1e-300))
+        middle = low + (high - low) * part + side * 8e-4 * high
+        if not (guesses and low + 1e-4 * high < middle < high - 1e-4 * high):
+            middle = (low + high) / 2
+        guesses = max(guesses - 1, 0)
+        chance = endless_chance(tree, ticks, middle, beta)
+        if chance > beta:
+            low, above, side = middle, chance, 1.0
+        else:
+            high, below, side = middle, chance, -1.0
     return high
 
 
@@ -115,14 +126,19 @@ def _epoch_chance(integers: bool, epoch: int, inside: int, h: float) -> float:
 def _tail_sums(integers: bool, epoch: int, inside: int, step: float) -> tuple[FloatArray, FloatArray, FloatArray]:
     """For classes of ticks: least and largest weight of the total, and Σ P(rest > h − m), m = −3h … 3h by steps."""
     low, high, place, std, numbers, count = _classes(integers, epoch, inside)
-    at = (STEPS - np.arange(-3 * STEPS, 3 * STEPS + 1)) * step
-    sums = np.zeros((len(low), len(at)))
+    # h − m from 2h down to a step. Below that a tail counts as 1, and above as at 2h: there the other side is likely
+    at = np.arange(2 * STEPS, 0, -1) * step
+    near = slice(2 * STEPS, 4 * STEPS)
+    sums = np.zeros((len(low), 6 * STEPS + 1))
+    sums[:, 4 * STEPS :] = np.bincount(place, count)[:, np.newaxis]
     for number in np.unique(numbers):
         table, here = _upper_tails(float(number)), np.flatnonzero(numbers == number)
-        index = np.clip(np.multiply.outer(1 / (std[here] * (TABLE_STEP * ROOM)), at), 0, len(table) - 1)
-        tails = np.where(index >= 1, table[index.astype(np.int64)], 1.0)
+        index = np.multiply.outer(1 / (std[here] * (TABLE_STEP * ROOM)), at)
+        tails = table[np.minimum(index, len(table) - 1, out=index).astype(np.intp)]
+        tails *= count[here, np.newaxis]
         rows, first = np.unique(place[here], return_index=True)  # places are sorted
-        sums[rows] += np.add.reduceat(count[here, None] * tails, first, axis=0)
+        sums[rows, near] += np.add.reduceat(tails, first, axis=0)
+    sums[:, : 2 * STEPS] = sums[:, 2 * STEPS, np.newaxis]
     return low, high, sums
 
 
@@ -134,24 +150,28 @@ def _classes(
 
     Parts: (class, std of the rest rounded up, equal Laplace numbers, number of ticks).
     """
-    weight, variance, largest = EndlessBridge(integers).bridge(epoch).beside_total(np.arange(1, inside + 1))
-    bins = np.minimum((weight * WEIGHTS).astype(np.int64), WEIGHTS - 1)
-    none = variance <= LEAST_VARIANCE
-    variance, largest = np.where(none, LEAST_VARIANCE, variance), np.where(none, LEAST_VARIANCE, largest)
-    ratio = np.where(none, 1.0, variance / (2 * largest**2) * ROOM)
-    numbers = np.maximum(np.searchsorted(NUMBERS, ratio, side="right") - 1, 0)
-    classes = STD_CLASSES[epoch > 2]
-    size = np.ceil(np.log(variance) * (classes / 2)).astype(np.int64)
-    least = int(size.min())
-    spread = int(size.max()) - least + 1
-    key, count = np.unique((bins * spread + size - least) * len(NUMBERS) + numbers, return_counts=True)
-    used, first = np.unique(bins, return_inverse=True)
-    low, high = np.full(len(used), 2.0), np.zeros(len(used))
-    np.minimum.at(low, first, weight)
-    np.maximum.at(high, first, weight)
-    head, numbers = key // len(NUMBERS), NUMBERS[key % len(NUMBERS)]
-    std = np.exp((head % spread + least) / classes)
-    return low, high, np.searchsorted(used, head // spread), std, numbers, count.astype(np.float64)
+    bridge, classes = EndlessBridge(integers).bridge(epoch), STD_CLASSES[epoch > 2]
+    low, high = np.full(WEIGHTS, 2.0), np.zeros(WEIGHTS)
+    keys, counts = [], []
+    least = math.ceil(math.log(LEAST_VARIANCE) * (classes / 2))
+    for start in range(1, inside + 1, _TICKS_AT_ONCE):
+        weight, variance, largest = bridge.beside_total(np.arange(start, min(start + _TICKS_AT_ONCE, inside + 1)))
+        bins = np.minimum((weight * WEIGHTS).astype(np.int64), WEIGHTS - 1)
+        np.minimum.at(low, bins, weight)
+        np.maximum.at(high, bins, weight)
+        none = variance <= LEAST_VARIANCE
+        variance, largest = np.where(none, LEAST_VARIANCE, variance), np.where(none, LEAST_VARIANCE, largest)
+        ratio = np.where(none, 1.0, variance / (2 * largest**2) * ROOM)
+        numbers = np.maximum(np.searchsorted(NUMBERS, ratio, side="right") - 1, 0)
+        size = np.ceil(np.log(variance) * (classes / 2)).astype(np.int64) - least
+        key, count = np.unique((bins << 40) + (size << 8) + numbers, return_counts=True)
+        keys.append(key)
+        counts.append(count)
+    key, where = np.unique(np.concatenate(keys), return_inverse=True)
+    used, place = np.unique(key >> 40, return_inverse=True)
+    number = np.bincount(where, np.concatenate(counts)).astype(np.float64)
+    std = np.exp(((key >> 8 & (1 << 32) - 1) + least) / classes)
+    return low[used], high[used], place, std, NUMBERS[key & 255], number
 
 
 @lru_cache(maxsize=len(NUMBERS))
@@ -166,6 +186,7 @@ def _upper_tails(numbers: float) -> FloatArray:
     stds = np.arange(round(TABLE_END / TABLE_STEP) + 1) * TABLE_STEP
     count, square = math.floor(numbers), numbers % 1
     equal = heaviest_tail(math.ceil(numbers), stds) / 2 * ROOM
+    equal[0] = 1.0  # closer to 0 than one step
     if not square:
         return np.asarray(equal)
     x = stds * math.sqrt(2 * numbers)

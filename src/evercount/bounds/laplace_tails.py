@@ -26,6 +26,7 @@ RARE = 1e-12
 """Chances below this per tick are left to a plain union over ticks: `endless_tails.py` has no tails that far out."""
 _NORMAL = 4096
 """Sums of more numbers are treated as this many: the quantile only falls with their number."""
+_TICKS_AT_ONCE = 1 << 16
 _GROUPS_PER_E = 1000
 """Ticks whose stds agree to 0.1 % count as ticks of the larger std."""
 
@@ -148,30 +149,43 @@ def simultaneous_radius(tree: PureFactorization, rate: float, beta: float, ticks
         from evercount.bounds.endless_tails import endless_radius  # it needs the tails of this module
 
         return endless_radius(tree.integers, beta / outputs, ticks) / rate + 0.5
-    std, weight, count = _groups(tree, rate, ticks)
-    return _union_radius(std, weight, count * float(outputs), beta) + 0.5
+    return _radius(tree, beta, ticks, outputs) / rate + 0.5
 
 
-def _groups(tree: PureFactorization, rate: float, ticks: int) -> tuple[FloatArray, IntArray, FloatArray]:
-    """(std, equal numbers, number of ticks) of groups of ticks that together are all of them."""
+@lru_cache(maxsize=256)
+def _radius(tree: PureFactorization, beta: float, ticks: int, outputs: int) -> float:
+    """The half width for continuous noise of rate 1; that of another rate is this over the rate."""
+    std, weight, count = _groups(tree, ticks)
+    return _union_radius(std, weight, count * float(outputs), beta)
+
+
+def _groups(tree: PureFactorization, ticks: int) -> tuple[FloatArray, IntArray, FloatArray]:
+    """(std at rate 1, equal numbers, number of ticks) of groups of ticks that together are all of them."""
     if isinstance(tree, DigitTree) and not isinstance(tree, WindowTree):
         part = tree if tree.horizon == ticks else DigitTree(ticks, tree.base, tree.balanced)
         counts = part.weight_counts()
         weight = np.flatnonzero(counts)
-        return math.sqrt(2) * tree.levels / rate * np.sqrt(weight), weight, counts[weight].astype(np.float64)
+        return math.sqrt(2) * tree.levels * np.sqrt(weight), weight, counts[weight].astype(np.float64)
     if ticks > ALL_TICKS and not isinstance(tree, HybridTree):
-        _, variance, largest = tree.laplace_errors(tree.suspects(ticks), rate)
+        _, variance, largest = tree.laplace_errors(tree.suspects(ticks), 1.0)
         fewest = equal_numbers(variance, largest).min(keepdims=True)
         return np.sqrt(variance.max(keepdims=True)), fewest, np.asarray([float(ticks)])
     at, each = np.arange(1, min(ticks, ALL_TICKS) + 1), np.ones(min(ticks, ALL_TICKS))
     if ticks > ALL_TICKS:  # errors of the hybrid only grow: the latest ticks stand for all
         at = np.unique(np.linspace(ticks // 2, ticks, ALL_TICKS).astype(np.int64))
         each = np.full(len(at), ticks / len(at))
-    _, variance, largest = tree.laplace_errors(at, rate)
-    size = np.ceil(np.log(variance) * (_GROUPS_PER_E / 2)).astype(np.int64)
-    key, where = np.unique(size * (2 * _NORMAL) + equal_numbers(variance, largest), return_inverse=True)
-    count = np.bincount(where, weights=each).astype(np.float64)
-    return np.exp(key // (2 * _NORMAL) / _GROUPS_PER_E), np.asarray(key % (2 * _NORMAL)), count
+    keys: list[IntArray] = []
+    ticks_of: list[FloatArray] = []
+    for start in range(0, len(at), _TICKS_AT_ONCE):
+        here = slice(start, start + _TICKS_AT_ONCE)
+        _, variance, largest = tree.laplace_errors(at[here], 1.0)
+        size = np.ceil(np.log(variance) * (_GROUPS_PER_E / 2)).astype(np.int64)
+        key, where = np.unique(size * (2 * _NORMAL) + equal_numbers(variance, largest), return_inverse=True)
+        keys.append(key)
+        ticks_of.append(np.bincount(where, weights=each[here]).astype(np.float64))
+    key, where = np.unique(np.concatenate(keys), return_inverse=True)
+    number = np.bincount(where, weights=np.concatenate(ticks_of)).astype(np.float64)
+    return np.exp(key // (2 * _NORMAL) / _GROUPS_PER_E), np.asarray(key % (2 * _NORMAL)), number
 
 
 def _union_radius(std: FloatArray, weight: IntArray, count: FloatArray, beta: float) -> float:

@@ -1,7 +1,8 @@
 """Exact variances of the row-weighted family's noise: O(d²) numbers per block, and doubling inside a block.
 
 Inside a block the weights are linear in the tick, so the noise after ℓ ticks is a fixed linear map of the buffers
-before it and of the block's normals. For ℓ a power of two these maps follow from those for ℓ/2, so no step is per tick.
+before it and of the block's normals. The map of a + b ticks follows from those of a and of b ticks, so no step is per
+tick, and a run of blocks is computed at once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
 from evercount.factorizations.square_root_filter import Exponentials
+
+RUN = 128
+"""Blocks whose moments are computed together."""
+KEPT_RUNS = 4
+"""Runs whose moments are kept; of all others, those at their first knot."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,25 +37,25 @@ class _Step:
     Q: tuple[FloatArray, FloatArray, FloatArray]  # Σ_j j^p Γ(j)Γ(j)ᵀ for p = 0, 1, 2, each (d+2, d+2)
 
 
-@dataclass(frozen=True, eq=False)
-class _Moments:
-    """Covariance of (buffers, running noise) after some tick, shape (d+1, d+1)."""
-
-    P: FloatArray
-
-
 class Covariance:
-    """Var(noise_t) and Var(noise_t − noise_s) for unit normals, for any ticks."""
+    """Var(noise_t) and Var(noise_t − noise_s) for unit normals, for any ticks.
+
+    Moments P are covariances of (buffers, running noise) after some tick, shape (d+1, d+1).
+    """
 
     def __init__(self, inverse: Exponentials, eta: PiecewiseLinear, n: PiecewiseLinear) -> None:
         self.inverse = inverse
         self.knots = eta.knots
-        self.eta = eta
-        self.n = n
+        self._lengths = np.diff(self.knots)
+        self._lines = [
+            np.stack([weight.values[:-1], np.diff(weight.values) / self._lengths], axis=1) for weight in (eta, n)
+        ]
+        self._last = tuple((float(weight.values[-1]), 0.0) for weight in (eta, n))
         self._steps: dict[int, _Step] = {}
-        self._cubics: dict[int, FloatArray] = {}
         self._lock = threading.RLock()
-        self._at_knots: list[_Moments] = [_Moments(np.zeros((len(inverse.u) + 1,) * 2))]
+        self._starts = [np.zeros((len(inverse.u) + 1,) * 2)]
+        self._tables: list[FloatArray] = []
+        self._kept: dict[int, FloatArray] = {}
 
     # -- queries -------------------------------------------------------------------------------------------------
 
@@ -62,40 +68,21 @@ class Covariance:
         """
         flat = ticks.ravel()
         blocks = np.searchsorted(self.knots, flat, side="right") - 1
-        distinct, where = np.unique(blocks, return_inverse=True)
-        tables = np.stack([self._cubic(int(q)) for q in distinct])[where] if len(distinct) else np.empty((0, 3, 4))
-        x, exact, c = tables[:, 0], tables[:, 1], tables[:, 2]
-        at = flat.astype(np.float64)
-        values = c[:, 0] + (at - x[:, 0]) * (c[:, 1] + (at - x[:, 1]) * (c[:, 2] + (at - x[:, 2]) * c[:, 3]))
-        for i in range(4):  # at its points the cubic is right up to rounding, the table is right
-            values = np.where(at == x[:, i], exact[:, i], values)
-        for index in np.flatnonzero(blocks == len(self.knots) - 1):  # constant weights: no block to interpolate in
-            values[index] = self._after(int(flat[index])).P[-1, -1]
-        return np.asarray(values.reshape(ticks.shape), dtype=np.float64)
-
-    def _cubic(self, block: int) -> FloatArray:
-        """Rows: four points of a block between knots, the exact variances there, and Newton's divided differences."""
-        if block not in self._cubics:
-            table = np.zeros((3, 4))
-            if block < len(self.knots) - 1:
-                left, right = int(self.knots[block]), int(self.knots[block + 1])
-                points = sorted({left, left + (right - left) // 3, left + 2 * (right - left) // 3, right})
-                size = len(points)
-                differences = np.asarray([self._after(t).P[-1, -1] for t in points])
-                table[0, :size], table[1, :size] = points, differences
-                for order in range(1, size):
-                    apart = np.asarray(points[order:]) - np.asarray(points[:-order])
-                    differences[order:] = np.diff(differences[order - 1 :]) / apart
-                table[2, :size] = differences
-            self._cubics[block] = table
-        return self._cubics[block]
+        values = np.empty(len(flat))
+        for run in np.unique(blocks // RUN).tolist():
+            here = np.flatnonzero((blocks // RUN == run) & (blocks < len(self._lengths)))
+            if len(here):
+                values[here] = _evaluate(self._table(run)[blocks[here] - run * RUN], flat[here].astype(np.float64))
+        for index in np.flatnonzero(blocks == len(self._lengths)):  # constant weights: no block to interpolate in
+            values[index] = self._after(int(flat[index]))[-1, -1]
+        return values.reshape(ticks.shape)
 
     def difference(self, earlier: int, later: int) -> float:
         """Var(noise_later − noise_earlier); tick 0 is before the first one."""
-        P = self._after(earlier).P.copy()
+        P = self._after(earlier).copy()
         P[-1, :] = 0.0
         P[:, -1] = 0.0
-        return float(self._advance(_Moments(P), earlier, later).P[-1, -1])
+        return float(self._advance(P, earlier, later)[-1, -1])
 
     def differences_to(self, later: int, earlier: IntArray) -> FloatArray:
         """`difference` to one later tick from many earlier ones, in one pass backwards: equal up to rounding.
@@ -115,47 +102,124 @@ class Covariance:
                 )
                 factors = factors * step.decay + n[0] * step.zero + n[1] * step.one
             at = tick
-            values[tick] = float(factors @ self._after(tick).P[:-1, :-1] @ factors) + fresh
+            values[tick] = float(factors @ self._after(tick)[:-1, :-1] @ factors) + fresh
         return np.asarray([values[tick] for tick in earlier.tolist()])
+
+    # -- runs of blocks ------------------------------------------------------------------------------------------
+
+    def _table(self, run: int) -> FloatArray:
+        """Per block of a run: four points, the exact variances there, and Newton's divided differences, (3, 4)."""
+        if run >= len(self._tables):
+            self._run(run)
+        return self._tables[run]
+
+    def _run(self, run: int) -> FloatArray:
+        """Moments at the first knot of a run and after each of its blocks."""
+        with self._lock:  # several threads ask for errors
+            if run not in self._kept:
+                for missing in range(len(self._tables), run):
+                    self._compute(missing)
+                while len(self._kept) >= KEPT_RUNS:
+                    del self._kept[next(iter(self._kept))]
+                self._kept[run] = self._compute(run)
+            return self._kept[run]
+
+    def _compute(self, run: int) -> FloatArray:
+        blocks = np.arange(run * RUN, min((run + 1) * RUN, len(self._lengths)))
+        lengths, d = self._lengths[blocks], len(self.inverse.u)
+        decay, from_buffers = np.empty((2, len(blocks), d))
+        fresh = np.empty((len(blocks), d + 1, d + 1))
+        for length in np.unique(lengths).tolist():
+            same = lengths == length
+            step = self._step(length)
+            decay[same] = step.decay
+            from_buffers[same], fresh[same] = self._added(step, blocks[same])
+        P = np.empty((len(blocks) + 1, d + 1, d + 1))
+        P[0] = self._starts[run]
+        B, c = P[:, :d, :d], P[:, :d, d]
+        D = decay[:, :, np.newaxis] * decay[:, np.newaxis]
+        for k in range(len(blocks)):
+            np.multiply(D[k], B[k], out=B[k + 1])
+            B[k + 1] += fresh[k, :d, :d]
+        mixed = np.matmul(B[:-1], from_buffers[:, :, np.newaxis])[:, :, 0]
+        fresh[:, :d, d] += decay * mixed
+        for k in range(len(blocks)):
+            c[k + 1] = decay[k] * c[k] + fresh[k, :d, d]
+        P[:, d, :d] = c
+        P[1:, d, d] = P[0, d, d] + np.cumsum(fresh[:, d, d] + np.sum(from_buffers * (mixed + 2 * c[:-1]), axis=1))
+        if run == len(self._tables):
+            self._starts.append(P[-1].copy())
+            self._tables.append(self._cubics(blocks, P))
+        return P
+
+    def _added(self, step: _Step, blocks: IntArray) -> tuple[FloatArray, FloatArray]:
+        """What a step from the start of each block does: buffers to the running noise, (blocks, d); fresh moments."""
+        eta, n = (line[blocks] for line in self._lines)
+        d = len(step.decay)
+        squares = np.stack([eta[:, 0] ** 2, 2 * eta[:, 0] * eta[:, 1], eta[:, 1] ** 2], axis=1)
+        Q = np.tensordot(squares, np.stack(step.Q), axes=1)
+        fresh = np.empty((len(blocks), d + 1, d + 1))
+        fresh[:, :d, :d] = Q[:, :d, :d]
+        fresh[:, :d, d] = fresh[:, d, :d] = np.matmul(Q[:, :d, d:], n[:, :, np.newaxis])[:, :, 0]
+        fresh[:, d, d] = np.sum(np.matmul(Q[:, d:, d:], n[:, :, np.newaxis])[:, :, 0] * n, axis=1)
+        return n @ np.stack([step.zero, step.one]), fresh
+
+    def _cubics(self, blocks: IntArray, P: FloatArray) -> FloatArray:
+        """The table of some blocks, from the moments at all their knots."""
+        tables, d = np.zeros((len(blocks), 3, 4)), len(self.inverse.u)
+        lengths = self._lengths[blocks]
+        for length in np.unique(lengths).tolist():
+            same = np.flatnonzero(lengths == length)
+            before = P[same]
+            offsets = sorted({0, length // 3, 2 * length // 3, length})
+            exact = [before[:, d, d]]
+            for offset in offsets[1:-1]:
+                a, fresh = self._added(self._step(offset), blocks[same])
+                mixed = np.matmul(before[:, :d, :d], a[:, :, np.newaxis])[:, :, 0]
+                exact.append(before[:, d, d] + np.sum(a * (mixed + 2 * before[:, :d, d]), axis=1) + fresh[:, d, d])
+            differences = np.stack([*exact, P[same + 1, d, d]], axis=1)
+            size = len(offsets)
+            tables[same, 0, :size] = self.knots[blocks[same], np.newaxis] + np.asarray(offsets)
+            tables[same, 1, :size] = differences
+            for order in range(1, size):
+                apart = np.asarray(offsets[order:]) - np.asarray(offsets[:-order])
+                differences[:, order:] = np.diff(differences[:, order - 1 :], axis=1) / apart
+            tables[same, 2, :size] = differences
+        return tables
 
     # -- evolution -----------------------------------------------------------------------------------------------
 
-    def _after(self, tick: int) -> _Moments:
+    def _after(self, tick: int) -> FloatArray:
         """Moments after `tick` ticks, computed from the last knot that is not later."""
         q = int(np.searchsorted(self.knots, tick, side="right")) - 1
-        with self._lock:  # several threads ask for errors: append each knot once
-            while len(self._at_knots) <= q:
-                k = len(self._at_knots)
-                self._at_knots.append(self._advance(self._at_knots[-1], int(self.knots[k - 1]), int(self.knots[k])))
-        return self._advance(self._at_knots[q], int(self.knots[q]), tick)
+        if q and q == len(self._lengths):
+            P = self._run((q - 1) // RUN)[(q - 1) % RUN + 1]
+        else:
+            P = self._run(q // RUN)[q % RUN] if q else self._starts[0]
+        return self._advance(P, int(self.knots[q]), tick)
 
-    def _advance(self, moments: _Moments, start: int, stop: int) -> _Moments:
+    def _advance(self, P: FloatArray, start: int, stop: int) -> FloatArray:
         """Moments after tick `stop` from those after tick `start`, by power-of-two steps inside each block."""
         for step, eta, n in self._pieces(start, stop):
-            moments = self._apply(moments, step, eta, n)
-        return moments
+            P = self._apply(P, step, eta, n)
+        return P
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[_Step, tuple[float, float], tuple[float, float]]]:
         """Ticks start+1 … stop as power-of-two steps inside blocks, with (value, slope) of both weights in each."""
         at = start
         q = int(np.searchsorted(self.knots, at, side="right")) - 1
         while at < stop:
-            final = q + 1 >= len(self.knots)
-            left = int(self.knots[q])
-            right = stop if final else int(self.knots[q + 1])
-            length = 1 if final else right - left
-            eta_slope = 0.0 if final else (self.eta.values[q + 1] - self.eta.values[q]) / length
-            n_slope = 0.0 if final else (self.n.values[q + 1] - self.n.values[q]) / length
-            end = min(right, stop)
+            final = q == len(self._lengths)
+            left, end = int(self.knots[q]), stop if final else min(int(self.knots[q + 1]), stop)
+            (eta, eta_slope), (n, n_slope) = self._last if final else (line[q].tolist() for line in self._lines)
             while at < end:
                 size = 1 << ((end - at).bit_length() - 1)
-                offset = 0 if final else at - left
-                eta = (self.eta.values[q] + eta_slope * offset, eta_slope)
-                yield self._step(size), eta, (self.n.values[q] + n_slope * offset, n_slope)
+                offset = at - left
+                yield self._step(size), (eta + eta_slope * offset, eta_slope), (n + n_slope * offset, n_slope)
                 at += size
             q += 1
 
-    def _apply(self, moments: _Moments, step: _Step, eta: tuple[float, float], n: tuple[float, float]) -> _Moments:
+    def _apply(self, P: FloatArray, step: _Step, eta: tuple[float, float], n: tuple[float, float]) -> FloatArray:
         """Moments after one step whose weights start at (value, slope) `eta` and `n`."""
         d = len(step.decay)
         A = np.zeros((d + 1, d + 1))
@@ -166,12 +230,13 @@ class Covariance:
         E = np.zeros((d + 1, d + 2))
         E[np.arange(d), np.arange(d)] = 1.0
         E[d, d], E[d, d + 1] = n
-        return _Moments(A @ moments.P @ A.T + E @ Q @ E.T)
+        return np.asarray(A @ P @ A.T + E @ Q @ E.T)
 
     def _step(self, length: int) -> _Step:
-        """The maps of `length` ticks, a power of two; computed once."""
+        """The maps of `length` ticks, a power of two or a third of one; computed once."""
         if length not in self._steps:
-            self._steps[length] = self._single() if length == 1 else self._double(length // 2)
+            first = 1 << (length - 1).bit_length() - 1 if length > 1 else 0
+            self._steps[length] = self._joined(first, length - first) if first else self._single()
         return self._steps[length]
 
     def _single(self) -> _Step:
@@ -180,19 +245,32 @@ class Covariance:
         empty = np.zeros((len(gamma), len(gamma)))
         return _Step(mu, self.inverse.weights, np.zeros_like(mu), (np.outer(gamma, gamma), empty, empty))
 
-    def _double(self, half: int) -> _Step:
-        step = self._step(half)
-        d = len(step.decay)
-        first = np.eye(d + 2)  # what the second half does with the result of the first
-        first[np.arange(d), np.arange(d)] = step.decay
-        first[d, :d] = step.zero
-        first[d + 1, :d] = step.one + half * step.zero
-        second = np.eye(d + 2)  # the second half counts its ticks from `half` on
-        second[d + 1, d] = half
-        Q0, Q1, Q2 = step.Q
-        shifted = (Q0, Q1 + half * Q0, Q2 + 2 * half * Q1 + half**2 * Q0)
-        q0, q1, q2 = (first @ old @ first.T + second @ new @ second.T for old, new in zip(step.Q, shifted, strict=True))
-        decay = np.exp(-2 * half * self.inverse.rates)
-        zero = step.zero * (1 + step.decay)
-        one = step.one + (step.one + half * step.zero) * step.decay
-        return _Step(decay, zero, one, (q0, q1, q2))
+    def _joined(self, a: int, b: int) -> _Step:
+        """The maps of a ticks and then b more."""
+        one, two = self._step(a), self._step(b)
+        d = len(one.decay)
+        first = np.eye(d + 2)  # what the second part does with the result of the first
+        first[np.arange(d), np.arange(d)] = two.decay
+        first[d, :d] = two.zero
+        first[d + 1, :d] = two.one + a * two.zero
+        second = np.eye(d + 2)  # the second part counts its ticks from `a` on
+        second[d + 1, d] = a
+        Q0, Q1, Q2 = two.Q
+        shifted = (Q0, Q1 + a * Q0, Q2 + 2 * a * Q1 + a**2 * Q0)
+        q0, q1, q2 = (first @ old @ first.T + second @ new @ second.T for old, new in zip(one.Q, shifted, strict=True))
+        zero = one.zero + two.zero * one.decay
+        return _Step(
+            np.exp(-(a + b) * self.inverse.rates),
+            zero,
+            one.one + (two.one + a * two.zero) * one.decay,
+            (q0, q1, q2),
+        )
+
+
+def _evaluate(tables: FloatArray, at: FloatArray) -> FloatArray:
+    """The cubics of these tables, each at its own tick."""
+    x, exact, c = tables[:, 0], tables[:, 1], tables[:, 2]
+    values = c[:, 0] + (at - x[:, 0]) * (c[:, 1] + (at - x[:, 1]) * (c[:, 2] + (at - x[:, 2]) * c[:, 3]))
+    for i in range(4):  # at its points the cubic is right up to rounding, the table is right
+        values = np.where(at == x[:, i], exact[:, i], values)
+    return values

@@ -59,7 +59,7 @@ NARROW = 0.75
 """Noise whose std at the first tick is below this many grid units has whole coefficients."""
 _KEPT_BLOCKS = 2048
 """Blocks of a level that the search for the worst tick of longer horizons goes on with."""
-_TICKS_AT_ONCE = 1 << 17
+_TICKS_AT_ONCE = 1 << 15
 """Ticks whose errors are computed at a time."""
 
 
@@ -222,6 +222,10 @@ class Bridge(PureFactorization):
 
     def worst_row(self) -> tuple[int, float]:
         """(tick, norm) of the worst tick; above 2^21 ticks, of the blocks whose ends have the largest variances."""
+        return self._worst_row
+
+    @cached_property
+    def _worst_row(self) -> tuple[int, float]:
         if self.horizon <= ALL_TICKS:
             norms = self.row_norms(np.arange(1, self.horizon + 1))
             at = int(np.argmax(norms))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from evercount.errors import ParameterError, UnknownName
+from evercount.factorizations.base import check_known_horizon
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_bridge import Bridge
@@ -38,16 +40,23 @@ def pure_factorization(name: str | None, horizon: int | None) -> PureFactorizati
     if name in PURE_ENDLESS:
         if horizon is not None:
             raise ParameterError(f"{name} is for horizon=None; with a horizon 'bridge' has less error")
-        if name == "endless-bridge":
-            return EndlessBridge()
-        return HybridTree(binary=name == "pure-hybrid-binary")
-    match = _NAME.fullmatch(name) if isinstance(name, str) else None
-    if name not in known and match is None:
+        return EndlessBridge() if name == "endless-bridge" else _hybrid(name == "pure-hybrid-binary")
+    if name not in known and not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise UnknownName("factorization for delta=0", name, known)
     if horizon is None:
         raise ParameterError(f"{name!r} needs a known horizon; without one use 'endless-bridge' (or give a horizon)")
+    return _tree(name, check_known_horizon(horizon))
+
+
+_hybrid = lru_cache(maxsize=2)(HybridTree)
+
+
+@lru_cache(maxsize=64)
+def _tree(name: str, horizon: int) -> PureFactorization:
+    """One object for all that ask: it keeps what it once found out about its errors."""
     if name == "bridge":
         return Bridge(horizon)
     if name == "pure-binary":
         return DigitTree(horizon, 2)
+    match = _NAME.fullmatch(name)
     return DigitTree(horizon, int(match[1]) if match else best_base(horizon), True)

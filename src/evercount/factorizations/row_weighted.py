@@ -33,6 +33,8 @@ from evercount.factorizations.square_root_filter import Rational, design, geomet
 
 EVALUATION_ERROR = 2.0**-34
 """More than the relative rounding error of every sum in `bounded_columns` and of each of the three parts of D_r."""
+_BLOCKS_AT_ONCE = 512
+"""Blocks whose sums are looked at together, so that they stay in the processor's cache."""
 UNBOUNDED_FILTER_TICKS = 2**40
 """Ticks over which the filter of `unbounded` is close to the square root. Later it stays private, with more error."""
 UNBOUNDED_LAST_KNOT = 2**48
@@ -46,6 +48,11 @@ class Weights:
     filter: Rational
     eta: PiecewiseLinear
     n: PiecewiseLinear
+
+    @cached_property
+    def covariance(self) -> Covariance:
+        """Exact variances of the noise, shared by all that have these weights."""
+        return Covariance(self.filter.inverse(), self.eta, self.n)
 
 
 def bounded_columns(filter_: Rational, eta: PiecewiseLinear, endless: bool) -> PiecewiseLinear:
@@ -66,12 +73,16 @@ def bounded_columns(filter_: Rational, eta: PiecewiseLinear, endless: bool) -> P
     root = np.sqrt(S @ A + phi * head)
     slack = safe = 0.0
     if len(lengths):
-        bow = np.minimum(1.0, (lengths[:, np.newaxis] * rates) ** 2 / 8)
-        D, size = bow_terms(rates, phi, lengths, S)
-        slack = _largest_slack(root, np.where(D < 0, -D, 0.0) * bow @ A, lengths)
-        # The same with every D_r at the lower end of what its rounding allows: no sign is taken for granted.
-        lowest = D - EVALUATION_ERROR * size
-        safe = _largest_slack(root, np.where(lowest < 0, -lowest, 0.0) * bow @ A, lengths)
+        above, safely = np.empty((2, len(lengths), len(rates)))
+        for start in range(0, len(lengths), _BLOCKS_AT_ONCE):
+            here, knots = slice(start, start + _BLOCKS_AT_ONCE), slice(start, start + _BLOCKS_AT_ONCE + 1)
+            bow = np.minimum(1.0, (lengths[here, np.newaxis] * rates) ** 2 / 8)
+            D, size = bow_terms(rates, phi[knots], lengths[here], S[knots])
+            above[here] = np.where(D < 0, -D, 0.0) * bow
+            # The same with every D_r at the lower end of what its rounding allows: no sign is taken for granted.
+            lowest = D - EVALUATION_ERROR * size
+            safely[here] = np.where(lowest < 0, -lowest, 0.0) * bow
+        slack, safe = (_largest_slack(root, part @ A, lengths) for part in (above, safely))
     values = root * np.sqrt(1 + slack) * (1 + NORM_ROUNDING_MARGIN)
     least = root * np.sqrt(1 + safe) * (1 + 4 * EVALUATION_ERROR)
     return PiecewiseLinear(eta.knots, round_bits(np.maximum(values, least), up=True))
@@ -147,7 +158,6 @@ class Weighted(Factorization):
         self.column_norm = 1.0
         self._inverse = weights.filter.inverse()
         self._filter = BlockFilter(self._inverse)
-        self._covariance: Covariance | None = None
 
     @cached_property
     def falling_gram(self) -> bool:
@@ -160,9 +170,7 @@ class Weighted(Factorization):
     @property
     def covariance(self) -> Covariance:
         """Exact variances of the noise, built when first asked for."""
-        if self._covariance is None:
-            self._covariance = Covariance(self._inverse, self.weights.eta, self.weights.n)
-        return self._covariance
+        return self.weights.covariance
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """See `Factorization`: exact at the knots of the weights, to 1e-7 between them."""
@@ -305,7 +313,7 @@ class Anytime(Unbounded):
     _offset = 4
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=16)
 def _balanced_weights(T: int) -> Weights:
     knots = dyadic_knots(T - 1, mirrored=True)
     t = knots.astype(np.float64)
@@ -313,7 +321,7 @@ def _balanced_weights(T: int) -> Weights:
     return Weights(design(T), eta, bounded_columns(design(T), eta, endless=False))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=16)
 def _normalized_weights(T: int) -> Weights:
     knots = dyadic_knots(T - 1, mirrored=True)
     eta = PiecewiseLinear(knots, np.ones(len(knots)))

@@ -36,13 +36,15 @@ REFERENCE_TICKS = 2**20
 """Ticks over which a stream without a horizon is compared by default."""
 EVERY_TICK = 2**16
 """A band looks at every tick of spans up to this, and at about this number of ticks of longer ones."""
+SOME_TICKS = 2**12
+"""Ticks of a longer span among which the smallest error is looked for."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One mechanism: stds are of one published number, in the query's units; of several outputs, the largest.
 
-    `worst_std` is never below `std`. `least_std` is the smallest over the second half of the ticks: far below the
+    `worst_std` is never below `std`. `least_std` is the smallest found in the second half of the ticks: far below the
     worst one, the error jumps. `interval95` is the half-width that a stream states at the worst tick, and
     `simultaneous` the largest one that holds for all ticks and outputs together. `mean_std` is the root of the mean
     square over some hundred evenly spaced ticks. `delta` is 0 for pure mechanisms, whatever was asked for.
@@ -86,13 +88,10 @@ class Row:
         return edges.tolist(), least.tolist(), most.tolist()
 
     def least_late(self) -> float:
-        """The smallest std over the second half of the ticks, where it jumps."""
-        edges, least, _ = self.band()
-        return min(
-            value
-            for start, value in zip(edges[:-1], least, strict=True)
-            if 2 * start > self.ticks[-1] or len(least) < 2
-        )
+        """The smallest std over the second half of the ticks, where it jumps; of long spans, at some thousand ticks."""
+        last = self.ticks[-1]
+        most = EVERY_TICK if last <= EVERY_TICK else SOME_TICKS
+        return float(self._many(_inside(last // 2 + 1, last + 1, most, self.model.query.restart or 1)).min())
 
     def _many(self, ticks: IntArray) -> FloatArray:
         """Stds at very many ticks. Within a period they are interpolated, densely near its ends, where they bend."""
