@@ -188,13 +188,10 @@ def test_a_key_with_half_a_surrogate_pair_is_unknown(spark: Any, unknown: str, t
 
 
 def test_a_declared_key_with_half_a_surrogate_pair_is_refused() -> None:
-    """A new declaration cannot have one; a stream that an earlier version has stored may."""
     table = declared({"name": "histogram", "parameters": {"keys": ["a", "b"]}}, {"key": "k"}).to_dict()
     table["query"]["parameters"]["keys"] = ["a", "b\ud800"]
     with pytest.raises(ParameterError, match="half of a surrogate pair"):
         StreamDeclaration.from_dict(table)
-    with pytest.raises(ParameterError, match=r"the key 'b\\ud800' holds half of a surrogate pair"):
-        check_declaration(StreamDeclaration.from_dict(table, stored=True))
 
 
 @pytest.mark.parametrize("per", ["tick", "event"])

@@ -134,7 +134,7 @@ def declared_by_options(flags: Flags) -> StreamDeclaration:
 
     return StreamDeclaration(
         name="release",
-        query=build_query(name, parameters, stored=name != "rollup"),  # a run that starts a stream checks its keys
+        query=build_query(name, parameters),
         budget=Budget(flags["epsilon"], flags["delta"], adjacency=flags["adjacency"] or "add-remove", **unit),
         schedule=Schedule.of(flags["every"], flags["start"], flags["tz"] or "UTC"),
         horizon=None if flags["horizon"] is None else parse_horizon(flags["horizon"]),

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from evercount.errors import InputError, ParameterError, SnapshotError
+from evercount.errors import InputError, ParameterError
 from evercount.privacy import Budget
 from evercount.queries.base import Query
 from evercount.queries.counts import Count
 from evercount.queries.user_cap import UserState, cap_per_user
 
-Counting = Literal["events", "named", "capped", "unnamed", "by query"]
+Counting = Literal["events", "named", "capped", "by query"]
 """How a stream accounts for users, in this order: events are protected and users play no part; every event names its
-user; the caller promises the cap; neither, in a stream that an earlier version began; the query reads users from the
-events and needs no cap."""
+user; the caller promises the cap; the query reads users from the events and needs no cap."""
 
 
 def choose_counting(
@@ -25,7 +24,7 @@ def choose_counting(
     """How a tick accounts for users; ParameterError where that does not fit the budget, or the ticks `before` it.
 
     **Guarantee.** A tick of a user-level stream names its users, or the caller has promised the cap and every release
-    states that; only streams that an earlier version began go on without either word, and state it too. Test:
+    states that. Test:
     tests/engine/test_user_counting.py::test_a_user_level_tick_names_users_or_promises_the_cap.
     """
     if budget.unit != "user":
@@ -46,8 +45,6 @@ def choose_counting(
         )
     if named:
         return "named"
-    if before == "unnamed":
-        return "unnamed"
     if capped:
         return "capped"
     raise ParameterError(
@@ -92,28 +89,13 @@ def cap_run(
     return kept, changes
 
 
-def stored_counting(data: dict[str, Any], budget: Budget) -> Counting | None:
-    """How the ticks of a snapshot account for users. Earlier versions asked for neither names nor a promise."""
-    named = data["named"]
-    if "counting" in data:
-        if data["counting"] not in (None, *get_args(Counting)):
-            raise SnapshotError("the snapshot does not say how its ticks account for users")
-        stored: Counting | None = data["counting"]
-        return stored
-    if not data["tick"]:
-        return None
-    if named:
-        return "named"
-    return "unnamed" if budget.unit == "user" else "events"
-
-
 @lru_cache(maxsize=256)
 def guarantee_sentence(budget: Budget, counting: Counting | None, replay: bool, noise: str) -> str:
     """What all releases of a stream promise, and what the caller promised for that."""
     sentence = budget.sentence()
     if counting == "by query":
         sentence = sentence.replace("(with at most 1 event in the whole stream)", "(with any number of events)")
-    if counting in ("capped", "unnamed"):
+    if counting == "capped":
         events = "event" if budget.max_events == 1 else "events"
         sentence = (
             f"{sentence.removesuffix('.')}; the caller promised that at most {budget.max_events} {events} of each user "

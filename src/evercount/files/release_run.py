@@ -258,7 +258,7 @@ def _settled(job: Job, state: State | None) -> Job:
             for key in declaration.query.row_keys[0]:
                 check_public_text("--keys: the key", key)
         return job
-    known = StreamDeclaration.from_dict(state.declaration, stored=True)
+    known = StreamDeclaration.from_dict(state.declaration)
     if not job.zone_given:
         schedule = replace(schedule, zone=known.schedule.zone)
         declaration = replace(declaration, schedule=schedule)

@@ -385,12 +385,6 @@ class Average(Sum):
         low, high = fieller_interval(sums[:, :1], sums[:, 1:], normal, linear, lo - mid, hi - mid)
         return np.minimum(low + mid, values), np.maximum(high + mid, values)
 
-    def sums_behind(self, values: FloatArray, scale: FloatArray) -> FloatArray:
-        """See `Query`: exact where the published average was not clipped."""
-        ratio = values - self._mid * self._grid
-        events = np.sqrt(1 + ratio**2) / scale
-        return np.concatenate([ratio * events, events], axis=1)
-
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return {**super().parameters(), "per": self.per}

@@ -19,7 +19,7 @@ from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.memory_limit import require_fits
 from evercount.queries.top_keys import RankErrors, TopKey, top_keys
-from evercount.text_rules import check_public_text, shown
+from evercount.text_rules import check_public_text
 
 OTHER = "other"
 ADJACENCIES = ("add-remove", "replace")
@@ -102,7 +102,7 @@ class Histogram(Query[FloatArray]):
     @cached_property
     def labels(self) -> Sequence[str]:
         """The keys in the order given, then `other`."""
-        known = tuple(map(str, range(self._known)) if self._keys is None else map(shown, self._keys))
+        known = tuple(map(str, range(self._known)) if self._keys is None else self._keys)
         return (*known, OTHER) if self._unknown == OTHER else known
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:

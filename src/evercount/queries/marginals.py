@@ -17,7 +17,7 @@ from evercount.errors import InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.memory_limit import require_fits
 from evercount.queries.rollup import ADJACENCIES, LARGEST_WEIGHT, SEPARATOR, TOTAL, path_key
-from evercount.text_rules import check_public_text, shown
+from evercount.text_rules import check_public_text
 
 EVERY = "*"
 MOST_COLUMNS = 6
@@ -88,8 +88,8 @@ class Marginals(Query):
     def _labelled(self, part: Part) -> Iterable[str]:
         if not part:
             return (TOTAL,)
-        shown_values = [map(shown, self._columns[i]) if i in part else (EVERY,) for i in range(self.depth)]
-        return (SEPARATOR.join(values) for values in product(*shown_values))
+        values = [self._columns[i] if i in part else (EVERY,) for i in range(self.depth)]
+        return map(SEPARATOR.join, product(*values))
 
     @property
     def cells(self) -> int:

@@ -16,7 +16,7 @@ from evercount.errors import InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.consistent_tree import ConsistentTree
 from evercount.queries.memory_limit import require_fits
-from evercount.text_rules import check_public_text, shown
+from evercount.text_rules import check_public_text
 
 ADJACENCIES = ("add-remove", "replace")
 OTHER = "other"
@@ -183,7 +183,7 @@ class Rollup(TreeQuery):
         everything = [*self._paths, (OTHER,) * self.depth] if unknown == OTHER else list(self._paths)
         require_fits(len(everything) * (self.depth + 1), "this rollup", "Use fewer leaves, or fewer levels.")
         nodes = _nodes(everything)
-        labels = (TOTAL, *(SEPARATOR.join(map(shown, path)) for level in nodes[1:] for path in level))
+        labels = (TOTAL, *(SEPARATOR.join(path) for level in nodes[1:] for path in level))
         if len(set(labels)) < len(labels):
             twice = next(label for place, label in enumerate(labels) if label in labels[:place])
             raise ParameterError(

@@ -17,7 +17,6 @@ from evercount.queries.counts import Count
 from evercount.queries.memory_limit import require_fits
 from evercount.queries.top_keys import RankErrors, TopKey
 from evercount.queries.window_choice import Method, best_method
-from evercount.text_rules import reads_stored, stored_texts
 
 LARGEST_WIDTH = 2**24
 
@@ -58,8 +57,7 @@ class WindowQuery(Query[V_co]):
         Returns:
             A new query.
         """
-        with stored_texts():  # its other parameters were taken before
-            return type(self)(**{**self.parameters(), "method": method})
+        return type(self)(**{**self.parameters(), "method": method})
 
     @property
     def monotone(self) -> bool:
@@ -236,7 +234,7 @@ class WindowOf(WindowQuery):
     def __init__(self, of: Query | Mapping[str, Any], width: int, method: Method = "auto") -> None:
         if isinstance(of, Mapping):
             of = _inside(of)
-        if not isinstance(of, Query) or not of.publishes_sums or of.memory or _refused_now(of):
+        if not isinstance(of, Query) or not of.publishes_sums or of.memory or of.names_users or of.unlisted_keys:
             raise ParameterError(f"a window needs a query that publishes its running sums as they are, {_why_not(of)}")
         if isinstance(of, Count):
             raise ParameterError("for a window of counts use Window(width)")
@@ -339,11 +337,6 @@ def _inside(given: Mapping[str, Any]) -> Query:
             f"got {dict(given)!r:.200}"
         )
     return build_query(name, dict(parameters))
-
-
-def _refused_now(of: Query) -> bool:
-    """Whether a window of this query does not mean what it says; those that an earlier version began go on."""
-    return (of.names_users or of.unlisted_keys) and not reads_stored()
 
 
 def _why_not(of: object) -> str:

@@ -284,7 +284,7 @@ class Database:
     def migrate(self) -> None:
         """Bring the schema up to date."""
         try:
-            schema.migrate(self.connection())
+            schema.migrate(self.connection(), schema.MIGRATIONS)
         except SQLAlchemyError as error:
             raise self._tell(explain(error)) from None
 

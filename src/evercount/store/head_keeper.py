@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import insert
 
-from evercount.errors import StoreError
 from evercount.store import schema
 from evercount.store.ended_stream import EndedStream
 from evercount.store.open_stream import LiveStream
@@ -73,20 +72,10 @@ class HeadKeeper:
 
 
 def keep_lost_spending(reading: Reading, file: HeadFile, lost: Sequence[Quarantine]) -> None:
-    """Write down the streams that this copy of the database does not have: their names and budgets stay spent.
-
-    Raises:
-        StoreError: the head was written by a version that did not note what streams spend.
-    """
+    """Write down the streams that this copy of the database does not have: their names and budgets stay spent."""
     content = file.read()
     for one in lost:
         assert content is not None  # it names the stream
-        if one.name not in content.spent:
-            raise StoreError(
-                "the database is older than its head: it does not have a stream that the head names, and the head "
-                "does not say what that stream spent. Put the newest database back",
-                f"stream {one.name!r} was released up to tick {one.tick}; head: {file.path}",
-            )
         row = {"name": one.name, "moment": time.time(), "reason": one.reason}
         with reading.database.transaction() as connection:
             connection.execute(insert(schema.retired).values(**row, facts=json.dumps(content.spent[one.name])))

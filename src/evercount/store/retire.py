@@ -19,7 +19,7 @@ from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.store import schema
 from evercount.store.ended_stream import EndedStream
 from evercount.store.spending import Spending, refuse_beyond_cap
-from evercount.text_rules import check_public_text, stored_texts
+from evercount.text_rules import check_public_text
 
 if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
@@ -110,8 +110,7 @@ def successor_of(declaration: StreamDeclaration, name: str, now: float) -> Strea
     schedule = declaration.schedule
     if schedule.begin <= instant_of(now):
         schedule = replace(schedule, start=None)
-    with stored_texts():  # its texts were checked when it was declared
-        return replace(declaration, name=name, schedule=schedule)
+    return replace(declaration, name=name, schedule=schedule)
 
 
 def _check_successor(store: Store, ended: EndedStream | None, following: StreamDeclaration) -> None:

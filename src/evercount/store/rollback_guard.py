@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +45,14 @@ class Head:
         store: the random name of the store.
         streams: the last release of every stream.
         spent: what each stream spent (a row of the ledger and the identity of its noise), so that the spending of a
-            stream is known even when a restored database does not have the stream. Empty in heads of version 0.1.
+            stream is known even when a restored database does not have the stream.
         retired: streams that must never release again, whatever a restored database says.
     """
 
     store: str
     streams: Heads
-    spent: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    retired: frozenset[str] = frozenset()
+    spent: Mapping[str, Mapping[str, Any]]
+    retired: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class HeadFile:
                 if tick < streams[name][0]:
                     raise ValueError(tick)
                 streams[name] = (int(tick), str(digest))
-            spent = {str(name): dict(entry) for name, entry in data.get("spent", {}).items()}
-            return Head(str(data["store"]), streams, spent, frozenset(map(str, data.get("retired", ()))))
+            spent = {str(name): dict(data["spent"][name]) for name in streams}
+            return Head(str(data["store"]), streams, spent, frozenset(map(str, data["retired"])))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -164,13 +164,6 @@ class HeadFile:
         finally:
             os.close(handle)
         return True
-
-    def fold(self) -> None:
-        """Replace a file to which this object added lines by its first line alone, as earlier versions read it."""
-        if self._written is not None and self.path.exists() and _look(self.path.stat()) == self._written:
-            head = self.read()
-            assert head is not None
-            self.write(head)
 
     def check(
         self,

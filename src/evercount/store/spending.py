@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, inspect, select
+from sqlalchemy import Connection, delete, insert, select
 
 from evercount.errors import BudgetExceeded, ParameterError
 from evercount.privacy import Budget
@@ -73,9 +73,7 @@ class Cap:
 
 
 def retired_rows(connection: Connection) -> dict[str, Mapping[str, Any]]:
-    """The rows of retired streams by name; none in a store that an earlier version wrote and nobody opened since."""
-    if not inspect(connection).has_table(schema.retired.name):
-        return {}
+    """The rows of retired streams by name."""
     return {row["name"]: dict(row) for row in connection.execute(select(schema.retired)).mappings()}
 
 

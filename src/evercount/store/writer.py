@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -118,20 +117,9 @@ class Store(Reading):
                 self.noise_ahead.draw_block(live)
         # at once: readers see the streams of before or of now, never a part of them
         self.streams, self.ended = streams, ended
-        self._note_identities()
         lost = frozenset(name for name, row in retired.items() if row["stream"] is None)
         self.heads = HeadKeeper(self.head, self, ended, lost)
         self.write_head()
-
-    def _note_identities(self) -> None:
-        """Write the identities of streams that were declared before there were any."""
-        table = schema.noise_identities
-        with self.database.transaction() as connection:
-            known = set(connection.execute(select(table.c.stream)).scalars())
-            for live in self.streams.values():
-                if live.id not in known:
-                    identity = bytes.fromhex(identify(live.stream, live.secret))
-                    connection.execute(insert(table).values(stream=live.id, identity=identity))
 
     def recover(self) -> None:
         """After a failure: if the connection was lost, take the lock again; then load what is committed."""
@@ -144,9 +132,6 @@ class Store(Reading):
         self.noise_ahead.close()
         for live in self.streams.values():
             live.stream.close()
-        if self.database.write and not self.database.lost:
-            with contextlib.suppress(StoreError, OSError):  # it says the same with its added lines
-                self.head.fold()
         self.database.close()
 
     def _identity(self, connection: Connection) -> str:
