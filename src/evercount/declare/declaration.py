@@ -53,25 +53,6 @@ FIELDS = (
 class StreamDeclaration:
     """A declared stream. Immutable: another budget, query or schedule is another stream.
 
-    Args:
-        name: 1 to 64 letters, digits, dots, hyphens and underscores.
-        query: what is counted.
-        budget: what all releases together may reveal, about whom.
-        schedule: when ticks begin and end. Its start may be open; a store then starts the stream when it is declared.
-        description: shown to readers.
-        horizon: the number of ticks, or None for a stream without end.
-        factorization: how noise is correlated; None for the default. "best" is settled here: the budget is then what
-            the mechanism of least error keeps, with δ = 0 where that is a pure one, and a ledger is asked for that.
-        columns: which column of a row holds what; needed by the doors that read tables.
-        late: what happens to an event whose tick is closed: "drop" it, or count it in the "next" open tick.
-        public: whether releases can be read without a token.
-        postprocess: "nonnegative", "integer", "monotone".
-        views: what is shown beside the running totals, at no further cost: "per-tick", "last-24", "per-day",
-            "per-week", "quantile-0.5". They may change at any time: they declare no other stream.
-
-    Raises:
-        ParameterError: a field is outside its domain, or two fields do not fit together.
-
     >>> daily = StreamDeclaration.from_dict({"name": "flu", "query": "count", "budget": {"epsilon": 1, "delta": 1e-9},
     ...     "tick": "1d", "zone": "Europe/Vienna", "start": "2026-01-01"})
     >>> daily.schedule.show(daily.schedule.start_of(90))
@@ -85,11 +66,14 @@ class StreamDeclaration:
     description: str = ""
     horizon: int | None = None
     factorization: str | None = None
+    """None for the default. "best" is settled here: the budget is then what the mechanism of least error keeps, with
+    δ = 0 where that is a pure one, and a ledger is asked for that."""
     columns: Columns | None = None
     late: Late = "drop"
     public: bool = False
     postprocess: tuple[str, ...] = ()
     views: tuple[str, ...] = ()
+    """They may change at any time: they declare no other stream."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not STREAM_NAME.fullmatch(self.name):
@@ -153,7 +137,6 @@ class StreamDeclaration:
 
     @classmethod
     def from_dict(cls, data: Any) -> StreamDeclaration:
-        """The declaration of a JSON or TOML table, with every field checked."""
         table = _table("a stream's declaration", data, FIELDS, required=("name", "query", "budget"))
         tick, zone = table.get("tick", MANUAL), table.get("zone")
         schedule = Schedule(tick, None, "UTC" if zone is None else zone)
@@ -209,7 +192,6 @@ class StreamDeclaration:
         return tomli_w.dumps({"stream": [_without_none(self.to_dict())]})
 
     def canonical(self) -> str:
-        """One text for one declaration."""
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
 
     def differences(self, other: StreamDeclaration) -> list[str]:
@@ -292,32 +274,12 @@ class StreamDeclaration:
 
 
 def read_declarations(path: Path) -> list[StreamDeclaration]:
-    """The streams of a TOML file: an array of tables named `stream`.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The declarations, in the order of the file.
-
-    Raises:
-        ParameterError: the file cannot be read, is not TOML, or declares something illegal.
-    """
+    """The streams of a TOML file: an array of tables named `stream`."""
     return [declaration for declaration, _ in read_streams(path)]
 
 
 def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
-    """As `read_declarations`, each with the files that `evercount release NAME` reads and writes.
-
-    Args:
-        path: the file; relative paths in its `files` tables begin from its folder.
-
-    Returns:
-        The declarations and their files, in the order of the file.
-
-    Raises:
-        ParameterError: the file cannot be read, is not TOML, declares something illegal, or a name twice.
-    """
+    """As `read_declarations`, each with the files that `evercount release NAME` reads and writes."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

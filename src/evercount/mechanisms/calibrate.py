@@ -28,8 +28,6 @@ SIGMA_TOLERANCE = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """A noise stream and the public facts about it."""
-
     stream: NoiseStream
     sigma: float
     numeric_delta: float

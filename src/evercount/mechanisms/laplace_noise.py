@@ -98,7 +98,6 @@ class PureStream(NoiseStream):
         return f"PureStream({self.tree.name}, tick={self.tick}, cells={self.cells}, secret=…)"
 
     def take(self, ticks: int) -> FloatArray:
-        """See `NoiseStream`."""
         ticks = whole_ticks(ticks)
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit)
@@ -130,8 +129,6 @@ class PureStream(NoiseStream):
         return np.concatenate(parts)
 
     def _rows_of(self, tree: DigitTree, epoch: int, first: int, count: int, source: ExactLaplace) -> IntArray:
-        """Noise of ticks of one digit tree."""
-
         def draw(nodes: IntArray) -> IntArray:
             return self._draw(source, nodes)
 
@@ -147,7 +144,6 @@ class PureStream(NoiseStream):
         return rows
 
     def _draw(self, source: ExactLaplace, nodes: IntArray) -> IntArray:
-        """The noise of these nodes for the cells of this stream."""
         return source.draw(nodes, self.cells, self.first_cell)
 
     def _tops(self, tree: WindowTree, first: int, count: int) -> tuple[int, IntArray]:
@@ -182,13 +178,12 @@ class PureStream(NoiseStream):
         return self._sources[epoch]
 
     def _epochs(self, count: int) -> IntArray:
-        """Noise of the totals of the first epochs."""
         if not count:
             return np.zeros(self.cells, np.int64)
         return np.asarray(self._draw(self._laplace, np.arange(count)).sum(axis=0))
 
     def dump(self) -> dict[str, Any]:
-        """See `NoiseStream`: the secret and the tick are all there is."""
+        """The secret and the tick are all there is."""
         return {"format": _FORMAT, "pure": self._parameters, "tick": self.tick, "secret": self._secret.hex()}
 
     def resume(self, dumped: dict[str, Any]) -> PureStream:

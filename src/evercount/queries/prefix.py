@@ -166,7 +166,7 @@ class PrefixQuery(Query):
         return self._sensitivity[adjacency]
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """See `Query`, from the declared S: the smaller of √(2·cells·S) and S/grid.
+        """From the declared S: the smaller of √(2·cells·S) and S/grid.
 
         **Guarantee.** If S bounds Σ_cells (P² + N²), both bound Σ_cells (P + N): the first is Cauchy's inequality for
         2·cells numbers; for the second, P and N are whole multiples of the grid, so P·grid ≤ P². Proof:

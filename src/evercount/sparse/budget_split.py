@@ -50,19 +50,6 @@ def plan_sparse(
 ) -> SparsePlan:
     """The way of counting with the least proved bound, and for a partition the best split of ε among a few hundred.
 
-    Args:
-        epsilon: The whole budget, from 2^−30 to 16.
-        horizon: The number of ticks, or None: then thresholds grow with the logarithm of the tick, and ways of counting
-            are compared at 2^20 ticks.
-        delta: 0 for pure privacy.
-        max_ones: A public promise about the number of events; None where there is none.
-        beta: The chance that bounds may fail.
-        method: One of `METHODS`; None takes the one of the least bound. Without `max_ones` that is the partition,
-            unless the plain counter is better even before any event.
-
-    Raises:
-        ParameterError: An argument is out of its range, or a constant is asked for without `max_ones`.
-
     Example:
         >>> plan_sparse(1.0, 1000, max_ones=1).method  # one event at most: 1/2 for ever is off by 1/2
         'constant'
@@ -110,7 +97,6 @@ def _plan_sparse(
 
 
 def _counter(served: int | None, delta: float) -> str:
-    """The factorisation of the counter over this many segments or ticks."""
     if delta == 0:
         return "endless-bridge" if served is None else "bridge"
     return "anytime" if served is None else "balanced"

@@ -283,7 +283,6 @@ class SparsePlan:
 
 
 def _check_ones(ones: object) -> int:
-    """A number of ones: as `check_count`, and 0."""
     return 0 if type(ones) is int and ones == 0 else check_count("ones", ones)
 
 

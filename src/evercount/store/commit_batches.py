@@ -108,7 +108,6 @@ class Group:
             self._known(live).change({user_hash(live, user): events for user, events in changes.items()})
 
     def _events_of(self, live: LiveStream, users: list[str]) -> dict[str, int]:
-        """How many events each of these users has had."""
         hashes = {user: user_hash(live, user) for user in set(users)}
         seen = self._known(live).read(self.connection, set(hashes.values()))
         return {user: seen[hashed] for user, hashed in hashes.items()}
@@ -117,7 +116,6 @@ class Group:
         return self.users.setdefault(live.id, KnownUsers(live.id, self.sealer))
 
     def write(self) -> None:
-        """Write everything into the open transaction."""
         now = time.time()
         if self.keys:
             rows = ((stream, key, digest, tick, now) for (stream, key), (digest, tick) in self.keys.items())
@@ -159,7 +157,6 @@ class Mark:
 
     @classmethod
     def of(cls, live: LiveStream, batch: Batch) -> Mark:
-        """The mark of a batch that has an idempotency key."""
         assert batch.key is not None
         secret = bytes.fromhex(live.secret.derive("evercount/store/batches").hex())
         name = hashlib.blake2b(batch.key.encode(), digest_size=32, key=secret, person=b"evercount.key").digest()

@@ -46,7 +46,6 @@ class HeadKeeper:
                 self._fixed[name] = now.streams[name]
 
     def spend(self, line: Spending, identity: bytes) -> None:
-        """Remember what a new stream spends."""
         self._spent[line.stream] = {**line.to_dict(), "identity": identity.hex()}
 
     def retire(self, name: str, closed: int, digest: str) -> None:
@@ -59,12 +58,7 @@ class HeadKeeper:
         return any(self._spent[name].get("identity") == identity.hex() for name in self.lost)
 
     def write(self, streams: Iterable[LiveStream], released: LiveStream | None = None) -> None:
-        """Bring the file up to date, after a commit that released, declared or retired something.
-
-        Args:
-            streams: all live streams.
-            released: the one stream that the commit changed, if all that it did is release ticks of it.
-        """
+        """Bring the file up to date, after a commit that released, declared or retired something."""
         if released is not None and self.file.add(released.name, released.closed, released.head.hex()):
             return
         live = {one.name: (one.closed, one.head.hex()) for one in streams}

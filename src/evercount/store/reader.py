@@ -53,7 +53,6 @@ class Reading:
         return Reading(database)
 
     def close(self) -> None:
-        """Close the connections."""
         self.database.close()
 
     @staticmethod
@@ -73,17 +72,14 @@ class Reading:
     # -- releases ------------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """All streams in the order of their declaration."""
         with self.database.reading() as connection:
             return list(connection.execute(select(schema.streams.c.name).order_by(schema.streams.c.id)).scalars())
 
     def declaration(self, name: str) -> StreamDeclaration:
-        """What was declared."""
         with self.database.reading() as connection:
             return declared(_stream_row(connection, name))
 
     def labels(self, name: str) -> list[str]:
-        """One label per number that the last tick of a stream published."""
         with self.database.reading() as connection:
             row = _stream_row(connection, name)
             return list(self.labels_of(connection, row["id"], declared(row)))
@@ -109,19 +105,6 @@ class Reading:
         until: int | None = None,
         cells: range | None = None,
     ) -> list[dict[str, Any]]:
-        """Releases in order.
-
-        Args:
-            stream: the number of the stream.
-            declaration: its declaration.
-            after: the releases of later ticks only.
-            limit: the number of ticks at most.
-            until: no tick after this one.
-            cells: only these cells, a range of step 1; None for all.
-
-        Returns:
-            The releases of ticks after+1 … after+limit, as readers get them.
-        """
         last = after + limit if until is None else min(after + limit, until)
         with self.database.reading() as connection:
             return self._page(connection, stream, declaration, after, last, cells)
@@ -397,7 +380,6 @@ def _tables(
 
 
 def _stream_row(connection: Connection, name: str) -> Any:
-    """The stored row of a stream."""
     row = connection.execute(select(schema.streams).where(schema.streams.c.name == name)).mappings().first()
     if row is None:
         raise StoreError(f"the store has no stream {name!r}")

@@ -61,21 +61,6 @@ def retire_stream(
     Everything that can refuse the successor is checked before anything is changed. If the program is killed between
     the two, the same call again declares the successor.
 
-    Args:
-        store: the store, open for writing.
-        name: the stream.
-        now: the time of the service's clock; the successor starts at the tick that holds it.
-        reason: shown to readers.
-        successor: the name of the stream that goes on in its place, declared in the same way.
-
-    Returns:
-        The retired stream, and its successor or None.
-
-    Raises:
-        StoreError: the store has no such stream.
-        Conflict: the successor's name is in use, or the stream is retired already and has another successor.
-        BudgetExceeded: the successor's budget would exceed the cap of the store.
-
     **Guarantee.** After the commit no release of the stream can be computed from the database, and no later stream of
     the store has its noise or its name: `retire.proof.md`. Its budget stays in the ledger. Tests:
     `tests/store/test_store_retire.py::test_nothing_of_a_retired_stream_is_left_to_release`,

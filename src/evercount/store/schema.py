@@ -33,7 +33,6 @@ def table_per_stream(name: str, *columns: Column[Any], **options: Any) -> Table:
 
 
 def sealed_column() -> Column[Any]:
-    """What `sealing.Sealer` wrote."""
     return Column("sealed", LargeBinary, nullable=False)
 
 
@@ -211,7 +210,6 @@ second one on, `first_tables` needs a copy of the tables as they are now."""
 
 
 def applied(connection: Connection) -> int:
-    """How many migrations the database has."""
     if not inspect(connection).has_table(migrations.name):
         return 0
     return len(connection.execute(select(migrations.c.number)).all())

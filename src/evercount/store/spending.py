@@ -21,17 +21,6 @@ CAP = "budget_cap"
 
 @dataclass(frozen=True)
 class Spending:
-    """One stream's line of the ledger.
-
-    Args:
-        stream: its name.
-        budget: what all its releases together reveal at most.
-        mu: the same as Gaussian DP; 0 for a pure stream.
-        numeric_delta: the part of δ that pays for finite arithmetic.
-        public: whether anyone may read the stream.
-        retired: whether it never releases again. What it spent stays spent.
-    """
-
     stream: str
     budget: Budget
     mu: float
@@ -52,7 +41,6 @@ class Spending:
         return replace(self.budget, max_events=1), self.numeric_delta
 
     def to_dict(self) -> dict[str, Any]:
-        """As the head file keeps it."""
         return {"budget": self.budget.to_dict(), "mu": self.mu, "numeric_delta": self.numeric_delta}
 
 
@@ -73,7 +61,6 @@ class Cap:
 
 
 def retired_rows(connection: Connection) -> dict[str, Mapping[str, Any]]:
-    """The rows of retired streams by name."""
     return {row["name"]: dict(row) for row in connection.execute(select(schema.retired)).mappings()}
 
 
@@ -109,7 +96,6 @@ def read_spendings(connection: Connection) -> list[Spending]:
 
 
 def read_cap(connection: Connection) -> Cap | None:
-    """The cap of the store, or None."""
     text = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == CAP)).scalar()
     return None if text is None else Cap(**json.loads(text))
 
@@ -144,9 +130,6 @@ def check_cap(cap: Cap | None, lines: Iterable[Spending], new: Spending) -> None
     **Guarantee.** After every declaration that this lets pass, the total that the ledger states for each unit is at
     most (cap.epsilon, cap.delta). Retired streams count in full. Test:
     `tests/store/test_store_cap.py::test_the_stated_total_never_exceeds_the_cap`.
-
-    Raises:
-        BudgetExceeded: the total would be larger. Nothing was declared.
     """
     if cap is None:
         return

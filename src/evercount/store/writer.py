@@ -310,21 +310,7 @@ class Store(Reading):
         describe: int | None = None,
         cells: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Release the next ticks in one transaction; what is not committed did not happen.
-
-        Args:
-            live: the stream.
-            count: how many ticks. Fewer are closed where they would publish more than `NUMBERS_PER_COMMIT` numbers.
-            closed_at: the time of the service's clock.
-            describe: how many of the ticks, from the last one back, are returned; None for all.
-            cells: how many cells of each are returned, from the first one on; None for all.
-
-        Returns:
-            The releases, as readers get them.
-
-        Raises:
-            HorizonReached: the stream has released all its ticks.
-        """
+        """Release the next ticks in one transaction; what is not committed did not happen."""
         if live.finished:
             assert live.declaration.horizon is not None
             raise HorizonReached(live.declaration.horizon)
@@ -404,9 +390,6 @@ class Store(Reading):
 
         The noise of a new key takes time in proportion to the tick: with very many new keys at a late tick it takes
         longer than clients of other streams may wait.
-
-        Returns:
-            The work, or None when a tick can be closed at once.
         """
         return self.noise_ahead.under_way(live)
 

@@ -99,7 +99,6 @@ class ExactStream(NoiseStream):
         return f"ExactStream({self.factorization.name}, tick={self.tick}, cells={self.cells}, secret=…)"
 
     def take(self, ticks: int) -> FloatArray:
-        """See `NoiseStream`."""
         ticks = whole_ticks(ticks)
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit) if self.factorization.horizon else PrecisionReached(self.limit)
@@ -235,7 +234,7 @@ class ExactStream(NoiseStream):
         return digest.hexdigest()
 
     def dump(self) -> dict[str, Any]:
-        """See `NoiseStream`: with the secret, and with the state at the start of the block that is under way."""
+        """With the secret, and with the state at the start of the block that is under way."""
         if self._kept is None or self._kept[0] is not self._before:  # it changes once in a block
             self._kept = (self._before, pack(self._before, self.kernel.narrow))
         own = {"tick": self.tick, "start": self._start, "secret": self._secret.hex(), "state": self._kept[1]}
@@ -298,7 +297,6 @@ def unpack(packed: object, shape: tuple[int, int], narrow: int) -> FloatArray:
 
 
 def to_bytes(*arrays: AnyArray) -> AnyArray:
-    """The bytes of arrays, one after the other."""
     plain = (np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1) for array in arrays)
     data = np.concatenate([array.view(np.uint8) for array in plain])
     data.flags.writeable = False  # several dumps share it
