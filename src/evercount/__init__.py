@@ -46,7 +46,7 @@ from evercount.queries import (
 )
 from evercount.sparse.sparse_count import SparseCount
 
-__version__ = "0.2.0.dev0"
+__version__ = "1.0.0"
 
 __all__ = [
     "ActiveUsers",

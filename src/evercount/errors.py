@@ -12,7 +12,7 @@
     │   └── PrecisionReached             no horizon, but the proved price of finite arithmetic ends here
     ├── AlreadyReleased                  a closed tick was offered again with different data
     ├── BudgetExceeded                   a ledger was asked to spend more than it has
-    ├── SnapshotError                    a snapshot is corrupt, truncated, foreign or newer than this program
+    ├── SnapshotError                    a snapshot is corrupt, truncated, foreign or of another format
     ├── StoreError                       the durable store refuses: locked, tampered with, rolled back, unreadable
     │   ├── Conflict                     a name or key was used before for something else
     │   ├── StreamStopped                the stream takes no more events
@@ -158,7 +158,7 @@ class BudgetExceeded(EvercountError):
 
 
 class SnapshotError(EvercountError):
-    """A snapshot is corrupt, truncated, foreign or newer than this program; nothing was restored."""
+    """A snapshot is corrupt, truncated, foreign or of another format; nothing was restored."""
 
     exit_code = 5
 

@@ -8,9 +8,6 @@ never changed to fit: an event's key that is not exactly in the list (its decomp
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 
 from evercount.errors import ParameterError
 
@@ -26,8 +23,6 @@ REFUSED = {
     "Zp": "a paragraph separator",
 }
 """Unicode categories that a public text may not hold."""
-
-_stored: ContextVar[bool] = ContextVar("texts come from an earlier version", default=False)
 
 
 def check_public_text(what: str, text: str) -> str:
@@ -55,13 +50,13 @@ def check_public_text(what: str, text: str) -> str:
     """
     if not isinstance(text, str):
         raise ParameterError(f"{what} must be a text, not {type(text).__name__}")
-    if not reads_stored() and (wrong := fault(text)) is not None:
+    if (wrong := fault(text)) is not None:
         raise ParameterError(f"{what} {escaped(text[:80], quote=True)} {wrong}")
     return text
 
 
 def fault(text: str) -> str | None:
-    """What is wrong with a public text and how to mend it; None where nothing is."""
+    """What is wrong with a public text and how to fix it; None where nothing is."""
     if not text:
         return "is empty: write at least one character"
     if text.isascii() and text.isprintable() and text[0] != " " != text[-1] and len(text) <= LONGEST:
@@ -82,7 +77,7 @@ def fault(text: str) -> str | None:
 
 
 def shown(text: str) -> str:
-    """A text as it may be displayed: itself, or escaped where an earlier version took what the rule now refuses."""
+    """A text as it may be displayed: itself, or escaped where it breaks the rule, as a word of legal letters may."""
     return text if fault(text) is None else escaped(text)
 
 
@@ -90,18 +85,3 @@ def escaped(text: str, *, quote: bool = False) -> str:
     r"""The text in printable ASCII, with \x, \u and \U escapes for all else."""
     written = ascii(text)
     return written if quote else written[1:-1]
-
-
-def reads_stored() -> bool:
-    """Whether a snapshot or a store is being read: what an earlier version took is then taken, too."""
-    return _stored.get()
-
-
-@contextmanager
-def stored_texts() -> Iterator[None]:
-    """Inside, any text is taken: for snapshots and stores that an earlier version wrote. They are shown escaped."""
-    token = _stored.set(True)
-    try:
-        yield
-    finally:
-        _stored.reset(token)

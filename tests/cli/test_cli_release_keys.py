@@ -28,6 +28,6 @@ def test_keys_obey_the_text_rule(name: str, tmp_path: Path, monkeypatch: pytest.
     Path("events.csv").write_text("time,place\n2026-01-01T00:10Z,café\n", "utf-8")
     code, told = run("2026-01-01T01:00Z")
     assert code == 2
-    assert "key" in told
+    assert "--keys keys.txt: the key" in told
     assert KEYS[name] not in told, "shown escaped"
     assert not Path("out.csv").exists()

@@ -157,12 +157,11 @@ def functions_of(kind: type) -> Iterator[tuple[str, Any]]:
 def missing_of_method(kind: type, name: str) -> list[str]:
     """What the text of a method lacks. A method of a base class under the same name may say it for this one."""
     member, behind = vars(kind)[name], dict(functions_of(kind))[name]
-    own = inspect.getdoc(behind) or ""
-    if not own:
+    texts = [inspect.getdoc(behind) or "", *texts_of(kind, name)]
+    if not any(texts):
         return ["a docstring"]
     if isinstance(member, property | cached_property):
         return []  # the first sentence says what it is
-    texts = [own, *texts_of(kind, name)]
     signature = inspect.signature(behind)
     lacks = undescribed([*signature.parameters][0 if isinstance(member, staticmethod) else 1 :], texts)
     gives = signature.return_annotation not in (None, "None", "NoReturn", inspect.Signature.empty)
@@ -232,7 +231,6 @@ def test_a_bare_method_is_caught() -> None:
             return ticks
 
         def told(self, ticks: int) -> int:
-            """See `Base`."""
             return ticks
 
         def refuses(self) -> None:

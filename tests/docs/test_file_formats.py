@@ -14,7 +14,7 @@ from evercount.files.bad_rows import FIELDS
 from evercount.store import schema
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "file-formats.md").read_text(encoding="utf-8")
-TABLES = {**schema.metadata.tables, **schema.later.tables}
+TABLES = schema.metadata.tables
 FOR_READERS = ("releases", "streams", "public_keys", "ticks")
 
 

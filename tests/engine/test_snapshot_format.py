@@ -24,7 +24,7 @@ def described(json_of_tree: dict[str, Any], *blocks: bytes, level: int = 1) -> b
     text = json.dumps(json_of_tree).encode()
     squeeze = zlib.compressobj(level, strategy=zlib.Z_HUFFMAN_ONLY)
     body = squeeze.compress(len(text).to_bytes(8, "big") + text + b"".join(blocks)) + squeeze.flush()
-    return MAGIC + (2).to_bytes(2, "big") + hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest() + body
+    return MAGIC + (1).to_bytes(2, "big") + hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest() + body
 
 
 def test_bytes_are_those_of_the_description() -> None:
@@ -61,7 +61,7 @@ def test_small_bodies_are_not_squeezed_and_both_kinds_are_read() -> None:
     tree = {"texts": TEXTS[:1], "n": [1.5, array]}
     wanted = {"texts": TEXTS[:1], "n": [1.5, {"$array": ["<i8", [3], 0]}]}
     assert pack(tree) == described(wanted, array.tobytes(), level=0)
-    for level in (0, 1):  # 1: as earlier versions wrote all bodies
+    for level in (0, 1):
         back = unpack(described(wanted, array.tobytes(), level=level))
         assert back["texts"] == TEXTS[:1]
         assert np.array_equal(back["n"][1], array)

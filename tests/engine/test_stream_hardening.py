@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import threading
 
@@ -121,10 +122,28 @@ def test_an_interrupted_encoder_is_rolled_back(monkeypatch):
 
 def test_snapshots_that_lack_something_are_refused():
     data = unpack(Stream(Count(), BUDGET, 5).snapshot())
-    for missing in data.keys() - {"counting"}:  # earlier versions did not write it
+    for missing in data:
         damaged = {key: value for key, value in data.items() if key != missing}
         with pytest.raises(SnapshotError):
             Stream.restore(pack(damaged))
+
+
+@pytest.mark.parametrize("factor", [0.5, 1 - 1e-11, math.nan])
+@pytest.mark.parametrize("noise", ["exact", "insecure-float"])
+def test_a_snapshot_cannot_lower_the_noise(noise: str, factor: float) -> None:
+    data = unpack(Stream(Count(), BUDGET, 5, noise=noise).snapshot())
+    data["noise"]["sigma"] *= factor
+    with pytest.raises(SnapshotError, match="std"):
+        Stream.restore(pack(data))
+
+
+def test_a_snapshot_says_how_its_ticks_account_for_users():
+    stream = Stream(Count(), USERS, 5)
+    stream.step(1, capped=True)
+    data = unpack(stream.snapshot())
+    for counting in (None, "unnamed", 3):
+        with pytest.raises(SnapshotError, match="account for users"):
+            Stream.restore(pack({**data, "counting": counting}))
 
 
 def test_fingerprints_see_every_event():

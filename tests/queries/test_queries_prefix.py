@@ -188,7 +188,6 @@ def test_no_name_is_resolved_but_those_of_registered_encoders(encoders: dict[str
 
 
 def test_snapshots_that_name_a_path_are_restored_once_that_function_is_registered(encoders: dict[str, Any]) -> None:
-    """So are the snapshots of earlier versions, which always name the path."""
     stream = Stream(EVENS, Budget(1.0, 1e-9), 8)
     stream.step([1, 2])
     blob = stream.snapshot()

@@ -22,10 +22,9 @@ from evercount import (
     Window,
     WindowOf,
 )
-from evercount.errors import InputError, ParameterError
+from evercount.errors import ParameterError
 from evercount.factorizations import Balanced, factorization
 from evercount.noise import Secret
-from evercount.queries import build_query
 from evercount.queries.base import Query
 from evercount.queries.window_choice import Method, best_method, largest, window_errors
 from many_streams import least_share, noise_of, published
@@ -196,20 +195,6 @@ def test_windows_of_other_queries_resolve_restore_and_refuse() -> None:
         with pytest.raises(ParameterError, match="query of a window is given as"):
             WindowOf(given, 3)
     assert WindowOf({"name": "sum"}, 3) == WindowOf(Sum(), 3)
-
-
-def test_a_refused_run_changes_no_window_of_users() -> None:
-    """Streams of an earlier version: their encoder works in place, and a refused run must leave it as it was."""
-    parameters = {"of": {"name": "distinct-users", "parameters": {}}, "width": 3}
-
-    def begun() -> Stream:
-        query = build_query("window-of", parameters, stored=True)
-        return Stream(query, Budget(1.0, 1e-6), horizon=9, noise="insecure-float", seed=7)
-
-    refused, other = begun(), begun()
-    with pytest.raises(InputError):
-        refused.run([["ann"], ["bob"], [5]])
-    assert refused.step(["ann", "bob"]).values.tolist() == other.step(["ann", "bob"]).values.tolist()
 
 
 @pytest.mark.parametrize(("method", "delta"), [*((method, 1e-6) for method in METHODS), ("nodes", 0.0)])

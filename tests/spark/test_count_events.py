@@ -187,6 +187,13 @@ def test_a_key_with_half_a_surrogate_pair_is_unknown(spark: Any, unknown: str, t
     assert (counted_file.totals.total.tolist(), counted_file.bad) == ([1], 2)
 
 
+def test_a_declared_key_with_half_a_surrogate_pair_is_refused() -> None:
+    table = declared({"name": "histogram", "parameters": {"keys": ["a", "b"]}}, {"key": "k"}).to_dict()
+    table["query"]["parameters"]["keys"] = ["a", "b\ud800"]
+    with pytest.raises(ParameterError, match="half of a surrogate pair"):
+        StreamDeclaration.from_dict(table)
+
+
 @pytest.mark.parametrize("per", ["tick", "event"])
 def test_values(spark: Any, per: str, tmp_path: Path) -> None:
     declaration = declared(

@@ -8,12 +8,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, text
 
 from evercount.errors import StoreError
 from evercount.noise import Secret
-from evercount.store import Batch, Store, StreamDeclaration, schema
-from evercount.store.database import Database
+from evercount.store import Batch, Store, StreamDeclaration
 
 TABLE = {
     "name": "wide",
@@ -112,28 +110,6 @@ def test_a_foreign_database_is_left_alone(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(StoreError, match="did not make"):
         Store(place)
-
-
-def test_a_migration_and_its_record_are_one_transaction(tmp_path: Path) -> None:
-    def good(connection: Connection) -> None:
-        connection.execute(text("create table first (x integer)"))
-
-    def bad(connection: Connection) -> None:
-        connection.execute(text("create table second (x integer)"))
-        raise StoreError("half way")
-
-    database = Database(tmp_path / "a.db")
-    connection = database.connection()
-    with pytest.raises(StoreError, match="half way"):
-        schema.migrate(connection, (good, bad))
-    with connection.begin():
-        assert schema.applied(connection) == 1
-        tables = connection.execute(text("select name from sqlite_master where type = 'table'")).scalars().all()
-    assert "first" in tables
-    assert "second" not in tables
-    with pytest.raises(StoreError, match="update evercount"):
-        schema.migrate(connection, ())
-    database.close()
 
 
 def test_a_store_that_is_not_in_one_piece_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import shutil
@@ -20,7 +19,7 @@ from evercount.errors import StoreError
 from evercount.store import Store, StreamDeclaration, rollback_guard
 from evercount.store.rollback_guard import Head, HeadFile
 
-HEAD = Head("store", {"one": (3, "aa"), "two": (0, "bb")}, {"one": {"mu": 0.5}}, frozenset({"old"}))
+HEAD = Head("store", {"one": (3, "aa"), "two": (0, "bb")}, {"one": {"mu": 0.5}, "two": {"mu": 1.0}}, frozenset({"two"}))
 TABLE = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
 
 CLOSE_AND_DIE = """
@@ -147,8 +146,6 @@ def test_only_the_file_that_was_written_last_gets_a_line(tmp_path: Path, change:
     before = {one: one.read_bytes() for one in tmp_path.iterdir() if one.is_file()}
     assert not file.add("one", 5, "ff")
     assert {one: one.read_bytes() for one in tmp_path.iterdir() if one.is_file()} == before
-    file.fold()
-    assert {one: one.read_bytes() for one in tmp_path.iterdir() if one.is_file()} == before
     if path.is_dir():
         with pytest.raises(StoreError, match="cannot be written"):
             file.write(HEAD)
@@ -215,22 +212,6 @@ def test_a_long_file_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert 5 < max(lines) < 15
     assert lines.count(1) >= 2
     store.close()
-
-
-def test_a_store_that_is_closed_leaves_a_head_for_earlier_versions(tmp_path: Path) -> None:
-    path = tmp_path / "a.db.head"
-    store = Store(tmp_path / "a.db")
-    live = store.declare(StreamDeclaration.from_dict(TABLE), 0.0)
-    store.close_ticks(live, 1, 0.0)
-    store.close_ticks(live, 1, 0.0)
-    assert path.read_bytes().count(b"\n") == 3
-    expected = store.head.read()
-    store.close()
-    content = json.loads(path.read_text())  # one JSON document
-    assert (content["format"], content["version"], content["streams"]["one"][0]) == ("evercount-head", 1, 2)
-    assert HeadFile(path).read() == expected
-    path.write_text(json.dumps(content))  # as earlier versions write it, without the end of the line
-    assert HeadFile(path).read() == expected
 
 
 def test_the_store_writes_the_head_anew_after_somebody_removed_it(tmp_path: Path) -> None:

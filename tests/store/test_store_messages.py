@@ -87,6 +87,6 @@ def test_the_head_and_the_streams_are_named_to_the_operator_only(tmp_path: Path)
         publishable(caught.value, name, str(tmp_path))
     head.mkdir()
     with pytest.raises(StoreError, match="cannot be written") as caught:
-        store.head.write(Head("store", {}))
+        store.head.write(Head("store", {}, {}, frozenset()))
     publishable(caught.value, "the-head")
     store.close()

@@ -121,8 +121,7 @@ def test_a_stream_that_a_copy_does_not_have_stays_spent(tmp_path: Path) -> None:
     assert run("verify", "--db", place)[0] == 0
 
 
-def test_a_lost_stream_of_unknown_budget_stops_the_store(tmp_path: Path) -> None:
-    """Heads of version 0.1 do not say what was spent: the ledger would be wrong."""
+def test_a_head_that_does_not_say_what_was_spent_stops_the_store(tmp_path: Path) -> None:
     place, copy = tmp_path / "a.db", tmp_path / "copy.db"
     advance(place, 3)
     run("backup", copy, "--db", place)
@@ -130,11 +129,10 @@ def test_a_lost_stream_of_unknown_budget_stops_the_store(tmp_path: Path) -> None
     put_back(copy, place)
     head = tmp_path / "a.db.head"
     content = json.loads(head.read_text())
-    del content["spent"], content["retired"]
+    del content["spent"]["two"]
     head.write_text(json.dumps(content))
-    with pytest.raises(StoreError, match="older than its head") as caught:
+    with pytest.raises(StoreError, match="head file cannot be read"):
         Store(place)
-    assert "'two'" in caught.value.detail
 
 
 def test_another_history_of_the_same_length_is_hidden(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from evercount.errors import StoreError
 from evercount.noise import Secret
-from evercount.store import Conflict, Store, StreamDeclaration, schema
+from evercount.store import Conflict, Store, StreamDeclaration
 
 TABLE: dict[str, Any] = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
 SAME_NOISE = [
@@ -55,28 +55,6 @@ def test_a_secret_is_used_once_for_one_declaration(tmp_path: Path, key: bytes | 
     assert secret.hex().encode() not in b"".join(
         bytes(row[0]) for row in sqlite3.connect(tmp_path / "a.db").execute("select identity from noise_identities")
     )
-
-
-@pytest.mark.parametrize("key", [None, bytes(32)])
-def test_a_store_of_version_1_is_migrated(tmp_path: Path, key: bytes | None) -> None:
-    """Its streams go on, and their secrets are refused for second streams as those of new ones are."""
-    place, secret = tmp_path / "a.db", Secret.generate()
-    store = Store(place, key)
-    store.close_ticks(store.declare(declared(), 0.0, secret), 2, 0.0)
-    store.close()
-    with sqlite3.connect(place) as connection:
-        for name in ("noise_identities", *schema.later.tables):
-            connection.execute(f"drop table {name}")
-        connection.execute("delete from evercount_migrations where number > 1")
-    connection.close()
-    store = Store(place, key)
-    with store.database.reading() as view:
-        assert schema.applied(view) == len(schema.MIGRATIONS)
-    store.close_ticks(store.find("one"), 1, 0.0)
-    with pytest.raises(Conflict, match="same noise"):
-        store.declare(declared(name="two"), 0.0, secret)
-    assert store.verify(store.head) == []
-    store.close()
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,7 @@ class DoorOpener(Protocol):
         horizon: int | None,
         factorization: str | None,
         restarts: tuple[int, ...],
-    ) -> Audited:
-        """See `open_door`."""
+    ) -> Audited: ...
 
 
 def _library(

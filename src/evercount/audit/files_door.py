@@ -109,7 +109,6 @@ class FilesProgram:
         return stream_claim(self.declaration.build(secret=Secret.generate()), ticks)
 
     def run(self, data: Data, secret: Secret) -> Published:
-        """See `Program`."""
         with tempfile.TemporaryDirectory(prefix="evercount-audit-") as folder:
             events, out = Path(folder, "events.csv"), Path(folder, "out.csv")
             told = []

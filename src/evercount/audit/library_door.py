@@ -64,7 +64,6 @@ class LibraryProgram:
         return stream_claim(self.open(Secret.generate()), ticks)
 
     def run(self, data: Data, secret: Secret) -> Published:
-        """See `Program`."""
         stream, rows = self.open(secret), list[FloatArray]()
         _tap(stream, rows)
         facts = []

@@ -165,12 +165,11 @@ class LocalProgram:
         self._client = client
 
     def claim(self, ticks: int) -> Claim:
-        """See `Program`; (ε, δ) holds for any two values, and μ is what it stands for."""
+        """(ε, δ) holds for any two values, and μ is what it stands for."""
         budget = Budget(self.plan.epsilon, self.plan.delta, adjacency="replace")
         return Claim(budget, np.eye(1), sigma=self.plan.sigma)
 
     def run(self, data: Data, secret: Secret) -> Published:
-        """See `Program`."""
         plan = self.plan
         client = self._client(plan.epsilon, plan.delta, plan.n, secret, plan.form, buckets=plan.w)
         entries = unpack(plan, client.message(data[0][0]))

@@ -39,7 +39,6 @@ class StoppedClock(Clock):
     """Always the same moment: ticks are closed by request."""
 
     def now(self) -> float:
-        """See `Clock`."""
         return MOMENT
 
 
@@ -77,7 +76,6 @@ class ServiceProgram:
         return stream_claim(self._declaration().build(), ticks)
 
     def run(self, data: Data, secret: Secret) -> Published:
-        """See `Program`."""
         with tempfile.TemporaryDirectory(prefix="evercount-audit-") as folder:
             return asyncio.run(self._serve(Path(folder, "store.db"), data, secret))
 

@@ -55,7 +55,6 @@ class SparkProgram(FilesProgram):
         return secret.derive("evercount/audit/spark").hex()[:32]
 
     def run(self, data: Data, secret: Secret) -> Published:
-        """See `Program`."""
         from evercount.files.sink import parquet_modules
         from evercount.spark import release_batch
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from evercount.cli.options import parse_horizon
 from evercount.errors import ParameterError
+from evercount.text_rules import check_public_text
 
 if TYPE_CHECKING:
     from evercount.declare.declaration import StreamDeclaration
@@ -252,7 +253,7 @@ def read_keys(path: Path, columns: int = 1) -> tuple[str, ...]:
         if key in line_of:
             raise ParameterError(f"--keys {path}: the key {key!r} is duplicated on lines {line_of[key]} and {number}")
         if key:
-            line_of[key] = number
+            line_of[check_public_text(f"--keys {path}: the key", key)] = number
     if not line_of:
         raise ParameterError(f"--keys {path} holds no key: write one per line")
     return tuple(line_of)

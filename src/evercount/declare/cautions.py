@@ -14,12 +14,6 @@ WEAK_EPSILON = 10.0
 def cautions(declaration: StreamDeclaration) -> list[str]:
     """What an operator should think about again.
 
-    Args:
-        declaration: the stream.
-
-    Returns:
-        Sentences for the terminal; none where nothing is unusual. They tell of the declaration only.
-
     >>> def declared(epsilon, tick):
     ...     return StreamDeclaration.from_dict({"name": "s", "query": "count", "tick": tick,
     ...         "budget": {"epsilon": epsilon, "delta": 1e-9}})

@@ -13,15 +13,6 @@ from evercount.errors import ParameterError, UnknownName
 class Columns:
     """The columns of an event table.
 
-    Args:
-        time: when the event happened.
-        key: the key, for queries that count per key. Several columns together make one key, see `combined_key`.
-        value: the number, for queries that add values up.
-        user: whose event it is, where the budget protects users.
-        order: a whole number that puts events of one user and one time in order, such as a sequence number. Doors that
-            read rows in no order (Spark) need it.
-        levels: one column for each level of a rollup, from the top.
-
     >>> Columns("when", key="region").used
     ('when', 'region')
     >>> Columns("when", key=("region", "sex")).used
@@ -36,6 +27,7 @@ class Columns:
     user: str | None = None
     levels: tuple[str, ...] = ()
     order: str | None = None
+    """Puts events of one user and one time in order, for doors that read rows in no order (Spark)."""
 
     def __post_init__(self) -> None:
         for what, names in (("key", self.key if isinstance(self.key, tuple) else ()), ("levels", self.levels)):
@@ -59,25 +51,16 @@ class Columns:
 
     @property
     def used(self) -> tuple[str, ...]:
-        """The columns that a table must have."""
         named = (self.time, *self.key_columns, *self.levels, self.value, self.user, self.order)
         return tuple(name for name in named if name is not None)
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The columns of the key: none, one or several."""
         return self.key if isinstance(self.key, tuple) else () if self.key is None else (self.key,)
 
     @classmethod
     def from_dict(cls, data: Any) -> Columns:
         """The columns of a table of names; the inverse of `to_dict`.
-
-        Args:
-            data: a dictionary with `time` and, where they are needed, `key` (a name or a list of names), `value`,
-                `user`, `order` and `levels`.
-
-        Raises:
-            ParameterError: a column is unknown, missing or not a name.
 
         >>> Columns.from_dict({"time": "when", "key": ["region", "sex"]}).key
         ('region', 'sex')
@@ -111,12 +94,6 @@ def combined_key(parts: Sequence[str]) -> str:
 
     A part with a comma or a quotation mark is quoted, so different parts never make the same key. One part alone is the
     key itself.
-
-    Args:
-        parts: the values of the columns, in the order in which the columns are named.
-
-    Returns:
-        The key, as it stands in the public list and in the output.
 
     >>> combined_key(["Tyrol", "f"]), combined_key(["Hall, Tyrol", "f"])
     ('Tyrol,f', '"Hall, Tyrol",f')

@@ -9,7 +9,6 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -25,7 +24,7 @@ from evercount.errors import MissingExtra, ParameterError, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries import QUERIES, Query, build_query
-from evercount.text_rules import check_public_text, stored_texts
+from evercount.text_rules import check_public_text
 
 Late = Literal["drop", "next"]
 
@@ -54,25 +53,6 @@ FIELDS = (
 class StreamDeclaration:
     """A declared stream. Immutable: another budget, query or schedule is another stream.
 
-    Args:
-        name: 1 to 64 letters, digits, dots, hyphens and underscores.
-        query: what is counted.
-        budget: what all releases together may reveal, about whom.
-        schedule: when ticks begin and end. Its start may be open; a store then starts the stream when it is declared.
-        description: shown to readers.
-        horizon: the number of ticks, or None for a stream without end.
-        factorization: how noise is correlated; None for the default. "best" is settled here: the budget is then what
-            the mechanism of least error keeps, with δ = 0 where that is a pure one, and a ledger is asked for that.
-        columns: which column of a row holds what; needed by the doors that read tables.
-        late: what happens to an event whose tick is closed: "drop" it, or count it in the "next" open tick.
-        public: whether releases can be read without a token.
-        postprocess: "nonnegative", "integer", "monotone".
-        views: what is shown beside the running totals, at no further cost: "per-tick", "last-24", "per-day",
-            "per-week", "quantile-0.5". They may change at any time: they declare no other stream.
-
-    Raises:
-        ParameterError: a field is outside its domain, or two fields do not fit together.
-
     >>> daily = StreamDeclaration.from_dict({"name": "flu", "query": "count", "budget": {"epsilon": 1, "delta": 1e-9},
     ...     "tick": "1d", "zone": "Europe/Vienna", "start": "2026-01-01"})
     >>> daily.schedule.show(daily.schedule.start_of(90))
@@ -86,14 +66,14 @@ class StreamDeclaration:
     description: str = ""
     horizon: int | None = None
     factorization: str | None = None
+    """None for the default. "best" is settled here: the budget is then what the mechanism of least error keeps, with
+    δ = 0 where that is a pure one, and a ledger is asked for that."""
     columns: Columns | None = None
     late: Late = "drop"
     public: bool = False
     postprocess: tuple[str, ...] = ()
-    other_query: Query | None = field(compare=False, default=None)
-    """The query with the library's own defaults, where `Query.quiet_parameters` changed something: streams that were
-    declared in the same words before those defaults existed are recognised by it."""
     views: tuple[str, ...] = ()
+    """They may change at any time: they declare no other stream."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not STREAM_NAME.fullmatch(self.name):
@@ -156,26 +136,11 @@ class StreamDeclaration:
     # -- one JSON form, one TOML form ------------------------------------------------------------------------------
 
     @classmethod
-    def from_dict(cls, data: Any, *, stored: bool = False) -> StreamDeclaration:
-        """The declaration of a JSON or TOML table, with every field checked.
-
-        Args:
-            data: a table with the fields of `FIELDS`.
-            stored: whether it was stored by an earlier version: calendar ticks were then always in UTC, and texts of
-                keys had no rule.
-
-        Raises:
-            ParameterError: a field is missing, unknown or outside its domain.
-        """
-        with stored_texts() if stored else nullcontext():
-            return cls._from_table(data, stored)
-
-    @classmethod
-    def _from_table(cls, data: Any, stored: bool) -> StreamDeclaration:
+    def from_dict(cls, data: Any) -> StreamDeclaration:
         table = _table("a stream's declaration", data, FIELDS, required=("name", "query", "budget"))
         tick, zone = table.get("tick", MANUAL), table.get("zone")
         schedule = Schedule(tick, None, "UTC" if zone is None else zone)
-        if schedule.calendar and zone is None and not stored:
+        if schedule.calendar and zone is None:
             raise ParameterError(
                 f'tick = {tick!r} follows the calendar of a time zone: add zone = "Europe/Vienna" or zone = "UTC"; '
                 "for ticks of 86,400 seconds sharp write 24h"
@@ -187,7 +152,7 @@ class StreamDeclaration:
         description = table.get("description")
         return cls(
             name=table["name"],
-            query=_query(table["query"], quiet=True),
+            query=_query(table["query"]),
             budget=_budget(table["budget"]),
             schedule=schedule,
             description="" if description is None else description,
@@ -197,7 +162,6 @@ class StreamDeclaration:
             late=table.get("late", "drop"),
             public=table.get("public", False),
             postprocess=_postprocess(table.get("postprocess") or ()),
-            other_query=_built_or_none(table["query"]),
             views=_views(table.get("views") or ()),
         )
 
@@ -218,7 +182,7 @@ class StreamDeclaration:
             "late": self.late,
             "public": self.public,
             "postprocess": list(self.postprocess),
-            **({"views": list(self.views)} if self.views else {}),  # as texts of earlier versions, where there are none
+            "views": list(self.views),
         }
 
     def to_toml(self) -> str:
@@ -230,7 +194,6 @@ class StreamDeclaration:
         return tomli_w.dumps({"stream": [_without_none(self.to_dict())]})
 
     def canonical(self) -> str:
-        """One text for one declaration."""
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
 
     def differences(self, other: StreamDeclaration) -> list[str]:
@@ -239,8 +202,6 @@ class StreamDeclaration:
         A start may be left open by either. Names, descriptions, views and who may read do not matter here.
         """
         mine, theirs = self.to_dict(), other.to_dict()
-        if self.query == other.other_query:
-            theirs["query"] = mine["query"]
         differences = []
         for name in FIELDS:
             if (
@@ -299,18 +260,14 @@ class StreamDeclaration:
 
     def started(self, start: int) -> StreamDeclaration:
         """The declaration with the start that the stream really has, in microseconds since 1970."""
-        with stored_texts():  # its texts were checked when it was declared
-            return replace(self, schedule=replace(self.schedule, start=start))
+        return replace(self, schedule=replace(self.schedule, start=start))
 
     def same_as(self, other: StreamDeclaration) -> bool:
         """Whether `other` declares this stream again, in every field; it may leave the start open."""
         mine, theirs = self.to_dict(), other.to_dict()
-        if self.query == other.other_query:
-            theirs["query"] = mine["query"]
         if theirs["start"] is None:
             theirs["start"] = mine["start"]
-        mine.pop("views", None), theirs.pop("views", None)
-        return mine == theirs
+        return {**mine, "views": None} == {**theirs, "views": None}
 
     @property
     def remembers(self) -> bool:
@@ -319,32 +276,12 @@ class StreamDeclaration:
 
 
 def read_declarations(path: Path) -> list[StreamDeclaration]:
-    """The streams of a TOML file: an array of tables named `stream`.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The declarations, in the order of the file.
-
-    Raises:
-        ParameterError: the file cannot be read, is not TOML, or declares something illegal.
-    """
+    """The streams of a TOML file: an array of tables named `stream`."""
     return [declaration for declaration, _ in read_streams(path)]
 
 
 def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
-    """As `read_declarations`, each with the files that `evercount release NAME` reads and writes.
-
-    Args:
-        path: the file; relative paths in its `files` tables begin from its folder.
-
-    Returns:
-        The declarations and their files, in the order of the file.
-
-    Raises:
-        ParameterError: the file cannot be read, is not TOML, declares something illegal, or a name twice.
-    """
+    """As `read_declarations`, each with the files that `evercount release NAME` reads and writes."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -367,23 +304,16 @@ def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
     return list(streams.values())
 
 
-def _query(data: Any, *, quiet: bool) -> Query:
-    """The declared query; `quiet` with defaults under which no event is refused because of earlier ones."""
+def _query(data: Any) -> Query:
+    """The declared query, with defaults under which no event is refused because of earlier ones."""
     table = {"name": data} if isinstance(data, str) else data
     table = _table("query", table, ("name", "parameters"), required=("name",))
     name, parameters = table["name"], table.get("parameters") or {}
     if not isinstance(name, str) or not isinstance(parameters, dict):
         raise ParameterError("query must be {name: text, parameters: table}")
-    if quiet and name in QUERIES:
+    if name in QUERIES:
         parameters = QUERIES[name].quiet_parameters(parameters)
     return _build(name, parameters)
-
-
-def _built_or_none(data: Any) -> Query | None:
-    try:
-        return _query(data, quiet=False)
-    except ParameterError:
-        return None
 
 
 def _budget(data: Any) -> Budget:

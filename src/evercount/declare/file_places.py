@@ -16,14 +16,6 @@ from evercount.errors import ParameterError, UnknownName
 class FilePlaces:
     """The files of one stream. Paths are relative to the folder of `streams.toml`.
 
-    Args:
-        input: event files and patterns; empty where the command line names them.
-        output: the release file.
-        state: the state file; by default beside the output.
-        rejects: a private file for the rows that do not count.
-        plot: a chart of all releases.
-        delimiter: what stands between the columns of a CSV.
-
     >>> FilePlaces.from_dict({"input": "events/*.csv", "output": "flu.csv"}, Path("/srv")).output
     '/srv/flu.csv'
     """
@@ -37,15 +29,6 @@ class FilePlaces:
 
     @classmethod
     def from_dict(cls, data: Any, folder: Path) -> FilePlaces:
-        """The places of a TOML table.
-
-        Args:
-            data: a dictionary with the fields of this class; `input` is a text or a list of texts.
-            folder: what relative paths begin from.
-
-        Raises:
-            ParameterError: a field is unknown or not a text.
-        """
         known = tuple(field.name for field in fields(cls))
         if not isinstance(data, dict):
             raise ParameterError('files must be a table such as {input = "events/*.csv", output = "flu.csv"}')

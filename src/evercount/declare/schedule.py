@@ -80,15 +80,6 @@ class Piece:
 def parse_tick(text: Any) -> tuple[int, bool] | None:
     """The length of a tick.
 
-    Args:
-        text: "500ms", "10s", "15m", "1h", "1d", "1w" or "manual".
-
-    Returns:
-        (microseconds, whether it is a calendar unit), or None for "manual".
-
-    Raises:
-        ParameterError: the text is not a tick length between 10 ms and ten years.
-
     >>> parse_tick("15m"), parse_tick("1d"), parse_tick("manual")
     ((900000000, False), (86400000000, True), None)
     """
@@ -106,15 +97,6 @@ def parse_tick(text: Any) -> tuple[int, bool] | None:
 
 def zone_named(name: Any) -> tzinfo:
     """The time zone of that name.
-
-    Args:
-        name: a name of the IANA database such as "Europe/Vienna", or "UTC".
-
-    Returns:
-        The zone.
-
-    Raises:
-        ParameterError: no zone has that name.
 
     >>> zone_named("UTC")
     datetime.timezone.utc
@@ -147,17 +129,6 @@ def parse_instant(value: Any, zone: tzinfo, what: str) -> int:
     time of day from 00:00 to 23:59:59.999999999, with an offset, `Z` or ` UTC` at its end (the forms of ISO 8601 that
     `WALL_PATTERN` and `INSTANT_PATTERN` write down). Without an offset it is a wall time of `zone`; where the zone's
     clock showed it twice, the first time. Digits beyond the microsecond are cut off.
-
-    Args:
-        value: a number, a text, or a `datetime` or `date`.
-        zone: the zone of times without an offset.
-        what: the name of the value in error messages.
-
-    Returns:
-        Microseconds since 1970-01-01T00:00Z.
-
-    Raises:
-        ParameterError: it is not a time, or the zone's clock never showed it.
 
     >>> parse_instant("1970-01-02 00:00 UTC", UTC, "start") == parse_instant("1970-01-02T01:00+01", UTC, "start")
     True
@@ -202,9 +173,6 @@ def parse_plain_instants(values: Sequence[Any]) -> list[int | None] | None:
 
 def parse_time(value: Any, zone: tzinfo, what: str) -> int:
     """As `parse_instant`, for a parameter: a wall time that happens twice is refused, too.
-
-    Raises:
-        ParameterError: as `parse_instant`, or the wall time happens twice.
 
     >>> parse_time("2026-01-01", UTC, "--start")
     1767225600000000
@@ -281,11 +249,6 @@ def format_utc(instant: int) -> str:
 class Schedule:
     """Public ticks of one length from a public start.
 
-    Args:
-        tick: the length of a tick, see `parse_tick`.
-        start: the instant at which tick 1 begins; None while it is open (see `opened`).
-        zone: the zone of calendar ticks and of times without an offset.
-
     **Guarantee.** Which tick an event belongs to depends on its own time and on public parameters, never on other
     events. For every instant i ≥ start: start_of(tick_of(i)) ≤ i < start_of(tick_of(i) + 1). `sql_tick` computes
     `tick_of`. Tests: tests/declare/test_schedule.py.
@@ -314,12 +277,10 @@ class Schedule:
 
     @property
     def manual(self) -> bool:
-        """Whether ticks are closed by hand."""
         return self._length_and_kind is None
 
     @property
     def calendar(self) -> bool:
-        """Whether ticks follow the calendar of the zone."""
         return self._length_and_kind is not None and self._length_and_kind[1]
 
     @property
@@ -331,7 +292,6 @@ class Schedule:
 
     @property
     def begin(self) -> int:
-        """The start, which must be known."""
         if self.start is None:
             raise ParameterError("the schedule has no start yet")
         return self.start
@@ -399,7 +359,6 @@ class Schedule:
         return (instant - self.begin) // self.length + 1
 
     def start_of(self, tick: int) -> int:
-        """The first instant of a 1-based tick."""
         if not self.calendar:
             return self.begin + (tick - 1) * self.length
         wall = self._wall_start + (tick - 1) * self.length

@@ -32,10 +32,6 @@ def check_views(
 ) -> tuple[str, ...]:
     """The names, each once; refused where this stream cannot have such a view.
 
-    Raises:
-        UnknownName: a view that does not exist.
-        ParameterError: the view does not fit the query, the ticks or the post-processing.
-
     >>> from evercount import Count
     >>> check_views(["per-tick", "last-7"], Count(), None)
     ('per-tick', 'last-7')
@@ -169,7 +165,6 @@ def view_spans(name: str, schedule: Schedule, ticks: int, most: int) -> tuple[In
 
 
 def offered_views(query: Query, schedule: Schedule, postprocess: tuple[str, ...]) -> tuple[str, ...]:
-    """The usual views that this stream has."""
     offered: list[str] = []
     for name in NAMES:
         with suppress(ParameterError):

@@ -40,15 +40,6 @@ def settle_best(query: Query, budget: Budget, horizon: int | None, name: str | N
 
     A pure mechanism has a budget with δ = 0: that is what it promises, and what a ledger is asked for.
 
-    Args:
-        query: What is counted.
-        budget: The promise that has to be kept.
-        horizon: The number of ticks, or None.
-        name: A factorisation, "best", or None for the default of the budget's kind.
-
-    Returns:
-        The budget that the mechanism keeps, and its name.
-
     Example:
         >>> from evercount import Budget, Count
         >>> kept, name = settle_best(Count(), Budget(0.5, 1e-10), 2**16, "best")
@@ -66,11 +57,7 @@ def settle_best(query: Query, budget: Budget, horizon: int | None, name: str | N
 
 
 def worst_std(query: Query, budget: Budget, horizon: int | None) -> tuple[float, str]:
-    """The largest std of a published number on the default factorisation, over a grid of ticks that contains the worst.
-
-    Returns:
-        The std, and the name of the factorisation.
-    """
+    """The largest std on the default factorization, over a grid of ticks that contains the worst, and its name."""
     settled, engine = choose_engine(query, budget, horizon, None)
     nothing = Secret.from_hex("00" * 32)  # nothing is drawn from it
     noise = make_noise("exact", settled, engine, budget, horizon, secret=nothing)

@@ -20,13 +20,6 @@ class CellRange(Query):
     holds for all of them together; the noise of a part is calibrated to the whole query (`engine/build.py`). Test:
     tests/engine/test_cell_range.py::test_parts_together_are_the_whole_stream.
 
-    Args:
-        query: the query.
-        part: the range of its cells, with step 1.
-
-    Raises:
-        ParameterError: the range is not one of its cells, or a published number depends on several cells.
-
     >>> from evercount import Histogram
     >>> CellRange(Histogram(["a", "b", "c"]), range(1, 3)).labels
     ('b', 'c')
@@ -44,27 +37,22 @@ class CellRange(Query):
 
     @property
     def cells(self) -> int:
-        """Those of the part."""
         return len(self.part)
 
     @property
     def grid(self) -> float:
-        """As the whole query."""
         return self.query.grid
 
     @property
     def publishes_whole_numbers(self) -> bool:
-        """As the whole query."""
         return self.query.publishes_whole_numbers
 
     @property
     def labels(self) -> Sequence[str]:
-        """Those of the part."""
         return self.query.labels[self.part.start : self.part.stop]
 
     @property
     def monotone(self) -> bool:
-        """As the whole query."""
         return self.query.monotone
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
@@ -76,7 +64,6 @@ class CellRange(Query):
         raise InputError("a part of the cells takes totals, not events: count the events before the cells are cut")
 
     def parameters(self) -> dict[str, Any]:
-        """The whole query and the range."""
         return {"query": self.query, "part": self.part}
 
 
@@ -103,9 +90,6 @@ def can_be_cut(query: Query) -> bool:
 
 def cut_cells(cells: int, shards: int) -> list[range]:
     """`shards` ranges of nearly equal length that cover the cells.
-
-    Raises:
-        ParameterError: the number of shards is not between 1 and the number of cells.
 
     >>> cut_cells(7, 3)
     [range(0, 2), range(2, 4), range(4, 7)]

@@ -25,22 +25,11 @@ def close_ticks(
     level: float = LEVEL,
     numbers: int = NUMBERS_AT_A_TIME,
 ) -> Iterator[ReleaseTable]:
-    """Release the ticks of `totals`, in order, as tables of a bounded size.
-
-    Args:
-        stream: the stream; it must stand just before the first tick of `totals`.
-        totals: what the events of each tick add to each cell, or the events; capped per user where the budget protects
-            users.
-        starts: when each tick begins (`Schedule.starts_of`).
-        level: the level of the intervals.
-        numbers: how many published numbers a table may hold.
+    """Release the ticks of `totals`, in order, as tables of a bounded size. Users are capped already.
 
     **Guarantee.** The published numbers are those of `Stream.step_totals` tick by tick: a function of the stream's
     parameters, its secret and the totals, whatever the sizes of the tables. Test:
     tests/contracts/test_same_table.py::test_every_door_publishes_the_same_table.
-
-    Raises:
-        InputError: the totals do not begin at the stream's next tick.
     """
     if totals.first_tick != stream.tick + 1:
         raise InputError(f"the totals begin at tick {totals.first_tick}, and the stream's next is {stream.tick + 1}")

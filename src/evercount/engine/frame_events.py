@@ -16,12 +16,6 @@ def plain_events(events: Any) -> Any:
     A frame with one column is that column; one with more is a tuple for each row, in the order of its columns. The
     libraries are known by the methods of their classes: none is imported.
 
-    Args:
-        events: What somebody gave as a tick.
-
-    Returns:
-        A list of events, or what was given.
-
     >>> plain_events(np.asarray([["at", "graz"], ["de", "ulm"]]))
     [('at', 'graz'), ('de', 'ulm')]
     """
@@ -46,11 +40,7 @@ def plain_events(events: Any) -> Any:
 
 
 def plain_ticks(ticks: Iterable[Any]) -> Iterable[Any]:
-    """The ticks of a run, each as `plain_events` gives it.
-
-    Raises:
-        InputError: One frame is given where one for each tick is wanted.
-    """
+    """The ticks of a run, each as `plain_events` gives it."""
     kind = type(ticks)
     if _foreign(kind) and (hasattr(kind, "itertuples") or hasattr(kind, "iter_rows")):
         raise InputError(

@@ -40,11 +40,6 @@ class KeyView(View):
     Before the first tick every count is zero, so a span that begins with tick 1 shows every key that is public at its
     end. `other` is the total less the keys that the same span shows: shown numbers add up to the total.
 
-    Args:
-        changes: the differences of published numbers.
-        columns: the column of each label in `changes`.
-        parts: what each cell is made of.
-
     **Guarantee.** A function of published numbers and public parameters; no past of a key is computed from its noise.
     Test: tests/engine/test_key_views.py::test_numbers_are_differences_of_what_was_published.
     """
@@ -55,14 +50,7 @@ class KeyView(View):
     symmetric: ClassVar[bool] = False
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
-        """(low, high): each holds its true number with probability at least `level`, given which keys are public.
-
-        Args:
-            level: The probability.
-
-        Returns:
-            The lower and the upper ends, each of shape (spans, cells).
-        """
+        """(low, high): each holds its true number with probability at least `level`, given which keys are public."""
         over, end = self.cell_errors[1], self.errors.cell_errors(self.last)[1]
         low, high = np.empty_like(self.values), np.empty_like(self.values)
         for place, parts in enumerate(self.parts):
@@ -79,24 +67,15 @@ class KeyView(View):
         return low, high
 
     def half_widths(self, level: float = 0.95) -> FloatArray:
-        """How far each number's interval reaches on the longer side, shape (spans, cells).
-
-        Args:
-            level: The probability that an interval holds its true number.
-
-        Returns:
-            The half-widths.
-        """
+        """How far each number's interval reaches on the longer side, shape (spans, cells)."""
         low, high = self.interval(level)
         return np.maximum(self.values - low, high - self.values)
 
     def only(self, *cells: str) -> Self:
-        """See `View`."""
         chosen = self._places(cells)
         return replace(super().only(*cells), parts=tuple(self.parts[place] for place in chosen))
 
     def spans_at(self, places: IntArray) -> Self:
-        """See `View`."""
         return replace(
             super().spans_at(places),
             norms=self.norms[places],
@@ -105,18 +84,7 @@ class KeyView(View):
         )
 
     def compare(self, one: str, other: str) -> Self:
-        """`one` minus `other` over the spans that show both, with the exact error of the difference.
-
-        Args:
-            one: The label of a cell.
-            other: The label of another cell.
-
-        Returns:
-            A view with one cell, the difference.
-
-        Raises:
-            ParameterError: a cell is not there, or is a comparison itself.
-        """
+        """`one` minus `other` over the spans that show both, with the exact error of the difference."""
         parts = [self.parts[place] for place in self._places((one, other))]
         if max(map(len, parts)) > 1:
             raise ParameterError("a comparison cannot be compared again: compare cells of the view itself")
@@ -144,19 +112,7 @@ def key_view(
     guarantee: str,
     noise: str,
 ) -> KeyView:
-    """A view of some `outputs` of a stream, from what was published at the ends of spans.
-
-    Args:
-        name: what it is called.
-        after: for each span, the tick before its first one.
-        until: for each span, its last tick.
-        ends: the columns of `needed_columns`.
-        labels: of those columns.
-        outputs: the places of the shown cells among `labels`.
-        errors: the error model of the stream.
-        guarantee: as the releases state it.
-        noise: as the releases state it.
-    """
+    """A view of some `outputs` of a stream, from what was published at the ends of spans."""
     keep = [0, *range(len(RESERVED), len(labels))]
     change = (ends.high - ends.low)[:, keep]
     changes = KeyChanges(change, ends.high[:, keep], ends.evidence[:, keep[1:]], after == 0, errors.query.least_listed)

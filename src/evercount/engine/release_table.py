@@ -21,25 +21,17 @@ LARGEST_STATED = 1e300
 
 @dataclass(frozen=True, eq=False)
 class ReleaseTable:
-    """Released numbers of consecutive ticks, one row per tick and cell.
-
-    Args:
-        first_tick: the 1-based tick of the first row.
-        starts: the instant (microseconds since 1970) at which each tick begins; None for ticks closed by hand.
-        cells: one label per published number.
-        numbers: value, std, low and high, shape (ticks, 4, cells). Finite, and no negative zero: files and databases
-            give back the same bits. Where keys are discovered, NaN in the last cells of ticks at which these were not
-            public yet: no row of a file or a database stands for them.
-    """
+    """Released numbers of consecutive ticks, one row per tick and cell."""
 
     first_tick: int
-    starts: Sequence[int | None]
+    starts: Sequence[int | None]  # in microseconds since 1970; None for ticks closed by hand
     cells: Sequence[str]
     numbers: FloatArray
+    """value, std, low and high, shape (ticks, 4, cells). Finite, no negative zero: files and databases give back the
+    same bits. NaN where a discovered key was not public yet: no row of a file or a database stands for it."""
 
     @classmethod
     def of(cls, releases: Releases, starts: Sequence[int | None], level: float = LEVEL) -> ReleaseTable:
-        """The table of what a stream released."""
         low, high = releases.limits(level)
         numbers = np.stack([releases.rows, releases.std_all, low, high], axis=1)
         numbers = np.clip(numbers, -LARGEST_STATED, LARGEST_STATED) + 0.0  # no infinity, no negative zero
@@ -50,7 +42,6 @@ class ReleaseTable:
 
     @property
     def ticks(self) -> range:
-        """The 1-based ticks."""
         return range(self.first_tick, self.first_tick + len(self))
 
     def last(self, ticks: int | None, cells: int | None = None) -> ReleaseTable:

@@ -35,29 +35,16 @@ class Seen:
 
     @cached_property
     def digest(self) -> str:
-        """The fingerprint."""
         return fingerprint(self._kept)
 
 
 def check_tick(tick: object) -> None:
-    """Refuse what is not the 1-based number of a tick."""
     if isinstance(tick, bool) or not isinstance(tick, int | np.integer) or tick < 1:
         raise InputError(f"tick must be a whole number of at least 1, got {tick!r}")
 
 
 def read_again(last_tick: int, last: tuple[Seen, R] | None, tick: int, seen: Seen) -> R:
-    """What the last step released, where it is asked again for the same tick with the same events.
-
-    Args:
-        last_tick: the number of released ticks.
-        last: what the last step was given and what it released; None where the last ticks came as a run.
-        tick: the tick that is asked for. It is not the next one.
-        seen: the events that are given for it.
-
-    Raises:
-        InputError: the tick is later than the next one.
-        AlreadyReleased: it is an earlier tick, or its events are others.
-    """
+    """What the last step released, where it is asked again for the same tick with the same events."""
     if tick == last_tick and last is not None and last[0].digest == seen.digest:
         return last[1]
     if tick > last_tick:

@@ -25,20 +25,7 @@ def simulated_factor(
 ) -> float:
     """The smallest q, up to simulation, with P(|error| ≤ q·shape·spread + slack at all ticks) ≥ 1 − beta.
 
-    Args:
-        errors: the error model of the stream; its query publishes one running sum.
-        ticks: the number of ticks, from the first on.
-        spread: those of `ErrorModel.errors` for these ticks, shape (ticks, 1).
-        slack: those of `ErrorModel.errors` for these ticks, shape (ticks, 1).
-        shape: how the bound's width varies over the ticks beside `spread`, shape (ticks, 1).
-        beta: the probability that some tick is outside.
-
-    Returns:
-        The upper 99.9 % confidence limit of the quantile over `SIMULATED_RUNS` runs; infinite where beta is too small
-        for that number of runs.
-
-    Raises:
-        ParameterError: the run is too long, or the query publishes something else.
+    It is the upper 99.9 % confidence limit over `SIMULATED_RUNS` runs; infinite where beta is too small for these.
     """
     query = errors.query
     one_sum = query.restart is None and query.memory == 0 and query.outputs == 1

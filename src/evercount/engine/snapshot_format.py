@@ -3,13 +3,11 @@
 b"evercount snapshot\\n" · version (2 bytes) · blake2b-256 of the body · body
 
 The body is zlib of: length of the JSON (8 bytes, big-endian) · JSON · raw blocks, one after the other. In the JSON an
-array is {"$array": [dtype, shape, offset]} and bytes are {"$bytes": [length, offset]}. Version 1, in which arrays were
-texts inside the JSON, is read too.
+array is {"$array": [dtype, shape, offset]} and bytes are {"$bytes": [length, offset]}.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import io
@@ -24,7 +22,7 @@ from evercount._arrays import AnyArray
 from evercount.errors import SnapshotError
 
 MAGIC = b"evercount snapshot\n"
-VERSION = 2
+VERSION = 1
 DIGEST_BYTES = 32
 LARGEST_BODY = 1 << 34
 """Bytes of an unpacked snapshot: a crafted small file must not fill the memory."""
@@ -91,10 +89,8 @@ def unpack(blob: bytes) -> dict[str, Any]:
     if len(blob) < head + DIGEST_BYTES:
         raise SnapshotError("the snapshot is truncated")
     version = int.from_bytes(blob[len(MAGIC) : head], "big")
-    if version > VERSION:
-        raise SnapshotError(
-            f"the snapshot has format {version} and this program reads up to {VERSION}: it is newer; update evercount"
-        )
+    if version != VERSION:
+        raise SnapshotError(f"the snapshot has format {version} and this program reads format {VERSION} only")
     body = blob[head + DIGEST_BYTES :]
     if not hmac.compare_digest(
         hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest(), blob[head : head + DIGEST_BYTES]
@@ -102,8 +98,6 @@ def unpack(blob: bytes) -> dict[str, Any]:
         raise SnapshotError("the snapshot is corrupt or truncated: its checksum does not match")
     try:
         content = _inflated(body)
-        if version == 1:
-            return _tree_of_version_1(json.loads(content))
         size = int.from_bytes(content[:8], "big")
         tree = _with_blocks(json.loads(content[8 : 8 + size]), content, 8 + size)
     except (zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -163,12 +157,3 @@ def _inflated(body: bytes) -> bytes:
     if inflater.unconsumed_tail:
         raise SnapshotError("the snapshot is larger than any that evercount writes")
     return content
-
-
-def _tree_of_version_1(content: dict[str, Any]) -> dict[str, Any]:
-    """Version 1 kept arrays beside the data, as texts."""
-    arrays = {
-        name: None if item is None else _array(base64.b85decode(item["bytes"]), item["dtype"], item["shape"])
-        for name, item in content["arrays"].items()
-    }
-    return {**content["data"], **arrays}

@@ -39,8 +39,6 @@ RunningSums = AnyArray
 
 @dataclass(frozen=True, eq=False)
 class StreamParameters:
-    """What never changes in a stream."""
-
     query: Query
     budget: Budget
     horizon: int | None
@@ -68,7 +66,6 @@ class StreamParameters:
         return key.derive(f"cells {part.start} to {part.stop}")
 
     def releases(self, first_tick: int, rows: Rows, counting: Counting | None) -> Releases:
-        """Published numbers with their errors and their guarantee."""
         kind = self.noise.stream.name
         sentence = guarantee_sentence(self.budget, enforced_by(self.query, counting), self.replay, kind)
         rows.values.flags.writeable = False  # what is published stays as it is
@@ -118,7 +115,6 @@ class StreamState:
 
     @classmethod
     def initial(cls, query: Query) -> StreamState:
-        """Before the first tick."""
         zeros = np.zeros(query.cells, np.int64)
         return cls(0, zeros, np.zeros((query.memory, query.cells)), query.initial_state())
 
@@ -134,8 +130,6 @@ class StreamState:
 
 
 class EncodedTicks(NamedTuple):
-    """What the next ticks add to a stream."""
-
     increments: IntArray
     """What each tick adds to each cell, in grid units, shape (ticks, cells)."""
     encoder: Any
@@ -147,17 +141,6 @@ class EncodedTicks(NamedTuple):
 def advance(
     parameters: StreamParameters, state: StreamState, increments: IntArray, *, encoder: Any
 ) -> tuple[Rows, StreamState]:
-    """Release the next ticks.
-
-    Args:
-        parameters: of the stream.
-        state: before the first of these ticks. It is not changed.
-        increments: what each tick adds to each cell, in grid units, shape (ticks, cells).
-        encoder: the encoder's state after these ticks.
-
-    Returns:
-        The published numbers, and the state after them.
-    """
     size = max(1, NUMBERS_AT_A_TIME // parameters.query.cells)
     if len(increments) <= size:
         rows, state = _advance_block(parameters, state, increments)
@@ -210,7 +193,6 @@ def _running_sums(query: Query, state: StreamState, increments: IntArray) -> tup
 
 
 def _size(numbers: RunningSums) -> int:
-    """The largest number, in size."""
     return max(int(numbers.max()), -int(numbers.min())) if numbers.size else 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import index
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from evercount.engine.build_parameters import build_parameters
 from evercount.engine.cell_range import CellRange
 from evercount.engine.retry import Seen
 from evercount.engine.state import Rows, StreamParameters, StreamState
-from evercount.engine.user_counting import stored_counting
+from evercount.engine.user_counting import Counting
 from evercount.errors import EvercountError, SnapshotError
 from evercount.privacy import Budget
 from evercount.queries import build_query
@@ -44,7 +44,6 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
         "encoder": query.dump_state(state.encoder),
         "last": last,
         "users": dict(state.users),
-        "named": state.counting == "named",
         "counting": state.counting,
         "totals": state.totals if state.totals.dtype != object else state.totals.tolist(),
         "memory": state.memory,
@@ -66,7 +65,7 @@ def load_stream(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]
 
 
 def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
-    query = build_query(data["query"]["name"], data["query"]["parameters"], stored=True)
+    query = build_query(data["query"]["name"], data["query"]["parameters"])
     parameters = build_parameters(
         query,
         Budget.from_dict(data["budget"]),
@@ -86,7 +85,9 @@ def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
         raise SnapshotError("the snapshot's noise stands at another tick than its sums")
     if totals.shape != (query.cells,) or memory.shape != (query.memory, query.cells):
         raise SnapshotError("the snapshot's sums do not belong to its query")
-    counting = stored_counting(dict(data), parameters.budget)
+    counting = data["counting"]
+    if counting not in get_args(Counting) and (counting is not None or tick):
+        raise SnapshotError("the snapshot does not say how its ticks account for users")
     state = StreamState(
         tick,
         totals,
@@ -100,9 +101,7 @@ def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
     if last is None:
         return parameters, state
     values = np.asarray(last["values"], dtype=np.float64)[np.newaxis]
-    sums = None if last.get("sums") is None else np.asarray(last["sums"], dtype=np.float64)
-    if last.get("scale") is not None:  # written before releases kept their sums
-        sums = query.sums_behind(values, np.asarray(last["scale"], dtype=np.float64))
+    sums = None if last["sums"] is None else np.asarray(last["sums"], dtype=np.float64)
     labels = query.labels_now(state.encoder)
     rows = Rows(values, sums, labels, np.asarray([len(labels)])) if parameters.thresholds else Rows(values, sums)
     release = parameters.releases(tick, rows, counting)[0]

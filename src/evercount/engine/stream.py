@@ -343,7 +343,7 @@ class Stream(StreamFacts[V_co]):
 
     @classmethod
     def restore(cls, blob: bytes) -> Stream[Any]:
-        """The stream of `snapshot`; a corrupt, truncated, foreign or newer one is refused with SnapshotError.
+        """The stream of `snapshot`; what is corrupt, truncated, foreign or of another format is refused.
 
         Restore the newest snapshot only (see there), and only once: two streams from one snapshot share their noise.
 

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
-    """The numbers of ticks after+1 … until of each span, from running sums.
-
-    Raises:
-        ParameterError: the query publishes no running sums, the numbers were post-processed, or a tick is not there.
-    """
+    """The numbers of ticks after+1 … until of each span, from running sums."""
     check_viewable(releases.query)
     if releases.postprocessed:
         raise ParameterError(
@@ -75,7 +71,6 @@ def check_viewable(query: Query) -> None:
 
 
 def running(releases: Releases) -> View:
-    """The running totals themselves."""
     ticks = releases.ticks
     if releases.first_tick > 1:
         raise ParameterError("a view of running totals needs the releases from tick 1 on")
@@ -83,7 +78,6 @@ def running(releases: Releases) -> View:
 
 
 def per_tick(releases: Releases) -> View:
-    """The events of each tick."""
     until = releases.ticks if releases.first_tick == 1 else releases.ticks[1:]
     return spans(releases, "per tick", until - 1, until)
 

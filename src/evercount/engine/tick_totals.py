@@ -16,16 +16,7 @@ from evercount.errors import ParameterError
 class TickTotals:
     """Sums per tick and cell of `ticks` consecutive ticks from `first_tick` on, in grid units; cells not listed are 0.
 
-    Args:
-        first_tick: the 1-based tick of the first row.
-        ticks: the number of ticks.
-        cells: the number of cells.
-        tick: one entry for each sum that is not zero; `tick` is 1-based and in order. A cell may be
-            listed more than once: the entries add up.
-        cell: one entry for each sum that is not zero; `tick` is 1-based and in order. A cell may be
-            listed more than once: the entries add up.
-        total: one entry for each sum that is not zero; `tick` is 1-based and in order. A cell may be
-            listed more than once: the entries add up.
+    Entries are in the order of ticks, and entries of one cell add up.
 
     >>> totals = TickTotals.dense(5, [[1, 0], [0, 7]])
     >>> totals.rows(6, 7).tolist()
@@ -49,7 +40,6 @@ class TickTotals:
 
     @classmethod
     def dense(cls, first_tick: int, rows: Any) -> TickTotals:
-        """The totals of a whole array, shape (ticks, cells)."""
         array = np.asarray(rows, dtype=np.int64)
         tick, cell = np.nonzero(array)
         return cls(first_tick, len(array), array.shape[1], tick + first_tick, cell, array[tick, cell])

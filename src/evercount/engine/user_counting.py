@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from evercount.errors import InputError, ParameterError, SnapshotError
+from evercount.errors import InputError, ParameterError
 from evercount.privacy import Budget, Enforced, guarantee_text
 from evercount.queries.base import Query
 from evercount.queries.counts import Count
 from evercount.queries.user_cap import UserState, cap_per_user
 
-Counting = Literal["events", "named", "capped", "unnamed", "by query", "by door"]
+Counting = Literal["events", "named", "capped", "by query", "by door"]
 """How a stream accounts for users, in this order: events are protected and users play no part; every event names its
-user; the caller promises the cap; neither, in a stream that an earlier version began; the query reads users from the
-events and needs no cap; files, the store or Spark have capped what they count."""
+user; the caller promises the cap; the query reads users from the events and needs no cap; files, the store or Spark
+have capped what they count."""
 Capped = bool | Literal["by door"]
 """Whether the events of a tick are capped already: True is the caller's promise, "by door" is `close_ticks`."""
 
@@ -27,7 +27,7 @@ def choose_counting(
     """How a tick accounts for users; ParameterError where that does not fit the budget, or the ticks `before` it.
 
     **Guarantee.** A tick of a user-level stream names its users, or the caller has promised the cap and every release
-    states that; only streams that an earlier version began go on without either word, and state it too. Test:
+    states that. Test:
     tests/engine/test_user_counting.py::test_a_user_level_tick_names_users_or_promises_the_cap.
     """
     if budget.unit != "user":
@@ -48,8 +48,6 @@ def choose_counting(
         )
     if named:
         return "named"
-    if before == "unnamed":
-        return "unnamed"
     if capped:
         return "by door" if capped == "by door" and before != "capped" else "capped"
     raise ParameterError(
@@ -94,26 +92,11 @@ def cap_run(
     return kept, changes
 
 
-def stored_counting(data: dict[str, Any], budget: Budget) -> Counting | None:
-    """How the ticks of a snapshot account for users. Earlier versions asked for neither names nor a promise."""
-    named = data["named"]
-    if "counting" in data:
-        if data["counting"] not in (None, *get_args(Counting)):
-            raise SnapshotError("the snapshot does not say how its ticks account for users")
-        stored: Counting | None = data["counting"]
-        return stored
-    if not data["tick"]:
-        return None
-    if named:
-        return "named"
-    return "unnamed" if budget.unit == "user" else "events"
-
-
 def enforced_by(query: Query, counting: Counting | None) -> Enforced:
     """Who keeps to the cap of users; evercount, unless the caller has promised it or the query needs none."""
     if query.names_users:
         return "query"
-    return "caller" if counting in ("capped", "unnamed") else "evercount"
+    return "caller" if counting == "capped" else "evercount"
 
 
 @lru_cache(maxsize=256)

@@ -242,12 +242,10 @@ class Difference:
 
     @property
     def values(self) -> FloatArray:
-        """Shape (spans, 1)."""
         return self.one.values - self.other.values
 
     @property
     def std(self) -> FloatArray:
-        """The exact std, shape (spans, 1)."""
         return np.hypot(self.one.std, self.other.std)
 
     def interval(self, level: float = 0.95) -> tuple[FloatArray, FloatArray]:

@@ -21,7 +21,6 @@ TextTarget = str | Path | IO[str]
 
 
 def write_csv(columns: Columns, target: TextTarget) -> None:
-    """Write a header and one line for each row."""
     with _opened(target) as file:
         writer = csv.writer(file)
         writer.writerow(columns)
@@ -29,18 +28,12 @@ def write_csv(columns: Columns, target: TextTarget) -> None:
 
 
 def write_jsonl(columns: Columns, target: TextTarget) -> None:
-    """Write one JSON object per line."""
     with _opened(target) as file:
         for row in _rows(columns):
             file.write(json.dumps(dict(zip(columns, row, strict=True))) + "\n")
 
 
 def write_parquet(columns: Columns, target: str | Path, metadata: Mapping[str, str]) -> None:
-    """Write a Parquet file with these texts in its metadata.
-
-    Raises:
-        MissingExtra: pyarrow is not installed.
-    """
     try:
         pa = importlib.import_module("pyarrow")
         pq = importlib.import_module("pyarrow.parquet")

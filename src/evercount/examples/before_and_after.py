@@ -13,8 +13,6 @@ import numpy as np
 from evercount import Budget, Secret, Stream, queries
 from evercount.examples.query_table import ALPHABET, BUDGET, FEW, TICKS, VERTICES, examples, show, split, spread_edges
 from evercount.queries.cuts.extreme_cuts import objective, stoer_wagner_cuts
-from evercount.sparse.budget_split import plan_sparse
-from evercount.sparse.first_plans import first_plan
 
 RUNS = 10
 """Runs of which a mean is shown."""
@@ -40,7 +38,7 @@ def _secret() -> Secret:
 
 
 def _noise() -> Iterator[tuple[str, str, str]]:
-    """Other noise, a promise, and a tighter proof."""
+    """Other noise, and a promise."""
     by_code = {example.code: example for example in examples()}
     matching = by_code["Matching(400)"]
     old = Stream(matching.query, BUDGET, TICKS, "balanced").std([TICKS])[0, 0]
@@ -49,11 +47,6 @@ def _noise() -> Iterator[tuple[str, str, str]]:
     old = Stream(queries.Triangles(VERTICES, max_degree=20), BUDGET, TICKS).std([TICKS])[0, 0]
     new = show(by_code["Triangles(400, max_per_edge=3)"]).std
     what = f"triangles, {TICKS} ticks: std, max_degree=20 against max_per_edge=3"
-    yield what, f"{old:.0f}", f"{new:.0f}"
-    old, new = first_plan(1.0, 2**20, 0.0, 1000, 0.05).bound(), plan_sparse(1.0, 2**20, 0.0, 1000).bound()
-    what = (
-        "`SparseCount`, 1,000 events in 2^20 ticks, δ = 0: bound for all ticks, rates added up against the larger one"
-    )
     yield what, f"{old:.0f}", f"{new:.0f}"
 
 

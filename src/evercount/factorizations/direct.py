@@ -37,33 +37,31 @@ class Direct(Factorization):
 
     @property
     def falling_gram(self) -> bool:
-        """See `Factorization`: G(i, j) is T less the larger of i and j, counted from 0; it falls along rows."""
+        """G(i, j) is T less the larger of i and j, counted from 0; it falls along rows."""
         return True
 
     @property
     def releases_values(self) -> bool:
-        """See `Factorization`: R·X are the values."""
+        """R·X are the values."""
         return True
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """See `Factorization`: 1."""
+        """1."""
         return np.ones(self._check_ticks(ticks).shape)
 
     def difference_norm(self, earlier: int, later: int) -> float:
-        """See `Factorization`: two independent noises, or one where the earlier tick is 0."""
+        """Two independent noises, or one where the earlier tick is 0."""
         earlier, later = self._check_pair(earlier, later)
         return 0.0 if earlier == later else math.sqrt(2.0) if earlier else 1.0
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """See `Factorization`."""
         size = self._check_dense(ticks)
         return np.eye(size), counting_matrix(size)
 
     def initial(self, cells: int = 1) -> State:
-        """See `Factorization`: no memory. The empty array keeps the number of cells."""
+        """No memory. The empty array keeps the number of cells."""
         return State(0, (np.zeros((0, cells)),))
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
-        """See `Factorization`."""
         z = self._check_block(state, z, ticks)
         return z.copy(), State(state.tick + ticks, state.arrays)

@@ -131,7 +131,7 @@ class EndlessBridge(PureFactorization):
         return hashlib.sha256("".join(prints).encode()).hexdigest()[:16]
 
     def public_parameters(self) -> tuple[FloatArray, ...]:
-        """See `Factorization`: the epochs, their trees, the precision of α and the numbers that fix the shares."""
+        """The epochs, their trees, the precision of α and the numbers that fix the shares."""
         arrays = [array for epoch in range(len(ENDLESS)) for array in self.bridge(epoch).public_parameters()]
         return (ENDS.astype(np.float64), *arrays)
 
@@ -147,7 +147,7 @@ class EndlessBridge(PureFactorization):
         return np.sqrt(self.laplace_errors(ticks, math.sqrt(2))[1])
 
     def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """See `PureFactorization`: the totals of earlier epochs, and the bridge of the tick's own epoch."""
+        """The totals of earlier epochs, and the bridge of the tick's own epoch."""
         at, epochs = np.asarray(ticks), self.epochs(ticks)
         totals = rate * self.total_parts
         before = np.zeros((3, len(ENDLESS) + 1))
@@ -163,7 +163,7 @@ class EndlessBridge(PureFactorization):
         return exact, plain, largest
 
     def suspects(self, ticks: int) -> list[int]:
-        """See `PureFactorization`: the worst tick of each epoch."""
+        """The worst tick of each epoch."""
         worst = []
         for epoch in range(int(self.epochs([ticks])[0]) + 1):
             inside = min(ticks, int(ENDS[epoch + 1])) - int(ENDS[epoch])
@@ -171,7 +171,6 @@ class EndlessBridge(PureFactorization):
         return worst
 
     def difference_norm(self, earlier: int, later: int) -> float:
-        """See `Factorization`."""
         earlier, later = self._check_pair(earlier, later)
         last = int(self.epochs([later])[0])
         first = int(self.epochs([earlier])[0]) if earlier else 0

@@ -55,16 +55,16 @@ class HonakerFull(Factorization):
 
     @property
     def falling_gram(self) -> bool:
-        """See `Factorization`: that of the tree, where an interval that holds i and k holds all ticks between."""
+        """That of the tree, where an interval that holds i and k holds all ticks between."""
         return True
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """See `Factorization`: the std of the best linear unbiased estimate of each prefix."""
+        """The std of the best linear unbiased estimate of each prefix."""
         t = self._check_ticks(ticks)
         return np.sqrt(self._covariance(t, t))
 
     def worst_row(self) -> tuple[int, float]:
-        """See `Factorization`: a third into a node that holds tick T, or into the node of its size before it.
+        """A third into a node that holds tick T, or into the node of its size before it.
 
         This is a search, no theorem. Test:
         tests/factorizations/test_factorizations_numbers.py::test_worst_tick_of_honaker_full.
@@ -79,12 +79,10 @@ class HonakerFull(Factorization):
         return inside[int(np.argmax(norms))], float(norms.max())
 
     def difference_norm(self, earlier: int, later: int) -> float:
-        """See `Factorization`."""
         earlier, later = self._check_pair(earlier, later)
         return float(self.difference_norms_to(later, np.asarray([earlier]))[0])
 
     def difference_norms_to(self, later: int, earlier: IntArray) -> FloatArray:
-        """See `Factorization`."""
         t = np.full(len(earlier), later)
         apart = self._covariance(earlier, earlier) + self._covariance(t, t) - 2 * self._covariance(earlier, t)
         return np.sqrt(np.maximum(apart, 0.0))
@@ -116,7 +114,7 @@ class HonakerFull(Factorization):
         return result
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """See `Factorization`: a column of L for each normal, in the order in which they are drawn."""
+        """A column of L for each normal, in the order in which they are drawn."""
         size = self._check_dense(ticks)
         used, height = self.draws(0, size), self.height
         left, _ = self.block(self.initial(used), np.eye(used), size)
@@ -131,15 +129,14 @@ class HonakerFull(Factorization):
         return left, right
 
     def draws(self, start: int, stop: int) -> int:
-        """See `Factorization`: a normal for each boundary up to `stop`, and for the ends of the nodes that hold it."""
+        """A normal for each boundary up to `stop`, and for the ends of the nodes that hold it."""
         return known_boundaries(stop, self.height) - known_boundaries(start, self.height)
 
     def initial(self, cells: int = 1) -> State:
-        """See `Factorization`: the noise at the ends of the nodes that hold the tick, by height."""
+        """The noise at the ends of the nodes that hold the tick, by height."""
         return State(0, (np.zeros((self.height + 1, cells)),))
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
-        """See `Factorization`."""
         z = self._check_block(state, z, ticks)
 
         def combine(level: int, own: FloatArray, pair: FloatArray) -> FloatArray:

@@ -30,29 +30,27 @@ class Identity(Factorization):
 
     @property
     def falling_gram(self) -> bool:
-        """See `Factorization`: G is the identity."""
+        """G is the identity."""
         return True
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """See `Factorization`: √t."""
+        """√t."""
         return np.sqrt(self._check_ticks(ticks).astype(np.float64))
 
     def difference_norm(self, earlier: int, later: int) -> float:
-        """See `Factorization`: √(later − earlier)."""
+        """√(later − earlier)."""
         earlier, later = self._check_pair(earlier, later)
         return float(np.sqrt(later - earlier))
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """See `Factorization`."""
         size = self._check_dense(ticks)
         return counting_matrix(size), np.eye(size)
 
     def initial(self, cells: int = 1) -> State:
-        """See `Factorization`: the running noise."""
+        """The running noise."""
         return State(0, (np.zeros(cells),))
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
-        """See `Factorization`."""
         z = self._check_block(state, z, ticks)
         noise = np.cumsum(z, axis=0)
         noise += state.arrays[0]

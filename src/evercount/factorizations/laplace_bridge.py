@@ -180,7 +180,7 @@ class Bridge(PureFactorization):
         return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
     def public_parameters(self) -> tuple[FloatArray, ...]:
-        """See `Factorization`: the tree, the precision of α and the numbers that fix the shares."""
+        """The tree, the precision of α and the numbers that fix the shares."""
         coefficients = (np.asarray(level, np.float64) for level in self._design.coefficients)
         return (np.asarray(self.branching, np.float64), np.asarray([self._step], np.float64), *coefficients)
 
@@ -246,7 +246,6 @@ class Bridge(PureFactorization):
         return best[1], math.sqrt(best[0] / 2)
 
     def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """See `PureFactorization`."""
         at = self._check_ticks(ticks).ravel()
         out = np.empty((3, at.size))
         for start in range(0, at.size, _TICKS_AT_ONCE):
@@ -308,7 +307,6 @@ class Bridge(PureFactorization):
         return row
 
     def difference_norm(self, earlier: int, later: int) -> float:
-        """See `Factorization`."""
         earlier, later = self._check_pair(earlier, later)
         if earlier == later:
             return 0.0

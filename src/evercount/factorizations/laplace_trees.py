@@ -122,12 +122,11 @@ class DigitTree(PureFactorization):
         return np.sqrt(self.published_weight(ticks).astype(np.float64))
 
     def full_rate(self, sigma: float) -> float:
-        """See `PureFactorization`: σ is the std of a node, and cosh(rate) = 1 + 1/σ²."""
+        """σ is the std of a node, and cosh(rate) = 1 + 1/σ²."""
         above = 1 / sigma**2
         return self.levels * math.log1p(above + math.sqrt(above * (above + 2)))
 
     def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """See `PureFactorization`."""
         weight = self.published_weight(ticks).astype(np.float64)
         own = rate / self.levels
         return weight * node_variance(np.asarray(own)), weight * (2 / own**2), np.full(weight.shape, 1 / own)
@@ -171,7 +170,7 @@ class DigitTree(PureFactorization):
         return int(candidates[at]), math.sqrt(int(weights[at]))
 
     def difference_norm(self, earlier: int, later: int) -> float:
-        """See `Factorization`: the nodes that only one of the two prefixes uses."""
+        """The nodes that only one of the two prefixes uses."""
         earlier, later = self._check_pair(earlier, later)
         return math.sqrt(int(self.apart([earlier], [later])[0]))
 
@@ -286,7 +285,7 @@ class WindowTree(DigitTree):
         self.name = f"pure-window-{base}-{levels}"
 
     def digits(self, ticks: npt.ArrayLike) -> IntArray:
-        """See `DigitTree`; the digit of the highest place grows without end."""
+        """The digit of the highest place grows without end."""
         t = np.asarray(ticks, dtype=np.int64)
         index = [self._index(t, level) for level in range(self.levels)]
         lower = [index[i] - self.base * index[i + 1] for i in range(self.levels - 1)]
@@ -302,7 +301,6 @@ class WindowTree(DigitTree):
         return self.apart(np.maximum(t - self.width, 0), t)
 
     def suspects(self, ticks: int) -> list[int]:
-        """See `PureFactorization`."""
         return [self.worst_row()[0]]
 
     def worst_row(self) -> tuple[int, float]:
@@ -364,7 +362,7 @@ class HybridTree(PureFactorization):
         return self.tree(epoch).levels * self.total_share / (self.total_share - 1)
 
     def suspects(self, ticks: int) -> list[int]:
-        """See `PureFactorization`: the worst tick of each epoch."""
+        """The worst tick of each epoch."""
         worst = []
         for epoch in range(ticks.bit_length()):
             tree, start = self.tree(epoch), 1 << epoch
@@ -377,7 +375,6 @@ class HybridTree(PureFactorization):
         return np.sqrt(self.laplace_errors(ticks, math.sqrt(2))[1])
 
     def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """See `PureFactorization`."""
         t = self._check_ticks(ticks)
         epochs = np.frexp(t.astype(np.float64))[1].astype(np.int64) - 1
         total = rate / float(self.total_share)
@@ -394,7 +391,6 @@ class HybridTree(PureFactorization):
         return exact, plain, largest
 
     def difference_norm(self, earlier: int, later: int) -> float:
-        """See `Factorization`."""
         earlier, later = self._check_pair(earlier, later)
         if earlier == 0:
             return float(self.row_norms([later])[0])

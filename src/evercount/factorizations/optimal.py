@@ -77,30 +77,27 @@ class Optimal(Factorization):
 
     @property
     def falling_gram(self) -> bool:
-        """See `Factorization`: checked along all rows of the computed matrix, not proved in general."""
+        """Checked along all rows of the computed matrix, not proved in general."""
         return self._rows_fall
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """See `Factorization`."""
         return np.asarray(np.linalg.norm(self._left[self._check_ticks(ticks) - 1], axis=-1))
 
     def difference_norm(self, earlier: int, later: int) -> float:
-        """See `Factorization`."""
         earlier, later = self._check_pair(earlier, later)
         first = self._left[earlier - 1] if earlier else np.zeros(len(self._left))
         return float(np.linalg.norm(self._left[later - 1] - first))
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """See `Factorization`."""
         size = self._check_dense(ticks)
         return self._left[:size, :size].copy(), self._right[:size, :size].copy()
 
     def public_parameters(self) -> tuple[FloatArray, ...]:
-        """See `Factorization`: L itself."""
+        """L itself."""
         return (self._left,)
 
     def initial(self, cells: int = 1) -> State:
-        """See `Factorization`: all normals so far, because no recurrence is known."""
+        """All normals so far, because no recurrence is known."""
         return State(0, (np.zeros((0, cells)),))
 
     @property
@@ -109,7 +106,6 @@ class Optimal(Factorization):
         return 8 * len(self._left)
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
-        """See `Factorization`."""
         z = self._check_block(state, z, ticks)
         past = np.concatenate([state.arrays[0], z])
         stop = state.tick + ticks

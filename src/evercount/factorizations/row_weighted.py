@@ -161,7 +161,7 @@ class Weighted(Factorization):
 
     @cached_property
     def falling_gram(self) -> bool:
-        """See `Factorization`: along columns where n never rises, else along rows by `rows_fall`."""
+        """Along columns where n never rises, else along rows by `rows_fall`."""
         n = self.weights.n
         if np.all(np.diff(n.values) <= 0):
             return True
@@ -173,20 +173,17 @@ class Weighted(Factorization):
         return self.weights.covariance
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """See `Factorization`: exact at the knots of the weights, to 1e-7 between them."""
+        """Exact at the knots of the weights, to 1e-7 between them."""
         return np.sqrt(self.covariance.variances(self._check_ticks(ticks)))
 
     def difference_norm(self, earlier: int, later: int) -> float:
-        """See `Factorization`."""
         earlier, later = self._check_pair(earlier, later)
         return float(np.sqrt(self.covariance.difference(earlier, later)))
 
     def difference_norms_to(self, later: int, earlier: IntArray) -> FloatArray:
-        """See `Factorization`."""
         return np.asarray(np.sqrt(self.covariance.differences_to(later, earlier)))
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """See `Factorization`."""
         size = self._check_dense(ticks)
         eta, n = self.weights.eta.at(0, size), self.weights.n.at(0, size)
         f = lower_toeplitz(self.weights.filter.forward().values(size))
@@ -194,32 +191,28 @@ class Weighted(Factorization):
         return counting_matrix(size) @ (n[:, np.newaxis] * g * eta), f / eta[:, np.newaxis] / n
 
     def initial(self, cells: int = 1) -> State:
-        """See `Factorization`: d buffers and the running noise."""
+        """d buffers and the running noise."""
         return State(0, (np.zeros((self.weights.filter.order, cells)), np.zeros(cells)))
 
     def public_parameters(self) -> tuple[FloatArray, ...]:
-        """See `Factorization`: the filter, and both weights as knots and values."""
+        """The filter, and both weights as knots and values."""
         design, eta, n = self.weights.filter, self.weights.eta, self.weights.n
         weights = (np.asarray(part, np.float64) for weight in (eta, n) for part in (weight.knots, weight.values))
         return (design.pole_lack, design.zero_lack, *weights)
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
-        """See `Factorization`."""
         z = self._check_block(state, z, ticks)
         out = np.empty((ticks, z.shape[1]))
         prepared = self.prepare(state.tick, state.tick + ticks, z.shape[1], 1.0)
         return out, self.block_into(state, z, out, 1.0, prepared)
 
     def prepare(self, start: int, stop: int, cells: int, scale: float) -> tuple[Product, ...]:
-        """See `Factorization`."""
         eta, n = self._weights(start + self._filter.ticks_in_rows(stop - start, cells), stop)
         return tuple(self._filter.products(eta, n, scale, sums=True))
 
     def block_into(
         self, state: State, z: FloatArray, out: FloatArray, scale: float, prepared: tuple[Product, ...]
     ) -> State:
-        """See `Factorization`."""
-
         def weights(start: int, stop: int) -> tuple[FloatArray, FloatArray]:
             return self._weights(state.tick + start, state.tick + stop)
 

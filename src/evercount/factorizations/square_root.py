@@ -47,16 +47,16 @@ class SquareRoot(Factorization):
 
     @property
     def falling_gram(self) -> bool:
-        """See `Factorization`: R is Toeplitz with falling coefficients."""
+        """R is Toeplitz with falling coefficients."""
         return True
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """See `Factorization`: a closed form in O(d²) for each tick."""
+        """A closed form in O(d²) for each tick."""
         t = self._check_ticks(ticks).astype(np.float64)
         return np.sqrt(self._forward.squared_sums(t))
 
     def difference_norm(self, earlier: int, later: int) -> float:
-        """See `Factorization`: the later row has new coefficients, and those of the earlier one are shifted."""
+        """The later row has new coefficients, and those of the earlier one are shifted."""
         earlier, later = self._check_pair(earlier, later)
         fresh = self._forward.squared_sums(np.asarray(float(later - earlier)))
         if not earlier or not self.filter.order:
@@ -69,21 +69,19 @@ class SquareRoot(Factorization):
         return float(np.sqrt(fresh + shifted.squared_sums(np.asarray(float(earlier)))))
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """See `Factorization`."""
         size = self._check_dense(ticks)
         left = lower_toeplitz(self._forward.values(size))
         return left, lower_toeplitz(self.filter.summed_inverse().values(size))
 
     def initial(self, cells: int = 1) -> State:
-        """See `Factorization`: d buffers."""
+        """d buffers."""
         return State(0, (np.zeros((self.filter.order, cells)),))
 
     def public_parameters(self) -> tuple[FloatArray, ...]:
-        """See `Factorization`: the filter."""
+        """The filter."""
         return self.filter.pole_lack, self.filter.zero_lack
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
-        """See `Factorization`."""
         z = self._check_block(state, z, ticks)
         noise, buffers = self._blocks.apply(z, state.arrays[0])
         return noise, State(state.tick + ticks, (buffers,))

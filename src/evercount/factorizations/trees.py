@@ -74,11 +74,11 @@ class _DyadicTree(Factorization):
 
     @property
     def falling_gram(self) -> bool:
-        """See `Factorization`: an interval that holds i and k holds all ticks between."""
+        """An interval that holds i and k holds all ticks between."""
         return True
 
     def worst_row(self) -> tuple[int, float]:
-        """See `Factorization`: exact."""
+        """Exact."""
         ticks = _ticks_with_most_ones(self.horizon)
         norms = self.row_norms(np.asarray(ticks))
         return ticks[int(np.argmax(norms))], float(norms.max())
@@ -100,17 +100,16 @@ class BinaryTree(_DyadicTree):
     name = "binary-tree"
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """See `Factorization`: √popcount(t)."""
+        """√popcount(t)."""
         return np.sqrt(np.bitwise_count(self._check_ticks(ticks)).astype(np.float64))
 
     def difference_norm(self, earlier: int, later: int) -> float:
-        """See `Factorization`: the intervals that only one of the two prefixes uses."""
+        """The intervals that only one of the two prefixes uses."""
         earlier, later = self._check_pair(earlier, later)
         below = (1 << (earlier ^ later).bit_length()) - 1
         return float(np.sqrt((earlier & below).bit_count() + (later & below).bit_count()))
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """See `Factorization`."""
         size = self._check_dense(ticks)
         left, right = np.zeros((size, size)), np.zeros((size, size))
         for t in range(1, size + 1):
@@ -122,11 +121,10 @@ class BinaryTree(_DyadicTree):
         return left, right
 
     def initial(self, cells: int = 1) -> State:
-        """See `Factorization`: one running noise per level."""
+        """One running noise per level."""
         return State(0, (np.zeros((self.horizon.bit_length() + 1, cells)),))
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
-        """See `Factorization`."""
         z = self._check_block(state, z, ticks)
         noise, prefixes = prefix_sums(z, state.arrays[0], state.tick)
         return noise, State(state.tick + ticks, (prefixes,))
@@ -156,17 +154,17 @@ class Honaker(_DyadicTree):
         self.variances = node_variances(self.horizon.bit_length())
 
     def draws(self, start: int, stop: int) -> int:
-        """See `Factorization`: one normal for every node that completes."""
+        """One normal for every node that completes."""
         return (2 * stop - stop.bit_count()) - (2 * start - start.bit_count())
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """See `Factorization`: Σ v_h over the set bits of t."""
+        """Σ v_h over the set bits of t."""
         t = self._check_ticks(ticks)
         bits = (t[..., np.newaxis] >> np.arange(len(self.variances))) & 1
         return np.asarray(np.sqrt(bits @ self.variances))
 
     def difference_norm(self, earlier: int, later: int) -> float:
-        """See `Factorization`. The largest interval that only `later` uses holds those of `earlier`: a covariance."""
+        """The largest interval that only `later` uses holds those of `earlier`: a covariance."""
         earlier, later = self._check_pair(earlier, later)
         if earlier == later:
             return 0.0
@@ -179,7 +177,7 @@ class Honaker(_DyadicTree):
         return float(np.sqrt(total))
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """See `Factorization`: L is ticks × nodes, R is nodes × ticks."""
+        """L is ticks × nodes, R is nodes × ticks."""
         size = self._check_dense(ticks)
         nodes = self.draws(0, size)
         left, _ = self.block(self.initial(nodes), np.eye(nodes), size)
@@ -192,12 +190,11 @@ class Honaker(_DyadicTree):
         return left, right
 
     def initial(self, cells: int = 1) -> State:
-        """See `Factorization`: running noises and the newest interval estimate per level."""
+        """Running noises and the newest interval estimate per level."""
         levels = self.horizon.bit_length()
         return State(0, (np.zeros((levels + 1, cells)), np.zeros((levels, cells))))
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
-        """See `Factorization`."""
         z = self._check_block(state, z, ticks)
         prefixes, newest = state.arrays
         start, stop = state.tick, state.tick + ticks

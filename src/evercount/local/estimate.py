@@ -126,12 +126,10 @@ class LocalEstimate(RiskFunction):
 
     @property
     def slopes(self) -> FloatArray:
-        """See `RiskFunction`."""
         return self.monotone
 
     @property
     def raw_slopes(self) -> FloatArray:
-        """See `RiskFunction`."""
         return self.x
 
     def quantile(self, tau: float) -> float:

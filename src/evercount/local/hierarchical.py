@@ -321,12 +321,10 @@ class HierarchyEstimate(RiskFunction):
 
     @property
     def slopes(self) -> FloatArray:
-        """See `RiskFunction`."""
         return np.concatenate([[-1.0], 2 * self.monotone - 1])
 
     @property
     def raw_slopes(self) -> FloatArray:
-        """See `RiskFunction`."""
         return np.concatenate([[-1.0], 2 * self.cdf - 1])
 
     def bound(self, beta: float = 1 / 3) -> float:

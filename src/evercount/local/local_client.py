@@ -19,8 +19,6 @@ from evercount.noise import ExactNoise, NoiseOwner, Normals, Secret
 from evercount.noise.normal_sampler import NormalSequence
 from evercount.noise.prf import Prf, counter
 
-DERIVATION = 2
-"""How the key of a client is derived from its secret."""
 ROUNDING_MARGIN = 2.0**-32
 """Doubles round an entry only where it is farther from a boundary; they are then right: `local.proof.md`, lemma 5."""
 
@@ -113,7 +111,7 @@ class OneMessage(NoiseOwner, ABC, Generic[Message]):
         if not (secret is None or isinstance(secret, Secret)):
             raise ParameterError(f"secret must be a Secret or None, got {type(secret).__name__}")
         root = Secret.generate() if secret is None else secret
-        self._secret = root.derive(f"evercount/local/{DERIVATION}/{type(self.loss).__name__}/{declared}")
+        self._secret = root.derive(f"evercount/local/2/{type(self.loss).__name__}/{declared}")
         self._own(None if secret is None else self._secret)
         self._sent: tuple[Any, Message] | None = None
         self._lock = threading.Lock()

@@ -128,7 +128,6 @@ class Absolute(Loss):
         return abs(theta - check_point(data))
 
     def derivative(self, theta: float, data: Any) -> float:
-        """See `Loss`."""
         return 1.0 if theta >= check_point(data) else -1.0
 
     def sample(self, data: Any, u: float) -> float:
@@ -167,7 +166,6 @@ class Quantile(Loss):
         return self.tau * (d - theta) if theta < d else (1 - self.tau) * (theta - d)
 
     def derivative(self, theta: float, data: Any) -> float:
-        """See `Loss`."""
         return 1 - self.tau if theta >= check_point(data) else -self.tau
 
     def sample(self, data: Any, u: float) -> float:
@@ -206,7 +204,6 @@ class Hinge(Loss):
         return max(0.0, self.margin - y * (theta - x))
 
     def derivative(self, theta: float, data: Any) -> float:
-        """See `Loss`."""
         x, y = labelled_point(data)
         if y == 1:
             return 0.0 if theta >= x + self.margin else -1.0
@@ -250,7 +247,6 @@ class Logistic(Loss):
         return self.scale * float(np.logaddexp(0.0, -y * (theta - x) / self.scale))
 
     def derivative(self, theta: float, data: Any) -> float:
-        """See `Loss`."""
         x, y = labelled_point(data)
         return float(-y * np.exp(-np.logaddexp(0.0, y * (theta - x) / self.scale)))
 
@@ -294,7 +290,6 @@ class ConvexLoss(Loss):
         return _returned("loss", self.loss(theta, data))
 
     def derivative(self, theta: float, data: Any) -> float:
-        """See `Loss`."""
         return _returned("slope", self.slope(theta, data))
 
 

@@ -95,7 +95,6 @@ class EndlessBridgeNoise:
         check_rate(self._inside.unit * least, epsilon)
 
     def rows(self, first: int, count: int) -> IntArray:
-        """Noise of ticks first … first+count−1 in whole grid units, shape (count, cells)."""
         parts = []
         while count:
             epoch = int(self._tree.epochs([first])[0])

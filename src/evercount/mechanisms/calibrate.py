@@ -9,7 +9,7 @@ from typing import Any
 
 from evercount.errors import ParameterError, SnapshotError
 from evercount.factorizations import Factorization
-from evercount.mechanisms.declared_key import DERIVATION, declaration_fingerprint, declared_key, stored_fingerprint
+from evercount.mechanisms.declared_key import declaration_fingerprint, declared_key
 from evercount.mechanisms.exact.arithmetic import numeric_delta, numeric_horizon
 from evercount.mechanisms.exact.exact_noise import ExactStream
 from evercount.mechanisms.float_noise import FloatStream
@@ -28,8 +28,6 @@ SIGMA_TOLERANCE = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """A noise stream and the public facts about it."""
-
     stream: NoiseStream
     sigma: float
     numeric_delta: float
@@ -42,10 +40,12 @@ class Noise:
 
     def dump(self) -> dict[str, Any]:
         """What `build_noise(dumped=...)` needs to continue identically. Secret."""
-        dumped = {"name": self.stream.name, "sigma": self.sigma, "state": self.stream.dump()}
-        if self.fingerprint is None:
-            return dumped
-        return {**dumped, "derivation": DERIVATION, "declaration": self.fingerprint}
+        return {
+            "name": self.stream.name,
+            "sigma": self.sigma,
+            "state": self.stream.dump(),
+            "declaration": self.fingerprint,
+        }
 
 
 def build_noise(
@@ -69,9 +69,8 @@ def build_noise(
 
     With `declaration` the key is derived from the secret and the declaration (`declared_key`); without, the secret is
     the key. With `names` a cell's noise belongs to its name, and further names may join (`NamedNoise`); `cells` is then
-    how many cells one protected unit can touch. Noise that was dumped goes on with its own key, and with its own σ
-    where that is at least what is needed. With `part` it is the noise of these cells only, the same as all `cells` have
-    there.
+    how many cells one protected unit can touch. Noise that was dumped goes on with its own key and σ. With `part` it is
+    the noise of these cells only, the same as all `cells` have there.
 
     Guarantee. σ = multiplier(ε, δ − numeric_delta)·√S·c with c ≥ ‖R‖_{1→2} and S = `squared_sensitivity`, both for
     the same neighbours. Then ‖R(X−X′)‖_F ≤ c√S (`factorizations/sensitivity.proof.md`), and R·X + z with z ~ N(0,
@@ -96,8 +95,7 @@ def build_noise(
     if seed is not None:
         raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
     # The price of finite arithmetic grows with σ, and σ with that price: bound it for a σ that is surely larger.
-    # A dumped stream keeps its own σ, which may be larger still where its sensitivity has been proved smaller since.
-    most = max(2 * budget.noise_multiplier() * norm, float(dumped["sigma"]) if dumped is not None else 0.0) / grid
+    most = 2 * budget.noise_multiplier() * norm / grid
     cap = min(NUMERIC_DELTA, budget.delta / 16)
     reserved, limit = _numeric_price(factorization, most, cells, budget.epsilon, horizon, restart, cap)
     if reserved > budget.delta / 2:
@@ -111,7 +109,7 @@ def build_noise(
     scale = sigma / grid
     state = None if dumped is None else dumped["state"]
     if dumped is not None:
-        key, fingerprint = Secret.from_hex(dumped["state"]["secret"]), stored_fingerprint(dumped)
+        key, fingerprint = Secret.from_hex(dumped["state"]["secret"]), dumped["declaration"]
     else:
         key, fingerprint = secret or Secret.generate(), None
         if declaration is not None:
@@ -141,23 +139,16 @@ def build_noise(
 
 
 def _continued(sigma: float, dumped: Mapping[str, Any] | None) -> float:
-    """The σ of a stream: the one that is needed, or that of the dumped stream where it is no smaller.
-
-    Within SIGMA_TOLERANCE, another version of a special function may differ in the last digits. Beyond it an earlier
-    version may have taken a larger sensitivity, which is safe, or a smaller one, which is not.
+    """The σ that is needed, or that of the dumped stream: another special function may differ in the last digits.
 
     **Guarantee.** The result is at least `sigma`·(1 − SIGMA_TOLERANCE). Test:
-    tests/engine/test_old_streams.py::test_a_stream_with_too_little_noise_is_refused.
+    tests/engine/test_stream_hardening.py::test_a_snapshot_cannot_lower_the_noise.
     """
     if dumped is None:
         return sigma
     own = float(dumped["sigma"])
-    if own < sigma * (1 - SIGMA_TOLERANCE):
-        raise SnapshotError(
-            f"the stream's noise has std {own!r} where its query and budget need {sigma!r}: an earlier version rounded "
-            "its sensitivity down, so that the stream spends a little more than it states. Its releases stand; to go "
-            "on, start a new stream, whose budget adds to this one's"
-        )
+    if not own >= sigma * (1 - SIGMA_TOLERANCE):
+        raise SnapshotError(f"the stream's noise has std {own!r} where its query and budget need {sigma!r}")
     return own
 
 

@@ -9,12 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from evercount.errors import SnapshotError
 from evercount.factorizations import Factorization
 from evercount.noise import Secret
-
-DERIVATION = 2
-"""How a new stream's key is derived. Streams of version 1 use the secret itself, and go on doing so."""
 
 
 def declaration_fingerprint(declaration: Mapping[str, Any], engine: Factorization, sigma: float) -> str:
@@ -40,12 +36,4 @@ def declared_key(secret: Secret, fingerprint: str) -> Secret:
     tests/engine/test_declared_key.py::test_streams_that_differ_in_anything_have_independent_noise and
     tests/engine/test_declared_key.py::test_shards_share_the_key_and_count_cells_globally.
     """
-    return secret.derive(f"evercount/stream/{DERIVATION}/{fingerprint}")
-
-
-def stored_fingerprint(dumped: Mapping[str, Any]) -> str | None:
-    """The fingerprint that a dump of noise names; None for derivation 1. A newer derivation is refused."""
-    version = dumped.get("derivation", 1)
-    if version not in (1, DERIVATION):
-        raise SnapshotError(f"the noise key was derived in way {version!r}, which is newer: update evercount")
-    return None if version == 1 else str(dumped["declaration"])
+    return secret.derive(f"evercount/stream/2/{fingerprint}")

@@ -52,11 +52,9 @@ class FloatStream(NoiseStream):
 
     @property
     def tick(self) -> int:
-        """How many ticks have been taken."""
         return self._states[-1].tick - len(self._ready)
 
     def take(self, ticks: int) -> FloatArray:
-        """See `NoiseStream`."""
         ticks = whole_ticks(ticks)
         horizon = self._factorization.horizon
         if self._torn:
@@ -132,7 +130,6 @@ class FloatStream(NoiseStream):
         self._states[number] = self._factorization.block_into(state, z, out, self._scale, self._prepared)
 
     def dump(self) -> dict[str, Any]:
-        """See `NoiseStream`."""
         if len(self._ready) and self._before is not None:
             states, source, count = self._before
             skip = count - len(self._ready)

@@ -18,8 +18,8 @@ from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree, Memory, WindowTree
 from evercount.mechanisms.bridge_noise import BridgeNoise, EndlessBridgeNoise
 from evercount.mechanisms.calibrate import Noise
-from evercount.mechanisms.declared_key import declaration_fingerprint, declared_key, stored_fingerprint
-from evercount.mechanisms.laplace_rates import grid_units, node_rate
+from evercount.mechanisms.declared_key import declaration_fingerprint, declared_key
+from evercount.mechanisms.laplace_rates import node_rate
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import ExactLaplace, variance
@@ -98,7 +98,6 @@ class PureStream(NoiseStream):
         return f"PureStream({self.tree.name}, tick={self.tick}, cells={self.cells}, secret=…)"
 
     def take(self, ticks: int) -> FloatArray:
-        """See `NoiseStream`."""
         ticks = whole_ticks(ticks)
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit)
@@ -130,8 +129,6 @@ class PureStream(NoiseStream):
         return np.concatenate(parts)
 
     def _rows_of(self, tree: DigitTree, epoch: int, first: int, count: int, source: ExactLaplace) -> IntArray:
-        """Noise of ticks of one digit tree."""
-
         def draw(nodes: IntArray) -> IntArray:
             return self._draw(source, nodes)
 
@@ -147,7 +144,6 @@ class PureStream(NoiseStream):
         return rows
 
     def _draw(self, source: ExactLaplace, nodes: IntArray) -> IntArray:
-        """The noise of these nodes for the cells of this stream."""
         return source.draw(nodes, self.cells, self.first_cell)
 
     def _tops(self, tree: WindowTree, first: int, count: int) -> tuple[int, IntArray]:
@@ -182,13 +178,12 @@ class PureStream(NoiseStream):
         return self._sources[epoch]
 
     def _epochs(self, count: int) -> IntArray:
-        """Noise of the totals of the first epochs."""
         if not count:
             return np.zeros(self.cells, np.int64)
         return np.asarray(self._draw(self._laplace, np.arange(count)).sum(axis=0))
 
     def dump(self) -> dict[str, Any]:
-        """See `NoiseStream`: the secret and the tick are all there is."""
+        """The secret and the tick are all there is."""
         return {"format": _FORMAT, "pure": self._parameters, "tick": self.tick, "secret": self._secret.hex()}
 
     def resume(self, dumped: dict[str, Any]) -> PureStream:
@@ -218,18 +213,16 @@ def build_pure(
 ) -> Noise:
     """Noise that makes the whole stream ε-DP with δ = 0; what `build_noise` returns for a pure budget.
 
-    `declaration`, `dumped` and `part` are as there: dumped noise goes on with its own l1, where that is at least as
-    large. Its σ is the std of a node in a digit tree, and else that of continuous noise with all of ε, √2·l1/ε.
-    name="insecure-float" takes a seed and uses the same exact integers under a key that everybody can compute: for
-    simulation, and named so.
+    `declaration`, `dumped` and `part` are as there. Its σ is the std of a node in a digit tree, and else that of
+    continuous noise with all of ε, √2·l1/ε. name="insecure-float" takes a seed and uses the same exact integers under a
+    key that everybody can compute: for simulation, and named so.
     """
     if not isinstance(tree, PureFactorization):
         raise ParameterError(f"factorization {tree!r} is for Gaussian noise; with delta=0 use 'bridge'")
     state = None if dumped is None else dumped["state"]
     fingerprint = None
     if dumped is not None and state is not None:
-        secret, fingerprint = Secret.from_hex(state["secret"]), stored_fingerprint(dumped)
-        l1 = _continued_l1(l1, grid, state)
+        secret, fingerprint = Secret.from_hex(state["secret"]), dumped["declaration"]
     elif name == "insecure-float":
         if secret is not None:
             raise ParameterError("insecure-float noise takes a seed, not a secret")
@@ -250,16 +243,6 @@ def build_pure(
     if not isinstance(tree, DigitTree):
         sigma = math.sqrt(2.0) * l1 / epsilon
     return Noise(stream, sigma, 0.0, stream.limit, key if name == "exact" else None, fingerprint)
-
-
-def _continued_l1(l1: float, grid: float, state: dict[str, Any]) -> float:
-    """The l1 sensitivity that a dumped stream was made for, where it covers the one that is needed."""
-    try:
-        own = float(state["pure"][3])
-        covered = grid_units(own, grid) >= grid_units(l1, grid)
-    except (KeyError, IndexError, TypeError, ValueError):
-        return l1  # `resume` says what is wrong
-    return own if covered else l1
 
 
 def build_pure_for(

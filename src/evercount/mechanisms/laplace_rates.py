@@ -45,7 +45,6 @@ def unit_rate(epsilon: float, l1: float, grid: float, parts: int) -> float:
 
 
 def check_rate(rate: float, epsilon: float) -> float:
-    """The rate, if the sampler serves it."""
     if rate < LEAST_RATE:
         raise ParameterError(f"epsilon={epsilon:g} needs Laplace noise above 2^36 grid units; use a coarser grid")
     return rate

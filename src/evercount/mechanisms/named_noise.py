@@ -59,15 +59,13 @@ class NamedNoise(NoiseStream):
 
     @property
     def tick(self) -> int:
-        """How many ticks have been taken."""
         return self._cohorts[0].tick
 
     def take(self, ticks: int) -> FloatArray:
-        """See `NoiseStream`."""
         return np.concatenate([cohort.take(ticks) for cohort in self._cohorts], axis=1)
 
     def rows(self, first: int, ticks: int) -> FloatArray:
-        """See `NoiseStream`; one column for each name that has joined."""
+        """One column for each name that has joined."""
         if first % JOIN_EVERY == 1 and all(cohort.tick == first - 1 for cohort in self._cohorts):
             self._join_cohorts()
         return np.concatenate([cohort.rows(first, ticks) for cohort in self._cohorts], axis=1)
@@ -94,11 +92,9 @@ class NamedNoise(NoiseStream):
             self.place.update((name, first + number) for number, name in enumerate(part))
 
     def expect(self, names: Iterable[str]) -> None:
-        """See `NoiseStream`."""
         self.join(names, self.tick)
 
     def prepare(self) -> None:
-        """See `NoiseStream`."""
         for cohort in self._cohorts:
             cohort.prepare()
 
@@ -123,7 +119,6 @@ class NamedNoise(NoiseStream):
         return ExactStream.load(factorization, scale, len(names), {**left, "cells": len(names), "state": state}, names)
 
     def dump(self) -> dict[str, Any]:
-        """See `NoiseStream`."""
         names = "\n".join(name for cohort in self._cohorts for name in cohort.names or ())
         cohorts = [{**cohort.dump(), "secret": ""} for cohort in self._cohorts]
         return {

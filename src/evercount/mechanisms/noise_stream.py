@@ -80,7 +80,6 @@ class NoiseStream(ABC):
 
 
 def whole_ticks(ticks: SupportsIndex) -> int:
-    """A number of ticks to take, or a ParameterError."""
     number = operator.index(ticks)
     if number < 0:
         raise ParameterError(f"the number of ticks must not be negative, got {number}")

@@ -35,11 +35,9 @@ class PeriodicStream(NoiseStream):
 
     @property
     def tick(self) -> int:
-        """How many ticks have been taken."""
         return self._done * self.period + self._inner.tick
 
     def take(self, ticks: int) -> FloatArray:
-        """See `NoiseStream`."""
         if not ticks:
             return self._inner.take(0)
         parts = []
@@ -53,10 +51,8 @@ class PeriodicStream(NoiseStream):
         return np.concatenate(parts)
 
     def dump(self) -> dict[str, Any]:
-        """See `NoiseStream`."""
         return {**self._extra(), "done": self._done, "inner": self._inner.dump()}
 
     def resume(self, dumped: dict[str, Any], load: Callable[[int, dict[str, Any]], NoiseStream]) -> None:
-        """Continue from `dump`."""
         self._done = int(dumped["done"])
         self._inner = load(self._done, dumped["inner"])

@@ -132,11 +132,9 @@ class NamedPrf(Prf):
         self._masks = np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2)
 
     def encrypt(self, blocks: bytes) -> bytes:
-        """See `Prf`."""
         return super().encrypt(self._named(np.frombuffer(blocks, np.uint64)).tobytes())
 
     def words(self, blocks: UIntArray) -> UIntArray:
-        """See `Prf`."""
         return super().words(self._named(blocks).reshape(-1, 4))
 
     def _named(self, blocks: UIntArray) -> UIntArray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from inspect import signature
 from typing import Any
 
@@ -25,7 +24,6 @@ from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.substrings import Substrings
 from evercount.queries.window import Window, WindowOf
-from evercount.text_rules import stored_texts
 
 QUERIES: dict[str, type[Query]] = {
     kind.name: kind
@@ -109,13 +107,12 @@ EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
 """For error messages: parameters that a query without defaults could have."""
 
 
-def build_query(name: str, parameters: dict[str, Any], *, stored: bool = False) -> Query:
+def build_query(name: str, parameters: dict[str, Any]) -> Query:
     """The query of that name.
 
     Args:
         name: a key of `QUERIES`.
         parameters: the arguments of its class.
-        stored: whether they come from a snapshot or a store, whose keys an earlier version may have taken.
 
     Returns:
         The query, checked.
@@ -143,8 +140,7 @@ def build_query(name: str, parameters: dict[str, Any], *, stored: bool = False) 
             f"on the command line {typed}"
         )
     try:
-        with stored_texts() if stored else nullcontext():
-            return QUERIES[name](**parameters)
+        return QUERIES[name](**parameters)
     except TypeError as error:
         raise ParameterError(f"parameters of {name!r}: {error}") from error
 

@@ -91,11 +91,10 @@ class Count(Query[float]):
         return 1.0
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """See `Query`."""
         return 1.0
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        """See `Query`: one nonnegative number."""
+        """One nonnegative number."""
         return self.encode(state, totals)
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
@@ -180,7 +179,6 @@ class Sum(Query[float]):
         return float((self._largest_change(adjacency) * self._grid) ** 2)
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """See `Query`."""
         return float(self._largest_change(adjacency) * self._grid)
 
     def _largest_change(self, adjacency: Adjacency) -> int:
@@ -221,13 +219,12 @@ class Sum(Query[float]):
 
     @property
     def row_values(self) -> tuple[float, float, float]:
-        """See `Query`."""
         return self.lo, self.hi, self._grid
 
     def totals_of_rows(
         self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
     ) -> tuple[IntArray, IntArray, IntArray]:
-        """See `Query`: the values of the rows."""
+        """The values of the rows."""
         return tick, cell, units
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
@@ -302,7 +299,6 @@ class Average(Sum):
         return float(units * self._grid**2)
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """See `Query`."""
         if self.per == "tick":
             return super().l1_sensitivity(adjacency)
         absent = self._farthest + self._one
@@ -316,7 +312,7 @@ class Average(Sum):
     def totals_of_rows(
         self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
     ) -> tuple[IntArray, IntArray, IntArray]:
-        """See `Query`: per event also the number of rows, in grid units."""
+        """Per event also the number of rows, in grid units."""
         if self.per == "tick":
             return tick, cell, units
         both = np.stack([units - self._mid * events, events * round(1 / self._grid)], axis=1)
@@ -330,14 +326,13 @@ class Average(Sum):
         return np.asarray([(units - self._mid).sum(), len(units) * self._one], dtype=np.int64), state
 
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
-        """See `Query`."""
         if self.per == "tick":
             return noisy / np.arange(first_tick, first_tick + len(noisy))[:, np.newaxis]
         events = np.maximum(noisy[:, 1], 1.0)
         return np.clip(self._mid * self._grid + noisy[:, 0] / events, self.lo, self.hi)[:, np.newaxis]
 
     def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """See `Query`: the average over those ticks."""
+        """The average over those ticks."""
         if self.per == "event":
             raise ParameterError(f"{self.name!r} {self.no_views}")
         ticks = max(later - earlier, 1)
@@ -345,7 +340,6 @@ class Average(Sum):
 
     @property
     def no_views(self) -> str:
-        """See `Query`."""
         if self.per == "tick":
             return "is no sum over ticks; stream a Sum; in Python, Releases.between has the average between two ticks"
         return (
@@ -354,17 +348,16 @@ class Average(Sum):
         )
 
     def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:
-        """See `Query`."""
         return ((ticks, 1.0 / ticks if self.per == "tick" else np.ones(len(ticks))),)
 
     def output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
-        """See `Query`: the factor from the std of a cell to that of the ratio at the published values."""
+        """The factor from the std of a cell to that of the ratio at the published values."""
         events = np.maximum(sums[:, 1:2], 1.0)
         return np.asarray(np.sqrt(1 + (values - self._mid * self._grid) ** 2) / events)
 
     @property
     def keeps_sums(self) -> bool:
-        """See `Query`: a ratio's interval needs both sums."""
+        """A ratio's interval needs both sums."""
         return self.per == "event"
 
     def interval(
@@ -384,12 +377,6 @@ class Average(Sum):
         lo, hi = self._low * self._grid, self._high * self._grid
         low, high = fieller_interval(sums[:, :1], sums[:, 1:], normal, linear, lo - mid, hi - mid)
         return np.minimum(low + mid, values), np.maximum(high + mid, values)
-
-    def sums_behind(self, values: FloatArray, scale: FloatArray) -> FloatArray:
-        """See `Query`: exact where the published average was not clipped."""
-        ratio = values - self._mid * self._grid
-        events = np.sqrt(1 + ratio**2) / scale
-        return np.concatenate([ratio * events, events], axis=1)
 
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""

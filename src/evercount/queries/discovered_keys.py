@@ -93,7 +93,6 @@ class DiscoveredKeys(Query[FloatArray]):
         return RESERVED
 
     def labels_now(self, state: KeyCounts) -> Sequence[str]:
-        """See `Query`."""
         return (*RESERVED, *state.public)
 
     def parameters(self) -> dict[str, Any]:
@@ -106,27 +105,25 @@ class DiscoveredKeys(Query[FloatArray]):
         return 2.0
 
     def touched_cells(self, budget: Budget) -> int:
-        """See `Query`: the keys of a unit's events, in both streams where events are replaced, and the total."""
+        """The keys of a unit's events, in both streams where events are replaced, and the total."""
         return 1 + budget.max_events * (2 if budget.adjacency == "replace" else 1)
 
     def own_delta(self, budget: Budget) -> float:
-        """See `Query`: the δ that pays for discovery."""
+        """The δ that pays for discovery."""
         return self.share * budget.delta
 
     @property
     def least_listed(self) -> int:
-        """See `Query`."""
         return self.minimum
 
     def thresholds(
         self, budget: Budget, horizon: int | None, std: Callable[[IntArray], FloatArray]
     ) -> Thresholds | None:
-        """See `Query`: δ₂ = share·δ/(1 + e^ε)."""
+        """Δ₂ = share·δ/(1 + e^ε)."""
         delta = self.own_delta(budget) / (1 + float(np.exp(min(budget.epsilon, 700.0))))
         return Thresholds(self.minimum, self.every, horizon, budget.max_events, delta, std)
 
     def with_known_keys(self, events: Iterable[Any]) -> Query:
-        """See `Query`."""
         return KnownKeys(self, sorted({normal_key(0, event) for event in events}))
 
     # -- from events to increments -----------------------------------------------------------------------------
@@ -151,16 +148,15 @@ class DiscoveredKeys(Query[FloatArray]):
 
     @property
     def row_keys(self) -> tuple[Sequence[str], bool]:
-        """See `Query`: none are listed."""
+        """None are listed."""
         return (), False
 
     def check_keys(self, keys: Sequence[Any]) -> list[str | None]:
-        """See `Query`."""
         checked = (_checked(key) if isinstance(key, str) else ("", "") for key in keys)
         return [normal if wrong is None else None for normal, wrong in checked]
 
     def expected_names(self, state: KeyCounts, events: Any = ()) -> Iterable[str]:
-        """See `Query`: keys that have three quarters of the minimum.
+        """Keys that have three quarters of the minimum.
 
         Raises:
             InputError: An event is not a legal key.
@@ -170,11 +166,9 @@ class DiscoveredKeys(Query[FloatArray]):
         return (*state.nearly(least), *state.nearly_with(more, least))
 
     def dump_state(self, state: KeyCounts) -> Any:
-        """See `KeyCounts.dump`."""
         return state.dump()
 
     def load_state(self, data: Any) -> KeyCounts:
-        """See `KeyCounts.load`."""
         return KeyCounts.load(data)
 
     # -- errors ------------------------------------------------------------------------------------------------

@@ -86,7 +86,6 @@ class DistinctUsers(Query):
 
     @property
     def row_keys(self) -> tuple[Sequence[str], bool]:
-        """See `Query`."""
         if self._keys is None:
             return super().row_keys
         return self._keys, False
@@ -142,7 +141,6 @@ class DistinctUsers(Query):
         return row, state
 
     def check_events(self, events: Iterable[Any]) -> None:
-        """See `Query`."""
         self._pairs(events)
 
     def _pairs(self, events: Any) -> list[tuple[str, str]]:

@@ -62,7 +62,7 @@ class Episodes(WordQuery):
         return self._sensitivity[adjacency]
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """See `Query`; by the automaton for episodes of up to 3 letters.
+        """By the automaton for episodes of up to 3 letters.
 
         **Guarantee.** Proof: `episodes.proof.md`, "Pure privacy". Test:
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.

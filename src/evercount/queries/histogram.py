@@ -19,7 +19,7 @@ from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.memory_limit import require_fits
 from evercount.queries.top_keys import RankErrors, TopKey, top_keys
-from evercount.text_rules import check_public_text, shown
+from evercount.text_rules import check_public_text
 
 OTHER = "other"
 ADJACENCIES = ("add-remove", "replace")
@@ -62,7 +62,7 @@ class Histogram(Query[FloatArray]):
 
     @property
     def single(self) -> bool:
-        """See `Query`: an array, whatever its length."""
+        """An array, whatever its length."""
         return False
 
     def __init__(
@@ -102,7 +102,7 @@ class Histogram(Query[FloatArray]):
     @cached_property
     def labels(self) -> Sequence[str]:
         """The keys in the order given, then `other`."""
-        known = tuple(map(str, range(self._known)) if self._keys is None else map(shown, self._keys))
+        known = tuple(map(str, range(self._known)) if self._keys is None else self._keys)
         return (*known, OTHER) if self._unknown == OTHER else known
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
@@ -114,7 +114,6 @@ class Histogram(Query[FloatArray]):
         return float(4 * touched if self._removals else min(2 * self._most, self._cells))
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """See `Query`."""
         touched = min(self._most, self._cells)
         if adjacency == "add-remove":
             return float(touched)
@@ -151,7 +150,6 @@ class Histogram(Query[FloatArray]):
 
     @property
     def row_keys(self) -> tuple[Sequence[str], bool]:
-        """See `Query`."""
         keys = tuple(map(str, range(self._known))) if self._keys is None else self._keys
         return keys, self._unknown == OTHER
 
@@ -177,7 +175,7 @@ class Histogram(Query[FloatArray]):
         return not self._removals
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        """See `Query`; the same as `encode_counts`."""
+        """The same as `encode_counts`."""
         return self.encode_counts(totals), state
 
     def encode_counts(self, counts: npt.ArrayLike) -> IntArray:

@@ -17,7 +17,7 @@ from evercount.errors import InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.memory_limit import require_fits
 from evercount.queries.rollup import ADJACENCIES, LARGEST_WEIGHT, SEPARATOR, TOTAL, path_key
-from evercount.text_rules import check_public_text, shown
+from evercount.text_rules import check_public_text
 
 EVERY = "*"
 MOST_COLUMNS = 6
@@ -88,8 +88,8 @@ class Marginals(Query):
     def _labelled(self, part: Part) -> Iterable[str]:
         if not part:
             return (TOTAL,)
-        shown_values = [map(shown, self._columns[i]) if i in part else (EVERY,) for i in range(self.depth)]
-        return (SEPARATOR.join(values) for values in product(*shown_values))
+        values = [self._columns[i] if i in part else (EVERY,) for i in range(self.depth)]
+        return map(SEPARATOR.join, product(*values))
 
     @property
     def cells(self) -> int:
@@ -113,7 +113,7 @@ class Marginals(Query):
 
     @property
     def running_sums(self) -> bool:
-        """See `Query`: the estimates of a tick are a fixed linear map of its cells."""
+        """The estimates of a tick are a fixed linear map of its cells."""
         return True
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
@@ -175,7 +175,7 @@ class Marginals(Query):
         return table_cells, np.broadcast_to(np.asarray(self._weights), table_cells.shape)
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        """See `Query`: what the events of a tick add to each cell."""
+        """What the events of a tick add to each cell."""
         increments, state = super().encode_totals(state, totals)
         if increments.size and (int(increments.min()) < 0 or int(increments.max()) > LARGEST_TOTAL):
             raise InputError("totals must lie between 0 and 2^53")
@@ -183,18 +183,17 @@ class Marginals(Query):
 
     @property
     def event_levels(self) -> int:
-        """See `Query`."""
         return self.depth
 
     @property
     def row_keys(self) -> tuple[Sequence[str], bool]:
-        """See `Query`: all combinations of values as texts of `path_key`."""
+        """All combinations of values as texts of `path_key`."""
         return [path_key(values) for values in product(*self._columns)], False
 
     def totals_of_rows(
         self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
     ) -> tuple[IntArray, IntArray, IntArray]:
-        """See `Query`: here `cell` is the combination of values, which every measured table counts."""
+        """Here `cell` is the combination of values, which every measured table counts."""
         cells, weights = self._cells_of(cell)
         return np.repeat(tick, cells.shape[1]), cells.ravel(), (weights * events[:, np.newaxis]).ravel()
 
@@ -211,7 +210,7 @@ class Marginals(Query):
         return precisions
 
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
-        """See `Query`: effects of all parts, each the average over the tables that know it, put together again."""
+        """Effects of all parts, each the average over the tables that know it, put together again."""
         tables, first = [], 0
         for table, weight in zip(self._tables, self._weights, strict=True):
             stop = first + self._number(table)
@@ -252,11 +251,9 @@ class Marginals(Query):
         return np.sqrt(variances)
 
     def output_norms(self) -> FloatArray:
-        """See `Query`."""
         return self._norms
 
     def rounding_norms(self) -> FloatArray:
-        """See `Query`."""
         norms = []
         for part in self._parts:
             norm = 0.0
@@ -269,7 +266,6 @@ class Marginals(Query):
         return np.asarray(norms)
 
     def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
-        """See `Query`."""
         places = [self._place(output) for output in outputs]
         return np.asarray([[self._covariance(one, other) for other in places] for one in places])
 

@@ -16,7 +16,7 @@ from evercount.errors import InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.histogram import ADJACENCIES
 from evercount.queries.memory_limit import require_fits
-from evercount.text_rules import check_public_text, escaped, shown
+from evercount.text_rules import check_public_text, escaped
 
 Encoder = Callable[..., Any]
 Registered = TypeVar("Registered", bound=Encoder)
@@ -153,7 +153,7 @@ class PrefixQuery(Query):
     @property
     def labels(self) -> Sequence[str]:
         """As declared; without a declaration the numbers of the cells."""
-        return super().labels if self._labels is None else tuple(map(shown, self._labels))
+        return super().labels if self._labels is None else self._labels
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S as declared; a ParameterError for an adjacency that was not declared."""
@@ -166,7 +166,7 @@ class PrefixQuery(Query):
         return self._sensitivity[adjacency]
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """See `Query`, from the declared S: the smaller of √(2·cells·S) and S/grid.
+        """From the declared S: the smaller of √(2·cells·S) and S/grid.
 
         **Guarantee.** If S bounds Σ_cells (P² + N²), both bound Σ_cells (P + N): the first is Cauchy's inequality for
         2·cells numbers; for the second, P and N are whole multiples of the grid, so P·grid ≤ P². Proof:

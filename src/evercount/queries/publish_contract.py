@@ -164,18 +164,6 @@ class PublishContract(ABC):
         """
         raise NotImplementedError
 
-    def sums_behind(self, values: FloatArray, scale: FloatArray) -> FloatArray:
-        """Noisy sums that give these published numbers and stds: for releases of snapshots that kept stds only.
-
-        Args:
-            values: The published numbers, shape (ticks, outputs).
-            scale: Their stds over that of a cell.
-
-        Returns:
-            The noisy sums, shape (ticks, cells).
-        """
-        raise NotImplementedError
-
     def before_first(self) -> FloatArray:
         """What would be published before the first tick, without noise; public.
 

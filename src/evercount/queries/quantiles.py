@@ -108,18 +108,16 @@ class Quantiles(TreeQuery):
 
     @property
     def row_values(self) -> tuple[float, float, float]:
-        """See `Query`."""
         return self.lo, self.hi, self.width
 
     @property
     def row_bins(self) -> tuple[float, float, int]:
-        """See `Query`."""
         return self.lo, self.width, self.bins
 
     # -- from noisy cells to the distribution --------------------------------------------------------------------------
 
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
-        """See `Query`: sums of the bins' estimates from the left."""
+        """Sums of the bins' estimates from the left."""
         return np.cumsum(self.tree.estimate(noisy)[:, -self.bins :], axis=1)
 
     @cached_property
@@ -148,7 +146,6 @@ class Quantiles(TreeQuery):
         return float(self.tree.variances[0]), np.asarray(below)
 
     def output_norms(self) -> FloatArray:
-        """See `Query`."""
         return self.norms_beside(0.0)
 
     def norms_beside(self, q: float) -> FloatArray:
@@ -158,13 +155,12 @@ class Quantiles(TreeQuery):
         return np.asarray(np.sqrt((left - q) ** 2 * total + each @ self._parts**2))
 
     def rounding_norms(self) -> FloatArray:
-        """See `Query`."""
         left = np.arange(1, self.bins + 1) / self.bins
         below = np.asarray([self.tree.subtree_rounding(level) for level in range(1, self.height + 1)])
         return np.asarray(left * float(self.tree.rounding[0]) + below @ self._parts)
 
     def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
-        """See `Query`: edges share what lies above the node where their ways part, and that node's own r."""
+        """Edges share what lies above the node where their ways part, and that node's own r."""
         chosen = np.asarray(outputs, dtype=np.int64)
         total, each = self._variance
         left = (chosen + 1) / self.bins

@@ -16,7 +16,7 @@ from evercount.errors import InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.consistent_tree import ConsistentTree
 from evercount.queries.memory_limit import require_fits
-from evercount.text_rules import check_public_text, shown
+from evercount.text_rules import check_public_text
 
 ADJACENCIES = ("add-remove", "replace")
 OTHER = "other"
@@ -68,7 +68,7 @@ class TreeQuery(Query):
 
     @property
     def running_sums(self) -> bool:
-        """See `Query`: the estimates of a tick are a fixed linear map of its cells."""
+        """The estimates of a tick are a fixed linear map of its cells."""
         return True
 
     # -- from events to increments ---------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class TreeQuery(Query):
         return self.tree.cell_totals(leaves[np.newaxis])[0], state
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        """See `Query`: what the events of a tick add to each cell; `leaf_totals` computes it from counts of leaves."""
+        """What the events of a tick add to each cell; `leaf_totals` computes it from counts of leaves."""
         increments, state = super().encode_totals(state, totals)
         if increments.size and (int(increments.min()) < 0 or int(increments.max()) > LARGEST_TOTAL):
             raise InputError("totals must lie between 0 and 2^53")
@@ -129,7 +129,7 @@ class TreeQuery(Query):
     def totals_of_rows(
         self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
     ) -> tuple[IntArray, IntArray, IntArray]:
-        """See `Query`: here `cell` is the leaf, and every level above it counts the rows too."""
+        """Here `cell` is the leaf, and every level above it counts the rows too."""
         cells, weights = self.tree.cells_of_leaves(cell)
         return np.repeat(tick, cells.shape[1]), cells.ravel(), (weights * events[:, np.newaxis]).ravel()
 
@@ -183,7 +183,7 @@ class Rollup(TreeQuery):
         everything = [*self._paths, (OTHER,) * self.depth] if unknown == OTHER else list(self._paths)
         require_fits(len(everything) * (self.depth + 1), "this rollup", "Use fewer leaves, or fewer levels.")
         nodes = _nodes(everything)
-        labels = (TOTAL, *(SEPARATOR.join(map(shown, path)) for level in nodes[1:] for path in level))
+        labels = (TOTAL, *(SEPARATOR.join(path) for level in nodes[1:] for path in level))
         if len(set(labels)) < len(labels):
             twice = next(label for place, label in enumerate(labels) if label in labels[:place])
             raise ParameterError(
@@ -206,7 +206,7 @@ class Rollup(TreeQuery):
         return self._labels
 
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
-        """See `Query`: the least-squares estimate of all nodes."""
+        """The least-squares estimate of all nodes."""
         return self.tree.estimate(noisy)
 
     @cached_property
@@ -214,15 +214,12 @@ class Rollup(TreeQuery):
         return np.sqrt(self.tree.variances)
 
     def output_norms(self) -> FloatArray:
-        """See `Query`."""
         return self._norms
 
     def rounding_norms(self) -> FloatArray:
-        """See `Query`."""
         return self.tree.rounding
 
     def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
-        """See `Query`."""
         return self.tree.covariance(outputs)
 
     def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
@@ -246,12 +243,11 @@ class Rollup(TreeQuery):
 
     @property
     def event_levels(self) -> int:
-        """See `Query`."""
         return self.depth
 
     @property
     def row_keys(self) -> tuple[Sequence[str], bool]:
-        """See `Query`: the paths as texts of `path_key`, in the order of the leaves."""
+        """The paths as texts of `path_key`, in the order of the leaves."""
         known = [path_key(path) for path in self._leaf]
         return (known[:-1], True) if self._unknown == OTHER else (known, False)
 

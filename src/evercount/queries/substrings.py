@@ -60,7 +60,7 @@ class Substrings(WordQuery):
         return enumerate(self.weights or (1,) * self._words.longest, 1)
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """See `Query`: of each length j, j windows are lost, and j − 1 (add-remove) or j (replace) others gained.
+        """Of each length j, j windows are lost, and j − 1 (add-remove) or j (replace) others gained.
 
         **Guarantee.** Proof: `substrings.proof.md`, proposition 5. Test:
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.

@@ -17,7 +17,6 @@ from evercount.queries.counts import Count
 from evercount.queries.memory_limit import require_fits
 from evercount.queries.top_keys import RankErrors, TopKey
 from evercount.queries.window_choice import Method, best_method
-from evercount.text_rules import reads_stored, stored_texts
 
 LARGEST_WIDTH = 2**24
 
@@ -58,8 +57,7 @@ class WindowQuery(Query[V_co]):
         Returns:
             A new query.
         """
-        with stored_texts():  # its other parameters were taken before
-            return type(self)(**{**self.parameters(), "method": method})
+        return type(self)(**{**self.parameters(), "method": method})
 
     @property
     def monotone(self) -> bool:
@@ -68,7 +66,7 @@ class WindowQuery(Query[V_co]):
 
     @property
     def publishes_whole_numbers(self) -> bool:
-        """See `Query`: differences of sums."""
+        """Differences of sums."""
         return self.grid % 1 == 0
 
     @property
@@ -82,7 +80,7 @@ class WindowQuery(Query[V_co]):
         return self.width if self.method == "periods" else None
 
     def choose_engine(self, horizon: int | None, name: str | None, pure: bool = False) -> tuple[Query, Factorization]:
-        """See `Query`: a window chooses its own factorisation by its method."""
+        """A window chooses its own factorisation by its method."""
         query = self.resolved(horizon, pure)
         engine = window_tree(query.width, horizon) if pure else query.engine(horizon)
         if name is not None and name != engine.name:
@@ -136,7 +134,7 @@ class WindowQuery(Query[V_co]):
         return factorization("identity" if self.method == "inputs" else endless, horizon)
 
     def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:
-        """See `Query`. The tree of "nodes" states the errors of windows, not of running sums: so there is one term."""
+        """The tree of "nodes" states the errors of windows, not of running sums: so there is one term."""
         ones = np.ones(len(ticks))
         if self.method == "nodes":
             return ((ticks, ones),)
@@ -148,19 +146,17 @@ class WindowQuery(Query[V_co]):
         return ((ticks, ones), (end, ones), (before, -ones))
 
     def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """See `Query`: refused, with the reason."""
+        """Refused, with the reason."""
         raise ParameterError(f"{self.name!r} {self.no_views}")
 
     @property
     def no_views(self) -> str:
-        """See `Query`."""
         return (
             "tells about its own ticks only: two windows that overlap do not tell what came between; add up windows "
             "that do not overlap, or stream the running count beside it"
         )
 
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
-        """See `Query`."""
         now, before = noisy[self.width :], noisy[: -self.width]
         if self.method != "periods":
             return now - before  # rows before the first tick are zero
@@ -236,7 +232,7 @@ class WindowOf(WindowQuery):
     def __init__(self, of: Query | Mapping[str, Any], width: int, method: Method = "auto") -> None:
         if isinstance(of, Mapping):
             of = _inside(of)
-        if not isinstance(of, Query) or not of.publishes_sums or of.memory or _refused_now(of):
+        if not isinstance(of, Query) or not of.publishes_sums or of.memory or of.names_users or of.unlisted_keys:
             raise ParameterError(f"a window needs a query that publishes its running sums as they are, {_why_not(of)}")
         if isinstance(of, Count):
             raise ParameterError("for a window of counts use Window(width)")
@@ -266,7 +262,6 @@ class WindowOf(WindowQuery):
         return self.of.squared_sensitivity(adjacency)
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """See `Query`."""
         return self.of.l1_sensitivity(adjacency)
 
     def initial_state(self) -> Any:
@@ -339,11 +334,6 @@ def _inside(given: Mapping[str, Any]) -> Query:
             f"got {dict(given)!r:.200}"
         )
     return build_query(name, dict(parameters))
-
-
-def _refused_now(of: Query) -> bool:
-    """Whether a window of this query does not mean what it says; those that an earlier version began go on."""
-    return (of.names_users or of.unlisted_keys) and not reads_stored()
 
 
 def _why_not(of: object) -> str:

@@ -153,7 +153,7 @@ class WordQuery(Query[FloatArray]):
 
     @property
     def single(self) -> bool:
-        """See `Query`: an array, whatever its length."""
+        """An array, whatever its length."""
         return False
 
     def __init__(self, alphabet: Sequence[str] | int, max_length: int, weights: Sequence[int] | None = None) -> None:
@@ -174,21 +174,21 @@ class WordQuery(Query[FloatArray]):
 
     @property
     def publishes_sums(self) -> bool:
-        """See `Query`: without weights."""
+        """Without weights."""
         return self.weights is None
 
     @property
     def publishes_cells(self) -> bool:
-        """See `Query`: without weights."""
+        """Without weights."""
         return self.weights is None
 
     @property
     def running_sums(self) -> bool:
-        """See `Query`: counts are running sums over the weight of their length."""
+        """Counts are running sums over the weight of their length."""
         return True
 
     def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
-        """See `Query`: cells are independent."""
+        """Cells are independent."""
         chosen = np.asarray(outputs)
         return np.asarray((chosen[:, np.newaxis] == chosen) / self._scale[chosen] ** 2, dtype=np.float64)
 
@@ -229,7 +229,7 @@ class WordQuery(Query[FloatArray]):
         return self._words.cell(word)
 
     def check_events(self, events: Iterable[Any]) -> None:
-        """See `Query`: each event is a letter of the alphabet or None."""
+        """Each event is a letter of the alphabet or None."""
         self._words.read(events)
 
     @property

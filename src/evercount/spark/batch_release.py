@@ -189,7 +189,7 @@ def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
     shard = rows["shard"].to_numpy()
     counted = np.asarray(rows["place"].is_valid().to_numpy(), bool)
     groups = [np.asarray(rows[name].fill_null(0).to_numpy(), np.int64) for name in GROUP_COLUMNS]
-    declaration = StreamDeclaration.from_dict(json.loads(job.declaration), stored=True)
+    declaration = StreamDeclaration.from_dict(json.loads(job.declaration))
     secret = run_secret(job.run)
     if proof_of(secret) != job.proof:
         raise ParameterError("this executor has another secret than the driver: give both the same")

@@ -23,7 +23,6 @@ from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.sparse.sparse_plan import (
-    FIRST,
     SparsePlan,
     endless_spread,
     fixed_spread,
@@ -35,8 +34,6 @@ from evercount.sparse.sparse_plan import (
 
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 """Parts of ε for the partition that are tried; the counter has the rest."""
-LEANS = (0.3, 0.4, 0.5)
-"""Parts of the partition's ε for the threshold, for counters of the first form; the ticks had the rest."""
 REFERENCE_TICKS = 2**20
 """Ticks at which ways of counting without a horizon are compared."""
 METHODS = ("partition", "plain", "constant")
@@ -52,19 +49,6 @@ def plan_sparse(
     method: str | None = None,
 ) -> SparsePlan:
     """The way of counting with the least proved bound, and for a partition the best split of ε among a few hundred.
-
-    Args:
-        epsilon: The whole budget, from 2^−30 to 16.
-        horizon: The number of ticks, or None: then thresholds grow with the logarithm of the tick, and ways of counting
-            are compared at 2^20 ticks.
-        delta: 0 for pure privacy.
-        max_ones: A public promise about the number of events; None where there is none.
-        beta: The chance that bounds may fail.
-        method: One of `METHODS`; None takes the one of the least bound. Without `max_ones` that is the partition,
-            unless the plain counter is better even before any event.
-
-    Raises:
-        ParameterError: An argument is out of its range, or a constant is asked for without `max_ones`.
 
     Example:
         >>> plan_sparse(1.0, 1000, max_ones=1).method  # one event at most: 1/2 for ever is off by 1/2
@@ -113,7 +97,6 @@ def _plan_sparse(
 
 
 def _counter(served: int | None, delta: float) -> str:
-    """The factorisation of the counter over this many segments or ticks."""
     if delta == 0:
         return "endless-bridge" if served is None else "bridge"
     return "anytime" if served is None else "balanced"
@@ -153,24 +136,11 @@ def _planned_bound(epsilon: float, delta: float, segments: int, beta: float) -> 
     return unit_radius(up_to_power(segments), beta, False) / epsilon + 0.5
 
 
-def _gaps(ones: int) -> list[int]:
-    """Numbers of events of a closed segment that are tried."""
-    return sorted({max(1, round(g)) for g in np.geomspace(1, ones + 1, 16)})
-
-
 def equal_splits(epsilon: float, ones: int) -> Iterator[tuple[int, tuple[float, float]]]:
     """(gap, (ε of thresholds, ε of ticks)) of all splits that are tried: equal rates cost as much as the larger one."""
-    for gap in _gaps(ones):
+    for gap in sorted({max(1, round(g)) for g in np.geomspace(1, ones + 1, 16)}):
         for share in SHARES:
             yield gap, (epsilon_part(epsilon, share), epsilon_part(epsilon, share))
-
-
-def candidate_splits(epsilon: float, ones: int) -> Iterator[tuple[int, tuple[float, float]]]:
-    """As `equal_splits`, for counters of the first form, which reserved the sum of both rates."""
-    for gap in _gaps(ones):
-        for share in SHARES:
-            for lean in LEANS:
-                yield gap, (epsilon_part(epsilon, share * lean), epsilon_part(epsilon, share * (1 - lean)))
 
 
 def epsilon_part(epsilon: float, share: float) -> float:
@@ -179,9 +149,9 @@ def epsilon_part(epsilon: float, share: float) -> float:
     return math.ldexp(math.floor(mantissa * share * 2**20), exponent - 20)
 
 
-def epsilon_rest(epsilon: float, *parts: float) -> float:
-    """ε minus the parts, never more than what is left in exact arithmetic."""
-    exact = Fraction(epsilon) - sum((Fraction(part) for part in parts), Fraction(0))
+def epsilon_rest(epsilon: float, part: float) -> float:
+    """ε minus the part, never more than what is left in exact arithmetic."""
+    exact = Fraction(epsilon) - Fraction(part)
     rest = float(exact)
     return rest if Fraction(rest) <= exact else math.nextafter(rest, 0.0)
 
@@ -227,20 +197,19 @@ def make_counter(plan: SparsePlan, secret: Secret, dumped: dict[str, Any] | None
     """
     served = plan.horizon if plan.method == "plain" else plan.segments
     if plan.delta == 0:
-        if plan.counter == FIRST:
-            from evercount.sparse.first_plans import first_counter
-
-            tree = first_counter(plan)
-            assert tree is not None
-        else:
-            tree = pure_factorization(plan.counter, served)
         return build_pure(
-            "exact", tree, cells=counters, grid=1.0, l1=1.0, epsilon=plan.counter_epsilon, secret=secret, dumped=dumped
+            "exact",
+            pure_factorization(plan.counter, served),
+            cells=counters,
+            grid=1.0,
+            l1=1.0,
+            epsilon=plan.counter_epsilon,
+            secret=secret,
+            dumped=dumped,
         )
-    name = ("unbounded" if served is None else None) if plan.counter == FIRST else plan.counter
     return build_noise(
         "exact",
-        factorization(name, served),
+        factorization(plan.counter, served),
         cells=counters,
         grid=1.0,
         squared_sensitivity=1.0,

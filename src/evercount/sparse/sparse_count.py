@@ -23,12 +23,10 @@ import numpy.typing as npt
 from evercount.engine.snapshot_format import pack, unpack
 from evercount.errors import EvercountError, HorizonReached, InputError, ParameterError, SnapshotError
 from evercount.mechanisms.calibrate import Noise
-from evercount.mechanisms.declared_key import DERIVATION
 from evercount.noise import NoiseOwner, Secret
 from evercount.noise.laplace_sampler import ExactLaplace
 from evercount.sparse.budget_split import make_counter, plan_sparse
-from evercount.sparse.first_plans import first_plan
-from evercount.sparse.sparse_plan import FIRST, SparsePlan, up_to_power
+from evercount.sparse.sparse_plan import SparsePlan, up_to_power
 
 TICKS_AHEAD = 1 << 12
 """Ticks whose noise is drawn at a time."""
@@ -106,11 +104,10 @@ class SparseCount(NoiseOwner):
         self.plan = plan_sparse(epsilon, horizon, delta, max_ones, beta, method)
         if not (secret is None or isinstance(secret, Secret)):
             raise ParameterError(f"secret must be a Secret or None, got {type(secret).__name__}")
-        key = (Secret.generate() if secret is None else secret).derive(f"evercount/sparse/{DERIVATION}/{self.plan!r}")
+        key = (Secret.generate() if secret is None else secret).derive(f"evercount/sparse/2/{self.plan!r}")
         self._start(key, None)
 
     def _start(self, secret: Secret, dumped: dict[str, Any] | None) -> None:
-        """Begin with the key of the noise; earlier versions used the secret itself as the key, for all plans."""
         self._own(secret, restored=dumped is not None)
         self._secret = secret
         self._noise: Noise | None = None
@@ -120,8 +117,6 @@ class SparseCount(NoiseOwner):
         if self.plan.method != "constant":
             self._noise = make_counter(self.plan, secret.derive("sparse counter"), dumped)
         self._radius: dict[int, float] = {}
-        self._clamped = True
-        self._together = True
         self.tick = 0
         self.segments = 0
         self._torn = False
@@ -264,16 +259,12 @@ class SparseCount(NoiseOwner):
             return SparseRelease(self.tick, most / 2, 0.0, most, False, 0, False)
         releases = up_to_power(self.tick) if plan.method == "plain" else self.segments
         if releases not in self._radius:
-            self._radius = {releases: plan.counter_bound(releases, self._together)}
+            self._radius = {releases: plan.counter_bound(releases)}
         off, offset = self._radius[releases], plan.offset(self.tick)
         low = max(0.0, self._estimate - off)
         high = self._estimate + 2 * offset + off
         value = self._estimate + offset
-        if plan.counter == FIRST:
-            if self._clamped:  # public promises: there is no count below 0, or above the promised number of events
-                value = max(0.0, min(value, most))
-            high = math.inf if self.full else high
-        elif self.full:
+        if self.full:
             value, high = max(low, min(value, most)), math.inf
         elif low <= (high := min(high, most)):
             value = (low + high) / 2
@@ -302,8 +293,6 @@ class SparseCount(NoiseOwner):
             "plan": [plan.threshold, plan.spread, plan.segments, plan.threshold_epsilon.hex()],
             "secret": self._secret.hex(),
             "noise": {} if self._noise is None else self._noise.dump(),
-            "clamped": self._clamped,
-            "together": self._together,
             "state": [self.tick, self.segments, self._open, self._total, self._estimate],
         }
         return pack(data)
@@ -325,17 +314,11 @@ class SparseCount(NoiseOwner):
         try:
             epsilon, horizon, delta, max_ones, beta = data["sparse"]
             counter = cls.__new__(cls)
-            if data.get("counter", FIRST) == FIRST:
-                counter.plan = plan = first_plan(*_checked_parameters(epsilon, horizon, delta, max_ones, beta))
-            else:
-                counter.plan = plan = plan_sparse(epsilon, horizon, delta, max_ones, beta, data["method"])
-            same = data["plan"] == [plan.threshold, plan.spread, plan.segments, plan.threshold_epsilon.hex()]
-            same = same and data.get("counter", FIRST) == plan.counter
-            if not same:
+            counter.plan = plan = plan_sparse(epsilon, horizon, delta, max_ones, beta, data["method"])
+            split = [plan.threshold, plan.spread, plan.segments, plan.threshold_epsilon.hex()]
+            if data["plan"] != split or data["counter"] != plan.counter:
                 raise SnapshotError("the snapshot was made with another split of the budget; use the same version")
             counter._start(Secret.from_hex(data["secret"]), data["noise"])
-            counter._clamped = data.get("clamped", False)  # older counters go on as they began
-            counter._together = data.get("together", False)
             counter.tick, counter.segments, counter._open, counter._total, counter._estimate = _checked_state(
                 data["state"], horizon
             )
@@ -345,15 +328,6 @@ class SparseCount(NoiseOwner):
         except (EvercountError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             raise SnapshotError(f"this is not a snapshot of a SparseCount ({type(error).__name__})") from None
         return counter
-
-
-def _checked_parameters(
-    epsilon: float, horizon: int, delta: float, max_ones: int | None, beta: float
-) -> tuple[float, int, float, int | None, float]:
-    """The parameters of a counter of the first form, checked as those of a new one."""
-    plan = plan_sparse(epsilon, horizon, delta, max_ones, beta, "partition")
-    assert plan.horizon is not None
-    return plan.epsilon, plan.horizon, plan.delta, plan.max_ones, plan.beta
 
 
 def _checked_state(state: Any, horizon: int | None) -> tuple[int, int, int, int, float]:

@@ -18,9 +18,6 @@ from evercount.mechanisms.calibrate import build_noise
 from evercount.noise.laplace_sampler import quantile
 from evercount.privacy import Budget
 
-FIRST = "first"
-"""`SparsePlan.counter` of counters that began before this field existed: see `first_plans.py`."""
-
 
 @lru_cache(maxsize=1024)
 def named_radius(name: str, ticks: int, epsilon: float, beta: float) -> float:
@@ -124,12 +121,10 @@ class SparsePlan:
     def partition_epsilon(self) -> float:
         """What the partition costs.
 
-        **Guarantee.** max(threshold_epsilon, tick_epsilon): `sparse_count.proof.md`, theorem 1. Counters of the first
-        form reserved the sum, had more noise for it and keep it. Test:
+        **Guarantee.** max(threshold_epsilon, tick_epsilon): `sparse_count.proof.md`, theorem 1. Test:
         tests/sparse/test_sparse_count.py::test_partition_costs_the_larger_rate_by_exact_enumeration.
         """
-        rates = (self.threshold_epsilon, self.tick_epsilon)
-        return sum(rates) if self.counter == FIRST else max(rates)
+        return max(self.threshold_epsilon, self.tick_epsilon)
 
     def sentence(self) -> str:
         """The guarantee in one sentence.
@@ -208,7 +203,7 @@ class SparsePlan:
 
     # -- errors ----------------------------------------------------------------------------------------------------
 
-    def counter_bound(self, releases: int, together: bool = True) -> float:
+    def counter_bound(self, releases: int) -> float:
         """How far the counter is off, for all of its first releases, with chance 1 − β/3 (plain counters: 1 − β).
 
         Where the number of releases has no public limit, they hold for all numbers of releases at once: the number of
@@ -216,7 +211,6 @@ class SparsePlan:
 
         Args:
             releases: How many releases of the counter.
-            together: Whether they hold at once; False for counters that began when they held for one number each.
 
         Returns:
             The bound.
@@ -225,16 +219,12 @@ class SparsePlan:
         `sparse_count.proof.md`, "The number of events unknown". Test:
         tests/sparse/test_sparse_count.py::test_bounds_of_all_numbers_of_segments_hold_together.
         """
-        if self.counter == FIRST:
-            from evercount.sparse.first_plans import first_counter_bound
-
-            return first_counter_bound(self, releases)
         if releases == 0 or self.method == "constant":
             return 0.0
         served, beta = (self.horizon, self.beta) if self.method == "plain" else (self.segments, self.beta / 3)
         if served is None:
             doubling = (releases - 1).bit_length()
-            chance = beta / ((doubling + 1) * (doubling + 2)) if together else beta
+            chance = beta / ((doubling + 1) * (doubling + 2))
             return endless_radius(self.counter_epsilon, self.delta, releases, chance)
         if self.delta > 0:
             return gaussian_radius(self.counter_epsilon, self.delta, served, beta)
@@ -257,7 +247,7 @@ class SparsePlan:
         tests/sparse/test_sparse_count.py::test_errors_stay_within_the_bound.
         """
         wide = self.bound_without_promise(ones, ticks)
-        if self.max_ones is None or self.counter == FIRST:
+        if self.max_ones is None:
             return wide
         if ones is not None and ones > self.max_ones:
             raise ParameterError(f"at most {self.max_ones} ones were promised: there is no bound for {ones}")
@@ -291,7 +281,6 @@ class SparsePlan:
 
 
 def _check_ones(ones: object) -> int:
-    """A number of ones: as `check_count`, and 0."""
     return 0 if type(ones) is int and ones == 0 else check_count("ones", ones)
 
 

@@ -30,22 +30,13 @@ PART = 200
 
 @dataclass(frozen=True)
 class CountedBatch:
-    """One batch of totals.
-
-    Args:
-        query: the id of the streaming query.
-        batch: its number, from 0 on without a gap.
-        totals: what the events add; of any ticks.
-        users: the events themselves, where the budget protects users; `totals` are then empty.
-        fresh: whether the query may be one that the store does not know although it knows another. The caller
-            promises that it brings no event that the other has brought.
-    """
-
     query: str
-    batch: int
+    batch: int  # from 0 on without a gap
     totals: TickTotals
     fresh: bool = False
+    """The caller promises that a query which the store does not know brings no event that another has brought."""
     users: UserEvents | None = None
+    """The events themselves, where the budget protects users; `totals` are then empty."""
 
 
 def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: CountedBatch) -> bool:
@@ -55,9 +46,6 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
     equal (by a keyed digest) or it is refused; so is a gap in the numbers, a query of another stream, and, unless
     `fresh`, another query after the first: its checkpoint was deleted, and it would count all events again. Totals of
     closed ticks follow the declared rule for late events. Tests: tests/store/test_accept_totals.py.
-
-    Raises:
-        Conflict: the batch is not the one that the store knows, or cannot come next.
     """
     if (one.users is not None) != (live.declaration.budget.unit == "user"):
         raise ParameterError("events go with their users where the budget protects users, and nowhere else")
@@ -90,7 +78,6 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
 
 
 def last_batches(connection: Connection, stream: int) -> dict[str, int]:
-    """The last batch of each query that a stream has counted."""
     table = counted_batches
     rows = connection.execute(
         select(table.c.query, func.max(table.c.batch)).where(table.c.stream == stream).group_by(table.c.query)
@@ -99,7 +86,6 @@ def last_batches(connection: Connection, stream: int) -> dict[str, int]:
 
 
 def has_totals(connection: Connection, stream: int) -> bool:
-    """Whether totals or events of open ticks are stored."""
     tables = (counted_totals, counted_events)
     return any(
         connection.execute(select(table.c.tick).where(table.c.stream == stream).limit(1)).first() is not None
@@ -117,7 +103,6 @@ class CountedTicks:
 
     @classmethod
     def read(cls, connection: Connection, live: LiveStream, sealer: Sealer, ticks: range) -> CountedTicks:
-        """What is stored for these ticks."""
         if live.declaration.budget.unit != "user":
             return cls(stored_totals(connection, live, sealer, ticks))
         capped = cap_ticks(connection, live, sealer, ticks)
@@ -139,7 +124,6 @@ def _known(connection: Connection, live: LiveStream, one: CountedBatch) -> bytes
 
 
 def _check_next(connection: Connection, live: LiveStream, one: CountedBatch) -> None:
-    """Refuse a batch that is not the next one of the query."""
     table = counted_batches
     other = connection.execute(
         select(table.c.stream).where((table.c.query == one.query) & (table.c.stream != live.id)).limit(1)

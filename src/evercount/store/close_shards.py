@@ -57,7 +57,6 @@ Run = Callable[[ShardWork], None]
 def new_shards(
     connection: Connection, stream: int, declaration: StreamDeclaration, secret: Secret, sealer: Sealer, shards: int
 ) -> None:
-    """Store the states of all shards before the first tick."""
     rows = []
     for number, part in enumerate(cut_cells(declaration.query.cells, shards)):
         shard_stream = declaration.build(secret=secret, part=part)
@@ -80,7 +79,6 @@ def read_cut(connection: Connection, stream: int) -> CutStream | None:
 
 
 def close_here(key: bytes | None, work: ShardWork) -> None:
-    """Close all shards in this process, one after the other."""
     for number in range(work.shards):
         close_shard(work, number, key)
 
@@ -94,9 +92,6 @@ def close_shard(work: ShardWork, number: int, key: bytes | None) -> int:
     Tests: tests/store/test_close_shards.py::test_shards_publish_the_table_of_the_whole_stream,
     tests/store/test_close_shards.py::test_two_calls_at_once_commit_one_of_them and
     tests/store/test_close_shards.py::test_a_commit_that_finds_other_numbers_fails.
-
-    Raises:
-        StoreError: the key is not that of the store, or the ticks were committed with other numbers.
     """
     database = Database(work.place, helper=True)
     try:

@@ -55,7 +55,7 @@ class Group:
         """Which idempotency keys are stored already: one statement for each stream, however many batches there are."""
         table = schema.batches
         for stream in {mark.stream for mark in marks}:
-            wanted = {key for mark in marks if mark.stream == stream for key in (mark.key, mark.shared)}
+            wanted = {mark.key for mark in marks if mark.stream == stream}
             where = (table.c.stream == stream) & table.c.key.in_(wanted)
             for row in self.connection.execute(select(table.c.key, table.c.digest, table.c.tick).where(where)):
                 self.known[stream, bytes(row.key)] = (bytes(row.digest), row.tick)
@@ -79,11 +79,7 @@ class Group:
 
     def _earlier(self, mark: Mark) -> int | None:
         """The tick that has counted the same batch; None where none has."""
-        earlier = (
-            self.keys.get((mark.stream, mark.key))
-            or self.known.get((mark.stream, mark.key))
-            or self.known.get((mark.stream, mark.shared))
-        )
+        earlier = self.keys.get((mark.stream, mark.key)) or self.known.get((mark.stream, mark.key))
         if earlier is None:
             return None
         if earlier[0] != mark.digest:
@@ -112,7 +108,6 @@ class Group:
             self._known(live).change({user_hash(live, user): events for user, events in changes.items()})
 
     def _events_of(self, live: LiveStream, users: list[str]) -> dict[str, int]:
-        """How many events each of these users has had."""
         hashes = {user: user_hash(live, user) for user in set(users)}
         seen = self._known(live).read(self.connection, set(hashes.values()))
         return {user: seen[hashed] for user, hashed in hashes.items()}
@@ -121,7 +116,6 @@ class Group:
         return self.users.setdefault(live.id, KnownUsers(live.id, self.sealer))
 
     def write(self) -> None:
-        """Write everything into the open transaction."""
         now = time.time()
         if self.keys:
             rows = ((stream, key, digest, tick, now) for (stream, key), (digest, tick) in self.keys.items())
@@ -155,28 +149,20 @@ class Group:
 
 @dataclass(frozen=True)
 class Mark:
-    """Keyed hashes of a batch's idempotency key and body: they tell a retry from a change and nothing else.
-
-    `shared` is the key as it was stored before keys were told apart by their sender.
-    """
+    """Keyed hashes of a batch's idempotency key, with its sender, and of its body: they tell a retry from a change."""
 
     stream: int
     key: bytes
-    shared: bytes
     digest: bytes
 
     @classmethod
     def of(cls, live: LiveStream, batch: Batch) -> Mark:
-        """The mark of a batch that has an idempotency key."""
         assert batch.key is not None
         secret = bytes.fromhex(live.secret.derive("evercount/store/batches").hex())
-        shared = hashlib.blake2b(batch.key.encode(), digest_size=32, key=secret, person=b"evercount.key").digest()
-        key = shared
-        if batch.sender:
-            sent = shared + batch.sender
-            key = hashlib.blake2b(sent, digest_size=32, key=secret, person=b"evercount.sender").digest()
+        name = hashlib.blake2b(batch.key.encode(), digest_size=32, key=secret, person=b"evercount.key").digest()
+        key = hashlib.blake2b(name + batch.sender, digest_size=32, key=secret, person=b"evercount.sender").digest()
         digest = hashlib.blake2b(batch.body, digest_size=32, key=secret, person=b"evercount.body").digest()
-        return cls(live.id, key, shared, digest)
+        return cls(live.id, key, digest)
 
 
 def user_hash(live: LiveStream, user: str) -> bytes:

@@ -129,7 +129,6 @@ class Database:
         return Path(str(self.url.database)) if self.sqlite else None
 
     def describe(self) -> str:
-        """The place without its password."""
         return str(self.file) if self.sqlite else self.url.render_as_string(hide_password=True)
 
     # -- opening -------------------------------------------------------------------------------------------------
@@ -282,19 +281,16 @@ class Database:
             connection.close()
 
     def migrate(self) -> None:
-        """Bring the schema up to date."""
         try:
-            schema.migrate(self.connection())
+            schema.migrate(self.connection(), schema.MIGRATIONS)
         except SQLAlchemyError as error:
             raise self._tell(explain(error)) from None
 
     def connection(self) -> Connection:
-        """The writer's connection."""
         assert self._connection is not None
         return self._connection
 
     def close(self) -> None:
-        """Close everything and give the lock back."""
         if self._connection is not None:
             with contextlib.suppress(SQLAlchemyError):
                 self._connection.close()

@@ -13,20 +13,7 @@ Ending = Literal["retired", "quarantined"]
 
 @dataclass(frozen=True)
 class EndedStream:
-    """A stream without secret, state and sums in the memory of the process: there is nothing to release from.
-
-    Args:
-        id: its number in the database.
-        declaration: as declared.
-        closed: how many ticks the database has of it.
-        ending: "retired" for good, or "quarantined" until the operator puts the newest database back or retires it.
-        reason: why; may be shown to anyone who may read the stream.
-        guarantee: what its releases promise.
-        noise: the kind of noise of its releases.
-        readable: whether its history may be shown.
-        successor: the stream that goes on in its place, if there is one.
-        labels: one label per number that its last tick published; the declared ones only, where the history is hidden.
-    """
+    """A stream without secret, state and sums in the memory of the process: there is nothing to release from."""
 
     id: int
     declaration: StreamDeclaration
@@ -45,5 +32,4 @@ class EndedStream:
 
     @property
     def name(self) -> str:
-        """As declared."""
         return self.declaration.name

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import insert
 
-from evercount.errors import StoreError
 from evercount.store import schema
 from evercount.store.ended_stream import EndedStream
 from evercount.store.open_stream import LiveStream
@@ -47,7 +46,6 @@ class HeadKeeper:
                 self._fixed[name] = now.streams[name]
 
     def spend(self, line: Spending, identity: bytes) -> None:
-        """Remember what a new stream spends."""
         self._spent[line.stream] = {**line.to_dict(), "identity": identity.hex()}
 
     def retire(self, name: str, closed: int, digest: str) -> None:
@@ -60,12 +58,7 @@ class HeadKeeper:
         return any(self._spent[name].get("identity") == identity.hex() for name in self.lost)
 
     def write(self, streams: Iterable[LiveStream], released: LiveStream | None = None) -> None:
-        """Bring the file up to date, after a commit that released, declared or retired something.
-
-        Args:
-            streams: all live streams.
-            released: the one stream that the commit changed, if all that it did is release ticks of it.
-        """
+        """Bring the file up to date, after a commit that released, declared or retired something."""
         if released is not None and self.file.add(released.name, released.closed, released.head.hex()):
             return
         live = {one.name: (one.closed, one.head.hex()) for one in streams}
@@ -73,20 +66,10 @@ class HeadKeeper:
 
 
 def keep_lost_spending(reading: Reading, file: HeadFile, lost: Sequence[Quarantine]) -> None:
-    """Write down the streams that this copy of the database does not have: their names and budgets stay spent.
-
-    Raises:
-        StoreError: the head was written by a version that did not note what streams spend.
-    """
+    """Write down the streams that this copy of the database does not have: their names and budgets stay spent."""
     content = file.read()
     for one in lost:
         assert content is not None  # it names the stream
-        if one.name not in content.spent:
-            raise StoreError(
-                "the database is older than its head: it does not have a stream that the head names, and the head "
-                "does not say what that stream spent. Put the newest database back",
-                f"stream {one.name!r} was released up to tick {one.tick}; head: {file.path}",
-            )
         row = {"name": one.name, "moment": time.time(), "reason": one.reason}
         with reading.database.transaction() as connection:
             connection.execute(insert(schema.retired).values(**row, facts=json.dumps(content.spent[one.name])))

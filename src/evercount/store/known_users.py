@@ -23,7 +23,6 @@ class KnownUsers:
         self._changed: set[bytes] = set()
 
     def read(self, connection: Connection, wanted: Collection[bytes]) -> dict[bytes, int]:
-        """How many events each of these users has had."""
         unread = [user for user in wanted if user not in self._events]
         for start in range(0, len(unread), PART):
             part = unread[start : start + PART]
@@ -38,12 +37,10 @@ class KnownUsers:
         return {user: self._events.get(user, 0) for user in wanted}
 
     def change(self, events: Mapping[bytes, int]) -> None:
-        """Set the number of events that each of these users has had."""
         self._events.update(events)
         self._changed.update(events)
 
     def write(self, connection: Connection) -> None:
-        """Write what changed into the open transaction."""
         fresh = []
         for user in self._changed:
             sealed = self._sealer.seal(self._events[user].to_bytes(8, "big"), "user", self._stream, 0, user)

@@ -16,7 +16,6 @@ class NoiseAhead:
         self._new_keys = ThreadPoolExecutor(4, "evercount-new-keys")  # they may take long, and others must not wait
 
     def draw_block(self, live: LiveStream) -> None:
-        """Begin to draw the next block of noise."""
         prepare = getattr(live.stream, "prepare", None)
         threads = self._new_keys if live.declaration.query.unlisted_keys else self._blocks
         live.ahead = None if prepare is None or live.finished or live.cut is not None else threads.submit(prepare)

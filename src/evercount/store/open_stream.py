@@ -42,7 +42,6 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """How many events the request holds."""
         return len(self.payloads)
 
 
@@ -91,7 +90,6 @@ class LiveStream:
 
     @property
     def name(self) -> str:
-        """As declared."""
         return self.declaration.name
 
     @property
@@ -101,12 +99,10 @@ class LiveStream:
 
     @property
     def open_tick(self) -> int:
-        """The tick that takes events now."""
         return (self.closed if self.cut is None else self.cut.closing) + 1
 
     @property
     def finished(self) -> bool:
-        """Whether the horizon is reached."""
         return self.declaration.horizon is not None and self.closed >= self.declaration.horizon
 
     def due(self, now: float) -> int:
@@ -164,7 +160,6 @@ class LiveStream:
         return [self.declaration.late == "next" or moment is None or moment >= begin for moment in times]
 
     def encode(self, payloads: list[Any]) -> IntArray:
-        """The sum per cell of events of a query without memory."""
         return encode_events(self.declaration, payloads)
 
     def closing_totals(self, counted: Totals | None = None, *, first: bool = True) -> IntArray:
@@ -194,7 +189,6 @@ class LiveStream:
             raise
 
     def pack_totals(self, sealer: Sealer, totals: Totals, tick: int) -> bytes:
-        """The accumulator as it is stored."""
         return sealer.seal(pack_totals(totals), "accumulator", self.id, tick)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, func, inspect, select
+from sqlalchemy import Connection, func, select
 
 from evercount._arrays import FloatArray
 from evercount._safe_files import open_private
@@ -43,10 +43,16 @@ class Reading:
     @classmethod
     def open(cls, place: str | Path) -> Reading:
         """Open for reading only, also while a service writes."""
-        return Reading(Database(place, write=False))
+        database = Database(place, write=False)
+        try:
+            with database.reading() as connection:
+                schema.check_schema(connection)
+        except BaseException:
+            database.close()
+            raise
+        return Reading(database)
 
     def close(self) -> None:
-        """Close the connections."""
         self.database.close()
 
     @staticmethod
@@ -66,17 +72,14 @@ class Reading:
     # -- releases ------------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """All streams in the order of their declaration."""
         with self.database.reading() as connection:
             return list(connection.execute(select(schema.streams.c.name).order_by(schema.streams.c.id)).scalars())
 
     def declaration(self, name: str) -> StreamDeclaration:
-        """What was declared."""
         with self.database.reading() as connection:
             return declared(_stream_row(connection, name))
 
     def labels(self, name: str) -> list[str]:
-        """One label per number that the last tick of a stream published."""
         with self.database.reading() as connection:
             row = _stream_row(connection, name)
             return list(self.labels_of(connection, row["id"], declared(row)))
@@ -102,19 +105,6 @@ class Reading:
         until: int | None = None,
         cells: range | None = None,
     ) -> list[dict[str, Any]]:
-        """Releases in order.
-
-        Args:
-            stream: the number of the stream.
-            declaration: its declaration.
-            after: the releases of later ticks only.
-            limit: the number of ticks at most.
-            until: no tick after this one.
-            cells: only these cells, a range of step 1; None for all.
-
-        Returns:
-            The releases of ticks after+1 … after+limit, as readers get them.
-        """
         last = after + limit if until is None else min(after + limit, until)
         with self.database.reading() as connection:
             return self._page(connection, stream, declaration, after, last, cells)
@@ -390,7 +380,6 @@ def _tables(
 
 
 def _stream_row(connection: Connection, name: str) -> Any:
-    """The stored row of a stream."""
     row = connection.execute(select(schema.streams).where(schema.streams.c.name == name)).mappings().first()
     if row is None:
         raise StoreError(f"the store has no stream {name!r}")
@@ -408,25 +397,21 @@ def _public_keys(connection: Connection, stream: int, declaration: StreamDeclara
 
 def declared(row: Any) -> StreamDeclaration:
     """The declaration of a stored stream, with its start."""
-    declaration = StreamDeclaration.from_dict(json.loads(row["declaration"]), stored=True)
+    declaration = StreamDeclaration.from_dict(json.loads(row["declaration"]))
     return declaration.started(instant_of(row["start"]))
 
 
 def _secrets_left(connection: Connection, stream: int) -> bool:
     """Whether the secret or the state of a stream is in the database."""
-    tables = [schema.secrets, schema.states, schema.accumulators]
-    if inspect(connection).has_table(schema.shards.name):  # not in stores of earlier versions, until they are opened
-        tables.append(schema.shards)
+    tables = (schema.secrets, schema.states, schema.accumulators, schema.shards)
     return any(connection.execute(select(table.c.stream).where(table.c.stream == stream)).first() for table in tables)
 
 
 def spent_of_streams(connection: Connection) -> dict[str, dict[str, Any]]:
     """What the head file keeps about the spending of each stream: its line of the ledger and its noise's identity."""
     table, names = schema.noise_identities, schema.streams
-    identities: dict[str, str] = {}
-    if inspect(connection).has_table(table.name):
-        query = select(names.c.name, table.c.identity).join(names, names.c.id == table.c.stream)
-        identities = {row.name: bytes(row.identity).hex() for row in connection.execute(query)}
+    query = select(names.c.name, table.c.identity).join(names, names.c.id == table.c.stream)
+    identities = {row.name: bytes(row.identity).hex() for row in connection.execute(query)}
     return {
         line.stream: {**line.to_dict(), "identity": identities.get(line.stream, "")}
         for line in read_spendings(connection)

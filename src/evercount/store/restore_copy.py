@@ -17,17 +17,6 @@ def restore_copy(copy: Path, place: Path, head: Path | None = None) -> tuple[Pat
     """Put `copy` in the place of the store at `place`, while nobody writes to it.
 
     The head file is not touched: it is what tells which streams have released since the copy was made.
-
-    Args:
-        copy: a file that `Reading.backup` wrote.
-        place: the SQLite file of the store; it may be missing.
-        head: the head file, where it is not in its usual place.
-
-    Returns:
-        Where the database of before is kept (None if there was none), and the streams that will be in quarantine.
-
-    Raises:
-        StoreError: the copy is damaged or belongs to another store, or another process writes to the store.
     """
     refuse_link("the copy", copy)
     target = parse_url(place).database

@@ -19,7 +19,7 @@ from evercount.errors import Conflict, ParameterError, StoreError
 from evercount.store import schema
 from evercount.store.ended_stream import EndedStream
 from evercount.store.spending import Spending, refuse_beyond_cap
-from evercount.text_rules import check_public_text, stored_texts
+from evercount.text_rules import check_public_text
 
 if TYPE_CHECKING:
     from evercount.store.open_stream import LiveStream
@@ -61,21 +61,6 @@ def retire_stream(
     Everything that can refuse the successor is checked before anything is changed. If the program is killed between
     the two, the same call again declares the successor.
 
-    Args:
-        store: the store, open for writing.
-        name: the stream.
-        now: the time of the service's clock; the successor starts at the tick that holds it.
-        reason: shown to readers.
-        successor: the name of the stream that goes on in its place, declared in the same way.
-
-    Returns:
-        The retired stream, and its successor or None.
-
-    Raises:
-        StoreError: the store has no such stream.
-        Conflict: the successor's name is in use, or the stream is retired already and has another successor.
-        BudgetExceeded: the successor's budget would exceed the cap of the store.
-
     **Guarantee.** After the commit no release of the stream can be computed from the database, and no later stream of
     the store has its noise or its name: `retire.proof.md`. Its budget stays in the ledger. Tests:
     `tests/store/test_store_retire.py::test_nothing_of_a_retired_stream_is_left_to_release`,
@@ -110,8 +95,7 @@ def successor_of(declaration: StreamDeclaration, name: str, now: float) -> Strea
     schedule = declaration.schedule
     if schedule.begin <= instant_of(now):
         schedule = replace(schedule, start=None)
-    with stored_texts():  # its texts were checked when it was declared
-        return replace(declaration, name=name, schedule=schedule)
+    return replace(declaration, name=name, schedule=schedule)
 
 
 def _check_successor(store: Store, ended: EndedStream | None, following: StreamDeclaration) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,40 +43,23 @@ def default_path(database: Database) -> Path:
 
 @dataclass(frozen=True)
 class Head:
-    """What the head file says.
-
-    Args:
-        store: the random name of the store.
-        streams: the last release of every stream.
-        spent: what each stream spent (a row of the ledger and the identity of its noise), so that the spending of a
-            stream is known even when a restored database does not have the stream. Empty in heads of version 0.1.
-        retired: streams that must never release again, whatever a restored database says.
-    """
-
-    store: str
+    store: str  # its random name
     streams: Heads
-    spent: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    retired: frozenset[str] = frozenset()
+    spent: Mapping[str, Mapping[str, Any]]
+    """Rows of the ledger and identities of noise: known even where a restored database does not have the stream."""
+    retired: frozenset[str]  # they never release again, whatever a restored database says
 
 
 @dataclass(frozen=True)
 class Quarantine:
-    """Why one stream of a database must not go on, while the others may.
-
-    Args:
-        name: the stream.
-        reason: one sentence for anyone.
-        tick: the last tick that the head names.
-        readable: whether the database's own history of the stream may be shown. Not where it differs from the one
-            that was published: the same noise may then lie on other data.
-        lost: whether the database does not have the stream at all.
-    """
+    """Why one stream of a database must not go on, while the others may."""
 
     name: str
     reason: str
-    tick: int
+    tick: int  # the last one that the head names
     readable: bool = True
-    lost: bool = False
+    """Not where the history differs from the one that was published: the same noise may then lie on other data."""
+    lost: bool = False  # the database does not have the stream at all
 
 
 class HeadFile:
@@ -100,7 +83,6 @@ class HeadFile:
         self._most = 0
 
     def read(self) -> Head | None:
-        """The head, or None when there is no file."""
         try:
             first, *lines = self.path.read_bytes().split(b"\n")
             data = json.loads(first)
@@ -111,8 +93,8 @@ class HeadFile:
                 if tick < streams[name][0]:
                     raise ValueError(tick)
                 streams[name] = (int(tick), str(digest))
-            spent = {str(name): dict(entry) for name, entry in data.get("spent", {}).items()}
-            return Head(str(data["store"]), streams, spent, frozenset(map(str, data.get("retired", ()))))
+            spent = {str(name): dict(data["spent"][name]) for name in streams}
+            return Head(str(data["store"]), streams, spent, frozenset(map(str, data["retired"])))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -152,14 +134,7 @@ class HeadFile:
     def add(self, name: str, tick: int, digest: str) -> bool:
         """Append the last release of a stream that the file names already: one wait for the disk, `write` has three.
 
-        Args:
-            name: the stream.
-            tick: its last released tick.
-            digest: the hash of that tick, in hexadecimal digits.
-
-        Returns:
-            Whether the line is on the disk. If not, the file has to be written anew: it is not the one that this object
-            wrote last, it has become long, or the disk refused the line.
+        False: the file has to be written anew. Somebody changed it, it has become long, or the disk refused the line.
         """
         line = json.dumps([name, tick, digest]).encode() + b"\n"
         written, self._written = self._written, None
@@ -181,13 +156,6 @@ class HeadFile:
             os.close(handle)
         return True
 
-    def fold(self) -> None:
-        """Replace a file to which this object added lines by its first line alone, as earlier versions read it."""
-        if self._written is not None and self.path.exists() and _look(self.path.stat()) == self._written:
-            head = self.read()
-            assert head is not None
-            self.write(head)
-
     def check(
         self,
         head: Head | None,
@@ -198,19 +166,8 @@ class HeadFile:
     ) -> dict[str, Quarantine]:
         """The streams of a database that are older than its head, or differ from it; they must not go on.
 
-        Args:
-            head: what `read` gave *before* the database was looked at: the head is written after a commit, so the
-                database is then at least as new, whatever a writer does meanwhile.
-            store: the random name of the database.
-            known: for each stream the hashes that the database has at the ticks that the head names (0: genesis).
-            declares: whether the database holds any stream: one that has no release in a copy may have some by now.
-            retired: the streams that are retired in the database, and whether the database has their history.
-
-        Returns:
-            A quarantine for each stream that must not go on.
-
-        Raises:
-            StoreError: there is no head although a stream was declared, or it is the head of another store.
+        `head` is what `read` gave *before* the database was looked at: the head is written after a commit, so the
+        database is then at least as new, whatever a writer does meanwhile.
 
         **Guarantee.** If a release of a stream was committed and its head was written, a database without that release
         puts the stream into quarantine. So does a database that does not know that the stream was retired.

@@ -25,17 +25,14 @@ from sqlalchemy import (
 from evercount.errors import StoreError
 
 metadata = MetaData()
-later = MetaData()
-"""Tables that migrations after the first one make."""
 
 
-def table_per_stream(name: str, *columns: Column[Any], tables: MetaData = metadata, **options: Any) -> Table:
+def table_per_stream(name: str, *columns: Column[Any], **options: Any) -> Table:
     """A table whose primary key begins with the number of the stream."""
-    return Table(name, tables, Column("stream", Integer, primary_key=True, autoincrement=False), *columns, **options)
+    return Table(name, metadata, Column("stream", Integer, primary_key=True, autoincrement=False), *columns, **options)
 
 
 def sealed_column() -> Column[Any]:
-    """What `sealing.Sealer` wrote."""
     return Column("sealed", LargeBinary, nullable=False)
 
 
@@ -141,7 +138,6 @@ counted_batches = table_per_stream(
     Column("batch", BigInteger, primary_key=True, autoincrement=False),
     Column("digest", LargeBinary(32), nullable=False),
     Column("accepted", Double, nullable=False),
-    tables=later,
     sqlite_with_rowid=False,
 )
 
@@ -149,12 +145,11 @@ counted_totals = table_per_stream(
     "counted_totals",
     Column("tick", BigInteger, primary_key=True, autoincrement=False),
     sealed_column(),
-    tables=later,
 )
 
 retired = Table(
     "retired",
-    later,
+    metadata,
     Column("name", String(64), primary_key=True),
     Column("stream", Integer),
     Column("moment", Double, nullable=False),
@@ -171,11 +166,10 @@ counted_events = table_per_stream(
     Column("query", String(64), primary_key=True),
     Column("batch", BigInteger, primary_key=True, autoincrement=False),
     sealed_column(),
-    tables=later,
 )
 """Events of users, whose cap is applied when their tick closes."""
 
-cut_streams = table_per_stream("cut_streams", Column("closing", BigInteger, nullable=False), tables=later)
+cut_streams = table_per_stream("cut_streams", Column("closing", BigInteger, nullable=False))
 """Streams whose cells are cut into shards, and the last tick that is closed or being closed."""
 
 shards = table_per_stream(
@@ -185,14 +179,11 @@ shards = table_per_stream(
     Column("stop", Integer, nullable=False),
     Column("tick", BigInteger, nullable=False),
     sealed_column(),
-    tables=later,
 )
 """The state of the stream of each range of cells."""
 
-public_keys = Table(
+public_keys = table_per_stream(
     "public_keys",
-    later,
-    Column("stream", Integer, primary_key=True, autoincrement=False),
     Column("cell", Integer, primary_key=True, autoincrement=False),
     Column("label", Text, nullable=False),
     Column("since", BigInteger, nullable=False),
@@ -201,7 +192,7 @@ public_keys = Table(
 
 
 def first_tables(connection: Connection) -> None:
-    """Every table of version 1."""
+    """All tables of version 1.0."""
     names = set(inspect(connection).get_table_names())
     taken = sorted(names & set(metadata.tables) - {migrations.name})
     if taken:
@@ -212,52 +203,29 @@ def first_tables(connection: Connection) -> None:
     metadata.create_all(connection)
 
 
-def table_of_noise_identities(connection: Connection) -> None:
-    """Version 2. The rows of streams that are there already are written when the store is opened: they need its key."""
-    noise_identities.create(connection, checkfirst=True)  # first_tables makes it in a new database
-
-
-def counted_tables(connection: Connection) -> None:
-    """Version 3. What was counted elsewhere, for ticks that are still open (`accept_totals.py`)."""
-    counted_batches.create(connection, checkfirst=True)
-    counted_totals.create(connection, checkfirst=True)
-
-
-def table_of_retired_streams(connection: Connection) -> None:
-    """Version 4."""
-    retired.create(connection, checkfirst=True)
-
-
-def table_of_public_keys(connection: Connection) -> None:
-    """Version 5: no stream of an earlier version has discovered keys, so it begins empty."""
-    public_keys.create(connection, checkfirst=True)
-
-
-def tables_of_shards_and_users(connection: Connection) -> None:
-    """Version 6. Events of users that were read elsewhere, and the states of shards."""
-    for table in (counted_events, cut_streams, shards):
-        table.create(connection, checkfirst=True)
-
-
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
-    first_tables,
-    table_of_noise_identities,
-    counted_tables,
-    table_of_retired_streams,
-    table_of_public_keys,
-    tables_of_shards_and_users,
-)
-"""In order and for ever: a migration that was published is never changed, a new one is added at the end."""
+Migrations = tuple[Callable[[Connection], None], ...]
+MIGRATIONS: Migrations = (first_tables,)
+"""In order and for ever: a migration that was published is never changed, a new one is added at the end. From the
+second one on, `first_tables` needs a copy of the tables as they are now."""
 
 
 def applied(connection: Connection) -> int:
-    """How many migrations the database has."""
     if not inspect(connection).has_table(migrations.name):
         return 0
     return len(connection.execute(select(migrations.c.number)).all())
 
 
-def migrate(connection: Connection, steps: tuple[Callable[[Connection], None], ...] = MIGRATIONS) -> int:
+def check_schema(connection: Connection) -> None:
+    """Refuse to read a database that has other tables than this program: only the writer migrates."""
+    if (done := applied(connection)) != len(MIGRATIONS):
+        raise StoreError(
+            f"the store has schema version {done} and this program reads {len(MIGRATIONS)}"
+            if done
+            else "this database is not an evercount store"
+        )
+
+
+def migrate(connection: Connection, steps: Migrations) -> int:
     """Bring the schema up to date; each step and its record are one transaction. Returns how many were applied."""
     with connection.begin():
         migrations.create(connection, checkfirst=True)

@@ -61,7 +61,6 @@ class Sealer:
 
     @property
     def encrypted(self) -> bool:
-        """Whether values are sealed."""
         return self._key is not None
 
     def _derive(self, place: str) -> AESGCM:
@@ -70,14 +69,12 @@ class Sealer:
         return AESGCM(HKDF(SHA256(), 32, salt=None, info=info).derive(self._key))
 
     def seal(self, value: bytes, purpose: str, stream: int, tick: int = 0, extra: bytes = b"") -> bytes:
-        """The value as it is stored."""
         if self._key is None:
             return PLAIN + value
         nonce = random_bytes(NONCE_BYTES)
         return SEALED + nonce + self._cipher(f"{purpose}|{stream}|{tick}").encrypt(nonce, value, extra)
 
     def open(self, stored: bytes, purpose: str, stream: int, tick: int = 0, extra: bytes = b"") -> bytes:
-        """The inverse of `seal`, or StoreError."""
         stored = bytes(stored)
         if stored[:1] == PLAIN and self._key is None:
             return stored[1:]

@@ -38,12 +38,7 @@ NUMBERS_FROZEN = 5_000_000
 
 
 def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
-    """Cut the cells of a stream into shards, before its first tick; it may be cut in the same way already.
-
-    Raises:
-        Conflict: it is cut in another way, or has released ticks without shards.
-        ParameterError: its published numbers mix cells.
-    """
+    """Cut the cells of a stream into shards, before its first tick; it may be cut in the same way already."""
     refuse_other_cut(live.name, live.cut, shards, live.closed)
     if live.cut is not None:
         return
@@ -59,16 +54,7 @@ def close_by_shards(
 ) -> tuple[list[ReleaseTable], dict[int, bytes]]:
     """Release the next `count` ticks of a stream that is cut into shards; returns a table and a hash for each tick.
 
-    Args:
-        store: the store, open for writing.
-        live: the stream.
-        count: how many ticks. What an earlier call has begun is brought to its end instead: its ticks keep their
-            totals.
-        closed_at: the time of the clock.
-        run: closes the shards; None for this process.
-
-    Raises:
-        StoreError: a shard has not closed its ticks, or has closed them otherwise; nothing is published.
+    What an earlier call has begun is brought to its end instead: its ticks keep their totals.
     """
     cut = live.cut
     assert cut is not None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, inspect, select
+from sqlalchemy import Connection, delete, insert, select
 
 from evercount.errors import BudgetExceeded, ParameterError
 from evercount.privacy import Budget, Cost, compose
@@ -21,17 +21,6 @@ CAP = "budget_cap"
 
 @dataclass(frozen=True)
 class Spending:
-    """One stream's line of the ledger.
-
-    Args:
-        stream: its name.
-        budget: what all its releases together reveal at most.
-        mu: the same as Gaussian DP; 0 for a pure stream.
-        numeric_delta: the part of δ that pays for finite arithmetic.
-        public: whether anyone may read the stream.
-        retired: whether it never releases again. What it spent stays spent.
-    """
-
     stream: str
     budget: Budget
     mu: float
@@ -52,7 +41,6 @@ class Spending:
         return Cost(replace(self.budget, max_events=1), self.numeric_delta)
 
     def to_dict(self) -> dict[str, Any]:
-        """As the head file keeps it."""
         return {"budget": self.budget.to_dict(), "mu": self.mu, "numeric_delta": self.numeric_delta}
 
 
@@ -73,9 +61,6 @@ class Cap:
 
 
 def retired_rows(connection: Connection) -> dict[str, Mapping[str, Any]]:
-    """The rows of retired streams by name; none in a store that an earlier version wrote and nobody opened since."""
-    if not inspect(connection).has_table(schema.retired.name):
-        return {}
     return {row["name"]: dict(row) for row in connection.execute(select(schema.retired)).mappings()}
 
 
@@ -111,7 +96,6 @@ def read_spendings(connection: Connection) -> list[Spending]:
 
 
 def read_cap(connection: Connection) -> Cap | None:
-    """The cap of the store, or None."""
     text = connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == CAP)).scalar()
     return None if text is None else Cap(**json.loads(text))
 
@@ -148,9 +132,6 @@ def check_cap(cap: Cap | None, lines: Iterable[Spending], new: Spending) -> None
     had released (`accounts.Filter`), if the cap was set before the first of them. Retired streams count in full.
     Tests: `tests/store/test_store_cap.py`, test_the_stated_total_never_exceeds_the_cap,
     test_a_cap_is_kept_by_choices_after_releases.
-
-    Raises:
-        BudgetExceeded: the total would be larger. Nothing was declared.
     """
     if cap is None:
         return

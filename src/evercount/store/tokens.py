@@ -24,8 +24,6 @@ SHORTEST = 24
 
 @dataclass(frozen=True)
 class Token:
-    """A stored token without the token."""
-
     id: int
     role: str
     label: str
@@ -46,7 +44,6 @@ def check_token(token: str) -> str:
 
 
 def same(one: bytes, other: bytes) -> bool:
-    """Comparison in constant time."""
     return hmac.compare_digest(one, other)
 
 
@@ -64,7 +61,6 @@ def add_token(store: Store, role: str, label: str = "") -> tuple[int, str]:
 
 
 def read_tokens(store: Reading) -> list[Token]:
-    """All stored tokens."""
     with store.database.reading() as connection:
         rows = connection.execute(select(schema.tokens).order_by(schema.tokens.c.id)).mappings().all()
     return [Token(row["id"], row["role"], row["label"], bytes(row["digest"]), row["created"]) for row in rows]

@@ -28,16 +28,7 @@ RECORD = np.dtype(list(COLUMNS))
 
 @dataclass(frozen=True, eq=False)
 class UserEvents:
-    """Events with their users, one entry of each column for each event. Secret.
-
-    Args:
-        tick: the 1-based tick.
-        user: the user's name.
-        time: the instant.
-        order: the declared order, for events of one user at one time.
-        cell: the cell of its key; 0 without keys.
-        units: its value in grid units; 0 without values.
-    """
+    """Events with their users, one entry of each column for each event. Secret."""
 
     tick: IntArray
     user: Sequence[str]
@@ -69,7 +60,6 @@ def in_one_order(tick: IntArray, records: AnyArray) -> IntArray:
 def keep_events(
     connection: Connection, live: LiveStream, sealer: Sealer, query: str, batch: int, tick: IntArray, records: AnyArray
 ) -> None:
-    """Store the events of one batch, tick by tick."""
     rows = []
     for one in np.unique(tick).tolist():
         sealed = sealer.seal(records[tick == one].tobytes(), "user events", live.id, one)
@@ -128,7 +118,6 @@ def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: r
 
 
 def _codes(users: AnyArray) -> IntArray:
-    """One number for each user, in the order of their hashes."""
     return np.unique(np.ascontiguousarray(users).view("S32"), return_inverse=True)[1].reshape(-1)
 
 

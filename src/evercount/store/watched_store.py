@@ -32,11 +32,6 @@ class WatchedStore(Store):
     Every method of `Store` that writes fails, because the database is open for reading only. `look` brings what the
     writer has released since.
 
-    Args:
-        place: an SQLite file or a PostgreSQL URL; the store must be there.
-        head: the head file of the store (default: beside the SQLite file, or in the user's state folder). Where there
-            is none, as on another machine than the writer's, nothing can be compared with it.
-
     **Guarantee.** A history that differs from the one that the head file names is not shown. Test:
     `tests/service/test_service_hidden_history.py::test_no_route_shows_it`.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -119,20 +118,9 @@ class Store(Reading):
                 self.noise_ahead.draw_block(live)
         # at once: readers see the streams of before or of now, never a part of them
         self.streams, self.ended = streams, ended
-        self._note_identities()
         lost = frozenset(name for name, row in retired.items() if row["stream"] is None)
         self.heads = HeadKeeper(self.head, self, ended, lost)
         self.write_head()
-
-    def _note_identities(self) -> None:
-        """Write the identities of streams that were declared before there were any."""
-        table = schema.noise_identities
-        with self.database.transaction() as connection:
-            known = set(connection.execute(select(table.c.stream)).scalars())
-            for live in self.streams.values():
-                if live.id not in known:
-                    identity = bytes.fromhex(identify(live.stream, live.secret))
-                    connection.execute(insert(table).values(stream=live.id, identity=identity))
 
     def recover(self) -> None:
         """After a failure: if the connection was lost, take the lock again; then load what is committed."""
@@ -145,9 +133,6 @@ class Store(Reading):
         self.noise_ahead.close()
         for live in self.streams.values():
             live.stream.close()
-        if self.database.write and not self.database.lost:
-            with contextlib.suppress(StoreError, OSError):  # it says the same with its added lines
-                self.head.fold()
         self.database.close()
 
     def _identity(self, connection: Connection) -> str:
@@ -326,21 +311,7 @@ class Store(Reading):
         describe: int | None = None,
         cells: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Release the next ticks in one transaction; what is not committed did not happen.
-
-        Args:
-            live: the stream.
-            count: how many ticks. Fewer are closed where they would publish more than `NUMBERS_PER_COMMIT` numbers.
-            closed_at: the time of the service's clock.
-            describe: how many of the ticks, from the last one back, are returned; None for all.
-            cells: how many cells of each are returned, from the first one on; None for all.
-
-        Returns:
-            The releases, as readers get them.
-
-        Raises:
-            HorizonReached: the stream has released all its ticks.
-        """
+        """Release the next ticks in one transaction; what is not committed did not happen."""
         if live.finished:
             assert live.declaration.horizon is not None
             raise HorizonReached(live.declaration.horizon)
@@ -420,9 +391,6 @@ class Store(Reading):
 
         The noise of a new key takes time in proportion to the tick: with very many new keys at a late tick it takes
         longer than clients of other streams may wait.
-
-        Returns:
-            The work, or None when a tick can be closed at once.
         """
         return self.noise_ahead.under_way(live)
 

@@ -92,7 +92,6 @@ def _cut(arithmetic: Kernel, ticks: int) -> float:
 
 
 def check_scale(scale: Any) -> float:
-    """The scale as a float, or a ParameterError."""
     value = float(scale)
     if not 2.0**-60 <= value <= 2.0**46:
         raise ParameterError(f"scale (σ over the grid) must lie between 2^-60 and 2^46, got {scale!r}")

@@ -8,7 +8,6 @@ cells, a restored stream and another machine give the same numbers.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import math
 from collections.abc import Sequence
@@ -36,8 +35,7 @@ SLICE_CELLS = 1000
 MANY = 4000
 """From this many cells on, blocks are short, dumps hold the rows that are ready, and no state from before them is kept:
 less memory."""
-_FORMAT, _INTEGERS = 4, 1
-"""Formats of dumps. 2 and 3 are as 4, with texts instead of bytes; states of the first one are not read."""
+_FORMAT = 1
 _LARGEST = 2.0**53
 _SMALL = 2.0**31
 
@@ -52,7 +50,7 @@ class ExactStream(NoiseStream):
     normals z* that the secret's bits stand for, all rows equal the rounding of scale·(L z*) but with probability
     numeric_delta/(1 + e^ε). Proof: `exact_noise.proof.md`. Tests: `tests/mechanisms/test_exact_noise.py` (splits,
     restores, subsets, exact rationals as reference), `tests/mechanisms/test_near_noise.py` (doubles and integers give
-    the same numbers, also where every call is close), `tests/mechanisms/test_exact_golden.py` (numbers of the past).
+    the same numbers, also where every call is close), `tests/mechanisms/test_exact_golden.py` (golden numbers).
     """
 
     name = "exact"
@@ -101,7 +99,6 @@ class ExactStream(NoiseStream):
         return f"ExactStream({self.factorization.name}, tick={self.tick}, cells={self.cells}, secret=…)"
 
     def take(self, ticks: int) -> FloatArray:
-        """See `NoiseStream`."""
         ticks = whole_ticks(ticks)
         if self.tick + ticks > self.limit:
             raise HorizonReached(self.limit) if self.factorization.horizon else PrecisionReached(self.limit)
@@ -237,7 +234,7 @@ class ExactStream(NoiseStream):
         return digest.hexdigest()
 
     def dump(self) -> dict[str, Any]:
-        """See `NoiseStream`: with the secret, and with the state at the start of the block that is under way."""
+        """With the secret, and with the state at the start of the block that is under way."""
         if self._kept is None or self._kept[0] is not self._before:  # it changes once in a block
             self._kept = (self._before, pack(self._before, self.kernel.narrow))
         own = {"tick": self.tick, "start": self._start, "secret": self._secret.hex(), "state": self._kept[1]}
@@ -257,29 +254,27 @@ class ExactStream(NoiseStream):
     ) -> ExactStream:
         """The stream that `dump` described, or a SnapshotError where anything public differs."""
         try:
-            secret, form = Secret.from_hex(dumped["secret"]), dumped["format"]
+            if dumped["format"] != _FORMAT:
+                raise SnapshotError(f"noise of format {dumped['format']!r:.40} is not read: only format {_FORMAT} is")
+            secret = Secret.from_hex(dumped["secret"])
             first, delta, limit = dumped["first_cell"], dumped["numeric_delta"], dumped["limit"]
             stream = cls(factorization, scale, cells, secret, first, delta, limit, names)
-            tick, packed = check_count("tick", dumped["tick"], 0), dumped["state"]
-            start = 0 if form == _INTEGERS else check_count("start", dumped["start"], 0)
-            ready = dumped.get("rows", b"")
+            tick, start = check_count("tick", dumped["tick"], 0), check_count("start", dumped["start"], 0)
+            packed, ready = dumped["state"], dumped.get("rows", b"")
             short = len(ready) < 8 * (start - tick) * cells  # whole numbers of 32 bits
             same = all(dumped[key] == value for key, value in stream._facts().items())
         except (KeyError, TypeError, ValueError) as error:
             raise SnapshotError(f"the noise state is damaged ({type(error).__name__})") from None
-        if form not in range(_INTEGERS, _FORMAT + 1):
-            raise SnapshotError(f"noise of format {form!r} cannot be read by this program")
         if not same:
             raise SnapshotError(
                 "the noise state belongs to other public parameters (factorisation, horizon, scale or cells); "
                 "restore it with those it was made with"
             )
-        far = form != _INTEGERS and tick - start > MOST_TICKS_AT_ONCE
+        far = tick - start > MOST_TICKS_AT_ONCE
         if far or tick > stream.limit or start % BLOCK_TICKS or ("rows" in dumped) != (start > tick):
             raise SnapshotError(f"the noise state is damaged: tick {tick} of {stream.limit}")
-        if form != _INTEGERS:
-            state = unpack(packed, (stream.kernel.rows, cells), stream.kernel.narrow)
-            stream.tick, stream._start, stream._before, stream._state = start, start, state, state
+        state = unpack(packed, (stream.kernel.rows, cells), stream.kernel.narrow)
+        stream.tick, stream._start, stream._before, stream._state = start, start, state, state
         if start > tick:
             (rows,) = of_bytes(ready, ("<i4" if short else "<f8", (start - tick, cells)))
             if (rows % 1).any():
@@ -302,7 +297,6 @@ def unpack(packed: object, shape: tuple[int, int], narrow: int) -> FloatArray:
 
 
 def to_bytes(*arrays: AnyArray) -> AnyArray:
-    """The bytes of arrays, one after the other."""
     plain = (np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1) for array in arrays)
     data = np.concatenate([array.view(np.uint8) for array in plain])
     data.flags.writeable = False  # several dumps share it
@@ -310,17 +304,14 @@ def to_bytes(*arrays: AnyArray) -> AnyArray:
 
 
 def of_bytes(packed: Any, *layout: tuple[str, tuple[int, int]]) -> list[AnyArray]:
-    """The arrays of these types and shapes from their bytes, or from these in base 64 (earlier versions).
-
-    A SnapshotError is raised if they are not finite numbers.
-    """
+    """The arrays of these types and shapes from their bytes, or a SnapshotError if they are not finite numbers."""
     arrays: list[AnyArray] = []
     try:
-        data, start = base64.b64decode(packed, validate=True) if isinstance(packed, str) else packed, 0
+        start = 0
         for kind, (rows, columns) in layout:
-            arrays.append(np.frombuffer(data, kind, rows * columns, start).reshape(rows, columns))
+            arrays.append(np.frombuffer(packed, kind, rows * columns, start).reshape(rows, columns))
             start += arrays[-1].nbytes
-        damaged = len(data) != start or not all(np.isfinite(array).all() for array in arrays)
+        damaged = len(packed) != start or not all(np.isfinite(array).all() for array in arrays)
     except (TypeError, ValueError, OverflowError):
         damaged = True
     if damaged:

@@ -187,12 +187,12 @@ def tables(roots: tuple[float, ...], tops: tuple[float, ...], size: int, narrow:
     sums = responses * size + readouts * size  # magnitudes of a row of weights that adds up a block
     entry = product_error(size, max(responses, _most(columns[4])), 1.0) + 2.0**-83
     total = product_error(size + d, sums, BUFFER) + entry * (65 * size + BUFFER * d) + 2.0**-72
-    total += 2.0**-83 * (sums + 65 * size)  # rounding of weighted inputs; earlier versions rounded weights in a matrix
+    total += 2.0**-83 * sums  # rounding of weighted inputs
     drift, buffer_error = total, 0.0
     for i, (lack, (gain, memory, _)) in enumerate(zip(roots, exact.bounds, strict=True)):
         flow, past = float(inflow[i, 0]), float(chain[0, i, -1, 1:].sum())
         # rounding of a feed, of the links before and after a block, and of kept buffers, which a dump may cut
-        own = product_error(size, flow, 65.0) + 2.0**-83 * (flow + 65 * size)
+        own = product_error(size, flow, 65.0) + 2.0**-83 * flow
         own += 2 * product_error(most + 1, past + 1, max(BUFFER, 65 * flow))
         own += BUFFER * (2.0**-76 if narrow else 2.0**-100) + 2.0**-76
         drift += gain / lack * own

@@ -38,25 +38,22 @@ class TreeKernel:
         self.rows = self.levels + 1
 
     def window(self, start: int, stop: int) -> tuple[int, int]:
-        """See `FilterKernel`."""
         return start, stop
 
     def norm(self, ticks: int) -> float:
-        """See `FilterKernel`: at most one node per bit of t."""
+        """At most one node per bit of t."""
         return math.sqrt(ticks.bit_length())
 
     def error(self, ticks: int) -> float:
-        """See `FilterKernel`: sums of integers are exact."""
+        """Sums of integers are exact."""
         return 0.0
 
     def step(self, state: ObjectArray, start: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
-        """See `FilterKernel`."""
         return self._sums(state, start, start + BLOCK_TICKS, z << self.bits - DRAW_BITS)
 
     def advance(
         self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
     ) -> tuple[FloatArray, float, FloatArray]:
-        """See `FilterKernel`."""
         first, second, third = normals.slices()
         z = _pairs(first + second, third)
         noise, after = self._sums(_pairs(*state), start, start + size * blocks, z)
@@ -93,11 +90,11 @@ class HonakerKernel(TreeKernel):
         self.weights = tuple((1 << h + bits) // ((2 << h) - 1) for h in range(self.levels))
 
     def window(self, start: int, stop: int) -> tuple[int, int]:
-        """See `FilterKernel`: one draw for every node that completes."""
+        """One draw for every node that completes."""
         return 2 * start - start.bit_count(), 2 * stop - stop.bit_count()
 
     def error(self, ticks: int) -> float:
-        """See `FilterKernel` (lemma 7)."""
+        """Lemma 7."""
         levels = ticks.bit_length()
         return levels**2 * (1 + 3 * SIGMAS * (levels + 1)) * (1 + 1e-6)
 
@@ -128,16 +125,16 @@ class HonakerFullKernel(TreeKernel):
         self.weights = tuple(math.isqrt((1 << 2 * bits + h - half) // ((2 << h) - 1)) for h, half in enumerate(halves))
 
     def window(self, start: int, stop: int) -> tuple[int, int]:
-        """See `FilterKernel`: one draw for every boundary that becomes known."""
+        """One draw for every boundary that becomes known."""
         start, stop = (known_boundaries(min(tick, 1 << self.height), self.height) for tick in (start, stop))
         return start, stop
 
     def norm(self, ticks: int) -> float:
-        """See `FilterKernel` (lemma 7)."""
+        """Lemma 7."""
         return math.sqrt(self.height / 4 + 1.5)
 
     def error(self, ticks: int) -> float:
-        """See `FilterKernel` (lemma 7)."""
+        """Lemma 7."""
         return (self.height + 1) * (SIGMAS + 2) * (1 + 1e-6)
 
     def combine(self, level: int, own: AnyArray, others: AnyArray) -> AnyArray:
@@ -167,22 +164,19 @@ class OptimalKernel(TreeKernel):
         self.left = np.pad(left, (0, -len(left) % BLOCK_TICKS))  # no stream takes the ticks that are added
 
     def window(self, start: int, stop: int) -> tuple[int, int]:
-        """See `FilterKernel`: all draws so far."""
+        """All draws so far."""
         return 0, stop
 
     def norm(self, ticks: int) -> float:
-        """See `FilterKernel`."""
         return self._norm
 
     def step(self, state: ObjectArray, start: int, z: ObjectArray) -> tuple[ObjectArray, ObjectArray]:
-        """See `FilterKernel`."""
         rows = np.ldexp(self.left[start : start + BLOCK_TICKS, : len(z)], self._extra)
         return np.vectorize(int, otypes=[object])(rows) @ z, state
 
     def advance(
         self, state: FloatArray, start: int, size: int, blocks: int, normals: Normals, fine: bool = False
     ) -> tuple[FloatArray, float, FloatArray]:
-        """See `FilterKernel`."""
         z = normals.to_float()
         bound = (len(z) + 8) * ROUNDING * self._sum * float(np.abs(z).max())
         return (self.left[start : start + size * blocks, : len(z)] @ z)[np.newaxis], bound, state

@@ -60,7 +60,7 @@ class Cuts(Query[FloatArray]):
 
     @property
     def single(self) -> bool:
-        """See `Query`: an array, whatever its length."""
+        """An array, whatever its length."""
         return False
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class Cuts(Query[FloatArray]):
         return 2.0 if self.swap == "any edge" and self.vertices > 2 else 1.0
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """See `Query`: an update changes one edge by at most 1, and another update instead a second one as well.
+        """An update changes one edge by at most 1, and another update instead a second one as well.
 
         **Guarantee.** Proof: `cuts.proof.md`, "Pure privacy". Test:
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.

@@ -77,7 +77,7 @@ class HighDegree(GraphQuery[float]):
         return [_degree_bound(stream, self.tau, self.degree_bound)]
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """See `Query`; proof: ``graphs.proof.md``, section 6. An edge that is added or removed gains nothing."""
+        """Proof: ``graphs.proof.md``, section 6. An edge that is added or removed gains nothing."""
         return _turns(self, [(self.tau, 1)]) if adjacency == "replace" else None
 
     def value_change_bound(self) -> ValueChangeBound:
@@ -129,7 +129,7 @@ class DegreeHistogram(GraphQuery[FloatArray]):
 
     @property
     def single(self) -> bool:
-        """See `Query`: an array, whatever its length."""
+        """An array, whatever its length."""
         return False
 
     def check(self) -> None:
@@ -171,7 +171,7 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         return np.asarray(np.round(self.output_norms() ** 2))
 
     def consistent(self, values: FloatArray) -> FloatArray:
-        """See `Query`: numbers of vertices that are nonnegative and add up to all vertices.
+        """Numbers of vertices that are nonnegative and add up to all vertices.
 
         The numbers of vertices of degree ≥ 1, …, ≥ D have independent noise and truly fall: the nearest falling numbers
         in [0, n] are their maximum-likelihood estimate, and no further from the truth in ℓ2 and in the largest error.
@@ -192,7 +192,7 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         return [_degree_bound(stream, 1, top), *inner, _degree_bound(stream, top, top)]
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """See `Query`; proof: ``graphs.proof.md``, section 6. An edge that is added or removed gains nothing."""
+        """Proof: ``graphs.proof.md``, section 6. An edge that is added or removed gains nothing."""
         top = self.degree_bound
         inner = [(1, 1), (2, top - 2)] if top > 1 else []
         return _turns(self, [*inner, (top, 1)]) if adjacency == "replace" else None
@@ -293,7 +293,7 @@ class DegreeSequence(GraphQuery[FloatArray]):
 
     @property
     def single(self) -> bool:
-        """See `Query`: an array, whatever its length."""
+        """An array, whatever its length."""
         return False
 
     def check(self) -> None:
@@ -319,7 +319,7 @@ class DegreeSequence(GraphQuery[FloatArray]):
         return [alternating_bound(self.degree_bound, self.vertices)]
 
     def consistent(self, values: FloatArray) -> FloatArray:
-        """See `Query`: the nearest falling sequence in [0, D]; no further from the truth."""
+        """The nearest falling sequence in [0, D]; no further from the truth."""
         return np.asarray(np.clip(isotonic_regression(values, increasing=False).x, 0.0, self.degree_bound))
 
     def value_change_bound(self) -> ValueChangeBound:

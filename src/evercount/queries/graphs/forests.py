@@ -235,7 +235,7 @@ class Matching(GraphQuery[float]):
         return [ChangeBound(most, most, swap=2 * most**2, ceiling=most)]
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """See `Query`; proof: ``graphs.proof.md``, section 8."""
+        """Proof: ``graphs.proof.md``, section 8."""
         most = self.largest_value()
         if adjacency == "add-remove" and self.stream == "delete":
             return float(2 * most - 1)

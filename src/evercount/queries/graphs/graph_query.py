@@ -192,7 +192,7 @@ class GraphQuery(Query[V_co]):
 
     @classmethod
     def quiet_parameters(cls, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Query`: duplicates and absent edges are ignored and a degree is enforced, unless said otherwise."""
+        """Duplicates and absent edges are ignored and a degree is enforced, unless said otherwise."""
         quiet = dict(parameters)
         quiet.setdefault("stream", "ignore-absent" if quiet.get("initial_edges") else "ignore-duplicates")
         if quiet.get("max_degree") is not None and quiet["stream"] in ("insert", "ignore-duplicates"):
@@ -200,7 +200,7 @@ class GraphQuery(Query[V_co]):
         return quiet
 
     def check_budget(self, budget: Budget) -> None:
-        """See `Query`: changing a user's edges one by one may pass through streams that the promises exclude."""
+        """Changing a user's edges one by one may pass through streams that the promises exclude."""
         promised = self.stream != "mixed" or self.max_degree is not None
         if promised and budget.unit == "user" and budget.adjacency == "replace":
             raise ParameterError(
@@ -220,7 +220,7 @@ class GraphQuery(Query[V_co]):
         return float(sum(part.squared(adjacency, edge) for part, edge in zip(parts, inserted, strict=True)))
 
     def squared_value_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """See `Query`; proof: ``graphs.proof.md``, section 10. Not offered where the projection runs."""
+        """Proof: ``graphs.proof.md``, section 10. Not offered where the projection runs."""
         check_name("adjacency", adjacency, get_args(Adjacency))
         if self.enforce_degree and not self.deletes:
             return None
@@ -244,9 +244,7 @@ class GraphQuery(Query[V_co]):
         return alternating_sensitivity(most, adjacency)
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """See `Query`.
-
-        **Guarantee.** Σ_cells (P + N) is at most this for the neighbours of the class. Proof: ``graphs.proof.md``,
+        """**Guarantee.** Σ_cells (P + N) is at most this for the neighbours of the class. Proof: ``graphs.proof.md``,
         section 13. Test: tests/queries/test_queries_graphs_sensitivity.py::test_no_neighbours_beat_the_claim.
 
         Raises:
@@ -313,16 +311,15 @@ class GraphQuery(Query[V_co]):
         return self.decode_run(tick, noisy[np.newaxis]).ravel()
 
     def before_first(self) -> FloatArray:
-        """See `Query`: the start graph."""
+        """The start graph."""
         return self.decode(0, np.zeros(self.cells))
 
     def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """See `Query`: the change of the statistic; `decode` is linear up to the public start."""
+        """The change of the statistic; `decode` is linear up to the public start."""
         return high - low, np.ones(self.outputs) * self.output_norms()
 
     @property
     def no_views(self) -> str:
-        """See `Query`."""
         return (
             "is a statistic of a graph and no sum over ticks; in Python, Releases.between has its change with its error"
         )
@@ -333,7 +330,7 @@ class GraphQuery(Query[V_co]):
 
     @property
     def publishes_whole_numbers(self) -> bool:
-        """See `Query`: sums, or differences of them, and the value of the start graph."""
+        """Sums, or differences of them, and the value of the start graph."""
         return True
 
     @cached_property
@@ -370,7 +367,7 @@ class GraphQuery(Query[V_co]):
         return self._build(edges, dropped, load)
 
     def check_events(self, events: Iterable[Any]) -> None:
-        """See `Query`: vertices, loops and weights. Which edges are there is not looked at."""
+        """Vertices, loops and weights. Which edges are there is not looked at."""
         weighted = not self.deletes and self.weight_limit is not None
         for number, event in enumerate(events):
             self.rules.parse(number, event, weighted, signed=self.stream == "mixed")
@@ -422,7 +419,7 @@ class OneStepQuery(GraphQuery[float]):
         return [alternating_bound(most)]
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """See `Query`; proof: ``graphs.proof.md``, section 11."""
+        """Proof: ``graphs.proof.md``, section 11."""
         most = self.degree_bound
         general = self.alternating_sensitivity(most, adjacency)
         if general is None or self.stream != "insert":

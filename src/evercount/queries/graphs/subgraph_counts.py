@@ -334,7 +334,7 @@ class KStars(_SubgraphCount):
         return self.vertices * comb(self.degree_bound, self.k)
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments; without a cap the same as those of queries that began before there was one."""
+        """The constructor's arguments; a promise that is not made is omitted."""
         values = super().parameters()
         if self.max_per_edge is None:
             del values["max_per_edge"]
