@@ -16,7 +16,6 @@ from small_queries import SMALL, TICKS, small, ticks_of
 
 GAUSSIAN = Budget(1.0, 1e-6)
 PURE_BUDGET = Budget(1.0, 0.0)
-WINDOWS = ("window", "window-of")
 REFUSALS = ("l1 sensitivity", "is not private", "values")
 
 
@@ -27,10 +26,9 @@ def source(noise: str, text: str) -> dict[str, Any]:
 
 
 def combinations() -> list[tuple[str, str, bool]]:
-    gaussian = [(query, engine, False) for query in QUERIES for engine in FACTORIZATIONS if query not in WINDOWS]
-    pure = [(query, engine, True) for query in QUERIES for engine in (*PURE, *PURE_ENDLESS) if query not in WINDOWS]
-    windows = [(query, "auto", pure) for query in WINDOWS for pure in (False, True)]
-    return [*gaussian, *pure, *windows]
+    gaussian = [(query, engine, False) for query in QUERIES for engine in (*FACTORIZATIONS, "periods-3")]
+    pure = [(query, engine, True) for query in QUERIES for engine in (*PURE, *PURE_ENDLESS, "pure-window-3")]
+    return [*gaussian, *pure]
 
 
 def opened(query: str, engine: str, pure: bool, noise: str, replay: bool = True) -> Stream:
@@ -42,7 +40,7 @@ def opened(query: str, engine: str, pure: bool, noise: str, replay: bool = True)
         small(query),
         PURE_BUDGET if pure else GAUSSIAN,
         None if endless else TICKS,
-        None if engine == "auto" else engine,
+        engine,
         noise,
         **given,
     )
@@ -88,7 +86,7 @@ def test_one_way_to_release_a_tick(query: str, engine: str, pure: bool, noise: s
 
 
 @pytest.mark.parametrize("engine", ENDLESS)
-@pytest.mark.parametrize("query", [name for name in QUERIES if name not in WINDOWS and "stream" not in SMALL[name]])
+@pytest.mark.parametrize("query", [name for name in QUERIES if "stream" not in SMALL[name]])
 def test_streams_without_end(query: str, engine: str) -> None:
     stream = Stream(small(query), GAUSSIAN, None, engine, **source("exact", f"endless {query} {engine}"))
     ticks = ticks_of(stream.query)

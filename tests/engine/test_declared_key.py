@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Histogram, Secret, SparseCount, Stream, Sum, Window
+from evercount import Average, Budget, Count, Histogram, Secret, SparseCount, Stream, Sum
 from evercount.engine.build import make_noise
 from evercount.engine.snapshot_format import unpack
 from evercount.factorizations import FACTORIZATIONS, SquareRoot, factorization
@@ -45,9 +45,9 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {"budget": PURE, "horizon": 401},
         {"budget": PURE, "horizon": None},
         {"budget": Budget(1.0 + 2**-52, 0.0)},
-        {"budget": PURE, "query": Window(5)},
+        {"budget": PURE, "factorization": "pure-window-5"},
     ],
-    "periods": [{"query": Window(5, "periods")}, {"query": Window(6, "periods")}, {"query": Window(5, "inputs")}],
+    "periods": [{"factorization": "periods-5"}, {"factorization": "periods-6"}, {"factorization": "identity"}],
 }
 
 

@@ -105,7 +105,6 @@ def make_noise(
         squared_sensitivity=query.protected_sensitivity(budget, sensitivity_on(engine, query, budget.adjacency)),
         budget=budget.reserve(own) if own else budget,
         horizon=horizon,
-        restart=query.restart,
         declaration=declaration,
         **rest,
     )

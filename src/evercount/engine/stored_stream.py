@@ -47,7 +47,6 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
         "named": state.counting == "named",
         "counting": state.counting,
         "totals": state.totals if state.totals.dtype != object else state.totals.tolist(),
-        "memory": state.memory,
         "highest": state.highest,
         **part,
     }
@@ -79,18 +78,17 @@ def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
         dumped=data["noise"],
     )
     query = parameters.query
-    tick, totals, memory = data["tick"], data["totals"], data["memory"]
+    tick, totals = data["tick"], data["totals"]
     if isinstance(totals, list):  # sums beyond 64 bits
         totals = np.asarray([index(total) for total in totals], dtype=object)
     if parameters.noise.stream.tick != tick:
         raise SnapshotError("the snapshot's noise stands at another tick than its sums")
-    if totals.shape != (query.cells,) or memory.shape != (query.memory, query.cells):
+    if totals.shape != (query.cells,):
         raise SnapshotError("the snapshot's sums do not belong to its query")
     counting = stored_counting(dict(data), parameters.budget)
     state = StreamState(
         tick,
         totals,
-        memory,
         query.load_state(data["encoder"]) if data["encoder"] is not None else None,
         data["highest"],
         dict(data["users"]),
@@ -109,7 +107,6 @@ def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
     return parameters, StreamState(
         tick,
         totals,
-        memory,
         state.encoder,
         state.highest,
         state.users,

@@ -24,7 +24,6 @@ from evercount.queries.prefix import PrefixQuery, register_encoder
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.substrings import Substrings
-from evercount.queries.window import Window, WindowOf
 from evercount.text_rules import stored_texts
 
 QUERIES: dict[str, type[Query]] = {
@@ -33,8 +32,6 @@ QUERIES: dict[str, type[Query]] = {
         Count,
         Sum,
         Average,
-        Window,
-        WindowOf,
         Histogram,
         TopK,
         DiscoveredKeys,
@@ -88,8 +85,6 @@ def check_is_query(name: str) -> None:
 
 
 EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
-    "window": {"width": 24},
-    "window-of": {"of": {"name": "histogram", "parameters": {"keys": ["north", "south"]}}, "width": 24},
     "histogram": {"keys": ["north", "south"]},
     "top-k": {"keys": ["north", "south", "east"], "k": 2},
     "rollup": {"paths": [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"], ["Styria", "Graz"]]},
@@ -180,8 +175,6 @@ __all__ = [
     "Sum",
     "TopK",
     "Triangles",
-    "Window",
-    "WindowOf",
     "build_query",
     "check_is_query",
     "register_encoder",

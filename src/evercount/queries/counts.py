@@ -353,9 +353,9 @@ class Average(Sum):
             "stream a Sum and a Count instead"
         )
 
-    def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:
+    def sum_weights(self, ticks: IntArray) -> FloatArray:
         """See `Query`."""
-        return ((ticks, 1.0 / ticks if self.per == "tick" else np.ones(len(ticks))),)
+        return 1.0 / ticks if self.per == "tick" else np.ones(len(ticks))
 
     def output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
         """See `Query`: the factor from the std of a cell to that of the ratio at the published values."""
