@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from evercount import Average, Budget, Count, Histogram, Secret, SparseCount, Stream, Sum
-from evercount.engine.build import make_noise
+from evercount.engine.build import choose_engine, make_noise
 from evercount.engine.snapshot_format import unpack
 from evercount.factorizations import FACTORIZATIONS, SquareRoot, factorization
 from evercount.local import LocalClient
@@ -76,7 +76,7 @@ def test_the_same_declaration_gives_the_same_noise() -> None:
 
 def test_shards_share_the_key_and_count_cells_globally() -> None:
     query = Histogram(100)
-    _, engine = query.choose_engine(50, None)
+    engine = choose_engine(query, BUDGET, 50, None)
     whole = make_noise("exact", query, engine, BUDGET, 50, secret=SECRET)
     shards = [ExactStream(engine, whole.sigma, cells, whole.key, first) for first, cells in ((0, 30), (30, 70))]
     expected = Stream(query, BUDGET, 50, secret=SECRET)._parameters.noise.stream.take(50)

@@ -63,10 +63,10 @@ def worst_std(query: Query, budget: Budget, horizon: int | None) -> tuple[float,
     Returns:
         The std, and the name of the factorisation.
     """
-    settled, engine = choose_engine(query, budget, horizon, None)
+    engine = choose_engine(query, budget, horizon, None)
     nothing = Secret.from_hex("00" * 32)  # nothing is drawn from it
-    noise = make_noise("exact", settled, engine, budget, horizon, secret=nothing)
-    model = ErrorModel(settled, engine, noise.sigma, noise.stream.rounded)
+    noise = make_noise("exact", query, engine, budget, horizon, secret=nothing)
+    model = ErrorModel(query, engine, noise.sigma, noise.stream.rounded)
     ticks = tick_grid(REFERENCE_TICKS if horizon is None else horizon)
     if isinstance(engine, PureFactorization):
         ticks = np.append(ticks, engine.suspects(int(ticks[-1])))

@@ -119,6 +119,8 @@ def build_noise(
     first, number = (0, cells) if part is None else (part.start, len(part))
     stream: NoiseStream
     if names is not None:
+        if isinstance(factorization, Periods):
+            raise ParameterError("keys that nobody listed have no noise by periods: omit the factorization")
         if state is None:
             assert limit is not None  # exact noise always has a last tick
             stream = NamedNoise(factorization, scale, key, names, limit, reserved)
