@@ -31,7 +31,6 @@ def noise_of(stream: Stream, streams: int, ticks: int) -> FloatArray:
             squared_sensitivity=query.protected_sensitivity(budget, sensitivity_on(engine, query, budget.adjacency)),
             budget=budget,
             horizon=stream.horizon,
-            restart=query.restart,
             **common,
         )
     return (made.stream.take(ticks) * query.grid).reshape(ticks, streams, query.cells)
@@ -39,9 +38,8 @@ def noise_of(stream: Stream, streams: int, ticks: int) -> FloatArray:
 
 def published(query: Query, sums: FloatArray) -> FloatArray:
     """What streams publish from noisy sums of all ticks from the first on, shape (ticks, streams, outputs)."""
-    if query.memory or query.name == "average":  # it looks at other ticks, or at the number of the tick
-        padded = np.concatenate([np.zeros((query.memory, *sums.shape[1:])), sums])
-        return np.stack([query.decode_run(1, padded[:, number]) for number in range(sums.shape[1])], axis=1)
+    if query.name == "average":  # it looks at the number of the tick
+        return np.stack([query.decode_run(1, sums[:, number]) for number in range(sums.shape[1])], axis=1)
     return np.stack([query.decode_run(1, tick) for tick in sums])
 
 

@@ -28,8 +28,6 @@ SMALL: dict[str, dict[str, Any]] = {
     }
     for name in QUERIES
 } | {
-    "window": {"width": 2},
-    "window-of": {"of": {"name": "histogram", "parameters": {"keys": ["a", "b"]}}, "width": 2},
     "prefix": {"encode": "contract: even and odd", "cells": 2, "sensitivity": {"add-remove": 1.0, "replace": 2.0}},
 }
 
@@ -51,8 +49,6 @@ def events_of(query: Query, number: int = TICKS) -> list[list[Any]]:
     draw = random.Random(f"{query.name} ticks")
     if query.name == "prefix":
         return [[draw.randrange(9) for _ in range(draw.randrange(4))] for _ in range(number)]
-    if query.name == "window-of":
-        return events_of(build_query("histogram", {"keys": ["a", "b"]}), number)
     known = universe(query)
     events = list(known.events)
     if query.initial_state() is not None and query.event_columns is None and len(events) > 3:

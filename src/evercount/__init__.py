@@ -40,8 +40,6 @@ from evercount.queries import (
     Sum,
     TopK,
     Triangles,
-    Window,
-    WindowOf,
     register_encoder,
 )
 from evercount.sparse.sparse_count import SparseCount
@@ -83,8 +81,6 @@ __all__ = [
     "Sum",
     "TopK",
     "Triangles",
-    "Window",
-    "WindowOf",
     "__version__",
     "register_encoder",
 ]

@@ -152,8 +152,6 @@ TREES: dict[str, Query] = {
 """With QUERIES, one of each query of the registry that rows can feed and that publishes maps of its noisy sums."""
 BY_LIBRARY = {
     "average": "publishes a ratio, or a sum over a number of ticks",
-    "window": "publishes combinations of ticks",
-    "window-of": "publishes combinations of ticks",
 }
 """The others whose events can be rows: `tests/audit/test_replay.py` replays them by the library door."""
 

@@ -30,8 +30,6 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "histogram": {"keys": list(flu.REGIONS)},
     "top-k": {"keys": list(flu.REGIONS), "k": 2},
     "discovered-keys": {"minimum": 2},
-    "window": {"width": 3},
-    "window-of": {"of": {"name": "histogram", "parameters": {"keys": list(flu.REGIONS)}}, "width": 3},
 }
 COLUMNS: dict[str, Any] = {"key": "region", "value": "score", "user": "score", "levels": ["region", "score"]}
 EVENTS = {"epsilon": 4.0, "delta": 1e-3}

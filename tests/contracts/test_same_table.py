@@ -96,15 +96,9 @@ CASES = {
     "average per event": case(
         {"name": "average", "parameters": {"lo": -1, "hi": 1, "grid": 0.25, "per": "event"}}, {"value": "score"}
     ),
-    "window": case({"name": "window", "parameters": {"width": 3}}, {}),
-    "window of keys": case({"name": "window-of", "parameters": {"of": HISTOGRAM, "width": 3}}, {"key": "region"}),
-    "window of values": case(
-        {
-            "name": "window-of",
-            "parameters": {"of": {"name": "sum", "parameters": {"lo": -1, "hi": 1, "grid": 0.25}}, "width": 3},
-        },
-        {"value": "score"},
-    ),
+    "periods": case(HISTOGRAM, {"key": "region"}, factorization="periods-3"),
+    "periods, without end": case("count", {}, factorization="periods-3", horizon=None),
+    "pure windows": case("count", {}, factorization="pure-window-3", budget={"epsilon": 1.0, "delta": 0}),
     "pure": case("count", {}, budget={"epsilon": 1.0, "delta": 0}),
     "honaker-full": case(HISTOGRAM, {"key": "region"}, factorization="honaker-full"),
     "endless": case("count", {}, horizon=None),

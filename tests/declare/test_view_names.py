@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from evercount import Budget, Count, Histogram, Quantiles, Stream, Window
+from evercount import Budget, Count, Histogram, Quantiles, Stream
 from evercount.declare.declaration import StreamDeclaration, read_declarations
 from evercount.declare.schedule import Schedule
 from evercount.declare.view_names import check_views, periods, show_view
@@ -80,7 +80,6 @@ def test_unknown_names(name: Any) -> None:
 
 def test_views_that_do_not_fit() -> None:
     for query, schedule, post, name in [
-        (Window(3), HOURLY, (), "per-tick"),
         (Count(), HOURLY, ("integer",), "per-tick"),
         (Count(), HOURLY, (), "quantile-0.5"),
         (Count(), Schedule(), (), "per-day"),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Histogram, Secret, Stream, Sum, Window
+from evercount import Average, Budget, Count, Histogram, Secret, Stream, Sum
 from evercount.engine.cell_range import CellRange, can_be_cut, cut_cells
 from evercount.engine.release_table import ReleaseTable
 from evercount.errors import ParameterError, SnapshotError
@@ -84,7 +84,7 @@ def test_a_part_goes_on_from_its_snapshot(budget: Budget) -> None:
         Stream.load({**data, "part": [6, 15]})
 
 
-@pytest.mark.parametrize("query", [Window(4), Average(0, 1), Average(0, 1, per="event")])
+@pytest.mark.parametrize("query", [Average(0, 1), Average(0, 1, per="event")])
 def test_what_is_published_from_several_cells_or_ticks_is_not_cut(query: Any) -> None:
     assert not can_be_cut(query)
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Histogram, Secret, SparseCount, Stream, Sum, Window
-from evercount.engine.build import make_noise
+from evercount import Average, Budget, Count, Histogram, Secret, SparseCount, Stream, Sum
+from evercount.engine.build import choose_engine, make_noise
 from evercount.engine.snapshot_format import unpack
 from evercount.factorizations import FACTORIZATIONS, SquareRoot, factorization
 from evercount.local import LocalClient
@@ -45,9 +45,9 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {"budget": PURE, "horizon": 401},
         {"budget": PURE, "horizon": None},
         {"budget": Budget(1.0 + 2**-52, 0.0)},
-        {"budget": PURE, "query": Window(5)},
+        {"budget": PURE, "factorization": "pure-window-5"},
     ],
-    "periods": [{"query": Window(5, "periods")}, {"query": Window(6, "periods")}, {"query": Window(5, "inputs")}],
+    "periods": [{"factorization": "periods-5"}, {"factorization": "periods-6"}, {"factorization": "identity"}],
 }
 
 
@@ -76,7 +76,7 @@ def test_the_same_declaration_gives_the_same_noise() -> None:
 
 def test_shards_share_the_key_and_count_cells_globally() -> None:
     query = Histogram(100)
-    _, engine = query.choose_engine(50, None)
+    engine = choose_engine(query, BUDGET, 50, None)
     whole = make_noise("exact", query, engine, BUDGET, 50, secret=SECRET)
     shards = [ExactStream(engine, whole.sigma, cells, whole.key, first) for first, cells in ((0, 30), (30, 70))]
     expected = Stream(query, BUDGET, 50, secret=SECRET)._parameters.noise.stream.take(50)

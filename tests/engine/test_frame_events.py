@@ -35,7 +35,7 @@ FORMS: dict[str, Callable[[Columns], Any]] = {
     "arrow, in pieces": lambda columns: pa.table(columns) if len(columns) > 1 else pa.chunked_array([columns["0"]] * 1),
     "arrow batch": pa.record_batch,
 }
-ROWS = sorted(name for name in QUERIES if name not in ("count", "window", "prefix", "window-of"))
+ROWS = sorted(name for name in QUERIES if name not in ("count", "prefix"))
 
 
 def columns_of(events: list[Any]) -> Columns:

@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Components, Count, Histogram, Matching, Stream, Sum, Window
+from evercount import Average, Budget, Components, Count, Histogram, Matching, Stream, Sum
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS
 from many_streams import least_share, noise_of, published
@@ -63,8 +63,6 @@ def test_between_refuses_what_it_cannot_do():
     for bad in ((-1, 3), (5, 4), (3, 11)):
         with pytest.raises(ParameterError):
             r.between(*bad)
-    with pytest.raises(ParameterError, match="overlap"):
-        Stream(Window(3), BUDGET, 10).run([1] * 10).between(1, 4)
     with pytest.raises(ParameterError, match="number of events"):
         Stream(Average(per="event"), BUDGET, 10).run([[1]] * 10).between(1, 4)
 

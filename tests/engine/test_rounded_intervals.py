@@ -14,7 +14,7 @@ from evercount.queries.cell_errors import CellErrors
 from small_queries import SMALL
 
 LEVELS = (0.5, 0.8, 0.95, 0.99)
-OF_CELLS = ("discovered-keys", "window", "window-of")
+OF_CELLS = ("discovered-keys",)
 """Their numbers are cells, or differences of cells at two ticks."""
 CASES = {name: (name, SMALL[name]) for name in QUERIES if name not in OF_CELLS} | {
     "rollup, weighted": ("rollup", {"paths": [["a", "b"], ["a", "c"], ["d", "e"]], "weights": [2, 1, 3]}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Histogram, Stream, Sum, Window
+from evercount import Average, Budget, Count, Histogram, Stream, Sum
 from evercount.errors import ParameterError
 from many_streams import least_share, noise_of
 
@@ -33,8 +33,6 @@ def test_simulation_is_refused_where_it_does_not_fit() -> None:
     histogram = Stream(Histogram(2), budget, 4).run([[0]] * 4)
     with pytest.raises(ParameterError, match="one running sum"):
         histogram.bound(BETA, "simulate")
-    with pytest.raises(ParameterError, match="one running sum"):
-        Stream(Window(2), budget, 4).run([1] * 4).bound(BETA, "simulate")
     with pytest.raises(ParameterError, match="ratio"):
         Stream(Average(per="event"), budget, 4).run([[1]] * 4).bound(BETA, "simulate")
     with pytest.raises(ParameterError, match="post-processing"):

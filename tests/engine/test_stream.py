@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Histogram, Secret, Stream, Substrings, Sum, Window
+from evercount import Average, Budget, Count, Histogram, Secret, Stream, Substrings, Sum
 from evercount.errors import (
     AlreadyReleased,
     HorizonReached,
@@ -25,9 +25,7 @@ CASES = {
     "sum": (Sum(-1, 2, 0.5), 100, {}, [[0.5, 2], [], [-1]] * 33),
     "average": (Average(0, 1, 0.25), 100, {}, [0.5, 1, 0] * 33),
     "average-event": (Average(0, 1, 0.25, per="event"), 100, {}, [[0.5, 1], [], [0]] * 33),
-    "window-difference": (Window(7, "difference"), 100, {}, [1] * 99),
-    "window-periods": (Window(7, "periods"), None, {}, [1] * 99),
-    "window-inputs": (Window(3, "inputs"), 100, {}, [1] * 99),
+    "periods": (Count(), None, {"factorization": "periods-7"}, [1] * 99),
     "histogram": (Histogram(["a", "b", "c"]), 100, {}, [["a"], ["b", "b"], []] * 33),
     "substrings": (Substrings("ab", 2), 100, {}, ["ab", "", "b"] * 33),
     **{name: (Count(), 100, {"factorization": name}, [2] * 100) for name in FACTORIZATIONS},
@@ -72,7 +70,7 @@ def test_step_run_split_and_restore_release_the_same(case, noise):
     assert ("real-number arithmetic" in whole.guarantee) == (noise != "exact")
 
 
-@pytest.mark.parametrize("case", ["count", "sum", "histogram", "window-periods", "substrings"])
+@pytest.mark.parametrize("case", ["count", "sum", "histogram", "periods", "substrings"])
 def test_noise_is_added_to_the_true_answer(case):
     """With the same secret, two data sets differ by exactly the difference of their true answers."""
     query, horizon, more, ticks = CASES[case]
@@ -80,14 +78,8 @@ def test_noise_is_added_to_the_true_answer(case):
     empty = ["" if isinstance(t, str) else ([] if isinstance(t, list) else 0) for t in ticks]
     quiet = Stream(query, BUDGET, horizon, secret=Secret.from_hex(SECRET), **more).run(empty)
     difference = (busy.values - quiet.values).reshape(len(ticks), -1)
-    fresh = query.resolved(horizon) if isinstance(query, Window) else query
-    increments, _ = fresh.encode_run(fresh.initial_state(), ticks)
-    if case == "window-periods":
-        sums = np.cumsum(increments[:, 0])
-        expected = sums - np.concatenate([np.zeros(7), sums[:-7]])
-        assert np.array_equal(difference[:, 0], expected)
-    else:
-        assert np.allclose(difference, np.cumsum(increments, axis=0) * query.grid)
+    increments, _ = query.encode_run(query.initial_state(), ticks)
+    assert np.allclose(difference, np.cumsum(increments, axis=0) * query.grid)
 
 
 def test_two_streams_have_different_noise():
@@ -211,7 +203,7 @@ def test_postprocessing_never_revises_and_is_declared():
         ((Count(), BUDGET, 10, "sqare-root"), UnknownName),
         ((Count(), BUDGET, None, "balanced"), ParameterError),
         ((Count(), BUDGET, 10, None, "float"), UnknownName),
-        ((Window(3), BUDGET, 10, "balanced"), ParameterError),
+        ((Count(), BUDGET, 10, "periods-0"), UnknownName),
         ((Count(), BUDGET, 2000, "optimal"), ParameterError),
     ],
 )

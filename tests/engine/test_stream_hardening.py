@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Edges, Histogram, Secret, SparseCount, Stream, Sum, Window
+from evercount import Average, Budget, Count, Edges, Histogram, Secret, SparseCount, Stream, Sum
 from evercount.engine import state as state_module
 from evercount.engine.retry import fingerprint
 from evercount.engine.snapshot_format import pack, unpack
@@ -26,8 +26,8 @@ SECRET = Secret.from_hex("7" * 64)
 
 
 def test_one_user_cannot_add_more_than_the_cap_to_a_count():
-    for query in (Count(), Window(3)):
-        stream = Stream(query, USERS, 8)
+    for name in ("balanced", "periods-3"):
+        stream = Stream(Count(), USERS, 8, name)
         for events in ([1000], [2], [0.5], ["x"]):
             with pytest.raises(InputError, match="is 1"):
                 stream.step(events, users=["alice"])
@@ -192,9 +192,9 @@ def test_narrow_integer_keys_find_their_cell():
     assert np.flatnonzero(increments).tolist() == [100, 200]
 
 
-@pytest.mark.parametrize("query", [Window(700, "periods"), Window(700, "difference"), Window(700, "inputs")])
-def test_stated_errors_of_windows_agree_one_by_one_and_in_bulk(query):
-    stream = Stream(query, BUDGET, 3000, noise="insecure-float")
+@pytest.mark.parametrize("name", ["periods-700", "identity"])
+def test_stated_errors_agree_one_by_one_and_in_bulk(name):
+    stream = Stream(Count(), BUDGET, 3000, name, noise="insecure-float")
     bulk = stream.run([0] * 3000).std
     some = [1, 2, 5, 699, 700, 701, 702, 710, 900, 1399, 1400, 1401, 1402, 1450, 2100, 2101, 2999, 3000]
     for tick in some:
@@ -230,7 +230,7 @@ def test_monotone_releases_have_valid_intervals(delta):
 
 
 def test_queries_that_may_fall_are_not_monotone():
-    for query in (Window(3), Average(), Sum(-1, 1), Histogram(2, removals=True)):
+    for query in (Average(), Sum(-1, 1), Histogram(2, removals=True)):
         with pytest.raises(ParameterError, match="truly fall"):
             Stream(query, BUDGET, 10, postprocess=["monotone"])
 
@@ -355,8 +355,6 @@ def test_an_interrupt_at_any_line_never_leaves_a_half_advanced_stream() -> None:
 def test_empty_runs_change_nothing() -> None:
     for query, postprocess in (
         (Count(), ["monotone"]),
-        (Window(5), []),
-        (Window(5, "periods"), []),
         (Histogram(3), []),
     ):
         for noise in ("exact", "insecure-float"):
@@ -536,10 +534,10 @@ def test_events_that_their_owner_changes_are_another_tick(events, change) -> Non
     assert Stream.restore(stream.snapshot()).step(same, tick=1).values.tolist() == first.values.tolist()
 
 
-@pytest.mark.parametrize("query", [Count(), Window(3)], ids=lambda query: query.name)
-def test_errors_that_were_prepared_are_those_that_are_computed(query: Count | Window) -> None:
+@pytest.mark.parametrize("name", ["balanced", "periods-3"])
+def test_errors_that_were_prepared_are_those_that_are_computed(name: str) -> None:
     """Those of the next tick are computed ahead: the same numbers, the same refusals, and nobody can change them."""
-    stream = Stream(query, Budget(1.0, 1e-6), 20, noise="insecure-float", seed=1)
+    stream = Stream(Count(), Budget(1.0, 1e-6), 20, name, noise="insecure-float", seed=1)
     want = stream.error_model.errors(np.arange(1, 21))
     for tick in range(1, 20):
         stream.prepare()

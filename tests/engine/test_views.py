@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Histogram, Quantiles, Releases, Rollup, Secret, Stream, Window
+from evercount import Average, Budget, Count, Histogram, Quantiles, Releases, Rollup, Secret, Stream
 from evercount.engine.views import Difference, View
 from evercount.errors import ParameterError
 from evercount.factorizations import FACTORIZATIONS
@@ -141,7 +141,7 @@ def test_intervals_of_views_hold_as_often_as_they_say(epsilon: float, delta: flo
         assert least < 0.93
 
 
-@pytest.mark.parametrize("query", [Window(3), Average(per="tick"), Average(per="event")])
+@pytest.mark.parametrize("query", [Average(per="tick"), Average(per="event")])
 def test_queries_without_running_sums_are_refused(query: Query) -> None:
     releases = Stream(query, BUDGET, TICKS).run([1] * TICKS)
     with pytest.raises(ParameterError, match="sums over ticks"):
@@ -164,14 +164,6 @@ def test_refusals() -> None:
         stream.read_back(np.zeros((5, 2)))
     pure = Stream(Count(), Budget(1.0, 0.0), TICKS).run([1] * TICKS).per_tick()
     assert np.all(pure.half_widths() > pure.std)
-
-
-def test_windows_and_views_agree_where_they_are_the_same() -> None:
-    """A window by differences is the view of the last ticks: one error by two ways."""
-    window = Stream(Window(5, "difference"), BUDGET, TICKS, noise="insecure-float", seed=3)
-    view = Stream(Count(), BUDGET, TICKS, noise="insecure-float", seed=3).run([2] * TICKS).last(5)
-    if window.factorization.name == "balanced":
-        assert np.allclose(window.std(view.last)[:, 0], view.std[:, 0], rtol=1e-4)
 
 
 def test_a_difference_of_two_streams_has_the_error_of_both() -> None:

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from evercount import Budget, Stream, Window
+from evercount import Budget, Count, Stream
 from evercount.bounds.laplace_tails import continuous_std, laplace_factor
 from evercount.errors import HorizonReached, ParameterError
 from evercount.factorizations.laplace_trees import DigitTree, WindowTree, window_tree
@@ -16,7 +16,6 @@ from evercount.mechanisms import laplace_noise
 from evercount.mechanisms.laplace_noise import PureStream, build_pure_for
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import variance
-from evercount.planning.compare import plan
 
 SECRET = Secret.from_hex("5" * 64)
 SHAPES = [(3, 1), (3, 2), (3, 3), (5, 2), (5, 3), (7, 2), (9, 2)]
@@ -38,8 +37,11 @@ def test_window_norms_against_dense_matrices(base: int, levels: int, width: int)
     left, _ = tree.dense(200)
     rows = np.vstack([np.zeros(left.shape[1]), left])
     want = [np.linalg.norm(rows[t] - rows[max(t - width, 0)]) for t in range(1, 201)]
-    assert tree.row_norms(np.arange(1, 201)) == pytest.approx(np.asarray(want))
-    assert tree.worst_row()[1] == pytest.approx(max(want))
+    ticks = np.arange(1, 201)
+    assert np.sqrt(tree.apart(np.maximum(ticks - width, 0), ticks)) == pytest.approx(np.asarray(want))
+    assert tree.worst_window() == pytest.approx(max(want))
+    assert tree.row_norms(ticks) == pytest.approx(np.linalg.norm(left, axis=1))
+    assert tree.worst_row()[1] == pytest.approx(np.linalg.norm(left, axis=1).max())
 
 
 @pytest.mark.parametrize("tree", [DigitTree(90), DigitTree(90, 3, True), DigitTree(90, 7, True), DigitTree(90, 4)])
@@ -96,12 +98,13 @@ def test_published_windows_have_the_stated_std_and_coverage(tree: WindowTree) ->
     below 5·var²/cells), 90 % intervals cover 90 % less 5 standard errors, and noise that forgets a level is caught.
     """
     cells, epsilon, width = 6000, 0.7, tree.width
-    query = Window(width).resolved(tree.horizon, pure=True)
     made = PureStream(tree, epsilon, 1.0, 1.0, cells, SECRET)
     assert made.rate * tree.levels <= epsilon
-    noisy = np.concatenate([np.zeros((width, cells)), made.take(60)])
-    published = query.decode_run(1, noisy)
-    std = math.sqrt(variance(made.rate)) * tree.row_norms(np.arange(1, 61))
+    noisy = np.concatenate([np.zeros((1, cells)), made.take(60)])
+    ticks = np.arange(1, 61)
+    before = np.maximum(ticks - width, 0)
+    published = noisy[ticks] - noisy[before]
+    std = math.sqrt(variance(made.rate)) * np.sqrt(tree.apart(before, ticks))
     ratio = published.var(axis=1) / std**2
     assert (np.abs(ratio - 1) < 5 * math.sqrt(5 / cells)).all()
     inside = (np.abs(published) <= laplace_factor(0.1) * std[:, np.newaxis]).mean(axis=1)
@@ -115,39 +118,30 @@ def test_the_choice_has_the_least_exact_error() -> None:
     for width, horizon in ((1, None), (10, None), (24, 1000), (100, None), (100, 50), (300, 2000)):
         chosen = window_tree(width, horizon)
         every = [(3, 1)] + [(b, m) for m in (2, 3, 4) for b in range(3, 60, 2) if b ** (m - 1) <= 4 * width]
-        best = min(m * WindowTree(width, horizon, b, m).worst_row()[1] for b, m in every)
-        assert chosen.levels * chosen.worst_row()[1] <= best * 1.03
+        best = min(m * WindowTree(width, horizon, b, m).worst_window() for b, m in every)
+        assert chosen.levels * chosen.worst_window() <= best * 1.03
     assert window_tree(10, None).levels == 1
     assert window_tree(1000, None).levels > 1
 
 
 def test_errors_do_not_grow_with_the_stream_and_beat_the_running_count() -> None:
     tree = window_tree(168, None)
-    assert tree.row_norms(np.arange(10**6, 10**6 + tree.size)).max() <= tree.worst_row()[1]
+    late = np.arange(10**6, 10**6 + tree.size)
+    assert math.sqrt(tree.apart(late - 168, late).max()) <= tree.worst_window()
     running = DigitTree(2**20, 19, True)
     ticks = np.arange(10**6, 10**6 + 1000)
     plain = running.levels * math.sqrt(running.apart(ticks - 168, ticks).max())
-    assert tree.levels * tree.worst_row()[1] < 0.6 * plain
+    assert tree.levels * tree.worst_window() < 0.6 * plain
 
 
-def test_methods_belong_to_their_kind_of_noise() -> None:
-    assert Window(5).resolved(100, pure=True) == Window(5, "nodes")
-    assert Window(5, "nodes").resolved(None, pure=True).method == "nodes"
-    for method in ("difference", "periods", "inputs"):
-        with pytest.raises(ParameterError, match="'auto' or 'nodes'"):
-            Window(5, method).resolved(100, pure=True)  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="delta=0"):
-        Window(5, "nodes").resolved(100)
-    with pytest.raises(ParameterError, match="delta=0"):
-        Window(5, "nodes").engine(100)
+def test_a_tree_longer_than_its_numbers_is_refused() -> None:
     with pytest.raises(ParameterError, match="2\\^40"):
         WindowTree(5, 2**41, 3, 2)
 
 
-def test_noise_for_a_window_and_a_budget() -> None:
-    query = Window(24).resolved(500, pure=True)
+def test_noise_for_a_budget() -> None:
     tree = window_tree(24, 500)
-    made = build_pure_for(query, Budget(1.0, 0.0, unit="user", max_events=3), tree, secret=SECRET)
+    made = build_pure_for(Count(), Budget(1.0, 0.0, unit="user", max_events=3), tree, secret=SECRET)
     assert isinstance(made.stream, PureStream)
     assert made.stream.rate == pytest.approx(1 / (3 * tree.levels))
     assert made.numeric_delta == 0.0
@@ -159,24 +153,17 @@ def test_a_stream_of_windows(horizon: int | None) -> None:
     """Restored in the middle it goes on identically; stds are exact at every tick; intervals have Laplace tails."""
     counts = [(7 * t) % 5 for t in range(1500)]
     budget = Budget(1.0, 0.0)
-    whole = Stream(Window(100), budget, horizon, secret=SECRET).run(counts)
-    steps = Stream(Window(100), budget, horizon, secret=SECRET)
+    whole = Stream(Count(), budget, horizon, "pure-window-100", secret=SECRET).run(counts)
+    steps = Stream(Count(), budget, horizon, "pure-window-100", secret=SECRET)
     for number in range(300):
         if number == 170:
             steps = Stream.restore(steps.snapshot())
         assert steps.step(counts[number]).value == whole.values[number]
-    assert steps.query.method == "nodes"  # type: ignore[attr-defined]
-    tree = window_tree(100, horizon)
-    assert whole.std == pytest.approx(steps.sigma * tree.row_norms(np.arange(1, 1501)))
-    truth = np.convolve(counts, np.ones(100))[:1500]
-    low, high = whole.interval(0.9)
+    tree, view = window_tree(100, horizon), whole.last(100)
+    assert view.std[:, 0] == pytest.approx(steps.sigma * np.sqrt(tree.apart(view.last - 100, view.last)))
+    truth = np.convolve(counts, np.ones(100))[99:1500, np.newaxis]
+    low, high = view.interval(0.9)
     assert np.mean((low <= truth) & (truth <= high)) > 0.8
     wider = continuous_std(steps.sigma) / steps.sigma
-    assert (high - low) / 2 == pytest.approx(laplace_factor(0.1) * wider * whole.std + 0.5)
+    assert (high - low) / 2 == pytest.approx(laplace_factor(0.1) * wider * view.std + 0.5)
     assert "delta=0" in whole.guarantee
-
-
-def test_plan_of_a_pure_window() -> None:
-    found = plan(Budget(1.0, 0.0), 1000, Window(24))
-    assert [row.name for row in found.rows] == ["window: nodes"]
-    assert found.rows[0].worst_std == pytest.approx(max(Stream(Window(24), Budget(1.0, 0.0), 1000).std(range(1, 1001))))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, DegreeHistogram, Histogram, Stream, Sum, Window
+from evercount import Average, Budget, Count, DegreeHistogram, Histogram, Stream, Sum
 from evercount.bounds import endless_tails, laplace_tails
 from evercount.cli.plan_command import _finite
 from evercount.engine.error_model import interval_factor
@@ -32,19 +32,18 @@ CASES: list[tuple[Budget, int | None, Query, str | None]] = [
     (GAUSSIAN, None, Average(), "identity"),
     (GAUSSIAN, None, Sum(-2, 1), "unbounded"),
     (GAUSSIAN, 256, DegreeHistogram(6, max_degree=4), "balanced"),
-    (GAUSSIAN, 500, Window(60, "difference"), None),
-    (GAUSSIAN, 500, Window(60, "periods"), None),
-    (GAUSSIAN, 300, Window(200, "periods"), None),
-    (GAUSSIAN, 700, Window(60, "inputs"), None),
+    (GAUSSIAN, 500, Count(), "periods-60"),
+    (GAUSSIAN, 300, Count(), "periods-200"),
+    (GAUSSIAN, None, Count(), "periods-60"),
     (Budget(40.0, 1e-2), 700, Count(), "balanced"),  # noise below the grid: rounding is what is left
     (PURE, 700, Count(), "pure-tree"),
     (PURE, 700, Count(), "pure-binary"),
     (PURE, 700, Average(), "pure-tree"),
-    (PURE, 700, Window(60), None),
+    (PURE, 700, Count(), "pure-window-60"),
     (PURE, None, Count(), "endless-bridge"),
     (PURE, None, Count(), "pure-hybrid"),
     (PURE, None, Count(), "pure-hybrid-binary"),
-    (PURE, None, Window(60), None),
+    (PURE, None, Count(), "pure-window-60"),
     (Budget(12.0, 0.0), 700, Count(), "pure-tree"),
 ]
 
@@ -54,7 +53,7 @@ def one_row(budget: Budget, horizon: int | None, query: Query, name: str | None)
     found = plan(budget, horizon, query, names=None if name is None else (name,), ticks=None if horizon else 700)
     rows = {row.name: row for row in found.rows if row.calibration == "tight"}
     made = Stream(query, budget, horizon, factorization=name)
-    return rows[name or f"window: {made.query.method}"], made  # type: ignore[attr-defined]
+    return rows[made.factorization.name], made
 
 
 @pytest.mark.parametrize(("budget", "horizon", "query", "name"), CASES, ids=str)
@@ -124,8 +123,6 @@ def test_ticks_and_names_are_used_or_refused() -> None:
             plan(GAUSSIAN, None, ticks=wrong)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="without a horizon"):
         plan(GAUSSIAN, 100, ticks=50)
-    with pytest.raises(ParameterError, match="choose its method"):
-        plan(GAUSSIAN, 100, Window(5), names=("balanced",))
 
 
 def test_json_has_no_number_that_json_lacks() -> None:
@@ -147,22 +144,6 @@ def test_a_band_holds_every_tick_and_touches_it(budget: Budget, name: str) -> No
     assert (edges[0], edges[-1]) == (1, 5001)
     assert max(most) == row.worst_std
     assert max(row.std) <= row.worst_std
-
-
-def test_a_band_of_periods_is_close_to_every_tick() -> None:
-    """A window of 60 ticks by periods jumps when a period is full; lines between samples would hide it."""
-    (row,) = plan(GAUSSIAN, 500, Window(60, "periods")).rows
-    edges, least, most = row.band(50)
-    std = row.model.std(np.arange(1, 501))[:, 0]
-    inside = [std[a - 1 : b - 1] for a, b in pairwise(edges)]
-    assert least == pytest.approx([part.min() for part in inside], rel=1e-3)
-    assert most == pytest.approx([part.max() for part in inside], rel=1e-3)
-    assert row.worst_tick <= 120
-    assert min(least[10:]) < 0.8 * max(most)
-    (row,) = plan(GAUSSIAN, 10**6, Window(60, "periods")).rows
-    edges, least, most = row.band()
-    assert least[1:] == pytest.approx([float(row.model.std([600])[0, 0])] * (len(edges) - 2))
-    assert most == pytest.approx([row.worst_std] * (len(edges) - 1), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["binary-tree", "honaker"])

@@ -49,7 +49,6 @@ from evercount.queries.marginals import Marginals
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.substrings import Substrings
-from evercount.queries.window import Window, WindowOf
 from evercount.queries.word_cells import WordQuery
 from queries.test_queries_graphs_sensitivity import STAR_PAIR, TWO_TRIANGLES, shifted
 from small_queries import small
@@ -179,10 +178,6 @@ def swapped(one: str, other: str, *rest: str, first: Sequence[str] = ()) -> list
     return [(ticks[0], ticks[1])]
 
 
-def window(of: Query, steps: int = 3, **more: Any) -> Case:
-    return Case(WindowOf(of, 2), steps, **more)
-
-
 PATH = ((0, 1), (1, 2))
 COUNTS = [
     Case(Count(), 3),
@@ -191,7 +186,6 @@ COUNTS = [
     Case(Average(1, 4, 0.5), 3),
     Case(Average(1, 4, 0.5, per="event"), 3),
     Case(Average(0, 1, per="event"), 3),
-    Case(Window(2), 3),
     Case(small("prefix"), 3, Universe((0, 1, 2))),
 ]
 KEYS = [
@@ -218,15 +212,7 @@ KEYS = [
     Case(Cuts(3, "signed", swap="same edge"), 3),
     Case(Cuts(2), 3),
 ]
-WINDOWS = [
-    window(Sum(-1, 3, 0.5)),
-    window(Histogram(3, 2)),
-    window(Histogram(2, 2, removals=True), 2),
-    window(TopK(["a", "b", "c"], k=2)),
-    window(Substrings("ab", 2)),
-    window(Episodes("ab", 2)),
-    window(Cuts(3)),
-]
+WINDOWS = []
 PEOPLE = [
     Case(DistinctUsers(), 4),
     Case(DistinctUsers(AB), 4),

@@ -31,7 +31,6 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "marginals, two tables": ("marginals", {"columns": [["a", "b"], ["c", "d", "e"]], "tables": [[0], [0, 1]]}),
     "distinct users per key": ("distinct-users", {"keys": ["a", "b"], "max_keys": 2, "total": True}),
     "substrings, weighted": ("substrings", {"alphabet": "ab", "max_length": 2, "weights": [1, 3]}),
-    **{f"window, {way}": ("window", {"width": 3, "method": way}) for way in ("difference", "periods", "inputs")},
     "quantiles": ("quantiles", {"lo": 0, "hi": 100, "bins": 16}),
     "matching, mixed": ("matching", {"vertices": 6, "stream": "mixed"}),
     "degree histogram, mixed": ("degree-histogram", {"vertices": 6, "max_degree": 3, "stream": "mixed"}),
@@ -39,8 +38,7 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
 CASES = {name: (name, SMALL[name]) for name in QUERIES if name not in ELSEWHERE} | MORE
 MIXED = ("degree-sequence", "min-cut", "min-degree", "matching, mixed", "degree histogram, mixed")
 """One event can change their increments again and again: there is no l1 sensitivity, and no δ = 0."""
-PURE = [name for name in CASES if name not in MIXED and not name.startswith("window, ")]
-"""Windows have another method under δ = 0, which is the only one."""
+PURE = [name for name in CASES if name not in MIXED]
 
 
 def errors_and_halves(stream: Stream, ticks: list[Any], streams: int) -> Iterator[tuple[FloatArray, FloatArray]]:

@@ -1,4 +1,4 @@
-"""Count, Sum, Average and Window: sensitivities by enumeration, encoders, the choice of a window's method."""
+"""Count, Sum and Average: sensitivities by enumeration, encoders."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Stream, Sum, Window
+from evercount import Average, Budget, Count, Stream, Sum
 from evercount.errors import ParameterError, UnknownName
 from evercount.mechanisms.laplace_rates import grid_units
 from evercount.privacy import gaussian
-from evercount.queries.window_choice import window_errors
 
 
 def change(query, one, other):
@@ -106,16 +105,12 @@ def test_bad_sums(arguments):
         Sum(*arguments)
 
 
-def test_bad_counts_averages_and_windows():
+def test_bad_counts_and_averages():
     for bad in (0, -1, 2.5, True):
         with pytest.raises(ParameterError):
             Count(max_per_tick=bad)
-        with pytest.raises(ParameterError):
-            Window(bad)
     with pytest.raises(UnknownName):
         Average(per="hour")
-    with pytest.raises(UnknownName):
-        Window(3, "differences")
     with pytest.raises(ParameterError, match="divides 1"):
         Average(0, 3, 1.5, per="event")
 
@@ -130,33 +125,3 @@ def test_average_per_event_is_the_mean():
     increments, _ = query.encode(None, [1.0, 2.5, 10.0, 0.0])
     noisy = (increments * query.grid)[np.newaxis].astype(float)
     assert query.decode_run(1, noisy)[0, 0] == pytest.approx(13.5 / 4)
-
-
-@pytest.mark.parametrize("method", ["difference", "periods", "inputs"])
-@pytest.mark.parametrize("width", [1, 2, 7, 16])
-def test_window_decoding_is_the_window(width, method):
-    query = Window(width, method)
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 9, 50)
-    if method == "periods":
-        running = np.concatenate([np.cumsum(x[a : a + width]) for a in range(0, 50, width)])
-    else:
-        running = np.cumsum(x)
-    truth = np.asarray([x[max(0, t - width + 1) : t + 1].sum() for t in range(50)])
-    padded = np.concatenate([np.zeros(width), running])[:, np.newaxis].astype(float)
-    assert np.array_equal(query.decode_run(1, padded)[:, 0], truth)
-    # and the declared combination of running sums is the same linear map
-    ticks = np.arange(1, 51)
-    total = np.zeros(50)
-    for at, weights in query.combination(ticks):
-        total += np.where(at > 0, weights * running[np.maximum(at, 1) - 1], 0)
-    assert np.array_equal(total, truth)
-
-
-def test_window_chooses_the_smallest_exact_error():
-    for width, horizon in ((2, 1000), (24, 4096), (900, 1000), (50, None)):
-        errors = window_errors(width, horizon)
-        assert Window(width).resolved(horizon).method == min(errors, key=errors.get)
-    assert Window(2).resolved(None).method == "inputs"
-    assert Window(500).resolved(None).method == "periods"
-    assert Window(5, "difference").resolved(100).method == "difference"

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from evercount import Budget, Stream, WindowOf
+from evercount import Budget, Stream
 from evercount.audit.neighbours import ABSENT, all_neighbours, change_norm, worst_pair
 from evercount.errors import InputError, ParameterError, TooLarge
 from evercount.queries.substrings import Substrings
@@ -145,8 +145,6 @@ def test_weights_change_the_noise_and_not_the_counts() -> None:
     assert release[-1].std_all[-1] < 0.81 * before[-1].std_all[-1]  # √(1 + 4 + 9·64)/8 against √14
     _, std = release.between(1, 4)
     assert std[-1] == pytest.approx(std[0] / 8, rel=0.05)
-    with pytest.raises(ParameterError, match="running sums"):
-        WindowOf(weighted, 3)
 
 
 def test_holes_and_crowded_ticks_stay_below_the_sensitivity() -> None:

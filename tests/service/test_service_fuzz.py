@@ -66,7 +66,7 @@ values = st.recursive(
 fields = ("key", "value", "user", "time", "edge", "letter")
 objects = st.fixed_dictionaries({}, optional=dict.fromkeys(fields, values))
 events = st.lists(st.one_of(leaves, objects, values), max_size=6)
-kinds = st.sampled_from(["count", "histogram", "sum", "window", "edges", "cuts", "nothing"])
+kinds = st.sampled_from(["count", "histogram", "sum", "edges", "cuts", "nothing"])
 arguments = st.dictionaries(st.sampled_from(["keys", "lo", "hi", "grid", "width", "vertices", "k"]), values, max_size=3)
 rest = {
     "tick": st.sampled_from(["1h", "manual", "0s", "999999d"]) | values,
@@ -94,7 +94,6 @@ plausible = st.builds(
             "query": st.sampled_from(
                 [
                     {"name": "count"},
-                    {"name": "window", "parameters": {"width": 5}},
                     {"name": "sum", "parameters": {"lo": 0, "hi": 2**20}},
                     {"name": "sum", "parameters": {"lo": 0, "hi": 1, "grid": 2**-20}},
                     {"name": "histogram", "parameters": {"keys": 3}},

@@ -236,9 +236,9 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Conflict, match="began as a whole"):
         store.declare(DECLARATION, START, shards=3)
     fields = {**DECLARATION.to_dict(), "postprocess": []}
-    window = {**fields, "name": "w", "query": {"name": "window", "parameters": {"width": 3}}}
+    average = {**fields, "name": "w", "query": "average"}
     with pytest.raises(ParameterError, match="cannot be cut"):
-        store.declare(StreamDeclaration.from_dict(window), START, shards=2)
+        store.declare(StreamDeclaration.from_dict(average), START, shards=2)
     many = {**fields, "name": "m", "query": {"name": "histogram", "parameters": {"keys": 100_001}}}
     with pytest.raises(TooLarge, match="in each of its shards"):
         store.declare(StreamDeclaration.from_dict(many), START)

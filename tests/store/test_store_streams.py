@@ -192,7 +192,6 @@ def test_an_encoder_with_a_memory_gets_its_events_in_order(opened: Open) -> None
     ("query", "parameters", "events", "wanted"),
     [
         ("count", {}, [1, 0, 3], [4]),
-        ("window", {"width": 3}, [2], [2]),
         ("sum", {"lo": -2, "hi": 8, "grid": 0.5}, [0.5, -2, 7.75], [13]),
         ("average", {"lo": 0, "hi": 4, "per": "event"}, [1, 4], [1, 2]),
         ("top-k", {"keys": 3, "k": 2, "max_keys_per_event": 2}, [[0, 2], 1, []], [1, 1, 1]),
@@ -256,7 +255,7 @@ def test_a_start_far_in_the_past_is_refused(tmp_path: Path) -> None:
     ("change", "event", "ticks"),
     [
         ({"postprocess": ["nonnegative", "monotone"]}, "a", 600),
-        ({"query": {"name": "window", "parameters": {"width": 7}}, "horizon": None}, 1, 600),
+        ({"factorization": "periods-7", "horizon": None}, 1, 600),
     ],
 )
 def test_missed_ticks_are_the_same_whether_closed_together_or_one_by_one(

@@ -93,7 +93,7 @@ def _tap(stream: Stream, rows: list[FloatArray]) -> None:
     query = copy.copy(stream.query)
 
     def keep(first_tick: int, noisy: FloatArray) -> Any:
-        rows.append(noisy[query.memory :].copy())
+        rows.append(noisy.copy())
         return type(query).decode_run(query, first_tick, noisy)
 
     vars(query)["decode_run"] = keep
@@ -107,8 +107,6 @@ def stream_claim(stream: Stream, ticks: int) -> Claim:
         ParameterError: for a tree whose shares of ε are not known here.
     """
     query, budget, factorization = stream.query, stream.budget, stream.factorization
-    if query.restart is not None:
-        return Claim(budget, _periods(factorization.dense(query.restart)[0], ticks), sigma=stream.sigma)
     if factorization.horizon is not None and ticks > factorization.horizon:
         raise ParameterError(f"{ticks} ticks are more than the horizon of {factorization.horizon}")
     left = factorization.dense(ticks)[0]
@@ -122,10 +120,3 @@ def stream_claim(stream: Stream, ticks: int) -> Claim:
     ):  # their L is already in units of each node's share of ε
         return Claim(budget, left, cost=budget.epsilon / l1)
     raise ParameterError(f"the audit does not know how {factorization.name!r} shares ε among its nodes")
-
-
-def _periods(left: FloatArray, ticks: int) -> FloatArray:
-    """L of sums that start again: a copy of the period's L for every period."""
-    size = len(left)
-    blocks = np.kron(np.eye(-(-ticks // size)), left)
-    return np.asarray(blocks[:ticks])

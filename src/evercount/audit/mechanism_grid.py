@@ -37,7 +37,6 @@ QUERIES: tuple[Query, ...] = (
     queries.Count(),
     queries.Sum(-2, 1, 0.25),
     queries.Average(),
-    queries.Window(2),
     queries.Histogram(2),
     queries.TopK(2),
     queries.Rollup([("north", "a"), ("south", "b")]),

@@ -34,7 +34,7 @@ def parts_of(query: Query, pure: bool) -> FloatArray | None:
     zero = query.decode_run(1, 0 * cells[:1])
     outputs = query.decode_run(1, cells) - zero
     probe = np.arange(1.0, 1 + 3 * query.cells).reshape(3, query.cells)
-    as_they_are = not query.memory and query.outputs == query.cells and query.restart is None
+    as_they_are = query.outputs == query.cells
     if not (query.running_sums or as_they_are) or not np.allclose(query.decode_run(5, probe) - zero, probe @ outputs):
         raise refused
     if outputs.shape == cells.shape and np.allclose(outputs, cells):

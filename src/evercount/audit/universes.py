@@ -19,7 +19,6 @@ from evercount.queries.histogram import Histogram
 from evercount.queries.marginals import Marginals
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
-from evercount.queries.window import WindowOf
 from evercount.queries.word_cells import WordQuery
 
 LARGEST_UNIVERSE = 100_000
@@ -136,11 +135,6 @@ def _of_quantiles(query: Quantiles) -> Universe:
 def _of_discovered(query: DiscoveredKeys) -> Universe:
     """Keys that nobody listed: two of them, one in two normal forms."""
     return Universe(("a", "\u00e4", "a\u0308"))
-
-
-@universe.register
-def _of_window(query: WindowOf) -> Universe:
-    return universe(query.of)
 
 
 @universe.register

@@ -65,11 +65,10 @@ def plan(
     import json
 
     from evercount.cli.options import parse_horizon, parse_parameters
-    from evercount.engine.best import is_pure_name
     from evercount.errors import UnknownName
     from evercount.factorizations import FACTORIZATIONS
     from evercount.factorizations.base import LARGEST_HORIZON
-    from evercount.factorizations.laplace_choice import PURE
+    from evercount.factorizations.laplace_choice import PURE, is_pure_name
     from evercount.planning.compare import plan as make_plan
     from evercount.planning.discovery_plan import plan_discovery
     from evercount.planning.resources import measure_resources

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import replace
 
@@ -13,21 +12,14 @@ from evercount.engine.error_model import ErrorModel
 from evercount.errors import ParameterError
 from evercount.factorizations import tick_grid
 from evercount.factorizations.laplace_base import PureFactorization
-from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
+from evercount.factorizations.laplace_choice import is_pure_name
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
-from evercount.queries.window import WindowQuery
 
 BEST = "best"
 REFERENCE_TICKS = 2**20
 """Ticks over which streams without a horizon are compared."""
-_PURE = re.compile(r"pure-tree-\d+")
-
-
-def is_pure_name(name: str | None) -> bool:
-    """Whether a factorisation of this name has Laplace noise and δ = 0."""
-    return name is not None and (name in PURE + PURE_ENDLESS or _PURE.fullmatch(name) is not None)
 
 
 def pure_budget(budget: Budget) -> Budget:
@@ -53,18 +45,18 @@ def settle_best(query: Query, budget: Budget, horizon: int | None, name: str | N
         with suppress(ParameterError):  # no l1 sensitivity is declared, or the noise is wider than the sampler serves
             candidates.append((*worst_std(query, pure_budget(budget), horizon), pure_budget(budget)))
     _, name, kept = min(candidates, key=lambda candidate: candidate[0])
-    return kept, None if isinstance(query, WindowQuery) else name
+    return kept, name
 
 
 def worst_std(query: Query, budget: Budget, horizon: int | None) -> tuple[float, str]:
     """The largest std on the default factorization, over a grid of ticks that contains the worst, and its name."""
-    settled, engine = choose_engine(query, budget, horizon, None)
+    engine = choose_engine(query, budget, horizon, None)
     nothing = Secret.from_hex("00" * 32)  # nothing is drawn from it
-    noise = make_noise("exact", settled, engine, budget, horizon, secret=nothing)
-    model = ErrorModel(settled, engine, noise.sigma, noise.stream.rounded)
+    noise = make_noise("exact", query, engine, budget, horizon, secret=nothing)
+    model = ErrorModel(query, engine, noise.sigma, noise.stream.rounded)
     ticks = tick_grid(REFERENCE_TICKS if horizon is None else horizon)
     if isinstance(engine, PureFactorization):
         ticks = np.append(ticks, engine.suspects(int(ticks[-1])))
-    elif engine.horizon is not None and settled.restart is None:
+    elif engine.horizon is not None:
         ticks = np.append(ticks, engine.worst_row()[0])
     return float(model.std(ticks).max()), engine.name

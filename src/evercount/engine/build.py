@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from evercount.errors import ParameterError, UnknownName
-from evercount.factorizations import Direct, Factorization
+from evercount.factorizations import Direct, Factorization, factorization
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_bridge import UNITS, Bridge
+from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.mechanisms import Noise, build_noise
 from evercount.mechanisms.laplace_noise import build_pure_for
 from evercount.mechanisms.laplace_rates import unit_rate
@@ -22,21 +23,21 @@ from evercount.queries.base import Adjacency, Query
 POSTPROCESSES = ("nonnegative", "integer", "monotone")
 
 
-def choose_engine(query: Query, budget: Budget, horizon: int | None, name: str | None) -> tuple[Query, Factorization]:
-    """The query with its way of counting settled, and the factorisation that it runs on.
+def choose_engine(query: Query, budget: Budget, horizon: int | None, name: str | None) -> Factorization:
+    """The factorization that a query runs on.
 
     Without a name it is `direct` where one event moves values so little that its exact worst error is smaller. A bridge
     whose noise is narrower than the grid gets whole coefficients (`Bridge.for_rate`).
     """
-    query, engine = query.choose_engine(horizon, name, budget.pure)
+    engine = pure_factorization(name, horizon) if budget.pure else factorization(name, horizon)
     adjacency = budget.adjacency
     if isinstance(engine, Bridge | EndlessBridge):
         l1 = query.protected_l1(budget)
-        return query, engine.for_rate(unit_rate(budget.epsilon, l1, query.grid, UNITS) * UNITS)
+        return engine.for_rate(unit_rate(budget.epsilon, l1, query.grid, UNITS) * UNITS)
     if budget.pure or name is not None or horizon is None or query.squared_value_sensitivity(adjacency) is None:
-        return query, engine
+        return engine
     direct = Direct(horizon)
-    return query, direct if _worst_error(direct, query, adjacency) < _worst_error(engine, query, adjacency) else engine
+    return direct if _worst_error(direct, query, adjacency) < _worst_error(engine, query, adjacency) else engine
 
 
 def _worst_error(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
@@ -105,7 +106,6 @@ def make_noise(
         squared_sensitivity=query.protected_sensitivity(budget, sensitivity_on(engine, query, budget.adjacency)),
         budget=budget.reserve(own) if own else budget,
         horizon=horizon,
-        restart=query.restart,
         declaration=declaration,
         **rest,
     )

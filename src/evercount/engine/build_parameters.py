@@ -40,7 +40,7 @@ def build_parameters(
         raise UnknownName("noise", noise, NOISES)
     horizon = check_horizon(horizon, unbounded=True)
     budget, factorization = settle_best(query, budget, horizon, factorization)  # a stored name is never "best"
-    query, engine = choose_engine(query, budget, horizon, factorization)
+    engine = choose_engine(query, budget, horizon, factorization)
     names = check_postprocess(postprocess)
     if "monotone" in names and not query.monotone:
         raise ParameterError(f"{query.name!r} may truly fall, so its releases cannot be made monotone")

@@ -70,19 +70,17 @@ class CellRange(Query):
 def can_be_cut(query: Query) -> bool:
     """Whether each published number is one cell's running sum, so that cells can be released apart.
 
-    >>> from evercount import Histogram, Window
-    >>> can_be_cut(Histogram(10)), can_be_cut(Window(5))
+    >>> from evercount import Average, Histogram
+    >>> can_be_cut(Histogram(10)), can_be_cut(Average())
     (True, False)
     """
     kind = type(query)
     return (
         query.outputs == query.cells
-        and query.memory == 0
-        and query.restart is None
         and query.initial_state() is None
         and kind.decode is Query.decode
         and kind.decode_run is Query.decode_run
-        and kind.combination is Query.combination
+        and kind.sum_weights is Query.sum_weights
         and not query.keeps_sums
         and np.ndim(query.output_norms()) == 0
     )

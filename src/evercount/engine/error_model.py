@@ -20,9 +20,6 @@ from evercount.factorizations.laplace_trees import DigitTree
 from evercount.queries.base import Query
 from evercount.queries.cell_errors import CellErrors
 
-POINTS_PER_OCTAVE = 16
-"""Errors of windows are exact at this many ticks in each doubling of the distance from a jump, a cubic between."""
-
 
 @dataclass(frozen=True, eq=False)
 class ErrorModel:
@@ -37,7 +34,6 @@ class ErrorModel:
     sigma: float
     rounded: bool
     outputs: int = 0
-    _norm_at: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     _next: dict[int, tuple[FloatArray, FloatArray, FloatArray]] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -47,66 +43,7 @@ class ErrorModel:
 
     def norms(self, ticks: IntArray) -> FloatArray:
         """Std of one cell's published number over σ, at each 1-based tick."""
-        terms = self.query.combination(ticks)
-        if len(terms) == 1 and self.query.restart is None:
-            at, weights = terms[0]
-            return np.asarray(np.abs(weights) * self.factorization.row_norms(at))
-        key = ticks
-        horizon = self.factorization.horizon
-        jumps: tuple[int, ...] = (self.query.memory, *(() if horizon is None else (horizon,)))
-        if self.query.restart is not None:  # after the first period only the place inside the period matters
-            period = self.query.restart
-            key = np.where(ticks <= period, ticks, period + 1 + (ticks - 1) % period)
-            jumps = (period - 1, period, 2 * period - 1)
-        distinct, where = np.unique(key, return_inverse=True)
-        return np.asarray([self._between_jumps(int(tick), jumps) for tick in distinct])[where]
-
-    def _between_jumps(self, tick: int, jumps: tuple[int, ...]) -> float:
-        """The norm at one tick, a function of the tick alone: exact near a jump, else by a cubic through exact ones."""
-        low = max((jump + 1 for jump in jumps if jump < tick), default=1)
-        high = min((jump for jump in jumps if jump >= tick), default=None)
-        distance = tick - low if high is None else min(tick - low, high - tick)
-        spacing = 1 << max(0, (distance // POINTS_PER_OCTAVE).bit_length() - 1)
-        if spacing == 1:
-            return self._exact(tick)
-        first = max(low, low + (tick - low) // spacing * spacing - spacing)
-        if high is not None:
-            first = min(first, high - 3 * spacing)
-        nodes = [first + i * spacing for i in range(4)]
-        total = 0.0
-        for i, node in enumerate(nodes):  # Lagrange's form
-            weight = self._exact(node)
-            for j, other in enumerate(nodes):
-                weight *= (tick - other) / (node - other) if i != j else 1.0
-            total += weight
-        return total
-
-    def _exact(self, tick: int) -> float:
-        if tick not in self._norm_at:
-            self._norm_at[tick] = self._combined(tick)
-        return self._norm_at[tick]
-
-    def _combined(self, tick: int) -> float:
-        """√Var of Σ weight·noise over the terms of one tick, from row and difference norms."""
-        period = self.query.restart
-        groups: dict[int, list[tuple[int, float]]] = {}
-        for at, weights in self.query.combination(np.asarray([tick])):
-            t, weight = int(at[0]), float(weights[0])
-            if t > 0 and weight != 0:
-                number, offset = (0, t) if period is None else ((t - 1) // period, (t - 1) % period + 1)
-                groups.setdefault(number, []).append((offset, weight))
-        return float(np.sqrt(sum(self._variance(group) for group in groups.values())))
-
-    def _variance(self, terms: list[tuple[int, float]]) -> float:
-        offsets = [t for t, _ in terms]
-        weights = np.asarray([w for _, w in terms])
-        own = self.factorization.row_norms(np.asarray(offsets)) ** 2
-        covariance = np.diag(own)
-        for i, s in enumerate(offsets):
-            for j in range(i):
-                apart = self.factorization.difference_norm(*sorted((s, offsets[j]))) ** 2
-                covariance[i, j] = covariance[j, i] = (own[i] + own[j] - apart) / 2
-        return max(float(weights @ covariance @ weights), 0.0)
+        return np.asarray(self.query.sum_weights(ticks) * self.factorization.row_norms(ticks))
 
     def std(self, ticks: npt.ArrayLike) -> FloatArray:
         """Std of the published numbers, shape (ticks, outputs or 1)."""
@@ -147,34 +84,39 @@ class ErrorModel:
         if at.dtype.kind not in "iu" and at.size:
             raise ParameterError(f"ticks must be whole numbers, got {at.dtype} data")
         at = at.astype(np.int64)
-        horizon = self.factorization.horizon if self.query.restart is None else None
+        horizon = self.factorization.horizon
         if at.size and (at.min() < 1 or (horizon is not None and at.max() > horizon)):
             raise ParameterError(f"ticks must lie in 1..{horizon or '…'}, got {int(at.min())}..{int(at.max())}")
-        weights = [np.where(t > 0, np.abs(w), 0.0) for t, w in self.query.combination(at)]
+        weights, roundings = self.query.sum_weights(at), self.factorization.roundings(np.zeros_like(at), at)
         if self.pure:
             variance, plain, _ = self._laplace(at)
-            return self._discrete(variance, plain, weights)
-        return self._with_rounding(self.sigma * self.norms(at), weights)
+            return self._discrete(variance, plain, weights, roundings)
+        return self._with_rounding(self.sigma * self.norms(at), weights, roundings)
 
-    def _with_rounding(self, noise: FloatArray, weights: list[FloatArray]) -> tuple[FloatArray, CellErrors]:
-        """(std, errors) of Σ weight × running sum of one cell, from the std of its normal noise."""
+    def _with_rounding(
+        self, noise: FloatArray, weights: FloatArray, roundings: IntArray
+    ) -> tuple[FloatArray, CellErrors]:
+        """(std, errors) of weight × (a sum of rounded numbers), from the std of its normal noise."""
         grid = self.query.grid
         if not self.rounded:
             return _as_column(noise), CellErrors(_as_column(noise), _as_column(np.zeros(len(noise))), pure=False)
-        std = np.sqrt(noise**2 + grid**2 / 12 * sum(w**2 for w in weights))
+        std = np.sqrt(noise**2 + grid**2 / 12 * weights**2 * roundings)
         narrow = noise < grid
-        spread, slack = np.where(narrow, noise, std), np.where(narrow, grid / 2 * sum(weights), 0.0)
-        step = np.where(narrow, 0.0, grid / 2 * np.max(weights, axis=0))
+        spread, slack = np.where(narrow, noise, std), np.where(narrow, grid / 2 * weights * roundings, 0.0)
+        step = np.where(narrow, 0.0, grid / 2 * weights)
         return _as_column(std), CellErrors(_as_column(spread), _as_column(slack), pure=False, step=_as_column(step))
 
     def _discrete(
-        self, variance: FloatArray, plain: FloatArray, weights: list[FloatArray]
+        self, variance: FloatArray, plain: FloatArray, weights: FloatArray, roundings: IntArray
     ) -> tuple[FloatArray, CellErrors]:
-        """The same for discrete Laplace noise, from its exact variance and that of continuous noise."""
+        """The same for discrete Laplace noise, from its exact variance and that of continuous noise.
+
+        A sum of discrete numbers needs half a unit once, however many they are; rounded numbers need it each.
+        """
         grid = self.query.grid
+        slack = grid / 2 * weights * (roundings if self.rounded else 1)
         if self.rounded:
-            variance = variance + grid**2 / 12 * sum(w**2 for w in weights)
-        slack = grid / 2 * np.sum(weights, axis=0)
+            variance = variance + grid**2 / 12 * weights**2 * roundings
         return _as_column(np.sqrt(variance)), CellErrors(_as_column(np.sqrt(plain)), _as_column(slack), pure=True)
 
     def difference_errors(self, earlier: IntArray, later: IntArray) -> tuple[FloatArray, CellErrors]:
@@ -185,10 +127,10 @@ class ErrorModel:
         distinct, where = np.unique(pairs, axis=0, return_inverse=True)
         norms = np.asarray([self.factorization.difference_norm(int(a), int(b)) for a, b in distinct])
         noise = self.sigma * (norms[where.reshape(-1)] if len(norms) else np.zeros(len(pairs)))
-        weights = [np.ones(len(pairs)), np.where(earlier > 0, 1.0, 0.0)]
+        ones, roundings = np.ones(len(pairs)), self.factorization.roundings(earlier, later)
         if self.pure:
-            return self._discrete(noise**2, noise**2 * self._continuous, weights)
-        return self._with_rounding(noise, weights)
+            return self._discrete(noise**2, noise**2 * self._continuous, ones, roundings)
+        return self._with_rounding(noise, ones, roundings)
 
     @property
     def _continuous(self) -> float:
@@ -206,13 +148,8 @@ class ErrorModel:
         """(exact variance, that of continuous noise, equal Laplace numbers with tails as heavy) of one cell."""
         tree = self.factorization
         assert isinstance(tree, PureFactorization)
-        terms = self.query.combination(ticks)
-        if len(terms) > 1:  # numbers of a difference have no common bound here: as heavy as a single one
-            variance = (self.sigma * self.norms(ticks)) ** 2
-            return variance, variance * self._continuous, np.ones(len(ticks), np.int64)
-        at, factor = terms[0]
-        exact, plain, largest = tree.laplace_errors(at, self.full_rate)
-        scale = (factor * self.query.grid) ** 2
+        exact, plain, largest = tree.laplace_errors(ticks, self.full_rate)
+        scale = (self.query.sum_weights(ticks) * self.query.grid) ** 2
         return exact * scale, plain * scale, equal_numbers(plain, largest)
 
     @property
@@ -234,10 +171,9 @@ class ErrorModel:
 
     def between(self, earlier: int, later: int) -> float:
         """Std of the difference of one cell's running sums at two ticks (0: before the first)."""
-        if self.query.restart is not None:
-            raise ParameterError("a window has no running count to take differences of")
         variance = (self.sigma * self.factorization.difference_norm(earlier, later)) ** 2
-        return float(np.sqrt(variance + (self.query.grid**2 / 12 * ((earlier > 0) + 1) if self.rounded else 0.0)))
+        roundings = int(self.factorization.roundings(np.asarray([earlier]), np.asarray([later]))[0])
+        return float(np.sqrt(variance + (self.query.grid**2 / 12 * roundings if self.rounded else 0.0)))
 
 
 def _as_column(numbers: FloatArray) -> FloatArray:

@@ -28,7 +28,7 @@ def simulated_factor(
     It is the upper 99.9 % confidence limit over `SIMULATED_RUNS` runs; infinite where beta is too small for these.
     """
     query = errors.query
-    one_sum = query.restart is None and query.memory == 0 and query.outputs == 1
+    one_sum = query.outputs == 1
     if errors.pure and query.cells != 1:
         one_sum = False  # a combination of Laplace numbers of several cells has other tails
     if not one_sum or not 0 < ticks <= LONGEST_SIMULATION:

@@ -99,8 +99,6 @@ class StreamState:
     tick: int
     totals: RunningSums
     """Exact running sums, in grid units."""
-    memory: FloatArray
-    """The last noisy sums, where the query looks back."""
     encoder: Any
     highest: FloatArray | None = None
     """The largest published numbers, for monotone releases."""
@@ -116,7 +114,7 @@ class StreamState:
     @classmethod
     def initial(cls, query: Query) -> StreamState:
         zeros = np.zeros(query.cells, np.int64)
-        return cls(0, zeros, np.zeros((query.memory, query.cells)), query.initial_state())
+        return cls(0, zeros, query.initial_state())
 
     def with_users(self) -> StreamState:
         """The same state with the changes of the last ticks written into `users`.
@@ -157,29 +155,27 @@ def advance(
 
 def _advance_block(parameters: StreamParameters, state: StreamState, increments: IntArray) -> tuple[Rows, StreamState]:
     query, noise = parameters.query, parameters.noise.stream
-    sums, totals = _running_sums(query, state, increments)
+    sums, totals = _running_sums(state, increments)
     noisy = noise.rows(state.tick + 1, len(increments))
     # whole numbers are added as such: no sum is ever too large to be private
     noisy = (noisy.astype(np.int64) + sums if noise.whole_units else noisy + sums).astype(np.float64, copy=False)
     if query.grid != 1.0:
         noisy *= query.grid
-    window = np.concatenate([state.memory, noisy]) if query.memory else noisy
-    published = query.decode_run(state.tick + 1, window)
+    published = query.decode_run(state.tick + 1, noisy)
     kept = noisy if query.keeps_sums else None
     published, highest = postprocessed(parameters.postprocess, published, state.highest)
     after = replace(
         state,
         tick=state.tick + len(increments),
         totals=totals,
-        memory=window[-query.memory :].copy() if query.memory else state.memory,
         highest=highest,
         last_sums=None if kept is None else kept[-1:],
     )
     return Rows(published, kept), after
 
 
-def _running_sums(query: Query, state: StreamState, increments: IntArray) -> tuple[RunningSums, RunningSums]:
-    """Exact running sums, which start again from zero where the query says so, and the last of them.
+def _running_sums(state: StreamState, increments: IntArray) -> tuple[RunningSums, RunningSums]:
+    """Exact running sums, and the last of them.
 
     **Guarantee.** They are exact whatever their size. So noise in whole grid units is added to an exact sum, and what
     is published is a function of that number alone: neither an overflow nor a rounding of the sum before the noise can
@@ -187,8 +183,8 @@ def _running_sums(query: Query, state: StreamState, increments: IntArray) -> tup
     tests/engine/test_large_sums.py::test_sums_beyond_64_bits_are_published_as_they_are.
     """
     if state.totals.dtype != object and _size(state.totals) + len(increments) * _size(increments) < NARROW_SUM:
-        return _add_up(query.restart, state.tick, state.totals, increments)
-    sums, totals = _add_up(query.restart, state.tick, state.totals.astype(object), increments.astype(object))
+        return _add_up(state.totals, increments)
+    sums, totals = _add_up(state.totals.astype(object), increments.astype(object))
     return sums, totals.astype(np.int64) if _size(totals) < NARROW_SUM else totals
 
 
@@ -196,26 +192,14 @@ def _size(numbers: RunningSums) -> int:
     return max(int(numbers.max()), -int(numbers.min())) if numbers.size else 0
 
 
-def _add_up(
-    period: int | None, tick: int, before: RunningSums, increments: RunningSums
-) -> tuple[RunningSums, RunningSums]:
-    """The running sums of ticks after `tick`, and the last of them; `before` are the sums so far."""
-    if period is None:
-        if len(increments) == 1:  # one tick of many cells: no need to add along time
-            totals = before + increments[0]
-            return totals[np.newaxis], totals
-        sums = np.cumsum(increments, axis=0)
-        sums += before
-        return sums, sums[-1].copy() if len(sums) else before
-    sums, totals = np.empty_like(increments), before
-    done = 0
-    while done < len(increments):
-        into = (tick + done) % period
-        part = slice(done, min(len(increments), done + period - into))
-        sums[part] = np.cumsum(increments[part], axis=0) + (totals if into else 0)
-        totals = sums[part.stop - 1].copy()
-        done = part.stop
-    return sums, totals
+def _add_up(before: RunningSums, increments: RunningSums) -> tuple[RunningSums, RunningSums]:
+    """The running sums of the next ticks, and the last of them; `before` are the sums so far."""
+    if len(increments) == 1:  # one tick of many cells: no need to add along time
+        totals = before + increments[0]
+        return totals[np.newaxis], totals
+    sums = np.cumsum(increments, axis=0)
+    sums += before
+    return sums, sums[-1].copy() if len(sums) else before
 
 
 def postprocessed(

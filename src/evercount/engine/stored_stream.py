@@ -46,7 +46,6 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
         "users": dict(state.users),
         "counting": state.counting,
         "totals": state.totals if state.totals.dtype != object else state.totals.tolist(),
-        "memory": state.memory,
         "highest": state.highest,
         **part,
     }
@@ -78,12 +77,12 @@ def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
         dumped=data["noise"],
     )
     query = parameters.query
-    tick, totals, memory = data["tick"], data["totals"], data["memory"]
+    tick, totals = data["tick"], data["totals"]
     if isinstance(totals, list):  # sums beyond 64 bits
         totals = np.asarray([index(total) for total in totals], dtype=object)
     if parameters.noise.stream.tick != tick:
         raise SnapshotError("the snapshot's noise stands at another tick than its sums")
-    if totals.shape != (query.cells,) or memory.shape != (query.memory, query.cells):
+    if totals.shape != (query.cells,):
         raise SnapshotError("the snapshot's sums do not belong to its query")
     counting = data["counting"]
     if counting not in get_args(Counting) and (counting is not None or tick):
@@ -91,7 +90,6 @@ def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
     state = StreamState(
         tick,
         totals,
-        memory,
         query.load_state(data["encoder"]) if data["encoder"] is not None else None,
         data["highest"],
         dict(data["users"]),
@@ -108,7 +106,6 @@ def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
     return parameters, StreamState(
         tick,
         totals,
-        memory,
         state.encoder,
         state.highest,
         state.users,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import cast
 
@@ -11,6 +12,7 @@ from evercount.factorizations.direct import Direct
 from evercount.factorizations.honaker_full import HonakerFull
 from evercount.factorizations.identity import Identity
 from evercount.factorizations.optimal import Optimal
+from evercount.factorizations.periods import Periods
 from evercount.factorizations.row_weighted import Anytime, Balanced, Normalized, Unbounded
 from evercount.factorizations.square_root import SquareRoot
 from evercount.factorizations.trees import BinaryTree, Honaker
@@ -35,13 +37,15 @@ FACTORIZATIONS: dict[str, type[Factorization]] = {
 
 ENDLESS = ("anytime", "unbounded", "identity")
 """The names of those that run without a horizon."""
+_PERIODS = re.compile(r"periods-([1-9][0-9]{0,8})")
 
 
 def factorization(name: str | None, horizon: int | None) -> Factorization:
     """Build a factorisation from its name.
 
     Args:
-        name: A key of `FACTORIZATIONS`. None chooses `balanced` for a known horizon and `anytime` without one.
+        name: A key of `FACTORIZATIONS`, or "periods-7" for sums over the last 7 ticks. None chooses `balanced` for a
+            known horizon and `anytime` without one.
         horizon: The number of ticks, or None for a stream without end.
 
     Returns:
@@ -63,6 +67,8 @@ def factorization(name: str | None, horizon: int | None) -> Factorization:
     """
     if name is None:
         name = "anytime" if horizon is None else "balanced"
+    if isinstance(name, str) and (match := _PERIODS.fullmatch(name)):
+        return Periods(int(match[1]), horizon)
     if name not in FACTORIZATIONS:
         raise UnknownName("factorization", name, FACTORIZATIONS)
     if horizon is None and name not in ENDLESS:
@@ -86,6 +92,7 @@ __all__ = [
     "Identity",
     "Normalized",
     "Optimal",
+    "Periods",
     "SquareRoot",
     "State",
     "Unbounded",

@@ -164,6 +164,18 @@ class Factorization(ABC):
             ParameterError: A tick lies outside 1..horizon, or `earlier` is after `later`.
         """
 
+    def roundings(self, earlier: IntArray, later: IntArray) -> IntArray:
+        """How many roundings to whole grid units are in the difference of two releases with exact noise.
+
+        Args:
+            earlier: Ticks; 0 stands for the time before the first tick.
+            later: For each, a tick that is not before it.
+
+        Returns:
+            One number for each pair.
+        """
+        return np.where(earlier > 0, 2, 1)
+
     def difference_norms_to(self, later: int, earlier: IntArray) -> FloatArray:
         """`difference_norm` to one later tick from many earlier ones, equal up to rounding; faster where it can be.
 

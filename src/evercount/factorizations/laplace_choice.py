@@ -10,20 +10,22 @@ from evercount.factorizations.base import check_known_horizon
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_bridge import Bridge
-from evercount.factorizations.laplace_trees import DigitTree, HybridTree, best_base
+from evercount.factorizations.laplace_trees import DigitTree, HybridTree, best_base, window_tree
 
 PURE = ("bridge", "pure-tree", "pure-tree-19", "pure-binary")
 """Mechanisms for a known horizon, best first."""
 PURE_ENDLESS = ("endless-bridge", "pure-hybrid", "pure-hybrid-binary")
 """Mechanisms for a stream without a horizon, best first."""
 _NAME = re.compile(r"pure-tree-(\d+)")
+_WINDOW = re.compile(r"pure-window-([1-9][0-9]{0,7})")
 
 
 def pure_factorization(name: str | None, horizon: int | None) -> PureFactorization:
     """The pure mechanism of that name; None chooses the bridge, or the endless bridge without a horizon.
 
     Args:
-        name: One of `PURE` or `PURE_ENDLESS`, "pure-tree-k" for an odd k, or None.
+        name: One of `PURE` or `PURE_ENDLESS`, "pure-tree-k" for an odd k, "pure-window-7" for sums over the last 7
+            ticks, or None.
         horizon: The number of ticks, or None for a stream without an end.
 
     Raises:
@@ -41,6 +43,8 @@ def pure_factorization(name: str | None, horizon: int | None) -> PureFactorizati
         if horizon is not None:
             raise ParameterError(f"{name} is for horizon=None; with a horizon 'bridge' has less error")
         return EndlessBridge() if name == "endless-bridge" else _hybrid(name == "pure-hybrid-binary")
+    if isinstance(name, str) and (wide := _WINDOW.fullmatch(name)):
+        return window_tree(int(wide[1]), horizon)
     if name not in known and not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise UnknownName("factorization for delta=0", name, known)
     if horizon is None:
@@ -60,3 +64,8 @@ def _tree(name: str, horizon: int) -> PureFactorization:
         return DigitTree(horizon, 2)
     match = _NAME.fullmatch(name)
     return DigitTree(horizon, int(match[1]) if match else best_base(horizon), True)
+
+
+def is_pure_name(name: str | None) -> bool:
+    """Whether a factorization of this name has Laplace noise and δ = 0."""
+    return name is not None and (name in PURE + PURE_ENDLESS or bool(_NAME.fullmatch(name) or _WINDOW.fullmatch(name)))

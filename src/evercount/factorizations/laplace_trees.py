@@ -113,13 +113,9 @@ class DigitTree(PureFactorization):
 
     # -- the contract of a factorisation -----------------------------------------------------------------------------
 
-    def published_weight(self, ticks: npt.ArrayLike) -> IntArray:
-        """How many nodes make up what is published at each tick."""
-        return self.weight(self._check_ticks(ticks))
-
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """√weight: the std at t is that of a node times this."""
-        return np.sqrt(self.published_weight(ticks).astype(np.float64))
+        return np.sqrt(self.weight(self._check_ticks(ticks)).astype(np.float64))
 
     def full_rate(self, sigma: float) -> float:
         """σ is the std of a node, and cosh(rate) = 1 + 1/σ²."""
@@ -127,7 +123,7 @@ class DigitTree(PureFactorization):
         return self.levels * math.log1p(above + math.sqrt(above * (above + 2)))
 
     def laplace_errors(self, ticks: npt.ArrayLike, rate: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        weight = self.published_weight(ticks).astype(np.float64)
+        weight = self.weight(self._check_ticks(ticks)).astype(np.float64)
         own = rate / self.levels
         return weight * node_variance(np.asarray(own)), weight * (2 / own**2), np.full(weight.shape, 1 / own)
 
@@ -265,8 +261,8 @@ class WindowTree(DigitTree):
     """A digit tree whose highest place has no end: short trees one after the other, for sums of the last ticks.
 
     A sum of `width` ticks needs few nodes of the highest level, however long the stream: so a few levels are enough,
-    each node has a large part of ε, and the error does not grow with time. One level is noise on every tick.
-    `row_norms` are those of the window, the only thing that its stream publishes; the rest is about running sums.
+    each node has a large part of ε, and the error of such a sum does not grow with time. One level is noise on every
+    tick. The noise of the running total grows.
 
     **Guarantee.** As `DigitTree`: every tick lies in at most `levels` nodes. Proof:
     `mechanisms/laplace_noise.proof.md`, lemma 1. Test:
@@ -282,7 +278,7 @@ class WindowTree(DigitTree):
         self.size = base ** (levels - 1)
         """Ticks of a node of the highest level; after the first window errors repeat with this period."""
         self.column_norm = math.sqrt(levels) * (1 + 1e-9)
-        self.name = f"pure-window-{base}-{levels}"
+        self.name = f"pure-window-{width}"
 
     def digits(self, ticks: npt.ArrayLike) -> IntArray:
         """The digit of the highest place grows without end."""
@@ -295,16 +291,23 @@ class WindowTree(DigitTree):
         """How many whole nodes of the highest level the prefix of each tick uses."""
         return self._index(np.asarray(ticks, dtype=np.int64), self.levels - 1)
 
-    def published_weight(self, ticks: npt.ArrayLike) -> IntArray:
-        """Nodes of the window that ends at the tick."""
-        t = self._check_ticks(ticks)
-        return self.apart(np.maximum(t - self.width, 0), t)
+    def public_parameters(self) -> tuple[FloatArray, ...]:
+        return (np.asarray([self.base, self.levels], np.float64),)
 
     def suspects(self, ticks: int) -> list[int]:
-        return [self.worst_row()[0]]
+        """The running total has its largest error near the end."""
+        return list(range(max(1, ticks - min(2 * self.size, _SOME)), ticks + 1))
 
     def worst_row(self) -> tuple[int, float]:
-        """(tick, norm) of the worst window: of all ticks, or of some thousand of them where there are more."""
+        if self.horizon is None:
+            return super().worst_row()
+        ticks = np.asarray(self.suspects(self.horizon))
+        norms = self.row_norms(ticks)
+        at = int(np.argmax(norms))
+        return int(ticks[at]), float(norms[at])
+
+    def worst_window(self) -> float:
+        """The largest norm of a sum over the last `width` ticks: of all, or of some thousand where there are more."""
         last = self.width + self.size if self.horizon is None else min(self.horizon, self.width + self.size)
         ticks = np.arange(1, last + 1)
         if last > _SOME:
@@ -312,14 +315,12 @@ class WindowTree(DigitTree):
                 np.linspace(a, b, _SOME // 2).astype(np.int64) for a, b in ((1, last), (max(last - _SOME, 1), last))
             ]
             ticks = np.unique(np.concatenate(ends))
-        norms = self.row_norms(ticks)
-        at = int(np.argmax(norms))
-        return int(ticks[at]), float(norms[at])
+        return math.sqrt(int(self.apart(np.maximum(ticks - self.width, 0), ticks).max()))
 
 
 @lru_cache(maxsize=256)
 def window_tree(width: int, horizon: int | None) -> WindowTree:
-    """The tree with the least worst std of a window among a few hundred, by its exact errors."""
+    """The tree with the least worst std of a sum over the last `width` ticks among a few hundred, by exact errors."""
     span = width if horizon is None else min(width, horizon)
     shapes = {(3, 1)}
     for levels in range(2, 8):
@@ -328,7 +329,7 @@ def window_tree(width: int, horizon: int | None) -> WindowTree:
             if 3 <= base <= 1000 and base ** (levels - 1) <= 4 * span:
                 shapes.add((base, levels))
     trees = [WindowTree(width, horizon, base, levels) for base, levels in sorted(shapes)]
-    return min(trees, key=lambda tree: tree.levels * tree.worst_row()[1])
+    return min(trees, key=lambda tree: tree.levels * tree.worst_window())
 
 
 class HybridTree(PureFactorization):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from evercount.errors import ParameterError, SnapshotError
-from evercount.factorizations import Factorization
+from evercount.factorizations import Factorization, Periods
+from evercount.factorizations.base import LARGEST_HORIZON
 from evercount.mechanisms.declared_key import declaration_fingerprint, declared_key
 from evercount.mechanisms.exact.arithmetic import numeric_delta, numeric_horizon
 from evercount.mechanisms.exact.exact_noise import ExactStream
@@ -57,7 +58,6 @@ def build_noise(
     squared_sensitivity: float,
     budget: Budget,
     horizon: int | None,
-    restart: int | None = None,
     seed: int | None = None,
     secret: Secret | None = None,
     dumped: dict[str, Any] | None = None,
@@ -74,14 +74,13 @@ def build_noise(
 
     Guarantee. σ = multiplier(ε, δ − numeric_delta)·√S·c with c ≥ ‖R‖_{1→2} and S = `squared_sensitivity`, both for
     the same neighbours. Then ‖R(X−X′)‖_F ≤ c√S (`factorizations/sensitivity.proof.md`), and R·X + z with z ~ N(0,
-    σ²) is (ε, δ − numeric_delta)-DP (`privacy/gaussian.proof.md`). With `restart` the data of different periods pass
-    through separate copies of R, so R is block diagonal with the same column norm. Test:
+    σ²) is (ε, δ − numeric_delta)-DP (`privacy/gaussian.proof.md`). Test:
     tests/engine/test_stream_privacy.py::test_sigma_is_what_the_theorem_asks.
     """
     if not squared_sensitivity > 0:
         raise ParameterError(f"the query declares a squared sensitivity of {squared_sensitivity}: it must be positive")
     norm = math.sqrt(squared_sensitivity) * factorization.column_norm * (1 + SIGMA_TOLERANCE)
-    if part is not None and (name != "exact" or restart is not None):
+    if part is not None and (name != "exact" or isinstance(factorization, Periods)):
         raise ParameterError("a part of the cells has exact noise only, and no periods")
     if name == "insecure-float":
         if names is not None:
@@ -91,13 +90,13 @@ def build_noise(
         if secret is not None:
             raise ParameterError("insecure-float noise takes a seed, not a secret")
         sigma = _continued(budget.noise_multiplier() * norm, dumped)
-        return Noise(_float(factorization, sigma / grid, cells, restart, seed, dumped), sigma, 0.0, horizon)
+        return Noise(_float(factorization, sigma / grid, cells, seed, dumped), sigma, 0.0, horizon)
     if seed is not None:
         raise ParameterError("exact noise takes a secret, not a seed; use noise='insecure-float' to simulate")
     # The price of finite arithmetic grows with σ, and σ with that price: bound it for a σ that is surely larger.
     most = 2 * budget.noise_multiplier() * norm / grid
     cap = min(NUMERIC_DELTA, budget.delta / 16)
-    reserved, limit = _numeric_price(factorization, most, cells, budget.epsilon, horizon, restart, cap)
+    reserved, limit = _numeric_price(factorization, most, cells, budget, horizon, cap)
     if reserved > budget.delta / 2:
         raise ParameterError(
             f"delta={budget.delta:g} is too small for exact arithmetic here, which needs {reserved:.3g} of it; "
@@ -118,13 +117,17 @@ def build_noise(
     first, number = (0, cells) if part is None else (part.start, len(part))
     stream: NoiseStream
     if names is not None:
+        if isinstance(factorization, Periods):
+            raise ParameterError("keys that nobody listed have no noise by periods: omit the factorization")
         if state is None:
             assert limit is not None  # exact noise always has a last tick
             stream = NamedNoise(factorization, scale, key, names, limit, reserved)
         else:
             stream = NamedNoise.load(factorization, scale, state)
             limit = stream.limit if limit is None else min(limit, stream.limit)
-    elif restart is None:
+    elif isinstance(factorization, Periods):
+        stream = _exact_periods(factorization, scale, cells, key, state)
+    else:
         if state is not None:
             loaded = ExactStream.load(factorization, scale, number, state)
             if loaded.first_cell != first:
@@ -133,8 +136,6 @@ def build_noise(
             limit = loaded.limit if limit is None else min(limit, loaded.limit)
         else:
             stream = ExactStream(factorization, scale, number, key, first, numeric_delta=reserved, limit=limit)
-    else:
-        stream = _exact_periods(factorization, scale, cells, restart, key, state)
     return Noise(stream, sigma, reserved, limit, key, fingerprint)
 
 
@@ -153,20 +154,18 @@ def _continued(sigma: float, dumped: Mapping[str, Any] | None) -> float:
 
 
 def _numeric_price(
-    factorization: Factorization,
-    scale: float,
-    cells: int,
-    epsilon: float,
-    horizon: int | None,
-    restart: int | None,
-    cap: float,
+    factorization: Factorization, scale: float, cells: int, budget: Budget, horizon: int | None, cap: float
 ) -> tuple[float, int | None]:
-    """(numeric δ, last tick that it covers)."""
-    if restart is not None:
-        once = numeric_delta(factorization, scale, cells, epsilon, restart)
-        periods = max(1, int(cap / once)) if horizon is None else -(-horizon // restart)
-        periods = min(periods, 2**48 // restart + 1)
-        return once * periods, periods * restart if horizon is None else horizon
+    """(numeric δ, last tick that it covers).
+
+    Noise of different periods is independent, and data that agree in a period have the same law there: only periods
+    that a unit touches cost anything.
+    """
+    epsilon = budget.epsilon
+    if isinstance(factorization, Periods):
+        ticks = LARGEST_HORIZON if horizon is None else horizon
+        touched = min(budget.max_events, -(-ticks // factorization.width))
+        return touched * numeric_delta(factorization.period, scale, cells, epsilon, factorization.width), ticks
     if horizon is not None:
         return numeric_delta(factorization, scale, cells, epsilon, horizon), horizon
     limit = numeric_horizon(factorization, scale, cells, epsilon, cap)
@@ -174,38 +173,22 @@ def _numeric_price(
 
 
 def _float(
-    factorization: Factorization,
-    scale: float,
-    cells: int,
-    restart: int | None,
-    seed: int | None,
-    dumped: dict[str, Any] | None,
+    factorization: Factorization, scale: float, cells: int, seed: int | None, dumped: dict[str, Any] | None
 ) -> NoiseStream:
-    if restart is None:
-        if dumped is not None:
-            return FloatStream.load(factorization, scale, cells, dumped["state"])
-        return FloatStream(factorization, scale, cells, FloatNoise(seed))
-    source = FloatNoise(seed) if dumped is None else FloatNoise.from_state(dumped["state"]["inner"]["source"])
-    stream = PeriodicStream(restart, lambda _: FloatStream(factorization, scale, cells, source))
     if dumped is not None:
-        stream.resume(dumped["state"], lambda _, inner: FloatStream.load(factorization, scale, cells, inner, source))
-    return stream
+        return FloatStream.load(factorization, scale, cells, dumped["state"])
+    return FloatStream(factorization, scale, cells, FloatNoise(seed))
 
 
 def _exact_periods(
-    factorization: Factorization,
-    scale: float,
-    cells: int,
-    restart: int,
-    root: Secret,
-    state: dict[str, Any] | None,
+    factorization: Periods, scale: float, cells: int, root: Secret, state: dict[str, Any] | None
 ) -> NoiseStream:
     """Every period has noise of its own, from a key derived from the stream's key and the period's number."""
 
     def make(number: int) -> NoiseStream:
-        return ExactStream(factorization, scale, cells, root.derive(f"period {number}"))
+        return ExactStream(factorization.period, scale, cells, root.derive(f"period {number}"))
 
-    stream = PeriodicStream(restart, make, lambda: {"secret": root.hex()})
+    stream = PeriodicStream(factorization.width, make, root)
     if state is not None:
-        stream.resume(state, lambda _, inner: ExactStream.load(factorization, scale, cells, inner))
+        stream.resume(state, lambda inner: ExactStream.load(factorization.period, scale, cells, inner))
     return stream

@@ -264,8 +264,6 @@ def build_pure_for(
     """
     if budget.delta != 0:
         raise ParameterError(f"pure trees are for delta=0, the budget has delta={budget.delta:g}")
-    if query.restart is not None:
-        raise ParameterError("a query that starts again from zero has no pure mechanism; choose a small positive delta")
     l1 = query.protected_l1(budget)
     return build_pure(
         name,

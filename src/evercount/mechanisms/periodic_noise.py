@@ -1,4 +1,4 @@
-"""Noise that starts again with every period, for running sums that start again from zero."""
+"""Noise of running sums that is drawn afresh in every period, on top of the noise with which earlier ones ended."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from typing import Any
 import numpy as np
 
 from evercount._arrays import FloatArray
+from evercount.errors import SnapshotError
 from evercount.mechanisms.noise_stream import NoiseStream
+from evercount.noise import Secret
 
 
 class PeriodicStream(NoiseStream):
-    """A fresh inner stream for every `period` ticks, so that running sums can start again from zero.
+    """A new inner stream for every `period` ticks: `make(number)` builds that of a period.
 
-    `make(number)` builds the inner stream of a period, `extra()` goes into dumps.
+    **Guarantee.** Row t is the noise at the ends of all earlier periods plus that of the tick's own: a function of
+    outputs of independent inner streams, one for each period. Test:
+    tests/factorizations/test_periods.py::test_exact_noise_has_the_stated_covariance.
     """
 
-    name = "periodic"
-    rounded = False
-
-    def __init__(
-        self, period: int, make: Callable[[int], NoiseStream], extra: Callable[[], dict[str, Any]] = dict
-    ) -> None:
+    def __init__(self, period: int, make: Callable[[int], NoiseStream], root: Secret) -> None:
         self.period = period
-        self._extra = extra
+        self._root = root
         self._make = make
-        self._inner = make(0)
-        self._done = 0
+        self._done, self._inner = 0, make(0)
+        self._before: FloatArray = np.zeros(self._inner.take(0).shape[1])
         self.name = self._inner.name
         self.rounded = self._inner.rounded
         self.whole_units = self._inner.whole_units
@@ -38,21 +37,24 @@ class PeriodicStream(NoiseStream):
         return self._done * self.period + self._inner.tick
 
     def take(self, ticks: int) -> FloatArray:
-        if not ticks:
-            return self._inner.take(0)
-        parts = []
+        parts = [self._inner.take(0)]
         while ticks:
             if self._inner.tick == self.period:
-                self._done += 1
-                self._inner = self._make(self._done)
+                self._done, self._inner = self._done + 1, self._make(self._done + 1)
             count = min(ticks, self.period - self._inner.tick)
-            parts.append(self._inner.take(count))
+            parts.append(self._inner.take(count) + self._before)
             ticks -= count
+            if self._inner.tick == self.period:
+                self._before = parts[-1][-1].copy()
         return np.concatenate(parts)
 
     def dump(self) -> dict[str, Any]:
-        return {**self._extra(), "done": self._done, "inner": self._inner.dump()}
+        inner = {"done": self._done, "before": self._before, "inner": self._inner.dump()}
+        return {"secret": self._root.hex(), **inner}
 
-    def resume(self, dumped: dict[str, Any], load: Callable[[int, dict[str, Any]], NoiseStream]) -> None:
-        self._done = int(dumped["done"])
-        self._inner = load(self._done, dumped["inner"])
+    def resume(self, dumped: dict[str, Any], load: Callable[[dict[str, Any]], NoiseStream]) -> None:
+        """Continue from `dump`."""
+        before = np.asarray(dumped["before"], dtype=np.float64)
+        if before.shape != self._before.shape:
+            raise SnapshotError("the noise state belongs to other cells")
+        self._done, self._before, self._inner = int(dumped["done"]), before, load(dumped["inner"])

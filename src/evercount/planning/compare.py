@@ -13,7 +13,7 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 from evercount.bounds import nuclear_lower
 from evercount.bounds.laplace_tails import simultaneous_radius
-from evercount.engine.best import is_pure_name, pure_budget
+from evercount.engine.best import pure_budget
 from evercount.engine.build import choose_engine, make_noise
 from evercount.engine.error_model import ErrorModel, interval_factor
 from evercount.engine.user_counting import enforced_by
@@ -21,17 +21,14 @@ from evercount.errors import ParameterError
 from evercount.factorizations import ENDLESS, FACTORIZATIONS, BinaryTree, Honaker, HonakerFull, check_horizon, tick_grid
 from evercount.factorizations.base import LARGEST_HORIZON
 from evercount.factorizations.laplace_base import PureFactorization
-from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
-from evercount.factorizations.laplace_trees import WindowTree
+from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS, is_pure_name
 from evercount.noise import Secret
+from evercount.planning.largest import largest
 from evercount.privacy import Budget, guarantee_text
 from evercount.queries import Count, Query
-from evercount.queries.window import WindowQuery
-from evercount.queries.window_choice import Method, largest
 
 LARGEST_OPTIMAL = 64
 """`optimal` is part of a plan up to this horizon (it takes seconds beyond); ask for it by name above."""
-WINDOW_METHODS: tuple[Method, ...] = ("difference", "periods", "inputs")
 REFERENCE_TICKS = 2**20
 """Ticks over which a stream without a horizon is compared by default."""
 EVERY_TICK = 2**16
@@ -71,7 +68,7 @@ class Row:
     def jumps(self) -> bool:
         """Whether the std goes up and down between the ticks of `ticks`, so that no line may join them."""
         kinds = (BinaryTree, Honaker, HonakerFull, PureFactorization)
-        return isinstance(self.model.factorization, kinds) or self.model.query.restart is not None
+        return isinstance(self.model.factorization, kinds)
 
     def band(self, bins: int = 256) -> tuple[list[int], list[float], list[float]]:
         """(first ticks of the bins and the tick after the last, least std, largest std): for what jumps.
@@ -80,9 +77,8 @@ class Row:
         """
         last = self.ticks[-1]
         edges = np.unique(np.linspace(1, last + 1, min(bins, last) + 1).astype(np.int64))
-        period = self.model.query.restart or 1
-        inside = [_inside(a, b, EVERY_TICK // bins, period) for a, b in pairwise(edges.tolist())]
-        std = self._many(np.concatenate(inside))
+        inside = [_inside(a, b, EVERY_TICK // bins) for a, b in pairwise(edges.tolist())]
+        std = _largest_output(self.model, np.concatenate(inside))
         starts = np.cumsum([0, *map(len, inside[:-1])])
         least, most = np.minimum.reduceat(std, starts), np.maximum.reduceat(std, starts)
         return edges.tolist(), least.tolist(), most.tolist()
@@ -91,36 +87,20 @@ class Row:
         """The smallest std over the second half of the ticks, where it jumps; of long spans, at some thousand ticks."""
         last = self.ticks[-1]
         most = EVERY_TICK if last <= EVERY_TICK else SOME_TICKS
-        return float(self._many(_inside(last // 2 + 1, last + 1, most, self.model.query.restart or 1)).min())
-
-    def _many(self, ticks: IntArray) -> FloatArray:
-        """Stds at very many ticks. Within a period they are interpolated, densely near its ends, where they bend."""
-        period = self.model.query.restart
-        if period is None:
-            return _largest_output(self.model, ticks)
-        places = tick_grid(period, 128)
-        places = np.concatenate([places, period + places])
-        places = places[places <= self.ticks[-1]]
-        return np.interp(_folded(ticks, period), places, _largest_output(self.model, places))
+        return float(_largest_output(self.model, _inside(last // 2 + 1, last + 1, most)).min())
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable: the numbers, without the model."""
         return {part.name: getattr(self, part.name) for part in fields(self) if part.name != "model"}
 
 
-def _folded(ticks: IntArray, period: int | None) -> IntArray:
-    """The first tick with the same error: where running sums start again, the second period stands for later ones."""
-    return ticks if period is None else np.where(ticks <= period, ticks, period + 1 + (ticks - 1) % period)
-
-
-def _inside(start: int, stop: int, most: int, period: int) -> IntArray:
-    """Ticks of start … stop − 1: all, or `most` at uneven distances, the ends of dyadic intervals and of a period."""
+def _inside(start: int, stop: int, most: int) -> IntArray:
+    """Ticks of start … stop − 1: all, or `most` at uneven distances, and the ends of dyadic intervals."""
     if stop - start <= most:
         return np.arange(start, stop)
     steps = np.arange(most) * 0.6180339887 % 1  # even steps would meet the same low digits again and again
     spread = np.linspace(start, stop - 1, most + 1)
-    full = (stop - 1) // period * period
-    ticks = [(spread[:-1] + steps * np.diff(spread)).astype(np.int64), np.asarray([start, stop - 1, full, full - 1])]
+    ticks = [(spread[:-1] + steps * np.diff(spread)).astype(np.int64), np.asarray([start, stop - 1])]
     for end in (start, stop - 1):
         below = np.asarray([end >> bit << bit for bit in range(end.bit_length())])
         above = below + (1 << np.arange(len(below)))
@@ -251,8 +231,7 @@ def plan(
     by_value = query.squared_value_sensitivity(budget.adjacency)
     only_values = by_value is not None and math.isinf(S)
     S = query.protected_sensitivity(budget, by_value if by_value is not None and only_values else S)
-    jump = np.asarray([tick for tick in (query.memory, query.memory + 1) if 1 <= tick <= span], dtype=np.int64)
-    grid = np.unique(np.concatenate([tick_grid(span, points), jump]))
+    grid = tick_grid(span, points)
     floor = math.nan  # there is no lower bound of this kind for Laplace noise
     if not budget.pure and _running_sums(query, grid) and not only_values:
         tight = replace(budget, calibration="tight").noise_multiplier() * math.sqrt(S)
@@ -268,11 +247,10 @@ def plan(
             if names is not None or own.pure == budget.pure:
                 raise
             continue  # a pure mechanism that nobody asked for, and that cannot serve this budget
-        shown = _folded(grid, asked.restart)
-        suspects = np.unique(np.concatenate([shown, _suspects(model, span)]))
+        suspects = np.unique(np.concatenate([grid, _suspects(model, span)]))
         std, spread, slack = (part.max(axis=1) for part in model.errors(suspects))
         worst_tick, worst = largest(partial(_largest_output, model), suspects, std)
-        std = std[np.searchsorted(suspects, shown)]
+        std = std[np.searchsorted(suspects, grid)]
         late = float(std[grid > span // 2].min())
         rows.append(
             Row(
@@ -282,7 +260,7 @@ def plan(
                 last_std=float(std[-1]),
                 worst_std=worst,
                 least_std=late,
-                mean_std=math.sqrt(float(np.mean(_largest_output(model, _folded(even, asked.restart)) ** 2))),
+                mean_std=math.sqrt(float(np.mean(_largest_output(model, even) ** 2))),
                 worst_tick=worst_tick,
                 interval95=_half_width(model, worst_tick),
                 simultaneous=_simultaneous(model, span, beta, spread, slack, worst_tick),
@@ -329,21 +307,16 @@ def _running_sums(query: Query, ticks: IntArray) -> bool:
     """
     if not query.publishes_cells:
         return False
-    terms = query.combination(ticks)
-    return query.restart is None and len(terms) == 1 and np.array_equal(terms[0], (ticks, np.ones(len(ticks))))
+    return bool(np.all(query.sum_weights(ticks) == 1))
 
 
 def _suspects(model: ErrorModel, span: int) -> IntArray:
     """Ticks beside a grid at which the std may be the largest."""
-    engine, query = model.factorization, model.query
-    candidates = [*range(1, 17), *(query.memory + k for k in (-1, 0, 1)), span]
-    if query.memory:  # windows are at their worst soon after the first full one
-        candidates += (query.memory + np.geomspace(1, query.memory, 24).astype(np.int64)).tolist()
-    else:
-        candidates += tick_grid(span).tolist()
+    engine = model.factorization
+    candidates = [*range(1, 17), *tick_grid(span).tolist(), span]
     if isinstance(engine, PureFactorization):
         candidates += engine.suspects(span)
-    elif query.restart is None and engine.horizon is not None:
+    elif engine.horizon is not None:
         candidates.append(engine.worst_row()[0])
     return np.asarray([tick for tick in candidates if 1 <= tick <= span])
 
@@ -366,8 +339,7 @@ def _simultaneous(
 ) -> float:
     """The half-width that holds for all ticks and outputs together; `spread` and `slack` at the ticks looked at."""
     outputs, tree = model.query.outputs, model.factorization
-    running = _running_sums(model.query, np.arange(1, 3)) or isinstance(tree, WindowTree)
-    if isinstance(tree, PureFactorization) and running:
+    if isinstance(tree, PureFactorization) and _running_sums(model.query, np.arange(1, 3)):
         norm, rounding = (float(np.max(x)) for x in (model.query.output_norms(), model.query.rounding_norms()))
         radius = simultaneous_radius(tree, model.full_rate, beta, span, outputs) - 0.5
         return (norm * radius + 0.5 * rounding) * model.query.grid
@@ -380,20 +352,6 @@ def _candidates(
 ) -> list[tuple[str, Query, str | None, Budget]]:
     """(label, query with its method settled, factorisation, budget) of every row."""
     pure = pure_budget(budget)
-    if isinstance(query, WindowQuery):
-        if names is not None:
-            raise ParameterError(
-                f"a window has methods of its own, and no mechanism {', '.join(map(repr, names))}: choose its method, "
-                f"one of auto, {', '.join(WINDOW_METHODS)}, nodes"
-            )
-        several: tuple[Method, ...] = ("nodes",) if budget.pure else WINDOW_METHODS
-        methods = several if query.method == "auto" else (query.method,)
-        candidates: list[tuple[str, Query, str | None, Budget]] = [
-            (f"window: {method}", query.with_method(method), None, budget) for method in methods
-        ]
-        if query.method == "auto" and not budget.pure:
-            candidates.append(("window: nodes, delta=0", query.with_method("nodes"), None, pure))
-        return candidates
     if names is None:
         names = (PURE_ENDLESS if horizon is None else PURE) if _has_l1(query, budget) else ()
         if not budget.pure:
@@ -405,7 +363,9 @@ def _candidates(
             elif query.squared_sensitivity(budget.adjacency) == math.inf:
                 gaussian = ("direct",)
             names = (*gaussian, *names[:2])
-    candidates = [(name, query, name, pure if is_pure_name(name) else budget) for name in names]
+    candidates: list[tuple[str, Query, str | None, Budget]] = [
+        (name, query, name, pure if is_pure_name(name) else budget) for name in names
+    ]
     if "square-root" in names and budget.calibration == "tight" and budget.epsilon < 1 and not budget.pure:
         candidates.append(("square-root, paper's C", query, "square-root", replace(budget, calibration="paper")))
     return candidates
@@ -422,7 +382,7 @@ def _has_l1(query: Query, budget: Budget) -> bool:
 
 def _model(query: Query, name: str | None, budget: Budget, horizon: int | None) -> tuple[ErrorModel, float, int]:
     """(error model with exact noise, numeric δ, bytes of streaming state per cell)."""
-    _, engine = choose_engine(query, budget, horizon, name)
+    engine = choose_engine(query, budget, horizon, name)
     nothing = Secret.from_hex("00" * 32)  # a plan draws nothing from it
     noise = make_noise("exact", query, engine, budget, horizon, secret=nothing)
     return ErrorModel(query, engine, noise.sigma, noise.stream.rounded), noise.numeric_delta, engine.state_bytes

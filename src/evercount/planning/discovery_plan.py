@@ -77,7 +77,7 @@ def plan_discovery(
     """
     if not query.unlisted_keys:
         return None
-    query, engine = choose_engine(query, budget, horizon, factorization)
+    engine = choose_engine(query, budget, horizon, factorization)
     nothing = Secret.from_hex("00" * 32)  # a plan draws nothing from it
     noise = make_noise("exact", query, engine, budget, horizon, secret=nothing)
     thresholds = query.thresholds(budget, horizon, lambda ticks: noise.sigma / query.grid * engine.row_norms(ticks))

@@ -23,7 +23,6 @@ from evercount.queries.prefix import PrefixQuery, register_encoder
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.substrings import Substrings
-from evercount.queries.window import Window, WindowOf
 
 QUERIES: dict[str, type[Query]] = {
     kind.name: kind
@@ -31,8 +30,6 @@ QUERIES: dict[str, type[Query]] = {
         Count,
         Sum,
         Average,
-        Window,
-        WindowOf,
         Histogram,
         TopK,
         DiscoveredKeys,
@@ -86,8 +83,6 @@ def check_is_query(name: str) -> None:
 
 
 EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
-    "window": {"width": 24},
-    "window-of": {"of": {"name": "histogram", "parameters": {"keys": ["north", "south"]}}, "width": 24},
     "histogram": {"keys": ["north", "south"]},
     "top-k": {"keys": ["north", "south", "east"], "k": 2},
     "rollup": {"paths": [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"], ["Styria", "Graz"]]},
@@ -176,8 +171,6 @@ __all__ = [
     "Sum",
     "TopK",
     "Triangles",
-    "Window",
-    "WindowOf",
     "build_query",
     "check_is_query",
     "register_encoder",

@@ -24,8 +24,6 @@ import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import InputError, ParameterError
-from evercount.factorizations import Factorization, factorization
-from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.privacy import Budget
 from evercount.queries.publish_contract import PublishContract
 from evercount.queries.row_contract import RowContract
@@ -211,23 +209,6 @@ class Query(RowContract, PublishContract, Generic[V_co]):
             f"{type(self).__name__} does not declare an l1 sensitivity, which pure privacy (delta=0) needs; "
             "choose a small positive delta"
         )
-
-    def choose_engine(self, horizon: int | None, name: str | None, pure: bool = False) -> tuple[Query, Factorization]:
-        """The query with its way of counting settled, and the factorisation that it runs on.
-
-        Args:
-            horizon: the number of ticks, or None.
-            name: the factorisation that the user asked for, or None.
-            pure: whether δ = 0.
-
-        Returns:
-            The query and the factorisation.
-
-        Raises:
-            UnknownName: there is no factorisation of this name.
-            ParameterError: the factorisation does not fit the horizon, the query or δ = 0.
-        """
-        return self, pure_factorization(name, horizon) if pure else factorization(name, horizon)
 
     @classmethod
     def quiet_parameters(cls, parameters: Mapping[str, Any]) -> dict[str, Any]:

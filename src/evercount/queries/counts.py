@@ -347,8 +347,8 @@ class Average(Sum):
             "stream a Sum and a Count instead"
         )
 
-    def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:
-        return ((ticks, 1.0 / ticks if self.per == "tick" else np.ones(len(ticks))),)
+    def sum_weights(self, ticks: IntArray) -> FloatArray:
+        return 1.0 / ticks if self.per == "tick" else np.ones(len(ticks))
 
     def output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
         """The factor from the std of a cell to that of the ratio at the published values."""

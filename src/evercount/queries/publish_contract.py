@@ -71,45 +71,30 @@ class PublishContract(ABC):
         """
         return noisy
 
-    @property
-    def memory(self) -> int:
-        """How many earlier ticks of noisy running sums `decode_run` reads (published ones: nothing private)."""
-        return 0
-
-    @property
-    def restart(self) -> int | None:
-        """Where set, the running sums start again from zero after this number of ticks."""
-        return None
-
-    def combination(self, ticks: IntArray) -> tuple[tuple[IntArray, FloatArray], ...]:
-        """What is published at each tick as a sum of terms (ticks, weights): weight × running sum at that tick.
-
-        This is what the exact error of the published number needs. Tick 0 stands for a running sum of zero.
+    def sum_weights(self, ticks: IntArray) -> FloatArray:
+        """What the running sums of each tick are multiplied with before they are published.
 
         Args:
             ticks: The 1-based ticks.
 
         Returns:
-            The terms, each for all ticks.
+            One positive number for each tick.
         """
-        return ((ticks, np.ones(len(ticks))),)
+        return np.ones(len(ticks))
 
     def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """Published numbers of many ticks, shape (ticks, outputs).
 
-        `noisy` has `memory` rows of earlier ticks (zeros before the first) and then one row per tick.
-
         Args:
-            first_tick: The 1-based tick of the first published row.
-            noisy: The noisy running sums, shape (memory + ticks, cells).
+            first_tick: The 1-based tick of the first row.
+            noisy: The noisy running sums, shape (ticks, cells).
 
         Returns:
             The published numbers.
         """
-        rows = noisy[self.memory :]
         if type(self).decode is PublishContract.decode:
-            return rows
-        return np.stack([self.decode(first_tick + i, row) for i, row in enumerate(rows)])
+            return noisy
+        return np.stack([self.decode(first_tick + i, row) for i, row in enumerate(noisy)])
 
     @property
     def publishes_sums(self) -> bool:
@@ -247,7 +232,7 @@ class PublishContract(ABC):
 
         Their exact error is that of a cell's difference times `output_norms`.
         """
-        return self.memory == 0 and self.restart is None and type(self).decode_run is PublishContract.decode_run
+        return type(self).decode_run is PublishContract.decode_run
 
     @property
     def no_views(self) -> str:
