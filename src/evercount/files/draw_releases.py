@@ -16,6 +16,7 @@ from evercount.engine.stream import Stream
 from evercount.errors import EvercountError, StoreError
 from evercount.files.sink import output_kind
 from evercount.files.source import connect
+from evercount.text_rules import csv_text
 
 CHARTS = (".png", ".svg", ".pdf")
 MOST_CELLS_DRAWN = 8
@@ -48,14 +49,16 @@ def draw_releases(
 
     everything = tuple(stream.labels)
     labels = everything[:MOST_CELLS_DRAWN]
-    reader = {"csv": "read_csv", "jsonl": "read_json", "parquet": "read_parquet"}[output_kind(output.name)]
+    kind = output_kind(output.name)
+    written = [csv_text(label) for label in labels] if kind == "csv" else list(labels)
+    reader = {"csv": "read_csv", "jsonl": "read_json", "parquet": "read_parquet"}[kind]
     try:
         released = (
             connect(scratch)
             .execute(
                 f"SELECT tick, cell::VARCHAR AS cell, value, low, high FROM {reader}(?) "
                 "WHERE list_contains(?, cell::VARCHAR) ORDER BY tick",
-                [glob.escape(str(output)), list(labels)],
+                [glob.escape(str(output)), written],
             )
             .fetchnumpy()
         )
@@ -66,7 +69,7 @@ def draw_releases(
     ticks = np.unique(np.asarray(released["tick"], np.int64))
     values, low, high = (np.full((len(ticks), len(labels)), np.nan) for _ in range(3))
     rows = np.searchsorted(ticks, np.asarray(released["tick"], np.int64))
-    columns = np.asarray([labels.index(cell) for cell in released["cell"]], np.int64)
+    columns = np.asarray([written.index(cell) for cell in released["cell"]], np.int64)
     for side, name in ((values, "value"), (low, "low"), (high, "high")):
         side[rows, columns] = released[name]
     schedule = declaration.schedule

@@ -18,6 +18,7 @@ from evercount.engine.release import Releases
 from evercount.engine.stream import Stream
 from evercount.errors import StoreError
 from evercount.files.sink import OutputKind, output_kind, view_parquet
+from evercount.text_rules import csv_text
 
 READERS = {"csv": "read_csv", "jsonl": "read_json", "parquet": "read_parquet"}
 
@@ -88,14 +89,15 @@ def write_views(
 
 
 def _bytes(kind: OutputKind, view: ViewTable, zone: str) -> bytes:
-    rows = zip(*(view.columns[name] for name in COLUMNS), strict=True)
     if kind == "csv":
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows(rows)
+        columns = {**view.columns, "cell": map(csv_text, view.columns["cell"])}
+        writer.writerows(zip(*(columns[name] for name in COLUMNS), strict=True))
         return text.getvalue().encode()
     if kind == "jsonl":
+        rows = zip(*(view.columns[name] for name in COLUMNS), strict=True)
         lines = (json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
         return "".join(lines).encode()
     return view_parquet(view.columns, zone, view.guarantee)
