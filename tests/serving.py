@@ -62,7 +62,7 @@ def served(service: Service, *proxies: str) -> Iterator[httpx.Client]:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             yield client
     finally:
-        service.hub.close()
+        service.end_waiting()
         server.should_exit = True
         thread.join(20)
         service.stop()

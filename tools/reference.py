@@ -147,7 +147,7 @@ def exit_codes_page() -> str:
 
 def metrics_page() -> str:
     """Every metric of the service with its type, its labels, its meaning and who may read it."""
-    from evercount.service.metrics import REMEMBERED, Requests, StreamMetrics, process_lines, public_lines
+    from evercount.service.metrics import REMEMBERED, Requests, StreamMetrics, admin_metrics, exposition, public_metrics
     from evercount.service.runtime import MOST_GAUGES
 
     stream = StreamMetrics("flu", 1, 0.0, 0, (("north", 1.0, 1.0),))
@@ -155,10 +155,10 @@ def metrics_page() -> str:
     requests.record("GET", "/v1/streams", 200, 0.001)
     requests.record("POST", "/v1/streams/{name}/events", 202, 0.001)
     readers = {
-        "every token": public_lines("", 0.0, True, True, 0.0, 1, [stream]),
-        "admin": [*requests.lines(0), *process_lines(0)],
+        "every token": exposition(public_metrics("", 0.0, True, True, 0.0, 1, [stream])),
+        "admin": exposition(admin_metrics(requests, 0, 0)),
     }
-    rows = [row for who, lines in readers.items() for row in metric_rows(lines, who)]
+    rows = [row for who, lines in readers.items() for row in metric_rows(lines.splitlines(), who)]
     return "\n".join(
         [
             "# Metrics",

@@ -11,6 +11,7 @@ import unicodedata
 
 from evercount.errors import ParameterError
 
+_RUN = frozenset("=+-@'")
 LONGEST = 2000
 """Characters of one public text."""
 REFUSED = {
@@ -53,6 +54,18 @@ def check_public_text(what: str, text: str) -> str:
     if (wrong := fault(text)) is not None:
         raise ParameterError(f"{what} {escaped(text[:80], quote=True)} {wrong}")
     return text
+
+
+def csv_text(text: str) -> str:
+    """A label as a CSV file holds it: with ' before =, +, -, @ and ', so that no spreadsheet runs it as a formula.
+
+    Without its first character, where that is ', it is the label again. Test:
+    tests/test_text_rules.py::test_labels_in_csv_run_nothing_and_can_be_read_back.
+
+    >>> csv_text("=1+1"), csv_text("north"), csv_text("'=1+1")
+    ("'=1+1", 'north', "''=1+1")
+    """
+    return f"'{text}" if text[:1] in _RUN else text
 
 
 def fault(text: str) -> str | None:

@@ -18,6 +18,7 @@ from evercount.cli import app
 from evercount.errors import ParameterError
 from evercount.service.access import Limits, shared_address
 from evercount.service.http_server import parse_proxies
+from evercount.service.log_format import LINES_PER_MINUTE, Repeated
 from evercount.service.runtime import Service
 from evercount.store import Store
 
@@ -139,7 +140,7 @@ def test_a_client_that_goes_away_is_a_499_and_one_line(tmp_path: Path, caplog: p
             gone = connect(client)
             gone.sendall(HEAD + b"Content-Length: 100\r\n\r\n[1,")
             gone.close()
-        line = 'evercount_requests_total{method="POST",route="/v1/streams/{name}/events",status="499"} 7'
+        line = 'evercount_requests_total{method="POST",route="/v1/streams/{name}/events",status="499"} 7.0'
         assert counted(client, line)
         assert 'status="500"' not in metrics(client)
     lines = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
@@ -244,3 +245,57 @@ def test_proxies_are_addresses(proxy: str) -> None:
         parse_proxies([proxy])
     made = CliRunner().invoke(app, ["serve", "--trusted-proxy", proxy])
     assert made.exit_code != 0
+
+
+def test_a_length_that_is_told_twice_is_refused(tmp_path: Path) -> None:
+    """A proxy that believes the other length would see a second request in the body: neither is served."""
+    smuggled = b"POST /v1/streams/open/close-tick HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + ADMIN.encode()
+    body = b"0\r\n\r\n" + smuggled + b"\r\n\r\n"
+    with limited(tmp_path) as (_, client):
+        for lengths in (
+            b"Content-Length: %d\r\nTransfer-Encoding: chunked" % len(body),
+            b"Transfer-Encoding: chunked\r\ncontent-length: %d" % len(body),
+        ):
+            connection = connect(client)
+            connection.sendall(HEAD + lengths + b"\r\n\r\n" + body)
+            answer = b""
+            with contextlib.suppress(ConnectionError):
+                while part := connection.recv(65536):  # until the server ends the connection
+                    answer += part
+            connection.close()
+            assert answer.startswith(b"HTTP/1.1 400")
+            assert answer.count(b"HTTP/1.1") == 1
+        assert client.get("/v1/streams/open").json()["released"] == 0
+
+
+def test_malformed_requests_are_few_lines_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with limited(tmp_path) as (_, client):
+        for _ in range(5 * LINES_PER_MINUTE):
+            connection = connect(client)
+            connection.sendall(b"\x16\x03\x01 not HTTP\r\n\r\n")
+            assert ended(connection)
+    lines = [record for record in caplog.records if "Invalid HTTP request" in record.getMessage()]
+    assert 0 < len(lines) <= 2 * LINES_PER_MINUTE  # a minute may end in between
+
+
+def test_the_next_minute_says_how_many_lines_were_left_out() -> None:
+    limit, passed = Repeated(), []
+    for second in range(0, 125, 5):
+        for _ in range(3):
+            record = logging.LogRecord("x", logging.WARNING, "", 0, "no %s", ("request",), None)
+            record.created = 6000.0 + second
+            if limit.filter(record):
+                passed.append(record.getMessage())
+    left = 3 * 12 - LINES_PER_MINUTE
+    minute = ["no request"] * LINES_PER_MINUTE
+    said = [f"no request (and {left} more before)", *minute[1:]]
+    assert passed == [*minute, *said, said[0], *["no request"] * 2]
+
+
+def test_words_of_clients_make_no_metrics(tmp_path: Path) -> None:
+    with limited(tmp_path) as (_, client):
+        for number in range(5):
+            assert client.request(f"WORD{number}", "/healthz").status_code == 405
+        page = metrics(client)
+        assert 'method="other"' in page
+        assert "WORD" not in page

@@ -127,7 +127,7 @@ def test_released_numbers_of_public_streams_are_metrics(client: httpx.Client) ->
     read = client.post("/v1/tokens", json={"role": "read"}, headers=HEADERS).json()["token"]
     page = client.get("/metrics", headers={"Authorization": f"Bearer {read}"}).text
     last = client.get("/v1/streams/flu/releases", params={"after": 2}).json()["releases"][0]
-    gauges = re.findall(r'^evercount_released_value{stream="flu",cell="(.*)"} (.*)$', page, re.M)
-    assert gauges == [("North", f"{last['values'][0]:.15g}"), ('So\\"uth,\\\\ 1', f"{last['values'][1]:.15g}")]
-    assert 'stream="wide",cell' not in page
+    gauges = re.findall(r'^evercount_released_value{cell="(.*)",stream="flu"} (.*)$', page, re.M)
+    assert gauges == [("North", repr(last["values"][0])), ('So\\"uth,\\\\ 1', repr(last["values"][1]))]
+    assert re.search('cell=.*stream="wide"', page) is None
     assert "evercount_database_bytes" not in page

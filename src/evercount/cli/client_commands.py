@@ -15,6 +15,7 @@ import typer
 
 from evercount.cli.http_client import DEFAULT_URL, TokenFile, Url, answer_of, connected
 from evercount.errors import ParameterError, ServiceRefused
+from evercount.text_rules import csv_text
 
 if TYPE_CHECKING:
     import httpx
@@ -72,7 +73,7 @@ def tail(
     """Print the releases of a stream as CSV, and new ones as they are made; a lost connection is made again."""
     with connected(url, token_file) as client:
         facts = answer_of(client.get(f"/v1/streams/{stream}"))
-        after, labels = max(0, facts["released"] - last), facts["labels"]
+        after, labels = max(0, facts["released"] - last), [csv_text(label) for label in facts["labels"]]
         writer = csv.writer(sys.stdout, lineterminator="\n")
         if not json_output:
             writer.writerow(("tick", "start", "cell", "value", "std", "low", "high"))

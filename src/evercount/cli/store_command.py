@@ -201,6 +201,7 @@ def export_releases(
     from evercount.errors import StoreError, UnknownName
     from evercount.store import Reading
     from evercount.store.rollback_guard import HeadFile, default_path
+    from evercount.text_rules import csv_text
 
     if form not in ("csv", "jsonl"):
         raise UnknownName("format", form, ("csv", "jsonl"))
@@ -211,6 +212,8 @@ def export_releases(
         if why is not None and not why.readable:
             raise StoreError("the history in this database is not the one that was published; nothing was written")
         labels = reading.labels(stream)
+        if form == "csv":
+            labels = [csv_text(label) for label in labels]
         columns = ("tick", "start", "cell", "value", "std", "low", "high")
         if output:
             refuse_link("--output", output)

@@ -46,6 +46,8 @@ LONGEST_TICK = 3660 * UNITS["d"]
 ZONE_CHANGES_AHEAD = 100 * 366 * UNITS["d"]
 """Changes of the zone's offset are looked up this long after the start; the last one holds beyond."""
 EPOCH = datetime(1970, 1, 1)
+FIRST_YEAR, LAST_YEAR = 1000, 9000
+"""A start lies between these: no tick that a clock reaches is then outside of what dates can say, in any zone."""
 EARLIEST_NUMBER, LATEST_NUMBER = 10**8, 10**11
 """A number between these is seconds since 1970 (years 1973 to 5138). Smaller ones are more likely a mistake (2026 is
 not a time), larger ones are milliseconds."""
@@ -265,6 +267,9 @@ class Schedule:
     def __post_init__(self) -> None:
         zone_named(self.zone)
         _ = self._length_and_kind
+        first, last = (microseconds(datetime(year, 1, 1)) for year in (FIRST_YEAR, LAST_YEAR))
+        if self.start is not None and not first <= self.start < last:
+            raise ParameterError(f"start must lie between the years {FIRST_YEAR} and {LAST_YEAR}")
 
     @classmethod
     def of(cls, tick: str, start: Any, zone: str = "UTC") -> Schedule:

@@ -10,9 +10,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import numpy.typing as npt
 
 from evercount.errors import MissingExtra
+from evercount.text_rules import csv_text
 
 Columns = Mapping[str, npt.NDArray[Any]]
 """Columns of one length by their names."""
@@ -21,10 +23,12 @@ TextTarget = str | Path | IO[str]
 
 
 def write_csv(columns: Columns, target: TextTarget) -> None:
+    """Write a header and one line for each row; labels of cells as `csv_text` has them."""
     with _opened(target) as file:
         writer = csv.writer(file)
         writer.writerow(columns)
-        writer.writerows(_rows(columns))
+        cells = columns["cell"]
+        writer.writerows(_rows({**columns, "cell": np.asarray([csv_text(cell) for cell in cells], object)}))
 
 
 def write_jsonl(columns: Columns, target: TextTarget) -> None:

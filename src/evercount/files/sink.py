@@ -21,6 +21,7 @@ from evercount.declare.schedule import Schedule, zone_named
 from evercount.engine.release_table import COLUMNS, ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.errors import MissingExtra, ParameterError, StoreError
+from evercount.text_rules import csv_text
 
 OutputKind = Literal["csv", "jsonl", "parquet"]
 SUFFIXES: dict[str, OutputKind] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -74,7 +75,7 @@ def _shown(tables: Iterable[ReleaseTable], schedule: Schedule) -> Iterator[dict[
 
 
 def _lines(
-    file: IO[bytes], kind: OutputKind, old: Path | None, blocks: Iterable[dict[str, list[Any]]], header: bool
+    file: IO[bytes], kind: OutputKind, old: Path | None, blocks: Iterable[Mapping[str, Iterable[Any]]], header: bool
 ) -> None:
     if old is not None:
         with old.open("rb") as before:
@@ -82,6 +83,8 @@ def _lines(
     elif kind == "csv" and header:
         file.write((",".join(COLUMNS) + "\n").encode())
     for columns in blocks:
+        if kind == "csv":
+            columns = {**columns, "cell": map(csv_text, columns["cell"])}
         rows = zip(*columns.values(), strict=True)
         if kind == "csv":
             text = _Text()

@@ -16,6 +16,7 @@ from evercount.declare.view_names import COLUMNS, ViewTable, show_view
 from evercount.engine.stream import Stream
 from evercount.errors import StoreError
 from evercount.files.sink import OutputKind, output_kind, read_numbers, view_parquet
+from evercount.text_rules import csv_text
 
 
 def view_path(output: Path, name: str) -> Path:
@@ -45,14 +46,15 @@ def write_views(
 
 
 def _bytes(kind: OutputKind, view: ViewTable, zone: str) -> bytes:
-    rows = zip(*(view.columns[name] for name in COLUMNS), strict=True)
     if kind == "csv":
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows(rows)
+        columns = {**view.columns, "cell": map(csv_text, view.columns["cell"])}
+        writer.writerows(zip(*(columns[name] for name in COLUMNS), strict=True))
         return text.getvalue().encode()
     if kind == "jsonl":
+        rows = zip(*(view.columns[name] for name in COLUMNS), strict=True)
         lines = (json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
         return "".join(lines).encode()
     return view_parquet(view.columns, zone, view.guarantee)

@@ -39,6 +39,10 @@ class Limits:
     """How long the body of a request may take to arrive."""
     write_seconds: float = 60.0
     """How long a client may leave an answer unread."""
+    plans: int = 64
+    """Plans that wait or are computed at a time."""
+    plans_per_client: int = 4
+    """Of one client."""
     page: int = 1000
     """Releases of one answer."""
     numbers: int = 200_000

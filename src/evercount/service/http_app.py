@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import evercount
 from evercount.service import http_errors, openapi
 from evercount.service.http_errors import Json, describe
+from evercount.service.log_format import CLIENTS
 from evercount.service.pages import add_pages
 from evercount.service.routes.administration import add_administration
 from evercount.service.routes.releases import add_releases
@@ -23,7 +24,7 @@ from evercount.service.routes.streams import add_streams
 from evercount.service.runtime import Service
 from evercount.service.sse import HEAD_ONLY
 
-log = logging.getLogger("evercount.service")
+clients = logging.getLogger(CLIENTS)
 
 WENT_AWAY = 499
 """The status under which a client that left before its request was complete is counted; nobody receives it."""
@@ -103,7 +104,7 @@ class Watch:
             await self.app(routed, receive, watched)
         except ClientDisconnect:
             status = WENT_AWAY
-            log.warning("a client went away in the middle of its request: %s %s", scope["method"], route_of(routed))
+            clients.warning("a client went away in the middle of its request: %s %s", scope["method"], route_of(routed))
         except Exception as error:  # noqa: BLE001 - the last one to catch it; the answer tells nothing but its kind
             answer = describe(error)  # this also writes unexpected ones to the log
             if not status:

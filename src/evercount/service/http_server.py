@@ -14,8 +14,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from evercount.errors import ParameterError
 from evercount.service.access import Limits, shared_address
 from evercount.service.http_app import create_app
+from evercount.service.log_format import limit_lines
 from evercount.service.runtime import Service
 
+MOST_HEAD_BYTES = 1 << 16
+"""Bytes of the head of a request."""
 STOP_SECONDS = 5
 """Seconds that open requests get when the service stops."""
 
@@ -28,6 +31,19 @@ def parse_proxies(addresses: Sequence[str]) -> list[Network]:
         return [ipaddress.ip_network(address) for address in addresses]
     except ValueError as error:
         raise ParameterError(f"a trusted proxy is an IP address or a network such as 10.0.0.0/8: {error}") from None
+
+
+class StrictConnection(h11.Connection):
+    """Refuses a request whose length is told twice: a proxy may believe the other one, and see two requests in it."""
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """See `h11.Connection`."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            if {b"content-length", b"transfer-encoding"} <= names:
+                raise h11.RemoteProtocolError("Content-Length together with Transfer-Encoding", 400)
+        return event
 
 
 def guarded_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[H11Protocol]:
@@ -50,6 +66,7 @@ def guarded_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[H1
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            self.conn = StrictConnection(h11.SERVER, self.config.h11_max_incomplete_event_size or MOST_HEAD_BYTES)
             host = self.client[0] if self.client else "local"
             if not trusted(host):
                 self._peer = shared_address(host)
@@ -107,6 +124,7 @@ def guarded_protocol(limits: Limits, proxies: Sequence[Network] = ()) -> type[H1
 
 def server_config(service: Service, host: str, port: int, proxies: Sequence[Network] = ()) -> uvicorn.Config:
     """How the service is served. No header of a request says who sent it, unless a declared proxy wrote it."""
+    limit_lines()
     return uvicorn.Config(
         create_app(service),
         host=host,

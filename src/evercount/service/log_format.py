@@ -9,6 +9,9 @@ import time
 from evercount.errors import UnknownName
 
 FORMATS = ("text", "json")
+LINES_PER_MINUTE = 10
+CLIENTS = "evercount.service.clients"
+"""The logger of what clients do wrong."""
 
 
 class TextLines(logging.Formatter):
@@ -38,18 +41,38 @@ class JsonLines(TextLines):
         return json.dumps(line)
 
 
-def log_to_stderr(form: str) -> logging.Logger:
-    """Write every line of evercount and uvicorn to standard error.
+class Repeated(logging.Filter):
+    """Lets few lines of one kind pass in a minute; the next one says how many were left out.
 
-    Args:
-        form: "text" or "json".
-
-    Returns:
-        The logger of the service.
-
-    Raises:
-        UnknownName: there is no such format.
+    For lines that any client can cause as often as it likes.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._minutes: dict[str, tuple[int, int]] = {}
+        """For each kind of line, the minute and how many lines there were in it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter`."""
+        kind, now = str(record.msg), int(record.created // 60)
+        minute, lines = self._minutes.get(kind, (now, 0))
+        if minute != now:
+            if lines > LINES_PER_MINUTE:
+                record.msg, record.args = f"{record.getMessage()} (and {lines - LINES_PER_MINUTE} more before)", None
+            minute, lines = now, 0
+        self._minutes[kind] = minute, lines + 1
+        return lines < LINES_PER_MINUTE
+
+
+def limit_lines() -> None:
+    """Limit the lines about requests that nobody can answer."""
+    for name in ("uvicorn.error", CLIENTS):
+        logger = logging.getLogger(name)
+        logger.filters[:] = [*(kept for kept in logger.filters if not isinstance(kept, Repeated)), Repeated()]
+
+
+def log_to_stderr(form: str) -> logging.Logger:
+    """Write every line of evercount and uvicorn to standard error, as "text" or "json"."""
     if form not in FORMATS:
         raise UnknownName("log format", form, FORMATS)
     handler = logging.StreamHandler()

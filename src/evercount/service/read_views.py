@@ -22,6 +22,7 @@ from evercount.errors import ParameterError
 from evercount.service.export import Kind
 from evercount.store import EndedStream, LiveStream
 from evercount.store.reader import Reading
+from evercount.text_rules import csv_text
 
 Shown = LiveStream | EndedStream
 RUNNING = "running"
@@ -122,7 +123,8 @@ class ViewAnswer:
             text = io.StringIO(newline="")
             writer = csv.writer(text, lineterminator="\n")
             writer.writerow(COLUMNS)
-            writer.writerows(self.rows())
+            cell = COLUMNS.index("cell")
+            writer.writerows((*row[:cell], csv_text(row[cell]), *row[cell + 1 :]) for row in self.rows())
             return text.getvalue().encode()
         from evercount.files.sink import view_parquet
 

@@ -43,7 +43,7 @@ def run(
         """uvicorn waits for open connections; server-sent events never end by themselves, so they are ended."""
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            service.hub.close()
+            service.end_waiting()
             super().handle_exit(sig, frame)
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:

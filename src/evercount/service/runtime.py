@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
+from starlette.requests import ClientDisconnect, Request
 
 import evercount
 from evercount.declare.schedule import format_utc, instant_of
 from evercount.declare.view_names import offered_views
 from evercount.engine.user_counting import enforced_by
-from evercount.errors import Problem
+from evercount.errors import Problem, StoreError
 from evercount.privacy import Budget, guarantee_text
 from evercount.queries import Query
 from evercount.service.access import Access, Buckets, Limits
 from evercount.service.catch_up import CELLS_PER_PAGE, ticks_left
 from evercount.service.commit_loop import Writer
 from evercount.service.log_keeper import LogKeeper
-from evercount.service.metrics import Requests, StreamMetrics, process_lines, public_lines
+from evercount.service.metrics import Requests, StreamMetrics, admin_metrics, exposition, public_metrics
+from evercount.service.plan_queue import PlanQueue
 from evercount.service.sse import Hub
 from evercount.service.wall_clock import Clock
 from evercount.service.watch_loop import Watcher
@@ -32,9 +35,14 @@ from evercount.store import EndedStream, LiveStream, Store, StreamDeclaration, r
 from evercount.store.watched_store import WatchedStore
 
 T = TypeVar("T")
+S = TypeVar("S", bound=LiveStream | EndedStream)
 
-READERS, PLANNERS, ENCODERS = 8, 2, 2
-"""Threads that read the database, compute plans, and read bodies of requests."""
+log = logging.getLogger("evercount.service")
+
+READERS, PLANNERS, BUILDERS, ENCODERS = 8, 2, 2, 2
+"""Threads that read the database, compute plans, build declared streams, and read bodies of requests."""
+KEPT_PLANS = 32
+"""Plans that are kept, in the service: each has some hundred kilobytes."""
 BEHIND_SECONDS = 0.5
 """A stream with several ticks to close is called catching up once the oldest is this late."""
 MOST_GAUGES = 100
@@ -69,15 +77,20 @@ class Service:
             else Writer(store, self.clock, self.hub.publish, clock_jump)
         )
         self._log_keeper = LogKeeper(store.database)
-        # threads of their own: many requests for plans or pages keep nobody from sending events
+        # threads of their own: many requests for plans or pages keep nobody from declaring or from sending events
         self._readers = ThreadPoolExecutor(READERS, "evercount-read")
-        self._planners = ThreadPoolExecutor(PLANNERS, "evercount-plan")
+        self._builders = ThreadPoolExecutor(BUILDERS, "evercount-build")
+        self._plans = PlanQueue(PLANNERS, self.limits.plans, self.limits.plans_per_client)
         self._encoders = ThreadPoolExecutor(ENCODERS, "evercount-encode")
 
     def declare(self, declarations: list[StreamDeclaration]) -> None:
         """Declare streams before `start`."""
         for declaration in declarations:
-            self.store.declare(declaration, self.clock.now())
+            self.declare_one(declaration)
+
+    def declare_one(self, declaration: StreamDeclaration) -> dict[str, Any]:
+        """Declare a stream; returns its facts, which are known before anything is committed."""
+        return self.facts(self.store.declare(declaration, self.clock.now(), before_commit=self.facts))
 
     def start(self) -> None:
         """Start the writer. It closes the ticks that were missed, slice by slice, and goes on by the clock."""
@@ -85,12 +98,19 @@ class Service:
         if not isinstance(self.store, WatchedStore):
             self._log_keeper.start()
 
+    def end_waiting(self) -> None:
+        """End live connections and requests for plans, so that stopping need not wait for them; from any thread."""
+        self.hub.close()
+        if self.hub.loop is not None and not self.hub.loop.is_closed():
+            self.hub.loop.call_soon_threadsafe(self._plans.close)
+
     def stop(self) -> None:
         """Finish what was accepted and let the store go."""
         if self.writer.is_alive():
             self.writer.stop()
         self._log_keeper.stop()
-        for pool in (self._readers, self._planners, self._encoders):
+        self._plans.close()
+        for pool in (self._readers, self._builders, self._encoders):
             pool.shutdown(wait=False, cancel_futures=True)
         self.store.close()
 
@@ -120,9 +140,22 @@ class Service:
         """Have a thread read a body that was sent, so that a large one keeps nobody else waiting."""
         return await asyncio.get_running_loop().run_in_executor(self._encoders, partial(function, *arguments, **named))
 
-    async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Have a thread compute a plan, after those that others asked for."""
-        return await asyncio.get_running_loop().run_in_executor(self._planners, partial(function, *arguments))
+    async def build(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Have a thread build what an admin declares."""
+        return await asyncio.get_running_loop().run_in_executor(self._builders, partial(function, *arguments))
+
+    async def compute(self, request: Request, function: Callable[..., T], *arguments: Any) -> T:
+        """Have a thread compute a plan, after those that others asked for, while the client waits for it."""
+        work = asyncio.wrap_future(self._plans.submit(self.access.client(request.scope), partial(function, *arguments)))
+        gone = asyncio.ensure_future(_disconnect(request))
+        try:
+            await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise ClientDisconnect
+            return await work
+        finally:
+            gone.cancel()
+            work.cancel()  # a plan that nobody waits for any more gives its place to the next
 
     # -- what may be known -------------------------------------------------------------------------------------------
 
@@ -182,19 +215,18 @@ class Service:
         """The exposition text: public facts, and for an admin what the requests were like and how large things are."""
         now = self.clock.now()
         streams = list(self.store.streams.values())
-        lines = public_lines(
+        page = public_metrics(
             evercount.__version__,
             time.monotonic() - self.began,
             self.writer.failing is None,
             self.readiness()[0] == "ready",
             self.writer.guard.drift(now),
             sum(not (live.finished or live.stopped) for live in streams),
-            [self._metrics_of(live, now) for live in streams],
+            self._each(streams, lambda live: self._metrics_of(live, now)),
         )
-        if admin:
-            lines += self.requests.lines(self.hub.listeners)
-            lines += process_lines(self.store.database.size())
-        return "\n".join(lines) + "\n"
+        if not admin:
+            return exposition(page)
+        return exposition(page, admin_metrics(self.requests, self.hub.listeners, self.store.database.size()))
 
     def _metrics_of(self, live: LiveStream, now: float) -> StreamMetrics:
         end, closed = live.next_end(), live.closed
@@ -204,6 +236,23 @@ class Service:
             latest = tuple(zip(live.labels, last["values"], last["std"], strict=True))
         lag = 0.0 if end is None else max(0.0, now - end)
         return StreamMetrics(live.name, closed, lag, live.due(now), latest)
+
+    def list_facts(self, streams: Iterable[LiveStream | EndedStream]) -> list[dict[str, Any]]:
+        """The facts of these streams."""
+        return self._each(streams, self.facts)
+
+    @staticmethod
+    def _each(streams: Iterable[S], describe: Callable[[S], T]) -> list[T]:
+        """What is said about each stream. One that cannot be described is left out and logged."""
+        said = []
+        for live in streams:
+            try:
+                said.append(describe(live))
+            except StoreError:
+                raise  # that is not about this stream
+            except Exception as error:  # noqa: BLE001 - one bad stream must not hide the others
+                log.error("stream %s cannot be described: %s", live.name, type(error).__name__)
+        return said
 
     def facts(self, live: LiveStream | EndedStream) -> dict[str, Any]:
         """The public facts of a stream. Nothing of them depends on the events, but for keys that were released."""
@@ -320,7 +369,13 @@ def short_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"parameters": kept, "left_out": long} if long else {"parameters": kept}
 
 
-@lru_cache(maxsize=128)
+async def _disconnect(request: Request) -> None:
+    """Returns when the client goes away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+@lru_cache(maxsize=KEPT_PLANS)
 def all_plans(budget: Budget, horizon: int | None, query: Query | None = None) -> dict[str, Any]:
     """The errors of all mechanisms for a budget and a horizon, from `evercount.planning.compare`."""
     from evercount.planning.compare import plan

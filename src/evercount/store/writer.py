@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
@@ -163,12 +163,19 @@ class Store(Reading):
     # -- streams -----------------------------------------------------------------------------------------------------
 
     def declare(
-        self, declaration: StreamDeclaration, now: float, secret: Secret | None = None, *, shards: int | None = None
+        self,
+        declaration: StreamDeclaration,
+        now: float,
+        secret: Secret | None = None,
+        *,
+        shards: int | None = None,
+        before_commit: Callable[[LiveStream], object] | None = None,
     ) -> LiveStream:
         """The stream of this declaration: a new one, or the existing one if it was declared in the same way.
 
         With `shards` its cells are cut into that number of ranges, which close their ticks apart (`close_shards.py`).
-        The number stays, and may be left out later.
+        The number stays, and may be left out later. `before_commit` is called with the new stream; if it fails, there
+        is none.
 
         **Guarantee.** No two streams that are declared in one store have the same secret, query, budget and horizon:
         they would have the same noise, and the difference of their releases would be that of their data. Test:
@@ -246,6 +253,8 @@ class Store(Reading):
                     spent=time.time(),
                 )
             )
+            if before_commit is not None:
+                before_commit(live)
         self.streams[declaration.name] = live
         self.heads.spend(line, identity)
         self.write_head()

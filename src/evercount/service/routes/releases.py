@@ -138,18 +138,19 @@ def add_releases(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """The stream's own error over its ticks; with epsilon, delta or horizon also what others would give."""
         live = visible(service, request, name)
-        plans = await service.compute(service.plan, live, points)
+        plans = await service.compute(request, service.plan, live, points)
         if epsilon is not None or delta is not None or horizon is not None:
             own = live.declaration
             budget = replace(own.budget, epsilon=epsilon or own.budget.epsilon, delta=delta or own.budget.delta)
-            plans["plan"] = await service.compute(all_plans, budget, horizon or own.horizon, own.query)
+            plans["plan"] = await service.compute(request, all_plans, budget, horizon or own.horizon, own.query)
         return Json(plans)
 
     @app.get("/v1/plan", tags=["releases"])
     async def get_free_plan(
+        request: Request,
         epsilon: Annotated[float, Query(gt=0, le=100)] = 1.0,
         delta: Annotated[float, Query(gt=0, lt=1)] = 1e-9,
         horizon: Annotated[int | None, Query(ge=1, le=2**30)] = None,
     ) -> Response:
         """The errors of all mechanisms for a budget and a horizon: what a new stream would give."""
-        return Json(await service.compute(all_plans, Budget(epsilon, delta), horizon))
+        return Json(await service.compute(request, all_plans, Budget(epsilon, delta), horizon))

@@ -32,7 +32,7 @@ def add_streams(app: FastAPI, service: Service) -> None:
         known: list[LiveStream | EndedStream] = [*service.store.streams.values(), *service.store.ended.values()]
         seen = [live for live in known if role or live.declaration.public]
         ledger = await service.read(service.store.ledger, role is None)
-        return Json({"streams": [service.facts(live) for live in seen], "ledger": ledger})
+        return Json({"streams": service.list_facts(seen), "ledger": ledger})
 
     @app.post("/v1/streams", tags=["streams"], status_code=201, openapi_extra=openapi.DECLARATION)
     async def declare_stream(request: Request) -> Response:
@@ -40,11 +40,10 @@ def add_streams(app: FastAPI, service: Service) -> None:
         service.access.require(request)
         body = await read_body(request, service.limits.body)
         data = await service.encode(load_json, body, "the body")
-        declaration = await service.compute(StreamDeclaration.from_dict, data)
-        await service.compute(declaration.build)  # what is heavy is done, and kept ready, outside the writer
+        declaration = await service.build(StreamDeclaration.from_dict, data)
+        await service.build(declaration.build)  # what is heavy is done, and kept ready, outside the writer
         known = declaration.name in service.store.streams
-        live = await service.write(lambda: service.store.declare(declaration, service.clock.now()))
-        return Json(service.facts(live), status_code=200 if known else 201)
+        return Json(await service.write(lambda: service.declare_one(declaration)), status_code=200 if known else 201)
 
     @app.get("/v1/streams/{name}", tags=["streams"])
     async def get_stream(request: Request, name: Name) -> Response:

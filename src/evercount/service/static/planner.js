@@ -77,6 +77,8 @@ export class Planner {
     const key = JSON.stringify(chosen);
     const card = byId("plan-card");
     card.setAttribute("aria-busy", "true");
+    // A plan that is ready within the pause of a slider needs no word.
+    const told = setTimeout(() => setText(byId("plan-busy"), "Computing the errors of all mechanisms…"), PAUSE);
     try {
       if (!this.cache.has(key)) this.cache.set(key, await planFor(chosen, request.signal));
       if (request !== this.request) return;
@@ -85,8 +87,13 @@ export class Planner {
     } catch (error) {
       if (request.signal.aborted) return;
       setText(byId("plan-summary"), `No plan: ${error.message}. ${error.remedy ?? ""}`);
+    } finally {
+      clearTimeout(told);
+      if (request === this.request) {
+        card.removeAttribute("aria-busy");
+        setText(byId("plan-busy"), "");
+      }
     }
-    if (request === this.request) card.removeAttribute("aria-busy");
   }
 
   /** A mechanism keeps its colour and dash while the page is open, whatever its rank. */

@@ -1,0 +1,98 @@
+"""PlanQueue: threads that compute plans for anyone who asks, with few places and few of them for each client."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Any
+
+from evercount.errors import Problem
+
+RETRY_SECONDS = 2.0
+
+
+class PlanQueue:
+    """Work waits in the order in which it was asked for. A cancelled future gives its place back at once.
+
+    The threads are daemons, so that a long computation does not keep a service that stops.
+    """
+
+    def __init__(self, threads: int, most: int, most_per_client: int) -> None:
+        self.most, self.most_per_client = most, most_per_client
+        self._threads = threads
+        self._started = 0
+        self._change = threading.Condition()
+        self._waiting: OrderedDict[Future[Any], Callable[[], Any]] = OrderedDict()
+        self._places: dict[Future[Any], str] = {}
+        self._clients: Counter[str] = Counter()
+        self._closed = False
+
+    def submit(self, client: str, work: Callable[[], Any]) -> Future[Any]:
+        """Compute something for a client; Problem 429 if it has too much under way, 503 if all together have."""
+        future: Future[Any] = Future()
+        with self._change:
+            if self._closed:
+                raise _stopping()
+            if self._clients[client] >= self.most_per_client:
+                message = f"{self.most_per_client} plans of this client are being computed or waiting"
+                remedy = "Wait for one of them, or end its request."
+                raise Problem(429, "TooManyRequests", message, remedy, retry=RETRY_SECONDS)
+            if len(self._places) >= self.most:
+                raise Problem(
+                    503, "Busy", "too many plans are waiting to be computed", "Try again.", retry=RETRY_SECONDS
+                )
+            self._waiting[future] = work
+            self._places[future] = client
+            self._clients[client] += 1
+            if self._started < self._threads:
+                self._started += 1
+                threading.Thread(target=self._run, name="evercount-plan", daemon=True).start()
+            self._change.notify()
+        future.add_done_callback(self._leave)
+        return future
+
+    def close(self) -> None:
+        """Refuse everything that waits or is being computed, and whatever comes later."""
+        with self._change:
+            self._closed = True
+            futures = list(self._places)
+            self._change.notify_all()
+        for future in futures:
+            with suppress(InvalidStateError):
+                future.set_exception(_stopping())
+
+    def _leave(self, future: Future[Any]) -> None:
+        with self._change:
+            self._waiting.pop(future, None)
+            client = self._places.pop(future)
+            self._clients[client] -= 1
+            if not self._clients[client]:
+                del self._clients[client]
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._waiting or self._closed)
+                if self._closed:
+                    return
+                future, work = self._waiting.popitem(last=False)
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                result, error = work(), None
+            except Exception as failure:  # noqa: BLE001 - it belongs to who asked
+                result, error = None, failure
+            with suppress(InvalidStateError):  # it was refused meanwhile
+                if error is None:
+                    future.set_result(result)
+                else:
+                    future.set_exception(error)
+
+
+def _stopping() -> Problem:
+    return Problem(
+        503, "Busy", "the service is stopping", "Send it again when the service is back.", retry=RETRY_SECONDS
+    )
