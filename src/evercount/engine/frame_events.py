@@ -56,4 +56,5 @@ def plain_ticks(ticks: Iterable[Any]) -> Iterable[Any]:
 
 
 def _foreign(kind: type[Any]) -> bool:
-    return any(hasattr(kind, method) for method in ("to_pylist", "itertuples", "iter_rows", "notna"))
+    pandas = hasattr(kind, "itertuples") or hasattr(kind, "notna")
+    return pandas or hasattr(kind, "to_pylist") or hasattr(kind, "iter_rows")
