@@ -15,7 +15,7 @@ import numpy as np
 
 from evercount import Budget, Components, DegreeHistogram, Edges, Stream
 from evercount.plotting import new_axes, save
-from evercount.privacy import spent_together
+from evercount.privacy import compose
 
 PEOPLE, GROUPS, WEEKS, MOST_CONTACTS = 800, 20, 24, 12
 
@@ -44,9 +44,9 @@ def contacts(seed: int = 11) -> list[list[tuple[int, int]]]:
 def main(folder: Path) -> None:
     """Release three statistics of the graph and say what they spend together."""
     weeks, budget = contacts(), Budget(epsilon=1.0, delta=1e-7)
-    edges = Stream(Edges(PEOPLE), budget, horizon=WEEKS).run(weeks)
-    parts = Stream(Components(PEOPLE), budget, horizon=WEEKS).run(weeks)
-    degrees = Stream(DegreeHistogram(PEOPLE, max_degree=MOST_CONTACTS), budget, horizon=WEEKS).run(weeks)
+    queries = Edges(PEOPLE), Components(PEOPLE), DegreeHistogram(PEOPLE, max_degree=MOST_CONTACTS)
+    streams = [Stream(query, budget, horizon=WEEKS) for query in queries]
+    edges, parts, degrees = (stream.run(weeks) for stream in streams)
 
     axes = new_axes(height=5)
     for releases, name, colour in ((edges, "contacts so far", "tab:blue"), (parts, "separate groups", "tab:orange")):
@@ -64,7 +64,7 @@ def main(folder: Path) -> None:
     print(f"separate groups: {parts[-1].value:.0f} ± {2 * parts[-1].std:.0f}")
     consistent = degrees[-1].consistent()
     print("people with 0, 1, 2, … contacts:", " ".join(f"{max(0, round(number))}" for number in consistent))
-    together = spent_together([(budget, 0.0)] * 3)
+    together = compose(stream.cost for stream in streams)
     print(f"all three together: ε = {together.epsilon:.2f}, δ = {together.delta:.0e}")
 
 

@@ -62,11 +62,6 @@ class Cost:
         elif self.budget.pure:
             object.__setattr__(self, "leak", 0.0)
 
-    @classmethod
-    def of(cls, given: Cost | Budget) -> Cost:
-        """The cost itself; a budget is its promise alone."""
-        return given if isinstance(given, Cost) else cls(given)
-
     @property
     def plain(self) -> bool:
         """Whether it adds up as (ε, δ): it is pure, or nothing is known but its promise."""
@@ -80,8 +75,20 @@ class Cost:
         return (self.budget.reserve(self.leak) if self.leak else self.budget).mu
 
     def leak_at(self, epsilon: float) -> float:
-        """The leak of a stream whose noise is counted, at the ε of all streams together."""
+        """What it leaks where it counts as its noise.
+
+        Args:
+            epsilon: The ε of all streams together; the leak costs (1 + e^ε)/(1 + e^own) as much there.
+
+        Returns:
+            The part of δ, rounded up.
+        """
         return numeric_at(self.leak or 0.0, self.budget.epsilon, epsilon)
+
+
+def as_cost(given: Cost | Budget) -> Cost:
+    """The cost itself; a budget is its promise alone."""
+    return given if isinstance(given, Cost) else Cost(given)
 
 
 def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budget:
@@ -115,7 +122,7 @@ def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budge
     >>> compose([Budget(0.5, 1e-9), Budget(0.5, 1e-9)]).epsilon
     1.0
     """
-    parts = [Cost.of(cost) for cost in costs]
+    parts = [as_cost(cost) for cost in costs]
     if not parts:
         raise ParameterError("compose needs at least one cost.")
     budgets = [part.budget for part in parts]

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from evercount.errors import BudgetExceeded, EvercountError, ParameterError, SnapshotError
 from evercount.privacy.accounts import Filter
 from evercount.privacy.budget import Budget
-from evercount.privacy.composition import Cost, check_same_unit
+from evercount.privacy.composition import Cost, as_cost, check_same_unit
 from evercount.privacy.ledger_file import LedgerFile
 
 
@@ -40,23 +40,6 @@ class Entry:
     cost: Cost
     note: str = ""
     stream: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As the file keeps it."""
-        budget = self.cost.budget.to_dict()
-        return {"name": self.name, "budget": budget, "leak": self.cost.leak, "note": self.note, "stream": self.stream}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Entry:
-        """The entry of `to_dict`.
-
-        Raises:
-            ParameterError: It is anything else.
-        """
-        if not isinstance(data, dict) or set(data) != {"name", "budget", "leak", "note", "stream"}:
-            raise ParameterError("an entry of the ledger has other fields than an entry has.")
-        cost = Cost(Budget.from_dict(data["budget"]), data["leak"])
-        return cls(data["name"], cost, data["note"], data["stream"])
 
 
 class Ledger:
@@ -145,7 +128,7 @@ class Ledger:
             first = file.records[0]
             plain = None if first["plain"] is None else Budget.from_dict(first["plain"])
             self._filter = Filter(Budget.from_dict(first["total"]), plain)
-            self._entries = tuple(map(Entry.from_dict, file.records[1:]))
+            self._entries = tuple(map(_from_dict, file.records[1:]))
         except (EvercountError, KeyError, TypeError, ValueError) as error:
             raise SnapshotError(f"the ledger {file.path} is damaged or was changed: {error}") from error
         if asked is not None and (asked.total, asked.plain) != (self._filter.total, self._filter.plain):
@@ -225,7 +208,7 @@ class Ledger:
             raise ParameterError(f"an entry needs a name, not {name!r}.")
         if not isinstance(note, str) or not isinstance(stream, str):
             raise ParameterError(f"a note and a stream's identifier are texts, not {note!r} and {stream!r}.")
-        entry = Entry(name, Cost.of(cost), note, stream)
+        entry = Entry(name, as_cost(cost), note, stream)
         check_same_unit(self.total, entry.cost.budget)
         with self._lock:
             self._check_names(name, stream)
@@ -235,7 +218,7 @@ class Ledger:
             if self._file is not None:
                 before = len(self._file.records)
                 try:
-                    self._file.append(entry.to_dict())
+                    self._file.append(_to_dict(entry))
                 finally:
                     if len(self._file.records) > before:  # it is on the disk, also where the head could not be written
                         self._entries = (*self._entries, entry)
@@ -298,3 +281,15 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"Ledger({self.total!r}, plain={self.plain!r}, {len(self._entries)} entries)"
+
+
+def _to_dict(entry: Entry) -> dict[str, Any]:
+    """As the file keeps it."""
+    budget, leak = entry.cost.budget.to_dict(), entry.cost.leak
+    return {"name": entry.name, "budget": budget, "leak": leak, "note": entry.note, "stream": entry.stream}
+
+
+def _from_dict(data: dict[str, Any]) -> Entry:
+    if set(data) != {"name", "budget", "leak", "note", "stream"}:
+        raise ParameterError("an entry of the ledger has other fields than an entry has.")
+    return Entry(data["name"], Cost(Budget.from_dict(data["budget"]), data["leak"]), data["note"], data["stream"])
