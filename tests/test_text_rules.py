@@ -12,7 +12,7 @@ from evercount import Histogram, PrefixQuery, Substrings, TopK
 from evercount.declare.declaration import StreamDeclaration
 from evercount.errors import ParameterError
 from evercount.queries import build_query
-from evercount.text_rules import LONGEST, check_public_text, escaped, fault, shown
+from evercount.text_rules import LONGEST, check_public_text, csv_text, escaped, fault, shown
 
 COMPOSED = "café"
 DECOMPOSED = unicodedata.normalize("NFD", COMPOSED)
@@ -108,3 +108,10 @@ def test_words_of_legal_letters_that_look_like_another_text_are_shown_escaped() 
 
 def test_escapes_are_plain() -> None:
     assert escaped("\u202eevil\x1b") == r"\u202eevil\x1b"
+
+
+@pytest.mark.parametrize("label", ["=1+1", "+43 1", "-5", "@here", "'quoted'", "north", "a=b", "5-6", "'=x"])
+def test_labels_in_csv_run_nothing_and_can_be_read_back(label: str) -> None:
+    written = csv_text(label)
+    assert written[0] not in "=+-@"
+    assert written.removeprefix("'") == label

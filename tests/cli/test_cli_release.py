@@ -487,3 +487,27 @@ def test_the_documented_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
             ran += 1
     assert ran == 6
     assert [len(rows(name)) for name in ("hourly.csv", "daily.parquet")] == [48 * 8, 2]
+
+
+def test_labels_that_look_like_formulas_continue_and_are_drawn(folder: Path) -> None:
+    """In CSV they are quoted; a later run goes on with the file, its views and its chart find every cell."""
+    Path("events.csv").write_text("ts,region\n" + "".join(f"{at(h)},{k}\n" for h in range(4) for k in ("=1+1", "-5")))
+    Path("regions.txt").write_text("=1+1\n-5\n")
+    for hour in (2, 4):
+        done = run("events.csv", "--view", "per-tick", end=at(hour), plot="out.png")
+        assert done.exit_code == 0, done.output
+    with Path("out.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [row["cell"] for row in table] == ["'=1+1", "'-5"] * 4
+    assert all(row["value"][0] != "'" and row["low"][0] != "'" for row in table)
+    with Path("out.per-tick.csv").open(newline="") as file:
+        assert {row["cell"] for row in csv.DictReader(file)} == {"'=1+1", "'-5"}
+    assert Path("out.png").stat().st_size > 0
+
+
+def test_labels_of_the_library_are_no_formulas_in_csv(folder: Path) -> None:
+    stream = Stream(Histogram(["=1+1", "plain"]), Budget(1.0, 1e-6), horizon=4)
+    releases = stream.run([["=1+1"], []])
+    releases.to_csv("out.csv")
+    with Path("out.csv").open(newline="") as file:
+        assert [row["cell"] for row in csv.DictReader(file)] == ["'=1+1", "plain"] * 2

@@ -511,6 +511,21 @@ def test_the_planner_reacts_to_its_sliders(service: Running, visit: Callable[...
         page.locator("#plan-horizon").press("ArrowRight")
     page.wait_for_function("() => evercount.planner.plan.horizon === null")
     assert "without end" in page.inner_text("#plan-caption")
+    page.wait_for_function("() => document.getElementById('plan-busy').textContent === ''")
+
+
+def test_the_planner_says_that_it_computes(visit: Callable[..., Any]) -> None:
+    page = visit("#/planner")
+    page.wait_for_selector("#plan-rows tr")
+    held: list[Any] = []
+    page.route("**/v1/plan?*", held.append)  # an answer that takes its time
+    page.locator("#plan-epsilon").press("ArrowLeft")
+    page.wait_for_selector("#plan-busy >> text=Computing the errors of all mechanisms")
+    assert page.get_attribute("#plan-card", "aria-busy") == "true"
+    held[-1].continue_()
+    page.wait_for_function("() => document.getElementById('plan-busy').textContent === ''")
+    assert page.get_attribute("#plan-card", "aria-busy") is None
+    page.unroute("**/v1/plan?*")
 
 
 # -- reach -----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ TABLE: dict[str, Any] = {
     "budget": {"epsilon": 1.0, "delta": 1e-9},
     "public": True,
 }
+FORMULAS = ["=1+1", "+43", "-5", "@here", "'quoted", "plain"]
+RUN = {**TABLE, "name": "formulas", "query": {"name": "histogram", "parameters": {"keys": FORMULAS}}}
 WIDE = {**TABLE, "name": "wide", "query": {"name": "histogram", "parameters": {"keys": [f"k{i}" for i in range(2500)]}}}
 
 
@@ -31,7 +35,7 @@ WIDE = {**TABLE, "name": "wide", "query": {"name": "histogram", "parameters": {"
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     service = Service(Store(tmp_path_factory.mktemp("exports") / "a.db"), admin=ADMIN)
     with served(service) as made:
-        for table in (TABLE, WIDE):
+        for table in (TABLE, WIDE, RUN):
             made.post("/v1/streams", json=table, headers=HEADERS).raise_for_status()
             for _ in range(3):
                 made.post(f"/v1/streams/{table['name']}/close-tick", headers=HEADERS).raise_for_status()
@@ -131,3 +135,25 @@ def test_released_numbers_of_public_streams_are_metrics(client: httpx.Client) ->
     assert gauges == [("North", repr(last["values"][0])), ('So\\"uth,\\\\ 1', repr(last["values"][1]))]
     assert re.search('cell=.*stream="wide"', page) is None
     assert "evercount_database_bytes" not in page
+
+
+@pytest.mark.parametrize("view", ["", "?view=running"])
+def test_labels_in_csv_are_no_formulas(client: httpx.Client, view: str) -> None:
+    text = client.get(f"/v1/streams/formulas/releases.csv{view}").text
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["cell"] for row in rows[:6]] == ["'=1+1", "'+43", "'-5", "'@here", "''quoted", "plain"]
+    parsed = [json.loads(line) for line in client.get(f"/v1/streams/formulas/releases.jsonl{view}").text.splitlines()]
+    assert [row["cell"] for row in parsed[:6]] == FORMULAS
+    assert [float(row["low"]) for row in rows] == [row["low"] for row in parsed]
+    assert min(row["low"] for row in parsed) < 0  # numbers below zero are as they were
+
+
+def test_metrics_pass_promtool(client: httpx.Client) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    client.post("/v1/streams/flu/events", json=["North"], headers=HEADERS).raise_for_status()
+    page = client.get("/metrics", headers=HEADERS).text
+    assert "# TYPE evercount_accept_seconds summary" in page
+    checked = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
