@@ -94,7 +94,7 @@ class HeadFile:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StoreError("the head file cannot be read", f"{self.path}: {type(error).__name__}") from None
+            raise StoreError("the head file cannot be read", f"{self.path}: {error!r}") from None
 
     def write(self, head: Head) -> None:
         """Replace the file; when this returns it is on the disk."""
