@@ -98,7 +98,7 @@ class HeadFile:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StoreError("the head file cannot be read", f"{self.path}: {type(error).__name__}") from None
+            raise StoreError("the head file cannot be read", f"{self.path}: {error!r}") from None
 
     def check_folder(self) -> None:
         """Refuse a place that this user cannot write to, before anything is committed that the head has to name."""
