@@ -37,7 +37,7 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {"horizon": 401},
         {"horizon": None},
         {"postprocess": ["integer"]},
-        *({"factorization": name} for name in ("square-root", "binary-tree", "identity")),
+        *({"factorization": name} for name in ("square-root", "binary-tree", "fresh")),
     ],
     "pure": [
         {"budget": PURE},
@@ -47,7 +47,7 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {"budget": Budget(1.0 + 2**-52, 0.0)},
         {"budget": PURE, "factorization": "pure-window-5"},
     ],
-    "periods": [{"factorization": "periods-5"}, {"factorization": "periods-6"}, {"factorization": "identity"}],
+    "periods": [{"factorization": "periods-5"}, {"factorization": "periods-6"}, {"factorization": "fresh"}],
 }
 
 

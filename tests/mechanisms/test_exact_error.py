@@ -20,9 +20,9 @@ from evercount.factorizations import (
     Balanced,
     BinaryTree,
     Factorization,
+    Fresh,
     Honaker,
     HonakerFull,
-    Identity,
     Normalized,
     Optimal,
     SquareRoot,
@@ -37,7 +37,7 @@ SECRET = Secret.from_hex("77" * 32)
 TICKS = 70
 LONG = 2**12
 ROUNDED = [Balanced(TICKS), Normalized(TICKS), Unbounded(), SquareRoot(TICKS), Honaker(TICKS), HonakerFull(TICKS)]
-EXACT = [Identity(TICKS), BinaryTree(TICKS), Optimal(TICKS)]
+EXACT = [Fresh(TICKS), BinaryTree(TICKS), Optimal(TICKS)]
 
 
 def name(f: Any) -> str:
@@ -147,14 +147,14 @@ def test_chance_of_a_rounding_boundary() -> None:
 
 
 @pytest.mark.parametrize(("horizon", "cells"), [(2**16, 1), (2**16, 1000), (10**8, 1)])
-@pytest.mark.parametrize("kind", [Balanced, Normalized, SquareRoot, Identity, BinaryTree, Honaker, HonakerFull])
+@pytest.mark.parametrize("kind", [Balanced, Normalized, SquareRoot, Fresh, BinaryTree, Honaker, HonakerFull])
 @pytest.mark.parametrize("scale", [0.01, 1.0, 6.0, 40.0])
 def test_price_is_below_2_to_minus_60(kind: type[Any], horizon: int, cells: int, scale: float) -> None:
     assert 0 < numeric_delta(kind(horizon), scale, cells, 1.0) <= 2.0**-60
 
 
 def test_price_grows_with_everything_it_should() -> None:
-    for f in (Balanced(2**16), Unbounded(), SquareRoot(2**16), Honaker(2**16), HonakerFull(2**16), Identity()):
+    for f in (Balanced(2**16), Unbounded(), SquareRoot(2**16), Honaker(2**16), HonakerFull(2**16), Fresh()):
         base = numeric_delta(f, 6.0, 10, 1.0, 1000)
         assert base < numeric_delta(f, 6.0, 11, 1.0, 1000)
         assert base < numeric_delta(f, 6.0, 10, 1.1, 1000)
@@ -182,7 +182,7 @@ def test_bits_depend_on_the_factorisation_alone() -> None:
 
 
 def test_horizon_of_an_endless_stream() -> None:
-    for f in (Unbounded(), Identity()):
+    for f in (Unbounded(), Fresh()):
         for cells, least in [(1, 2**32), (1000, 2**26)]:
             ticks = numeric_horizon(f, 6.0, cells, 1.0)
             assert ticks >= least

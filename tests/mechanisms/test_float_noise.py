@@ -18,7 +18,7 @@ KINDS = [
     "binary-tree",
     "honaker",
     "honaker-full",
-    "identity",
+    "fresh",
     "optimal",
 ]
 
@@ -35,7 +35,7 @@ def normals(ticks: int, cells: int, seed: int) -> np.ndarray:
     return z
 
 
-@pytest.mark.parametrize("kind", ["balanced", "square-root", "identity"])
+@pytest.mark.parametrize("kind", ["balanced", "square-root", "fresh"])
 @pytest.mark.parametrize("cells", [1, 30, SLICE_CELLS, SLICE_CELLS + 3, 2 * SLICE_CELLS + 700])
 def test_noise_is_the_dense_matrix_times_its_normals(kind: str, cells: int) -> None:
     ticks = 2 * TICKS_AHEAD + 9

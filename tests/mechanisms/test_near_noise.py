@@ -21,9 +21,9 @@ from evercount.factorizations import (
     Balanced,
     BinaryTree,
     Factorization,
+    Fresh,
     Honaker,
     HonakerFull,
-    Identity,
     Normalized,
     Optimal,
     SquareRoot,
@@ -50,12 +50,12 @@ from evercount.noise import ExactNoise, Normals, Secret
 
 SECRET = Secret.from_hex("c3" * 32)
 EVERY: list[Factorization] = [
-    Balanced(2**16), Balanced(10**8), Balanced(2**46), Normalized(2**16), Unbounded(), SquareRoot(2**16), Identity(),
+    Balanced(2**16), Balanced(10**8), Balanced(2**46), Normalized(2**16), Unbounded(), SquareRoot(2**16), Fresh(),
     BinaryTree(2**16), Honaker(2**16), HonakerFull(2**16), HonakerFull(2**46), Optimal(150),
 ]  # fmt: skip
 SHORT: list[Factorization] = [
     kind(horizon)
-    for kind in (Balanced, Normalized, Unbounded, SquareRoot, Identity, BinaryTree, Honaker, HonakerFull, Optimal)
+    for kind in (Balanced, Normalized, Unbounded, SquareRoot, Fresh, BinaryTree, Honaker, HonakerFull, Optimal)
     for horizon in (1, 2, 33, 140)
 ]
 
@@ -146,7 +146,7 @@ def test_one_number_in_a_hundred_is_close(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    "f", [Balanced(2**16), SquareRoot(2**16), Identity(), Honaker(2**16), HonakerFull(2**16), Optimal(70)], ids=name
+    "f", [Balanced(2**16), SquareRoot(2**16), Fresh(), Honaker(2**16), HonakerFull(2**16), Optimal(70)], ids=name
 )
 def test_fine_grids(f: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = count_calls(monkeypatch)
@@ -203,7 +203,7 @@ class Given:
 def test_ties_round_upwards(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact_noise, "ExactNoise", lambda secret: Given([Fraction(1)] * 1024))
     for scale, sign in ((0.5, 1), (2.5, 1)):
-        got = ExactStream(Identity(), scale, cells, SECRET).take(70)
+        got = ExactStream(Fresh(), scale, cells, SECRET).take(70)
         want = [int((Fraction(scale) * t * sign + Fraction(1, 2)) // 1) for t in range(1, 71)]
         assert all(column == want for column in got.T.tolist())
 
@@ -304,7 +304,7 @@ def test_error_is_below_its_bound(f: Factorization, cells: int) -> None:
     assert all(bound < 4e-8 and (small < 1e-14 or f.name == "optimal") for _, bound, _, small in found)
 
 
-@pytest.mark.parametrize("f", [Balanced(2**20), Unbounded(), SquareRoot(2**20), Identity()], ids=name)
+@pytest.mark.parametrize("f", [Balanced(2**20), Unbounded(), SquareRoot(2**20), Fresh()], ids=name)
 def test_error_over_many_ticks(f: Factorization) -> None:
     assert below(errors(f, kernel(f), 1, 16))
 
@@ -335,7 +335,7 @@ def without_third(slices: Any) -> Any:
     return with_sums(np.concatenate([slices[:2], 0 * slices[2:]]))
 
 
-@pytest.mark.parametrize("f", [Balanced(2**16), Unbounded(), SquareRoot(2**16), Identity()], ids=name)
+@pytest.mark.parametrize("f", [Balanced(2**16), Unbounded(), SquareRoot(2**16), Fresh()], ids=name)
 @pytest.mark.parametrize("where", ["draws", "tables", "state"])
 @pytest.mark.parametrize("cells", [1, 24])
 def test_planted_loss_of_what_is_carried_is_caught(
@@ -346,8 +346,8 @@ def test_planted_loss_of_what_is_carried_is_caught(
         plain = Normals.slices
         monkeypatch.setattr(Normals, "slices", lambda z: (*plain(z)[:2], np.zeros(z.shape)))
     elif where == "tables":
-        if f.name == "identity":
-            pytest.skip("the identity has no constants that could lose bits")
+        if f.name == "fresh":
+            pytest.skip("it has no constants that could lose bits")
         tables = filter_kernel.tables
 
         def lossy_tables(*arguments: Any) -> Any:
@@ -484,7 +484,7 @@ def rounded_wrongly(rng: random.Random, shift: int) -> tuple[int, int]:
                 value = (halves + Fraction(rng.choice([-1, 1]) * 2.0 ** -rng.randint(20, 60))) / Fraction(scale)
             high[k] = float(value - Fraction(rng.uniform(-top, top)) / Fraction(scale) / 2**shift)
             low[k] = float(value - Fraction(high[k]))
-        stream = ExactStream(Identity(), scale, 1, SECRET, limit=1)
+        stream = ExactStream(Fresh(), scale, 1, SECRET, limit=1)
         (rounded,), (close,) = stream._finely(np.stack([high, low])[:, np.newaxis], 0.0)
         exact = [
             (Fraction(h) + Fraction(v)) * Fraction(scale) for h, v in zip(high.tolist(), low.tolist(), strict=True)
@@ -517,7 +517,7 @@ def test_numbers_that_doubles_cannot_hold_are_refused(monkeypatch: pytest.Monkey
             wanted.append((total * Fraction(scale) + Fraction(1, 2)) // 1)
         monkeypatch.setattr(exact_noise, "ExactNoise", lambda secret, given=numbers: Given(given))
         try:
-            got = ExactStream(Identity(), scale, 1, SECRET, limit=64).take(64)[:, 0]
+            got = ExactStream(Fresh(), scale, 1, SECRET, limit=64).take(64)[:, 0]
         except TooLarge:
             refused += 1
         else:

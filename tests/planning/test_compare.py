@@ -29,7 +29,7 @@ CASES: list[tuple[Budget, int | None, Query, str | None]] = [
     (GAUSSIAN, 700, Average(), "balanced"),
     (GAUSSIAN, 700, Average(), "binary-tree"),
     (GAUSSIAN, 700, Average(0, 8, 0.25), "unbounded"),
-    (GAUSSIAN, None, Average(), "identity"),
+    (GAUSSIAN, None, Average(), "fresh"),
     (GAUSSIAN, None, Sum(-2, 1), "unbounded"),
     (GAUSSIAN, 256, DegreeHistogram(6, max_degree=4), "balanced"),
     (GAUSSIAN, 500, Count(), "periods-60"),

@@ -200,7 +200,7 @@ def sensitivity(
     from evercount.queries.base import Adjacency
 
     asked = build_query(query, parse_parameters(parameter or []))
-    names = factorization or ["balanced", "normalized", "square-root", "binary-tree", "identity"]
+    names = factorization or ["balanced", "normalized", "square-root", "binary-tree", "fresh"]
     matrices = {name: build(name, ticks).dense(ticks)[1] for name in names}
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("pairs of streams", total=None)

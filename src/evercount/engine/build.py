@@ -106,6 +106,7 @@ def make_noise(
         squared_sensitivity=query.protected_sensitivity(budget, sensitivity_on(engine, query, budget.adjacency)),
         budget=budget.reserve(own) if own else budget,
         horizon=horizon,
+        touched=budget.max_events if query.initial_state() is None else None,
         declaration=declaration,
         **rest,
     )

@@ -9,8 +9,8 @@ from typing import cast
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations.base import Factorization, State, check_horizon, tick_grid
 from evercount.factorizations.direct import Direct
+from evercount.factorizations.fresh import Fresh
 from evercount.factorizations.honaker_full import HonakerFull
-from evercount.factorizations.identity import Identity
 from evercount.factorizations.optimal import Optimal
 from evercount.factorizations.periods import Periods
 from evercount.factorizations.row_weighted import Anytime, Balanced, Normalized, Unbounded
@@ -28,14 +28,14 @@ FACTORIZATIONS: dict[str, type[Factorization]] = {
         BinaryTree,
         Honaker,
         HonakerFull,
-        Identity,
+        Fresh,
         Optimal,
         Direct,
     )
 }
 """Every factorisation that a Gaussian stream can run, by the name that users type."""
 
-ENDLESS = ("anytime", "unbounded", "identity")
+ENDLESS = ("anytime", "unbounded", "fresh")
 """The names of those that run without a horizon."""
 _PERIODS = re.compile(r"periods-([1-9][0-9]{0,8})")
 
@@ -87,9 +87,9 @@ __all__ = [
     "BinaryTree",
     "Direct",
     "Factorization",
+    "Fresh",
     "Honaker",
     "HonakerFull",
-    "Identity",
     "Normalized",
     "Optimal",
     "Periods",

@@ -10,7 +10,7 @@ from evercount.factorizations.base import check_known_horizon
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_bridge import Bridge
-from evercount.factorizations.laplace_trees import DigitTree, HybridTree, best_base, window_tree
+from evercount.factorizations.laplace_trees import DigitTree, FreshLaplace, HybridTree, best_base, window_tree
 
 PURE = ("bridge", "pure-tree", "pure-tree-19", "pure-binary")
 """Mechanisms for a known horizon, best first."""
@@ -36,13 +36,15 @@ def pure_factorization(name: str | None, horizon: int | None) -> PureFactorizati
         >>> pure_factorization(None, 1000).name, pure_factorization(None, None).name
         ('bridge', 'endless-bridge')
     """
-    known = PURE + PURE_ENDLESS
+    known = (*PURE, *PURE_ENDLESS, "fresh")
     if name is None:
         name = "endless-bridge" if horizon is None else "bridge"
     if name in PURE_ENDLESS:
         if horizon is not None:
             raise ParameterError(f"{name} is for horizon=None; with a horizon 'bridge' has less error")
         return EndlessBridge() if name == "endless-bridge" else _hybrid(name == "pure-hybrid-binary")
+    if name == "fresh":
+        return FreshLaplace(horizon)
     if isinstance(name, str) and (wide := _WINDOW.fullmatch(name)):
         return window_tree(int(wide[1]), horizon)
     if name not in known and not (isinstance(name, str) and _NAME.fullmatch(name)):

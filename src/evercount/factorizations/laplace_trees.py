@@ -318,6 +318,14 @@ class WindowTree(DigitTree):
         return math.sqrt(int(self.apart(np.maximum(ticks - self.width, 0), ticks).max()))
 
 
+class FreshLaplace(WindowTree):
+    """`fresh` for δ = 0: new Laplace noise on every tick's own number."""
+
+    def __init__(self, horizon: int | None) -> None:
+        super().__init__(1, horizon, 3, 1)
+        self.name = "fresh"
+
+
 @lru_cache(maxsize=256)
 def window_tree(width: int, horizon: int | None) -> WindowTree:
     """The tree with the least worst std of a sum over the last `width` ticks among a few hundred, by exact errors."""

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from evercount.errors import ParameterError, SnapshotError
-from evercount.factorizations import Factorization, Periods
-from evercount.factorizations.base import LARGEST_HORIZON
+from evercount.factorizations import Factorization, Fresh, Periods
 from evercount.mechanisms.declared_key import declaration_fingerprint, declared_key
 from evercount.mechanisms.exact.arithmetic import numeric_delta, numeric_horizon
 from evercount.mechanisms.exact.exact_noise import ExactStream
+from evercount.mechanisms.exact.filter_numbers import MOST_TICKS
 from evercount.mechanisms.float_noise import FloatStream
+from evercount.mechanisms.fresh_noise import ONE_BY_ONE, FreshStream
 from evercount.mechanisms.named_noise import NamedNoise
 from evercount.mechanisms.noise_stream import NoiseStream
 from evercount.mechanisms.periodic_noise import PeriodicStream
@@ -64,13 +65,15 @@ def build_noise(
     declaration: Mapping[str, Any] | None = None,
     names: Sequence[str] | None = None,
     part: range | None = None,
+    touched: int | None = None,
 ) -> Noise:
     """Noise that makes the whole stream (ε, δ)-DP.
 
     With `declaration` the key is derived from the secret and the declaration (`declared_key`); without, the secret is
     the key. With `names` a cell's noise belongs to its name, and further names may join (`NamedNoise`); `cells` is then
     how many cells one protected unit can touch. Noise that was dumped goes on with its own key and σ. With `part` it is
-    the noise of these cells only, the same as all `cells` have there.
+    the noise of these cells only, the same as all `cells` have there. `touched` is the most ticks whose increments one
+    protected unit changes; None where that is not known.
 
     Guarantee. σ = multiplier(ε, δ − numeric_delta)·√S·c with c ≥ ‖R‖_{1→2} and S = `squared_sensitivity`, both for
     the same neighbours. Then ‖R(X−X′)‖_F ≤ c√S (`factorizations/sensitivity.proof.md`), and R·X + z with z ~ N(0,
@@ -96,7 +99,7 @@ def build_noise(
     # The price of finite arithmetic grows with σ, and σ with that price: bound it for a σ that is surely larger.
     most = 2 * budget.noise_multiplier() * norm / grid
     cap = min(NUMERIC_DELTA, budget.delta / 16)
-    reserved, limit = _numeric_price(factorization, most, cells, budget, horizon, cap)
+    reserved, limit = _numeric_price(factorization, most, cells, budget.epsilon, horizon, touched, cap)
     if reserved > budget.delta / 2:
         raise ParameterError(
             f"delta={budget.delta:g} is too small for exact arithmetic here, which needs {reserved:.3g} of it; "
@@ -117,14 +120,18 @@ def build_noise(
     first, number = (0, cells) if part is None else (part.start, len(part))
     stream: NoiseStream
     if names is not None:
-        if isinstance(factorization, Periods):
-            raise ParameterError("keys that nobody listed have no noise by periods: omit the factorization")
+        if isinstance(factorization, Periods | Fresh):
+            raise ParameterError(f"keys that nobody listed have no noise of {factorization.name!r}: omit it")
         if state is None:
             assert limit is not None  # exact noise always has a last tick
             stream = NamedNoise(factorization, scale, key, names, limit, reserved)
         else:
             stream = NamedNoise.load(factorization, scale, state)
             limit = stream.limit if limit is None else min(limit, stream.limit)
+    elif isinstance(factorization, Fresh):
+        assert limit is not None
+        fresh = FreshStream(scale, number, key, first, reserved, limit)
+        stream = fresh if state is None else fresh.resume(state)
     elif isinstance(factorization, Periods):
         stream = _exact_periods(factorization, scale, cells, key, state)
     else:
@@ -154,22 +161,32 @@ def _continued(sigma: float, dumped: Mapping[str, Any] | None) -> float:
 
 
 def _numeric_price(
-    factorization: Factorization, scale: float, cells: int, budget: Budget, horizon: int | None, cap: float
+    factorization: Factorization,
+    scale: float,
+    cells: int,
+    epsilon: float,
+    horizon: int | None,
+    touched: int | None,
+    cap: float,
 ) -> tuple[float, int | None]:
     """(numeric δ, last tick that it covers).
 
-    Noise of different periods is independent, and data that agree in a period have the same law there: only periods
-    that a unit touches cost anything.
+    **Guarantee.** Ticks of `fresh` and periods have independent noise, and data that agree in one have the same law
+    there: only those that a unit touches cost anything. Tests:
+    tests/mechanisms/test_fresh_noise.py::test_only_touched_ticks_cost_anything and
+    tests/factorizations/test_periods.py::test_only_the_periods_that_a_unit_touches_cost_anything.
     """
-    epsilon = budget.epsilon
-    if isinstance(factorization, Periods):
-        ticks = LARGEST_HORIZON if horizon is None else horizon
-        touched = min(budget.max_events, -(-ticks // factorization.width))
-        return touched * numeric_delta(factorization.period, scale, cells, epsilon, factorization.width), ticks
-    if horizon is not None:
-        return numeric_delta(factorization, scale, cells, epsilon, horizon), horizon
-    limit = numeric_horizon(factorization, scale, cells, epsilon, cap)
-    return numeric_delta(factorization, scale, cells, epsilon, limit), limit
+    if not isinstance(factorization, Fresh | Periods):
+        limit = numeric_horizon(factorization, scale, cells, epsilon, cap) if horizon is None else horizon
+        return numeric_delta(factorization, scale, cells, epsilon, limit), limit
+    width = factorization.width if isinstance(factorization, Periods) else 1
+    engine = factorization.period if isinstance(factorization, Periods) else ONE_BY_ONE
+    once = numeric_delta(engine, scale, cells, epsilon, width)
+    last = MOST_TICKS if horizon is None else horizon
+    if touched is None and horizon is None:  # a unit may touch them all: as many as the price allows
+        last = min(last, max(1, int(cap / once)) * width)
+    parts = -(-last // width)
+    return once * min(parts, parts if touched is None else touched), last
 
 
 def _float(

@@ -15,7 +15,7 @@ from evercount.factorizations import Factorization
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_base import LARGEST_TICKS, PureFactorization
 from evercount.factorizations.laplace_bridge import Bridge
-from evercount.factorizations.laplace_trees import DigitTree, HybridTree, Memory, WindowTree
+from evercount.factorizations.laplace_trees import DigitTree, FreshLaplace, HybridTree, Memory, WindowTree
 from evercount.mechanisms.bridge_noise import BridgeNoise, EndlessBridgeNoise
 from evercount.mechanisms.calibrate import Noise
 from evercount.mechanisms.declared_key import declaration_fingerprint, declared_key
@@ -92,6 +92,7 @@ class PureStream(NoiseStream):
             self._parameters.append(self.first_cell)
         self._calibration = (epsilon, l1, grid)
         self._memory: tuple[int, int, Memory] | None = None  # epoch, the tick it stands at, its prefixes
+        self._last = np.zeros(self.cells, np.int64)  # for fresh noise: its sum so far
         self._top = 0, np.zeros(self.cells, np.int64)  # for a WindowTree: complete nodes so far, noise of their prefix
 
     def __repr__(self) -> str:
@@ -107,6 +108,8 @@ class PureStream(NoiseStream):
             self._rows = np.concatenate([self._rows, fresh.astype(np.float64)])
         out, self._rows = self._rows[:ticks].copy(), self._rows[ticks:]
         self.tick += ticks
+        if ticks and isinstance(self.tree, FreshLaplace):
+            self._last = out[-1].astype(np.int64)
         return out
 
     def _make(self, first: int, count: int) -> IntArray:
@@ -183,8 +186,9 @@ class PureStream(NoiseStream):
         return np.asarray(self._draw(self._laplace, np.arange(count)).sum(axis=0))
 
     def dump(self) -> dict[str, Any]:
-        """The secret and the tick are all there is."""
-        return {"format": _FORMAT, "pure": self._parameters, "tick": self.tick, "secret": self._secret.hex()}
+        """The secret and the tick are all there is; of fresh noise, also its sum so far, which is long to add up."""
+        dumped = {"format": _FORMAT, "pure": self._parameters, "tick": self.tick, "secret": self._secret.hex()}
+        return {**dumped, "sum": self._last} if isinstance(self.tree, FreshLaplace) else dumped
 
     def resume(self, dumped: dict[str, Any]) -> PureStream:
         """Continue where `dump` stood; SnapshotError where anything public differs."""
@@ -193,6 +197,11 @@ class PureStream(NoiseStream):
         tick = dumped.get("tick")
         if not isinstance(tick, int) or not 0 <= tick <= self.limit:
             raise SnapshotError(f"the noise state is damaged: tick {tick!r}")
+        if isinstance(self.tree, FreshLaplace):
+            last = np.asarray(dumped["sum"])
+            if last.shape != (self.cells,) or last.dtype != np.int64:
+                raise SnapshotError("the noise state belongs to other cells")
+            self._last, self._top = last, (tick, last)
         self.tick = tick
         return self
 

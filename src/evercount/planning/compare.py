@@ -127,7 +127,7 @@ class Plan:
         rows: one for each mechanism, best first.
 
     >>> from evercount.planning import plan
-    >>> plan(Budget(1.0, 1e-6), 64, names=("balanced", "identity")).best["worst tick"]
+    >>> plan(Budget(1.0, 1e-6), 64, names=("balanced", "fresh")).best["worst tick"]
     'balanced'
     """
 
@@ -213,8 +213,8 @@ def plan(
     Raises:
         ParameterError: a parameter is not legal, or the query's error is not known before.
 
-    >>> [row.name for row in plan(Budget(1.0, 1e-6), 64, names=("balanced", "identity")).rows]
-    ['balanced', 'identity']
+    >>> [row.name for row in plan(Budget(1.0, 1e-6), 64, names=("balanced", "fresh")).rows]
+    ['balanced', 'fresh']
     """
     query = query or Count()
     horizon = check_horizon(horizon, unbounded=True)

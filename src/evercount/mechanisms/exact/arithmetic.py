@@ -14,9 +14,9 @@ from evercount.factorizations import (
     BinaryTree,
     Direct,
     Factorization,
+    Fresh,
     Honaker,
     HonakerFull,
-    Identity,
     Optimal,
     SquareRoot,
 )
@@ -52,7 +52,7 @@ def make_kernel(factorization: Factorization, bits: int) -> Kernel:
             return FilterKernel(filter_.zero_lack, filter_.pole_lack, weights.eta, weights.n, bits, narrow)
         case SquareRoot(filter=filter_):
             return FilterKernel(filter_.pole_lack, filter_.zero_lack, None, None, bits, narrow)
-        case Identity():
+        case Fresh():
             return FilterKernel(none, none, None, ONE, DRAW_BITS)
         case Direct():
             return FilterKernel(none, none, None, None, DRAW_BITS)

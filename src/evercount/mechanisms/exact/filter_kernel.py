@@ -97,7 +97,7 @@ class FilterKernel:
     def error(self, ticks: int) -> float:
         """A bound of |Ỹ_t − (L z)_t|·2^bits for every t ≤ ticks, given that nothing exceeds 64 deviations (lemma 4)."""
         if self.bits == DRAW_BITS:
-            return 0.0  # `identity` and `direct`: sums of integers are exact
+            return 0.0  # `fresh` and `direct`: sums of integers are exact
         a, floor = (self.eta.largest(ticks), 1.0) if self.weighted else (1.0, 0.0)
         table, blocks = self.constants, -(-ticks // BLOCK_TICKS)
         tick = 1.0 + 2 * floor + BLOCK_TICKS / 2 * SIGMAS * a

@@ -202,7 +202,7 @@ const STYLES = {
   honaker: [3, SOLID],
   "honaker-full": [3, DOTTED],
   "binary-tree": [6, SOLID],
-  identity: [2, SOLID],
+  fresh: [2, SOLID],
 };
 
 /** Colour and dash of a curve, never colour alone; `n` chooses for a name that is not in the list. */

@@ -1,16 +1,19 @@
-"""`identity`: independent noise on every tick's input."""
+"""`fresh`: new noise on every tick's own number."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray
+from evercount._arrays import FloatArray, IntArray
 from evercount.factorizations.base import Factorization, State, check_horizon, counting_matrix
 
 
-class Identity(Factorization):
-    """R = I, L = M: independent noise on every tick's input. Best for sums over very few ticks.
+class Fresh(Factorization):
+    """R = I, L = M: independent noise on every tick's own number. Best for what is published tick by tick.
+
+    An event touches one tick, so nothing adds up over the years and no horizon is needed. The error of the running
+    total grows with the square root of time.
 
     Args:
         horizon: The number of ticks, or None.
@@ -18,11 +21,11 @@ class Identity(Factorization):
     Raises:
         ParameterError: The horizon is neither None nor a whole number from 1 to 2^50.
 
-    >>> Identity().row_norms([1, 4, 9]).tolist()
+    >>> Fresh().row_norms([1, 4, 9]).tolist()
     [1.0, 2.0, 3.0]
     """
 
-    name = "identity"
+    name = "fresh"
 
     def __init__(self, horizon: int | None = None) -> None:
         self.horizon = check_horizon(horizon, unbounded=True)
@@ -30,7 +33,7 @@ class Identity(Factorization):
 
     @property
     def falling_gram(self) -> bool:
-        """G is the identity."""
+        """G is the unit matrix."""
         return True
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
@@ -41,6 +44,10 @@ class Identity(Factorization):
         """√(later − earlier)."""
         earlier, later = self._check_pair(earlier, later)
         return float(np.sqrt(later - earlier))
+
+    def roundings(self, earlier: IntArray, later: IntArray) -> IntArray:
+        """Every tick's number is rounded by itself."""
+        return later - earlier
 
     def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
         size = self._check_dense(ticks)
