@@ -159,13 +159,19 @@ class Weighted(Factorization):
         self._inverse = weights.filter.inverse()
         self._filter = BlockFilter(self._inverse)
 
-    @cached_property
+    @property
     def falling_gram(self) -> bool:
-        """Along columns where n never rises, else along rows by `rows_fall`."""
-        n = self.weights.n
-        if np.all(np.diff(n.values) <= 0):
-            return True
-        return self.horizon == int(n.knots[-1]) + 1 and rows_fall(self.weights)
+        return self.columns_fall or self.rows_fall
+
+    @cached_property
+    def columns_fall(self) -> bool:
+        """Whether n never rises: then the columns of RᵀR fall away from the diagonal (`sensitivity.proof.md`)."""
+        return bool(np.all(np.diff(self.weights.n.values) <= 0))
+
+    @cached_property
+    def rows_fall(self) -> bool:
+        """Whether the rows of RᵀR are proved to fall from the diagonal on."""
+        return self.horizon == int(self.weights.n.knots[-1]) + 1 and rows_fall(self.weights)
 
     @property
     def covariance(self) -> Covariance:

@@ -1,0 +1,354 @@
+"""What a unit costs that touches several ticks: B with ‖R·D‖² ≤ s²·B where at most q rows of D are not 0.
+
+Every row of D has norm at most s. Entries of G = RᵀR on one diagonal are all that is needed, and the row-weighted
+family and `square-root` have them as sums of exponentials. `participation.proof.md` has the same letters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_count
+from evercount.errors import ParameterError
+from evercount.factorizations.base import Factorization
+from evercount.factorizations.direct import Direct
+from evercount.factorizations.honaker_full import HonakerFull
+from evercount.factorizations.fresh import Fresh
+from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON
+from evercount.factorizations.piecewise_linear import PiecewiseLinear
+from evercount.factorizations.row_weighted import EVALUATION_ERROR, Weighted, bow_terms, knot_sums
+from evercount.factorizations.square_root import SquareRoot
+from evercount.factorizations.square_root_filter import Exponentials, geometric
+from evercount.factorizations.trees import BinaryTree, Honaker
+
+ROUNDING_MARGIN = 1e-8
+"""B is raised by this fraction: far more than the relative rounding error of its positive sums."""
+MOST_TICKS, MOST_ENTRIES = 2**16, 2**25
+"""Up to so many ticks, and entries of G on q diagonals, these are computed; above, they are bounded between knots."""
+SINGLE_LAGS = 64
+"""Distances that are bounded one by one between knots; larger ones together, in ranges of 1/64 of their size."""
+SPLIT = 4
+"""Blocks between knots of a known horizon are cut into this many: bounds are then looser by about 0.1 %."""
+
+
+def participation(factorization: Factorization, q: int, period: int | None = None) -> float:
+    """B with ‖R·D‖_F² ≤ s²·B for every D that has at most q rows other than 0, all of norm at most s.
+
+    Args:
+        factorization: M = L·R.
+        q: The most ticks that one unit touches.
+        period: Where a unit's ticks lie within this many consecutive ones. None: anywhere.
+
+    Returns:
+        B, at most q²·column_norm². Noise of std multiplier·s·√B is private for such units.
+
+    Raises:
+        ParameterError: q or the period is not a whole number of at least 1.
+
+    **Guarantee.** B is never below the largest Σ_{i,j∈J} |G_ij| over all sets J of at most q ticks (within `period`
+    consecutive ones). Proof: `participation.proof.md`. Tests: tests/factorizations/test_participation.py::
+    test_no_set_of_ticks_costs_more (all sets), ::test_rows_are_not_columns (the form for rows where only columns fall).
+
+    >>> from evercount.factorizations import Balanced
+    >>> [round(participation(Balanced(365), q), 1) for q in (1, 7, 30)]
+    [1.0, 39.3, 601.6]
+    """
+    q = check_count("q", q)
+    span = None if period is None else check_count("period", period)
+    horizon = factorization.horizon
+    if horizon is not None:
+        q = min(q, horizon)
+        span = horizon if q == horizon else span and min(span, horizon)
+    q = q if span is None else min(q, span)
+    largest = float(q) ** 2 * factorization.column_norm**2
+    return min(largest, _largest_sum(factorization, q, span) * (1 + ROUNDING_MARGIN))
+
+
+def l1_participation(q: int, per_tick: int, l1: float) -> float:
+    """Δ₁ of a unit of at most q ticks with `per_tick` events each, for queries whose events change l1 at most.
+
+    **Guarantee.** ‖D‖₁ ≤ q·m·ℓ1, the norm that Laplace mechanisms are calibrated to: the shares of ε of the nodes that
+    hold one tick add up to at most ε/Δ₁ (‖R‖₁ is in the rates). Test:
+    tests/factorizations/test_participation.py::test_laplace_nodes_of_several_ticks.
+    """
+    if not (l1 > 0 and math.isfinite(l1)):
+        raise ParameterError(f"the l1 sensitivity must be positive and finite, got {l1!r}")
+    return check_count("q", q) * check_count("per_tick", per_tick) * l1
+
+
+def _largest_sum(factorization: Factorization, q: int, period: int | None) -> float:
+    T = factorization.horizon
+    match factorization:
+        case Fresh():
+            return float(q)
+        case Direct(horizon=int(horizon)):
+            return float(horizon * q * q - q * (q - 1) * (4 * q + 1) // 6)  # Σ_{m<q} (2m+1)·(T−m): the first q ticks
+        case BinaryTree(horizon=int(horizon)) | Honaker(horizon=int(horizon)):
+            return _tree_sum(q, horizon.bit_length())
+        case HonakerFull(height=height):
+            return _tree_sum(q, height + 1)
+        case SquareRoot() | Weighted():
+            family = Family.of(factorization)
+            if T is not None and T <= MOST_TICKS and T * max(q, period or 0) <= MOST_ENTRIES:
+                return _exact_sum(family.diagonals(), lambda *lags: family.over(*lags), T, q, period, *family.falls)
+            return _bounded_sum(family.over, q, any(family.falls))
+    if T is None or T > LARGEST_OPTIMAL_HORIZON:
+        return math.inf
+    R = factorization.dense()[1]
+    return dense_sum(np.abs(R.T @ R), q, period, rows=factorization.falling_gram)
+
+
+def _tree_sum(q: int, levels: int) -> float:
+    """Σ_nodes |node ∩ J|² of a binary tree: on each level largest where the nodes are full, one after the other."""
+    total = 0
+    for level in range(levels):
+        whole, rest = divmod(q, 1 << level)
+        total += (whole << 2 * level) + rest**2
+    return float(total)
+
+
+def dense_sum(
+    gram: FloatArray, q: int, period: int | None = None, *, rows: bool = False, columns: bool = False
+) -> float:
+    """The bound for a matrix |G| whose rows or columns are known to fall from the diagonal on."""
+    T = len(gram)
+
+    def over(start: int, _: int | None) -> float:
+        return float(gram[np.triu_indices(T, start)].max(initial=0.0))
+
+    return _exact_sum(lambda lag: np.diagonal(gram, lag), over, T, min(q, T), period, rows, columns)
+
+
+def _exact_sum(
+    diagonal: Callable[[int], FloatArray],
+    over: Callable[[int, int | None], float],
+    T: int,
+    q: int,
+    period: int | None,
+    rows: bool,
+    columns: bool,
+) -> float:
+    """The least of U_q for rows, U_q for columns, the bound by distances and the largest sum over an interval.
+
+    `diagonal(d)` has G(i, i+d) for all i, `over(d, None)` bounds all entries at distance d or more.
+    """
+    last = max(q, period or 0)
+    forms = np.zeros((2, T))  # F_m of rows and of columns
+    sums, largest = np.zeros(2), np.zeros(q)
+    interval = np.zeros(T)
+    for lag in range(last):
+        entries = diagonal(lag) * (2.0 if lag else 1.0)
+        forms[0, : T - lag] += entries
+        forms[1, lag:] += entries
+        if lag < q:
+            sums += forms.max(axis=1)
+            largest[lag] = entries.max() / (2.0 if lag else 1.0)
+        if period is not None:
+            shift = period - 1 - lag
+            interval[: T - shift] += forms[0, shift:]
+    falling = rows or columns
+    candidates = [_by_distance(largest, 0.0 if falling else _later(diagonal, over, largest, T))]
+    candidates += [float(form) for form, holds in zip(sums, (rows, columns), strict=True) if holds]
+    if period is not None:
+        candidates.append(float(interval.max()))
+    return min(candidates)
+
+
+def _later(
+    diagonal: Callable[[int], FloatArray], over: Callable[[int, int | None], float], largest: FloatArray, T: int
+) -> float:
+    """A bound of all entries at distance q or more, from bounds and, where these are large, from diagonals."""
+    lag, seen, rest = len(largest), 0.0, 0.0
+    while lag < T and (rest := over(lag, None)) > max(seen, float(largest[-1])):
+        stop = min(T, 2 * lag)
+        seen = max(seen, *(float(diagonal(one).max()) for one in range(lag, stop)))
+        lag, rest = stop, 0.0
+    return max(seen, rest)
+
+
+def _by_distance(largest: FloatArray, later: float) -> float:
+    """q·g(0) + 2·Σ(q−d)·g(d), with g(d) the largest entry at distance d or more."""
+    g = np.maximum.accumulate(np.append(largest, later)[::-1])[::-1][:-1]
+    weights = 2.0 * np.arange(len(g), 0, -1)
+    weights[0] /= 2
+    return float(weights @ g)
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """R = diag(1/η)·Toep(f)·diag(1/n) with f(k) = head·[k = 0] + Σ weight_a·λ_a^k, all of it ≥ 0.
+
+    G(j−d, j) = Σ_a λ_a^d·V_a(j)/(n_{j−d}·n_j) for d ≥ 1, and G(j, j) = (Σ_a V_a(j) + head·φ_j)/n_j².
+    """
+
+    f: Exponentials
+    head: float
+    eta: PiecewiseLinear
+    n: PiecewiseLinear
+    horizon: int | None
+    falls: tuple[bool, bool]
+    """Whether rows, and whether columns, are proved to fall."""
+
+    @classmethod
+    def of(cls, member: Weighted | SquareRoot) -> Family:
+        """The numbers of a member; `square-root` is the one without a head."""
+        if isinstance(member, SquareRoot):
+            one = PiecewiseLinear(np.zeros(1, dtype=np.int64), np.ones(1))
+            return cls(member.filter.summed_inverse(), 0.0, one, one, member.horizon, (True, True))
+        filter_, eta, n = member.weights.filter, member.weights.eta, member.weights.n
+        head = float(np.prod((1 - filter_.zero_lack) / (1 - filter_.pole_lack)))
+        return cls(filter_.forward(), head, eta, n, member.horizon, (member.rows_fall, member.columns_fall))
+
+    def diagonals(self) -> Callable[[int], FloatArray]:
+        """From d to all G(i, i+d), in O(T·order) each."""
+        assert self.horizon is not None
+        T = self.horizon
+        phi, n = self.eta.at(0, T) ** -2.0, self.n.at(0, T)
+        V = np.empty((T, len(self.f.weights)))
+        for a, weight in enumerate(self.f.weights):
+            # Σ_k φ_{j+k}·ρ^k for each ρ = λ_a·λ_b, by doubling: every term is positive
+            rates, S, half = self.f.rates[a] + self.f.rates, np.repeat(phi[:, None], len(self.f.weights), axis=1), 1
+            while half < T:
+                S[:-half] += np.exp(-rates * half) * S[half:]
+                half *= 2
+            V[:, a] = weight * (S @ self.f.weights + self.head * phi)
+        scaled = V / n[:, None]
+
+        def diagonal(lag: int) -> FloatArray:
+            if not lag:
+                return np.asarray((V.sum(axis=1) + self.head * phi) / n**2)
+            return np.asarray(scaled[lag:] @ np.exp(-self.f.rates * lag) / n[: T - lag])
+
+        return diagonal
+
+    @cached_property
+    def over(self) -> Callable[[int, int | None], float]:
+        """A bound of all entries at distances from a first to a last one (None: and beyond)."""
+        if self.head or self.horizon is None:
+            return _Blocks.of(self).over
+        horizon = self.horizon  # `square-root`
+        return lambda start, _: _toeplitz_lag(self.f, horizon, start)
+
+
+@dataclass(frozen=True, eq=False)
+class _Blocks:
+    """Bounds of V (upper) and of n (lower) on blocks between knots; the last one is the time from the last knot on.
+
+    A block of one tick is that tick alone. Weights are constant after the last knot. A limit to the ticks of an endless
+    factorization is ignored here.
+    """
+
+    knots: IntArray
+    rates: FloatArray
+    V: FloatArray
+    """(blocks, order): the largest V_a over the smallest n."""
+    diagonal: FloatArray
+    """(blocks,): the largest Σ_a V_a + head·φ over the smallest n."""
+    n: tuple[FloatArray, ...]
+    """Level k has the least n of 2^k knots from each one on."""
+    endless: bool
+
+    @classmethod
+    def of(cls, family: Family) -> _Blocks:
+        endless = family.horizon != int(family.eta.knots[-1]) + 1
+        knots, f = family.eta.knots if endless else _split(family.eta.knots), family.f
+        lengths = np.diff(knots)
+        wide = np.append(lengths > 1, False)
+        phi, n = _between(family.eta, knots) ** -2.0, _between(family.n, knots)
+        a, b = np.triu_indices(len(f.weights))
+        rates = f.rates[a] + f.rates[b]
+        S = knot_sums(rates, phi, lengths, endless)
+        if len(lengths):
+            D, size = bow_terms(rates, phi, lengths, S)
+            lowest = D - EVALUATION_ERROR * size
+            bow = np.where(lowest < 0, -lowest, 0.0) * np.minimum(1.0, (lengths[:, None] * rates) ** 2 / 8)
+            S[:-1] = np.where(wide[:-1, None], np.maximum(S[:-1], S[1:]) + bow, S[:-1])
+        phi = np.where(wide, np.maximum(phi, np.append(phi[1:], 0.0)), phi)
+        low = np.where(wide, np.minimum(n, np.append(n[1:], math.inf)), n)
+        V = np.repeat(family.head * phi[:, None], len(f.weights), axis=1)
+        np.add.at(V.T, a, (S * f.weights[b]).T)
+        np.add.at(V.T, b, (S * np.where(a == b, 0.0, f.weights[a])).T)
+        V *= f.weights
+        levels = [n]
+        while (step := 1 << len(levels) - 1) * 2 <= len(n):
+            levels.append(np.minimum(levels[-1][:-step], levels[-1][step:]))
+        return cls(
+            knots, f.rates, V / low[:, None], (V.sum(axis=1) + family.head * phi) / low**2, tuple(levels), endless
+        )
+
+    def over(self, start: int, stop: int | None) -> float:
+        """A bound of all entries at distances from `start` to `stop` (None: and beyond)."""
+        if start == 0:
+            diagonal = float(self.diagonal.max())
+            return diagonal if stop == 0 else max(diagonal, self.over(1, stop))
+        ends = np.append(self.knots[1:] - 1, self.knots[-1])
+        reach = ends >= start
+        if self.endless:
+            reach[-1] = True
+        if not reach.any():
+            return 0.0
+        numerator = self.V[reach] @ np.exp(-self.rates * start)
+        first = np.zeros(int(reach.sum()), np.int64)
+        if stop is not None:
+            first = np.maximum(np.searchsorted(self.knots, self.knots[reach] - stop, side="right") - 1, 0)
+        last = np.searchsorted(self.knots, np.maximum(ends[reach] - start, 0), side="left")
+        if self.endless:  # columns from the last knot on
+            last[-1] = len(self.knots) - 1
+        return float((numerator / self._least(first, last)).max())
+
+    def _least(self, first: IntArray, last: IntArray) -> FloatArray:
+        """The least n over knots first … last."""
+        level = np.log2(last - first + 1).astype(np.int64)
+        result = np.empty(len(first))
+        for one in np.unique(level).tolist():
+            here, table = level == one, self.n[one]
+            result[here] = np.minimum(table[first[here]], table[last[here] + 1 - (1 << one)])
+        return result
+
+
+def _split(knots: IntArray) -> IntArray:
+    """Every block cut into SPLIT parts where it is that long; lengths stay powers of two."""
+    lengths = np.diff(knots)
+    parts = np.minimum(lengths, SPLIT)
+    inside = np.arange(int(parts.sum())) - np.repeat(np.cumsum(parts) - parts, parts)
+    return np.append(
+        np.repeat(knots[:-1], parts) + inside * np.repeat(lengths // np.maximum(parts, 1), parts), knots[-1]
+    )
+
+
+def _between(line: PiecewiseLinear, ticks: IntArray) -> FloatArray:
+    return np.asarray(np.interp(ticks, line.knots, line.values))
+
+
+def _bounded_sum(over: Callable[[int, int | None], float], q: int, falling: bool) -> float:
+    """The bound by distances from bounds over ranges of distances: for long or endless streams."""
+    starts = [*range(min(q, SINGLE_LAGS))]
+    while (at := starts[-1] + max(1, starts[-1] // SINGLE_LAGS)) < q:
+        starts.append(at)
+    stops = [*starts[1:], q]
+    largest = [over(start, stop - 1) for start, stop in zip(starts, stops, strict=True)]
+    at, later = q, 0.0 if falling else over(q, None)
+    while later > largest[-1]:
+        stop = at + max(1, at // 4)
+        largest[-1] = max(largest[-1], over(at, stop - 1))
+        at, later = stop, over(stop, None)
+    g = np.maximum.accumulate(np.append(largest, later)[::-1])[::-1]
+    d = np.asarray([*starts, q], dtype=np.float64)
+    counts = np.diff(d) * (2 * q - d[:-1] - d[1:] + 1)  # twice the sum of q − d over a range of distances
+    counts[0] = q
+    return float(counts @ g[:-1])
+
+
+def _toeplitz_lag(f: Exponentials, T: int, lag: int) -> float:
+    """Σ_{k<T−d} f(k)·f(k+d), the largest entry of TᵀT at distance d for T = Toep(f), f falling and Σ weights = f(0)."""
+    if lag >= T:
+        return 0.0
+    rates = np.add.outer(f.rates, f.rates)
+    sums = geometric(rates, np.asarray(float(T - lag)))
+    return float((f.weights * np.exp(-f.rates * lag)) @ sums @ f.weights)
