@@ -18,8 +18,8 @@ from evercount._validate import check_count
 from evercount.errors import ParameterError
 from evercount.factorizations.base import Factorization
 from evercount.factorizations.direct import Direct
-from evercount.factorizations.honaker_full import HonakerFull
 from evercount.factorizations.fresh import Fresh
+from evercount.factorizations.honaker_full import HonakerFull
 from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
 from evercount.factorizations.row_weighted import EVALUATION_ERROR, Weighted, bow_terms, knot_sums
