@@ -244,8 +244,8 @@ class CutGraph:
         """The cut with the smallest sign × weight.
 
         Guarantee. With probability ≥ level the true extreme value lies in [low, high], and with probability ≥ level
-        the true value of the returned cut is within `error` of its released one. Proof: ``cuts.proof.md``, "Extreme cuts". Assumption:
-        as for `bound`. Test: tests/queries/test_queries_cuts.py::test_extreme_cuts_are_covered.
+        the true value of the returned cut is within `error` of its released one. Proof: ``cuts.proof.md``, "Extreme
+        cuts". Assumption: as for `bound`. Test: tests/queries/test_queries_cuts.py::test_extreme_cuts_are_covered.
         """
         n, beta = self.vertices, 1.0 - check_probability("level", level)
         weights = sign * self.weights
