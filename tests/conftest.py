@@ -76,7 +76,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     real, before, _ = session.config.stash[HOMES]
     left = sorted(state_files(real) - before)
     if left:
-        print(f"\nFAILED: the tests left files in {real}: {', '.join(left)}")
+        print(f"\nFAILED: {len(left)} files were left in {real} while the tests ran: {', '.join(left[:5])}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

@@ -117,3 +117,22 @@ def test_no_secret_is_left_behind(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     driver(Path(sys.argv[1]))
+
+
+def test_a_secret_file_that_others_can_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'evercount[spark]'")
+    from evercount.errors import ParameterError
+    from evercount.spark.run_secret import root_secret
+
+    file = tmp_path / "secret"
+    file.write_text(ROOT_SECRET + "\n")
+    monkeypatch.setenv("EVERCOUNT_SECRET_FILE", str(file))
+    file.chmod(0o600)
+    assert root_secret().hex() == ROOT_SECRET
+    file.chmod(0o644)
+    with pytest.raises(ParameterError, match="chmod 600"):
+        root_secret()
+    file.chmod(0o600)
+    file.write_text("")
+    with pytest.raises(ParameterError, match="EVERCOUNT_SECRET_FILE holds no secret"):
+        root_secret()

@@ -39,8 +39,8 @@ class CatchUp:
         self._sizes: dict[str, int] = {}
         self._told: dict[str, float] = {}
 
-    def close_slice(self, live: LiveStream, now: float) -> int:
-        """Close the oldest of the ticks that have ended. Returns how many are left.
+    def close_slice(self, live: LiveStream, now: float, most: int | None = None) -> int:
+        """Close the oldest of the ticks that have ended, at most `most`. Returns how many are left.
 
         None is closed while the noise of new keys is drawn and takes longer than a slice: others must not wait for it.
         """
@@ -49,9 +49,8 @@ class CatchUp:
             return 0
         while (noise := self.store.noise_under_way(live)) is not None:
             if wait([noise], SLICE_SECONDS).not_done:
-                self._report(live, due)
                 return due
-        size = min(due, self._sizes.get(live.name, FIRST_SLICE_TICKS))
+        size = min(due, self._sizes.get(live.name, FIRST_SLICE_TICKS), due if most is None else most)
         before, began = live.closed, time.perf_counter()
         self.publish(live.name, self.store.close_ticks(live, size, now, RECENT, CELLS_PER_PAGE))
         took, closed = time.perf_counter() - began, live.closed - before
@@ -63,6 +62,9 @@ class CatchUp:
         return left
 
     def _report(self, live: LiveStream, left: int) -> None:
+        """Log the progress, unless new keys decide about it: nothing that depends on events goes into a log."""
+        if live.declaration.query.unlisted_keys:
+            return
         told = self._told.get(live.name)
         now = time.monotonic()
         if left and (told is None or now - told >= LOG_SECONDS):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from evercount.declare.schedule import instant_of
 from evercount.errors import AlreadyReleased, Busy, CatchingUp, EvercountError, InputError, StoreError
 from evercount.service.catch_up import CELLS_PER_PAGE, SLICE_SECONDS, CatchUp, Publish, ticks_left
 from evercount.service.clock_guard import ClockGuard
@@ -23,6 +24,8 @@ MOST_PER_COMMIT = 256
 MOST_WAITING = 4096
 """Commands that may wait before new ones are refused."""
 LONGEST_WAIT = 3600.0
+STOPPING = "the service is stopping: send the request again when it is back"
+JUMPED = "the clock of the service has jumped ahead, and the operator has not agreed yet"
 BEHIND_RETRY_SECONDS = 5.0
 """Retry-After of a stream that is behind: always the same, because the speed of closing depends on data."""
 RETRY_SECONDS = 1.0
@@ -47,6 +50,12 @@ class Writer(threading.Thread):
     (`CatchingUp`). Closing happens in slices (`catch_up.py`), between which requests are served and a stop is obeyed.
     A store that fails is tried again; what was not committed is reported as failed and did not happen.
 
+    **Guarantee.** Whether a batch is refused, and which tick counts it, does not depend on the events of others. Where
+    nobody listed the keys, a tick closes when its new keys have their noise, so how long that takes depends on events.
+    Batches of such a stream are not refused meanwhile: they wait, and count in the tick that was open when they came.
+    What remains is a matter of time (docs/limits.md). Test:
+    tests/service/test_service_new_keys.py::test_new_keys_change_no_answer.
+
     Args:
         store: the store; nobody else writes to it.
         clock: which time it is.
@@ -66,6 +75,8 @@ class Writer(threading.Thread):
         self._doubtful = False
         self._turn = 0
         self._turns: dict[str, int] = {}
+        self._waiting: dict[str, list[tuple[int, Batch, Future[Any]]]] = {}
+        """Of streams whose keys nobody listed: batches that came after the open tick had ended, with their tick."""
 
     # -- asked from other threads --------------------------------------------------------------------------------
 
@@ -73,8 +84,8 @@ class Writer(threading.Thread):
         """A batch to be committed, or a function to be called in the writer's thread."""
         future: Future[Any] = Future()
         if self._stopping or not self.is_alive():
-            future.set_exception(Busy("the service is stopping: send the request again when it is back"))
-        elif self._queue.qsize() >= MOST_WAITING:
+            future.set_exception(Busy(STOPPING))
+        elif self._queue.qsize() + sum(map(len, list(self._waiting.values()))) >= MOST_WAITING:
             future.set_exception(Busy("too many requests are waiting for the store: send fewer and larger batches"))
         else:
             self._queue.put((work, future))
@@ -118,8 +129,10 @@ class Writer(threading.Thread):
             while len(work) < MOST_PER_COMMIT and not self._queue.empty():
                 work.append(self._queue.get())
             now = self.clock.now() if self._stopping else self.close_due()
+            work = [item for item in work if not self._must_wait(item, now)]
             # requests whose client went away are left out; from here on nobody can withdraw
             if not self._serve([item for item in work if item is None or item[1].set_running_or_notify_cancel()], now):
+                self._refuse_waiting(Busy(STOPPING))
                 return
 
     def _wait(self) -> float:
@@ -127,8 +140,42 @@ class Writer(threading.Thread):
             return max(self._retry_at - time.monotonic(), 0.05)
         if self.guard.holding:
             return RETRY_SECONDS
+        if self._waiting:
+            return 0.0
         moments = [moment for live in list(self.store.streams.values()) if (moment := live.next_end()) is not None]
         return min([self.clock.seconds_until(moment) for moment in moments] + [LONGEST_WAIT])
+
+    def _must_wait(self, item: tuple[Any, Future[Any]] | None, now: float) -> bool:
+        """Whether a batch waits for a tick that has ended and whose new keys may need time; then it is kept."""
+        if item is None or not isinstance(item[0], Batch) or self._stopping or self.failing or self.guard.holding:
+            return False
+        batch, future = item
+        live = self.store.streams.get(batch.stream)
+        if live is None or not live.declaration.query.unlisted_keys or not live.due(now):
+            return False
+        tick = live.declaration.schedule.tick_of(instant_of(now))
+        self._waiting.setdefault(batch.stream, []).append((tick, batch, future))
+        return True
+
+    def _admit_waiting(self, name: str, now: float) -> None:
+        """Count the batches of a stream that waited for the tick that is open now; all of them if none is to close."""
+        live = self.store.streams.get(name)
+        kept, ready = [], []
+        for tick, batch, future in self._waiting.pop(name, []):
+            if live is not None and live.due(now) and tick > live.open_tick:
+                kept.append((tick, batch, future))
+            elif future.set_running_or_notify_cancel():
+                ready.append((batch, future))
+        if kept:
+            self._waiting[name] = kept
+        if ready:
+            self._accept(ready, now)
+
+    def _refuse_waiting(self, refusal: EvercountError) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for _, _, future in (one for batches in waiting.values() for one in batches):
+            if future.set_running_or_notify_cancel():
+                future.set_exception(refusal)
 
     def _serve(self, work: list[tuple[Any, Future[Any]] | None], now: float) -> bool:
         batches: list[tuple[Batch, Future[Any]]] = []
@@ -161,8 +208,10 @@ class Writer(threading.Thread):
             if (refusal := behind[batch.stream]) is not None:
                 future.set_exception(refusal)
         batches = [(batch, future) for batch, future in batches if behind[batch.stream] is None]
-        if not batches:
-            return
+        if batches:
+            self._accept(batches, now)
+
+    def _accept(self, batches: list[tuple[Batch, Future[Any]]], now: float) -> None:
         try:
             self._mend()
             answers: list[Accepted | EvercountError] = self.store.accept([b for b, _ in batches], now)
@@ -180,7 +229,7 @@ class Writer(threading.Thread):
             else:
                 future.set_exception(answer)
 
-    def _behind(self, name: str, now: float) -> CatchingUp | None:
+    def _behind(self, name: str, now: float) -> EvercountError | None:
         """Close one slice of the ticks that a stream missed; returns the refusal of its batches if more are left.
 
         The refusal names the number of ticks left, which the clock decides, and never how long they take, which the
@@ -189,6 +238,8 @@ class Writer(threading.Thread):
         live = self.store.streams.get(name)
         if live is None or not live.due(now):
             return None
+        if self._stopping and live.declaration.query.unlisted_keys:
+            return Busy(STOPPING)
         if not self.guard.holding:
             self._close(name, now)
             live = self.store.streams.get(name)
@@ -196,7 +247,7 @@ class Writer(threading.Thread):
         if not left or self.failing:
             return None  # a failing store has its own refusal
         if self.guard.holding:
-            return CatchingUp("the clock of the service has jumped ahead, and the operator has not agreed yet", 60.0)
+            return CatchingUp(JUMPED, 60.0)
         return CatchingUp(f"stream {name!r} closes {left} ticks that it missed", BEHIND_RETRY_SECONDS)
 
     def close_due(self) -> float:
@@ -207,6 +258,7 @@ class Writer(threading.Thread):
         """
         now = self.clock.now()
         if self.failing and time.monotonic() < self._retry_at:
+            self._refuse_waiting(Busy("the store cannot be written now: send the same batch again"))
             return now
         left = ticks_left(self.store.streams.values(), now)
         held = self.guard.holding
@@ -217,6 +269,7 @@ class Writer(threading.Thread):
                     "it: POST /v1/clock with the admin token, or start with --clock-jump none. If it is wrong, set it",
                     round(self.guard.skew(now)),
                 )
+            self._refuse_waiting(CatchingUp(JUMPED, 60.0))
             return now
         ends = time.monotonic() + SLICE_SECONDS
         for name in sorted(left, key=lambda name: (left[name] > 1, self._turns.get(name, 0))):
@@ -224,6 +277,8 @@ class Writer(threading.Thread):
             self._turns[name] = self._turn = self._turn + 1
             if left[name] > 1 and time.monotonic() >= ends:
                 break
+        for name in [name for name in self._waiting if name not in left]:  # it is over, or the clock went back
+            self._admit_waiting(name, now)
         return now
 
     def _close(self, name: str, now: float) -> None:
@@ -233,13 +288,15 @@ class Writer(threading.Thread):
             self._mend()
             live = self.store.streams.get(name)  # mending may have loaded it afresh
             if live is not None and live.due(now):
-                self.catch_up.close_slice(live, now)
+                most = min((tick - live.open_tick for tick, _, _ in self._waiting.get(name, [])), default=None)
+                self.catch_up.close_slice(live, now, most)
                 self.failing = None
         except Exception as error:  # noqa: BLE001 - one stream's failure must not stop the others
             if live is not None and live.stopped:
                 log.error("stream %s is stopped: %s", name, loggable(error))
             else:
                 self._failed(error)
+        self._admit_waiting(name, now)
 
     def _mend(self) -> None:
         """Load the store again after a failed commit: nobody knows what of it is committed."""
