@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from evercount.engine.view_widths import RUNNING, view_width
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import Direct, Factorization, factorization
+from evercount.factorizations.blend import Blend, BlendFilter
 from evercount.factorizations.endless_bridge import EndlessBridge
+from evercount.factorizations.fit_blend import fit_blend
 from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.mechanisms import Noise, build_noise
@@ -20,15 +23,25 @@ from evercount.mechanisms.laplace_rates import unit_rate
 from evercount.privacy import Budget
 from evercount.queries.base import Adjacency, Query
 
+FITTED_TICKS = 2**16
+"""Ticks that a blend without a horizon is fitted to; it stays private later."""
 POSTPROCESSES = ("nonnegative", "integer", "monotone")
 
 
-def choose_engine(query: Query, budget: Budget, horizon: int | None, name: str | None) -> Factorization:
+Spec = str | Mapping[str, Any]
+"""A factorization by name, or the public numbers of a fitted one (`Factorization.spec`)."""
+
+
+def choose_engine(
+    query: Query, budget: Budget, horizon: int | None, name: Spec | None, views: tuple[str, ...] = (RUNNING,)
+) -> Factorization:
     """The factorization that a query runs on.
 
     Without a name it is `direct` where one event moves values so little that its exact worst error is smaller. A bridge
     whose noise is narrower than the grid gets whole coefficients (`Bridge.for_rate`).
     """
+    if not isinstance(name, str | None) or name == "blend":
+        return _blend(budget, horizon, name, views)
     engine = pure_factorization(name, horizon) if budget.pure else factorization(name, horizon)
     adjacency = budget.adjacency
     if isinstance(engine, Bridge | EndlessBridge):
@@ -38,6 +51,18 @@ def choose_engine(query: Query, budget: Budget, horizon: int | None, name: str |
         return engine
     direct = Direct(horizon)
     return direct if _worst_error(direct, query, adjacency) < _worst_error(engine, query, adjacency) else engine
+
+
+def _blend(budget: Budget, horizon: int | None, name: Spec, views: tuple[str, ...]) -> Blend:
+    """The blend of stored numbers, or one that is fitted to the views."""
+    if budget.pure:
+        raise ParameterError("'blend' is for Gaussian noise; with delta=0 omit it or use 'fresh' or 'bridge'")
+    if not isinstance(name, str):
+        if set(name) != {"name", "poles", "zeros"} or name["name"] != "blend":
+            raise ParameterError("a fitted factorization is stored as {name = 'blend', poles = [...], zeros = [...]}")
+        return Blend(horizon, BlendFilter.from_dict({key: name[key] for key in ("poles", "zeros")}))
+    widths = [view_width(view) or RUNNING for view in views]
+    return Blend(horizon, fit_blend(widths, FITTED_TICKS if horizon is None else horizon))
 
 
 def _worst_error(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
@@ -80,6 +105,7 @@ def make_noise(
     budget: Budget,
     horizon: int | None,
     postprocess: tuple[str, ...] = (),
+    views: tuple[str, ...] = (RUNNING,),
     **rest: Any,
 ) -> Noise:
     """The noise of a stream: Laplace on a pure tree where δ = 0, else Gaussian through the factorisation.
@@ -93,6 +119,7 @@ def make_noise(
         "noise": name,
         "grid": float(query.grid).hex(),
         "postprocess": postprocess,
+        "views": views,
     }
     if budget.pure:
         return build_pure_for(query, budget, engine, name, declaration=declaration, **rest)

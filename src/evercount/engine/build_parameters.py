@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from evercount.engine.best import settle_best
-from evercount.engine.build import check_postprocess, choose_engine, make_noise
+from evercount.engine.build import Spec, check_postprocess, make_noise
 from evercount.engine.cell_range import CellRange
 from evercount.engine.error_model import ErrorModel
+from evercount.engine.noise_choice import check_noise_for, choose_noise
 from evercount.engine.state import StreamParameters
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import check_horizon
@@ -21,11 +21,12 @@ def build_parameters(
     query: Query,
     budget: Budget,
     horizon: int | None,
-    factorization: str | None,
+    factorization: Spec | None,
     noise: str,
     postprocess: Iterable[str],
     replay: bool,
     part: range | None = None,
+    views: Iterable[str] = (),
     **source: Any,
 ) -> StreamParameters:
     """All that a stream never changes, with every check; `source` says where its noise comes from.
@@ -39,14 +40,14 @@ def build_parameters(
     if noise not in NOISES:
         raise UnknownName("noise", noise, NOISES)
     horizon = check_horizon(horizon, unbounded=True)
-    budget, factorization = settle_best(query, budget, horizon, factorization)  # a stored name is never "best"
-    engine = choose_engine(query, budget, horizon, factorization)
+    shown = check_noise_for(query, views)
+    budget, engine = choose_noise(query, budget, horizon, factorization, shown)
     names = check_postprocess(postprocess)
     if "monotone" in names and not query.monotone:
         raise ParameterError(f"{query.name!r} may truly fall, so its releases cannot be made monotone")
     query.check_budget(budget)
     asked = query if part is None else CellRange(query, part)
-    built = make_noise(noise, query, engine, budget, horizon, names, part=part, **source)
+    built = make_noise(noise, query, engine, budget, horizon, names, shown, part=part, **source)
     errors = ErrorModel(asked, engine, built.sigma, built.stream.rounded, query.outputs)
     thresholds = query.thresholds(budget, horizon, lambda ticks: built.sigma / query.grid * engine.row_norms(ticks))
-    return StreamParameters(asked, budget, horizon, engine, built, names, replay, errors, thresholds)
+    return StreamParameters(asked, budget, horizon, engine, built, names, replay, errors, thresholds, shown)

@@ -45,9 +45,13 @@ class ErrorModel:
         """Std of one cell's published number over σ, at each 1-based tick."""
         return np.asarray(self.query.sum_weights(ticks) * self.factorization.row_norms(ticks))
 
-    def std(self, ticks: npt.ArrayLike) -> FloatArray:
-        """Std of the published numbers, shape (ticks, outputs or 1)."""
-        return self.errors(ticks)[0]
+    def std(self, ticks: npt.ArrayLike, width: int | None = None) -> FloatArray:
+        """Std of the published numbers, or of those of the last `width` ticks, shape (ticks, outputs or 1)."""
+        if width is None:
+            return self.errors(ticks)[0]
+        at = np.atleast_1d(np.asarray(ticks))
+        std, _ = self.difference_errors(np.maximum(at - width, 0), at)
+        return np.asarray(std * np.atleast_1d(self.query.output_norms()))
 
     def errors(self, ticks: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(std, spread, slack), each (ticks, outputs or 1): an interval's half-width is quantile·spread + slack.

@@ -49,6 +49,8 @@ class StreamParameters:
     errors: ErrorModel
     thresholds: Thresholds | None = None
     """When a key becomes public, where nobody listed the keys."""
+    views: tuple[str, ...] = ("running",)
+    """What the noise was chosen for."""
 
     def check_limit(self, tick: int, ticks: int) -> None:
         """Refuse `ticks` more ticks after `tick`: beyond the horizon, or beyond what exact noise can do without one."""

@@ -37,7 +37,8 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
         "query": {"name": query.name, "parameters": query.parameters()},
         "budget": parameters.budget.to_dict(),
         "horizon": parameters.horizon,
-        "factorization": parameters.factorization.name,
+        "factorization": parameters.factorization.spec,
+        "views": list(parameters.views),
         "postprocess": list(parameters.postprocess),
         "noise": parameters.noise.dump(),
         "tick": state.tick,
@@ -74,6 +75,7 @@ def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
         data["postprocess"],
         False,
         range(*data["part"]) if "part" in data else None,
+        data["views"],
         dumped=data["noise"],
     )
     query = parameters.query

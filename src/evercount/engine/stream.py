@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from evercount.engine.build import Spec
 from evercount.engine.build_parameters import build_parameters
 from evercount.engine.discover import advance_keys
 from evercount.engine.frame_events import plain_events, plain_ticks
@@ -38,9 +39,11 @@ class Stream(StreamFacts[V_co]):
     noise this holds on a real computer (`mechanisms/exact/exact_noise.proof.md`); with noise="insecure-float" it holds
     for real-number arithmetic only. Tests: tests/engine/test_stream_privacy.py.
 
-    With δ = 0 the noise is Laplace on a tree (`mechanisms/laplace_noise.proof.md`). `factorization="best"` takes the
-    mechanism of least worst std, and a pure one may be named for any δ: both keep the promise, and a stream that runs
-    on a pure mechanism has a budget with δ = 0.
+    The noise is chosen for `views`, what will be published (`engine/noise_choice.py`): other views can be asked for,
+    with a larger error, which is stated as always. With δ = 0 the noise is Laplace
+    (`mechanisms/laplace_noise.proof.md`), and so it may be for δ > 0 where its error is much smaller; a stream that
+    runs on such a mechanism has a budget with δ = 0, a stronger promise. A factorization can be named; "best" takes the
+    one of least error.
 
     A stream is for one thread at a time, and for the process that made it. One secret may serve several streams if
     their declarations differ: each has a key of its own. A second live stream of the same secret and declaration is
@@ -50,7 +53,7 @@ class Stream(StreamFacts[V_co]):
         query: what is asked.
         budget: what all releases together may reveal.
         horizon: the number of ticks; None for a stream without end.
-        factorization: how noise is correlated, by name; None for the default.
+        factorization: how noise is correlated, by name; None for the best for `views`.
         noise: "exact", or "insecure-float" for simulation.
         seed: of insecure noise.
         secret: of exact noise; a fresh one if left out.
@@ -60,6 +63,8 @@ class Stream(StreamFacts[V_co]):
         ledger: where the budget is spent when the stream is built (`spend.py`).
         part: a range of cells. The stream then releases these cells only, with the numbers that the stream of all cells
             has there: streams of disjoint parts together are that stream (`engine/cell_range.py`).
+        views: what will be published, for which the noise is chosen: any of "running" (the total so far, the default),
+            "per-tick" (new in each tick) and "last-7" (the last 7 ticks). Part of the declaration: it never changes.
 
     Raises:
         ParameterError: parameters that do not fit each other.
@@ -68,6 +73,9 @@ class Stream(StreamFacts[V_co]):
     >>> from evercount import Budget, Count
     >>> Stream(Count(), Budget(epsilon=1.0, delta=1e-6), horizon=24).std([24]).round(3).tolist()
     [[7.713]]
+    >>> daily = Stream(Count(), Budget(epsilon=1.0, delta=1e-6), views=["per-tick", "last-7"])
+    >>> daily.std([24], view="last-7").round(2).tolist()
+    [[3.59]]
     """
 
     owner_noun: ClassVar[str] = "stream"
@@ -77,7 +85,7 @@ class Stream(StreamFacts[V_co]):
         query: Query[V_co],
         budget: Budget,
         horizon: int | None = None,
-        factorization: str | None = None,
+        factorization: Spec | None = None,
         noise: str = "exact",
         *,
         seed: int | None = None,
@@ -86,9 +94,10 @@ class Stream(StreamFacts[V_co]):
         replay: bool = False,
         ledger: Ledger | None = None,
         part: range | None = None,
+        views: Iterable[str] = (),
     ) -> None:
         parameters = build_parameters(
-            query, budget, horizon, factorization, noise, postprocess, replay, part, seed=seed, secret=secret
+            query, budget, horizon, factorization, noise, postprocess, replay, part, views, seed=seed, secret=secret
         )
         self._open(parameters, StreamState.initial(parameters.query), restored=False)
         if ledger is not None:  # last: a stream that cannot be built spends nothing, and one that is built has spent

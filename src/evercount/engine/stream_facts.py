@@ -13,6 +13,7 @@ from evercount.engine.key_views import discovery_ticks, evidence_at
 from evercount.engine.release import Releases
 from evercount.engine.state import Rows, StreamParameters, StreamState
 from evercount.engine.user_counting import enforced_by, guarantee_sentence
+from evercount.engine.view_widths import RUNNING, view_width
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.noise import NoiseOwner
@@ -46,6 +47,11 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     def factorization(self) -> Factorization:
         """How noise is correlated."""
         return self._parameters.factorization
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """What the noise was chosen for."""
+        return self._parameters.views
 
     @property
     def postprocess(self) -> tuple[str, ...]:
@@ -108,16 +114,20 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         """The public facts from which all errors follow."""
         return self._parameters.errors
 
-    def std(self, ticks: Any) -> FloatArray:
+    def std(self, ticks: Any, view: str = RUNNING) -> FloatArray:
         """Exact std of what is published at 1-based ticks, past or future, shape (ticks, outputs or 1).
 
         Args:
             ticks: The ticks, up to the horizon.
+            view: "running", "per-tick" or "last-7": what is published at each tick, of the ticks up to it.
 
         Returns:
             The stds; one column where those of all outputs are equal.
+
+        Raises:
+            ParameterError: The query has no such view.
         """
-        return self._parameters.errors.std(ticks)
+        return self._parameters.errors.std(ticks, view_width(view))
 
     def read_back(self, values: FloatArray, first_tick: int = 1) -> Releases:
         """Numbers that this stream published before, shape (ticks, outputs), as releases with their errors.

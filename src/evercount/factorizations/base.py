@@ -129,6 +129,11 @@ class Factorization(ABC):
         return ()
 
     @property
+    def spec(self) -> str | dict[str, Any]:
+        """What `Stream(factorization=…)` and files take to build the same factorization again."""
+        return self.name
+
+    @property
     def releases_values(self) -> bool:
         """Whether R is the running-count matrix itself, so that ‖R(X−X′)‖² is a sum over ticks of changes of values."""
         return False

@@ -13,9 +13,9 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 from evercount.bounds import nuclear_lower
 from evercount.bounds.laplace_tails import simultaneous_radius
-from evercount.engine.best import pure_budget
 from evercount.engine.build import choose_engine, make_noise
 from evercount.engine.error_model import ErrorModel, interval_factor
+from evercount.engine.noise_choice import pure_budget
 from evercount.engine.user_counting import enforced_by
 from evercount.errors import ParameterError
 from evercount.factorizations import ENDLESS, FACTORIZATIONS, BinaryTree, Honaker, HonakerFull, check_horizon, tick_grid
