@@ -45,13 +45,8 @@ class Writer(threading.Thread):
     No event is counted in a tick that is over: the ticks of a stream that have ended are closed before its batches are
     counted, and a stream that has missed more ticks than one slice holds refuses its batches until it has caught up
     (`CatchingUp`). Closing happens in slices (`catch_up.py`), between which requests are served and a stop is obeyed.
-    A store that fails is tried again; what was not committed is reported as failed and did not happen.
-
-    Args:
-        store: the store; nobody else writes to it.
-        clock: which time it is.
-        publish: told about every release after its commit.
-        clock_jump: see `ClockGuard`; None: the clock is always believed.
+    A store that fails is tried again; what was not committed is reported as failed and did not happen. `publish` is
+    told about every release after its commit.
     """
 
     def __init__(self, store: Store, clock: Clock, publish: Publish, clock_jump: float | None = None) -> None:
