@@ -14,9 +14,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from evercount.examples import flights
+from evercount.examples.flights import Flight
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -293,3 +299,40 @@ def test_servers_that_are_shown_start(
             words[number] = str(tmp_path / Path(word).name)
     with the_declaration_and_events(text), started(*words) as address:
         assert httpx.get(f"{address}/healthz").status_code == 200
+
+
+# -- ticks come from a public schedule ---------------------------------------------------------------------------------
+
+
+@cache
+def few_flights() -> list[Flight]:
+    return list(islice(flights.flights(), 0, None, 40_000))
+
+
+@pytest.mark.parametrize(
+    ("page", "ticks"),
+    [
+        ("docs/howto/rollups.md", "months"),
+        ("docs/howto/unknown-keys.md", "weeks"),
+        ("docs/tutorial/flights.md", "ticks"),
+        ("docs/tutorial/suppression.md", "weeks"),
+    ],
+)
+def test_one_event_more_changes_one_tick(page: str, ticks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of a page that put events into ticks, run over neighbouring data: only one tick may differ."""
+    rows = few_flights()
+    block = next(body for _, body in FENCE.findall((ROOT / page).read_text("utf-8")) if "in flights():" in body)
+    code = block.partition("\nstream = ")[0]
+
+    def made(events: list[Flight]) -> list[object]:
+        monkeypatch.setattr(flights, "flights", lambda: iter(events))
+        found: dict[str, Any] = {}
+        exec(code, found)  # the page's own words
+        return list(found[ticks].values() if isinstance(found[ticks], dict) else found[ticks])
+
+    whole = made(rows)
+    assert len(whole) in (12, 53, 365)
+    for left_out in range(len(rows)):
+        fewer = made(rows[:left_out] + rows[left_out + 1 :])
+        assert len(fewer) == len(whole)
+        assert sum(one != other for one, other in zip(fewer, whole, strict=True)) == 1

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from evercount.errors import MissingExtra
-from evercount.examples.flight_statistics import aircraft, by_day, delays, routes
+from evercount.examples.flight_statistics import aircraft, delays, routes
 from evercount.examples.flight_tables import origins_and_carriers, weekly_aircraft
-from evercount.examples.flights import Flight, flights
+from evercount.examples.flights import Flight, by_day, flights
 
 SCRIPT = Path(__file__).parents[2] / "src" / "evercount" / "examples" / "flight_statistics.py"
 
@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).parents[2] / "src" / "evercount" / "examples" / "flight_
 @pytest.fixture(scope="module")
 def days() -> list[list[Flight]]:
     try:
-        return by_day(list(flights()))
+        return by_day(flights())
     except MissingExtra as error:
         print(error)
         pytest.skip(str(error))

@@ -518,7 +518,7 @@ def test_the_planner_says_that_it_computes(visit: Callable[..., Any]) -> None:
     page = visit("#/planner")
     page.wait_for_selector("#plan-rows tr")
     held: list[Any] = []
-    page.route("**/v1/plan?*", held.append)  # an answer that takes its time
+    page.route("**/v1/plan?*", lambda route: held.append(route))  # an answer that takes its time
     page.locator("#plan-epsilon").press("ArrowLeft")
     page.wait_for_selector("#plan-busy >> text=Computing the errors of all mechanisms")
     assert page.get_attribute("#plan-card", "aria-busy") == "true"

@@ -66,35 +66,31 @@ def endless_radius(integers: bool, beta: float, ticks: int) -> float:
     """
     tree = EndlessBridge(integers)
     std = math.sqrt(2) * float(tree.row_norms(tree.suspects(ticks)).max())
-    low, high = 0.0, 3 * std
-    above, below = 2.0, endless_chance(tree, ticks, high, beta)
-    while below > beta:
-        low, above, high = high, below, 1.2 * high
-        below = endless_chance(tree, ticks, high, beta)
-    guesses, side = 8, 1.0
-    while high - low > 2e-3 * high:
-        # where the chance is beta if its logarithm is a straight line, and by turns a little to either side of it
-        part = math.log(above / beta) / math.log(above / max(below, 1e-300))
-        middle = low + (high - low) * part + side * 8e-4 * high
-        if not (guesses and low + 1e-4 * high < middle < high - 1e-4 * high):
-            middle = (low + high) / 2
-        guesses = max(guesses - 1, 0)
-        chance = endless_chance(tree, ticks, middle, beta)
-        if chance > beta:
-            low, above, side = middle, chance, 1.0
-        else:
-            high, below, side = middle, chance, -1.0
-    return high
+
+    def excess(h: float) -> float:
+        return math.log(max(endless_chance(tree, ticks, h), 1e-300) / beta)
+
+    # the logarithm is close to a straight line: secants find the place, and the last look decides
+    before, h = (part * std * math.sqrt(2 * math.log(ticks / beta) + 1) for part in (0.9, 0.88))
+    e, f = excess(before), excess(h)
+    for _ in range(20):
+        guess = h - f * (h - before) / (f - e) if f != e else h * (1.2 if f > 0 else 0.8)
+        before, e, h = h, f, min(max(guess, 0.7 * h), 1.4 * h)
+        if abs(h - before) < 5e-4 * h:
+            break
+        f = excess(h)
+    h *= 1 + 5e-4
+    while excess(h) > 0:
+        h *= 1 + 5e-4
+    return h
 
 
-def endless_chance(tree: EndlessBridge, ticks: int, h: float, enough: float = 1.0) -> float:
-    """An upper bound of P(|noise| > h at any of the first ticks), for rate 1; above `enough` it need not be exact."""
-    chance = 0.0
-    for epoch in range(int(tree.epochs([ticks])[0]), -1, -1):
-        if chance <= enough:
-            inside = min(ticks, int(ENDS[epoch + 1])) - int(ENDS[epoch])
-            chance += _epoch_chance(tree.integers, epoch, inside, h)
-    return chance
+def endless_chance(tree: EndlessBridge, ticks: int, h: float) -> float:
+    """An upper bound of P(|noise| > h at any of the first ticks), for rate 1."""
+    return sum(
+        _epoch_chance(tree.integers, epoch, min(ticks, int(ENDS[epoch + 1])) - int(ENDS[epoch]), h)
+        for epoch in range(int(tree.epochs([ticks])[0]) + 1)
+    )
 
 
 def _epoch_chance(integers: bool, epoch: int, inside: int, h: float) -> float:

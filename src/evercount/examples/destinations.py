@@ -11,24 +11,18 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from datetime import date
-from itertools import groupby
 
 from evercount import Budget, DiscoveredKeys, Stream
-from evercount.examples.flights import Flight, flights
+from evercount.examples.flights import Flight, by_day, flights
 from evercount.queries.user_cap import UserState, cap_per_user
 
 BUDGET = Budget(epsilon=2.0, delta=1e-6, unit="user", max_events=10)
 QUERY = DiscoveredKeys(minimum=50)
-DAYS = 365
 
 
 def days(events: Iterable[Flight]) -> list[list[Flight]]:
-    """The flights of each day of the year, with a list for days without any."""
-    by_day: list[list[Flight]] = [[] for _ in range(DAYS)]
-    for day, some in groupby(events, lambda flight: flight.time[:10]):
-        by_day[date.fromisoformat(day).timetuple().tm_yday - 1] = [one for one in some if one.aircraft != "unknown"]
-    return by_day
+    """The flights of known aircraft on each day of the year."""
+    return by_day(flight for flight in events if flight.aircraft != "unknown")
 
 
 def true_counts(ticks: list[list[Flight]]) -> Counter[str]:

@@ -8,28 +8,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import date
 
 import numpy as np
 
 from evercount.engine.stream import Stream
-from evercount.examples.flights import Flight, flights
+from evercount.examples.flights import DAYS, Flight, by_day, flights
 from evercount.privacy import Budget
 from evercount.queries import DistinctUsers, Quantiles, Rollup
 
-DAYS = 365
 EVENTS = Budget(epsilon=1.0, delta=1e-9)
 PEOPLE = Budget(epsilon=1.0, delta=1e-9, unit="user")
 LOW, HIGH = -64.0, 192.0
 """Delays are cut to this range, in minutes: it is public, and chosen before anyone looked."""
-
-
-def by_day(rows: Sequence[Flight]) -> list[list[Flight]]:
-    """The flights of each day of the year."""
-    days: list[list[Flight]] = [[] for _ in range(DAYS)]
-    for row in rows:
-        days[date.fromisoformat(row.time[:10]).timetuple().tm_yday - 1].append(row)
-    return days
 
 
 def routes(days: Sequence[Sequence[Flight]]) -> str:
@@ -82,7 +72,7 @@ def aircraft(days: Sequence[Sequence[Flight]]) -> str:
 
 def report() -> str:
     """All three."""
-    days = by_day(list(flights()))
+    days = by_day(flights())
     return "\n\n".join((routes(days), delays(days), aircraft(days))) + "\n"
 
 

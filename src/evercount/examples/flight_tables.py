@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 
 from evercount.engine.stream import Stream
-from evercount.examples.flight_statistics import DAYS, EVENTS, PEOPLE, by_day
-from evercount.examples.flights import Flight, flights
+from evercount.examples.flight_statistics import EVENTS, PEOPLE
+from evercount.examples.flights import DAYS, Flight, by_day, flights
 from evercount.queries import ActiveUsers, Marginals
 
 WEEKS = 13
@@ -49,7 +49,7 @@ def weekly_aircraft(days: Sequence[Sequence[Flight]]) -> str:
 
 def report() -> str:
     """Both."""
-    days = by_day(list(flights()))
+    days = by_day(flights())
     return f"{origins_and_carriers(days)}\n\n{weekly_aircraft(days)}\n"
 
 

@@ -13,7 +13,8 @@ import importlib.util
 import io
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from evercount.errors import MissingExtra
 
 ORIGINS = ("EWR", "JFK", "LGA")
 """The three airports of New York."""
+DAYS = 365
 TIME_ZONE = "America/New_York"
 MISSING = "NA"
 """How the data writes a number or a name that it does not have."""
@@ -60,6 +62,18 @@ def flights() -> Iterator[Flight]:
     with zipfile.ZipFile(archive) as opened, opened.open("flights.csv") as raw:
         rows = [_flight(row) for row in csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8"))]
     yield from sorted(rows)
+
+
+def by_day(events: Iterable[Flight]) -> list[list[Flight]]:
+    """The flights of each day of the calendar of 2013, also of days without any.
+
+    >>> len(by_day(())), len(by_day([next(flights())])[0])
+    (365, 1)
+    """
+    days: list[list[Flight]] = [[] for _ in range(DAYS)]
+    for flight in events:
+        days[date.fromisoformat(flight.time[:10]).timetuple().tm_yday - 1].append(flight)
+    return days
 
 
 def _flight(row: dict[str, str]) -> Flight:

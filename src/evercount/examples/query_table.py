@@ -192,7 +192,7 @@ def _few_triangles(rng: np.random.Generator) -> list[list[tuple[int, int]]]:
 
 
 def split(events: list[Any], ticks: int = TICKS) -> list[list[Any]]:
-    """Events over all ticks, about as many in each."""
+    """Events over all ticks: their public number is spread evenly, and an event's place in the list is its time."""
     bounds = np.linspace(0, len(events), ticks + 1).astype(int)
     return [events[a:b] for a, b in pairwise(bounds.tolist())]
 

@@ -18,13 +18,7 @@ DEFAULT_LIMIT = "24h"
 
 
 def parse_clock_jump(text: str) -> float | None:
-    """The seconds of `--clock-jump`, or None for no guard.
-
-    Args:
-        text: "24h", "30m", "7d", … or "none".
-
-    Raises:
-        ParameterError: the text is neither.
+    """The seconds of `--clock-jump` ("24h", "30m", "7d", …), or None for "none": no guard.
 
     >>> parse_clock_jump("24h"), parse_clock_jump("none")
     (86400.0, None)
@@ -44,14 +38,11 @@ def steady_seconds() -> float:
 
 
 class ClockGuard:
-    """Says whether ticks may be closed by the clock as it stands now. May be asked from several threads.
+    """Says whether ticks may be closed by the clock as it is now. May be asked from several threads.
 
-    Args:
-        clock: the clock of the service.
-        limit: by how many seconds it may be ahead of what was expected; None: it is believed always.
-        last_seen: the time of the last release before this start; None if there is none. A service that was off for
-            longer than `limit` waits for the operator as well, if a stream missed more than one tick: nothing tells
-            a long pause from a wrong clock.
+    The clock may be `limit` seconds ahead of what was expected (None: it is always believed). `last_seen` is the time
+    of the last release before this start. A service that was off for longer than `limit` waits for the operator as
+    well, if a stream missed more than one tick: nothing tells a long pause from a wrong clock.
     """
 
     def __init__(self, clock: Clock, limit: float | None = None, last_seen: float | None = None) -> None:

@@ -48,19 +48,14 @@ class Writer(threading.Thread):
     No event is counted in a tick that is over: the ticks of a stream that have ended are closed before its batches are
     counted, and a stream that has missed more ticks than one slice holds refuses its batches until it has caught up
     (`CatchingUp`). Closing happens in slices (`catch_up.py`), between which requests are served and a stop is obeyed.
-    A store that fails is tried again; what was not committed is reported as failed and did not happen.
+    A store that fails is tried again; what was not committed is reported as failed and did not happen. `publish` is
+    told about every release after its commit.
 
     **Guarantee.** Whether a batch is refused, and which tick counts it, does not depend on the events of others. Where
     nobody listed the keys, a tick closes when its new keys have their noise, so how long that takes depends on events.
     Batches of such a stream are not refused meanwhile: they wait, and count in the tick that was open when they came.
     What remains is a matter of time (docs/limits.md). Test:
     tests/service/test_service_new_keys.py::test_new_keys_change_no_answer.
-
-    Args:
-        store: the store; nobody else writes to it.
-        clock: which time it is.
-        publish: told about every release after its commit.
-        clock_jump: see `ClockGuard`; None: the clock is always believed.
     """
 
     def __init__(self, store: Store, clock: Clock, publish: Publish, clock_jump: float | None = None) -> None:

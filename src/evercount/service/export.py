@@ -24,19 +24,7 @@ MEDIA_TYPES: dict[str, str] = {
 
 
 def write_export(store: Reading, live: LiveStream | EndedStream, kind: Kind) -> Path:
-    """Write the releases of a stream into a new temporary file of its owner only.
-
-    Args:
-        store: where the releases are.
-        live: the stream.
-        kind: the format. `json` is an array of the rows of `jsonl`.
-
-    Returns:
-        The file; `ExportResponse` removes it.
-
-    Raises:
-        MissingExtra: Parquet is asked for and is not installed.
-    """
+    """Write the releases of a stream into a new temporary file of its owner only; `ExportResponse` removes it."""
     handle, name = tempfile.mkstemp(prefix="evercount-export-")
     os.close(handle)
     file = Path(name)

@@ -7,9 +7,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from evercount.errors import Problem
+
+T = TypeVar("T")
 
 RETRY_SECONDS = 2.0
 
@@ -30,9 +32,9 @@ class PlanQueue:
         self._clients: Counter[str] = Counter()
         self._closed = False
 
-    def submit(self, client: str, work: Callable[[], Any]) -> Future[Any]:
+    def submit(self, client: str, work: Callable[[], T]) -> Future[T]:
         """Compute something for a client; Problem 429 if it has too much under way, 503 if all together have."""
-        future: Future[Any] = Future()
+        future: Future[T] = Future()
         with self._change:
             if self._closed:
                 raise _stopping()

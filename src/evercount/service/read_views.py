@@ -38,21 +38,18 @@ MEDIA = {
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request asks to see.
-
-    Args:
-        view: its name, or "running".
-        cells: labels; empty for all.
-        minus: the cell that is subtracted from the only one of `cells`.
-        minus_stream: the stream of `minus`, where it is another one.
-        limit: the most spans, the newest.
-    """
+    """What a request asks to see."""
 
     view: str
+    """Its name, or "running"."""
     cells: tuple[str, ...] = ()
+    """Labels; empty for all."""
     minus: str | None = None
+    """The cell that is subtracted from the only one of `cells`."""
     minus_stream: Shown | None = None
+    """The stream of `minus`, where it is another one."""
     limit: int = 240
+    """The most spans, the newest."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +106,7 @@ class ViewAnswer:
         ]
 
     def encoded(self, form: Kind) -> bytes:
-        """The view as a file.
-
-        Raises:
-            MissingExtra: Parquet is asked for, and pyarrow is not installed.
-        """
+        """The view as a file."""
         if form == "json":
             return json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False).encode("ascii")
         if form == "jsonl":
@@ -137,9 +130,6 @@ def read_view(store: Reading, live: Shown, asked: Asked, numbers: int) -> ViewAn
 
     **Guarantee.** Post-processing of published numbers; which spans there are depends on the released ticks alone.
     Test: tests/service/test_service_views.py::test_views_are_those_of_the_library.
-
-    Raises:
-        ParameterError: the view does not fit the stream, or a cell does not exist.
     """
     declaration = live.declaration
     if (

@@ -146,10 +146,13 @@ class Service:
 
     async def compute(self, request: Request, function: Callable[..., T], *arguments: Any) -> T:
         """Have a thread compute a plan, after those that others asked for, while the client waits for it."""
-        work = asyncio.wrap_future(self._plans.submit(self.access.client(request.scope), partial(function, *arguments)))
+        work: asyncio.Future[T] = asyncio.wrap_future(
+            self._plans.submit(self.access.client(request.scope), partial(function, *arguments))
+        )
         gone = asyncio.ensure_future(_disconnect(request))
+        both: list[asyncio.Future[Any]] = [work, gone]
         try:
-            await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 raise ClientDisconnect
             return await work

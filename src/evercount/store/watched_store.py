@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,13 @@ class WatchedStore(Store):
         """Nothing to do: this process keeps nothing that a failure could spoil."""
 
     def declare(
-        self, declaration: StreamDeclaration, now: float, secret: Secret | None = None, *, shards: int | None = None
+        self,
+        declaration: StreamDeclaration,
+        now: float,
+        secret: Secret | None = None,
+        *,
+        shards: int | None = None,
+        before_commit: Callable[[LiveStream], object] | None = None,
     ) -> LiveStream:
         """Refused."""
         raise StoreError("this store was opened for reading only")
