@@ -102,7 +102,7 @@ class Blend(Weighted):
     test_any_filter_gives_factors_with_columns_of_at_most_one and test_zeros_that_do_not_interlace_are_refused.
 
     >>> Blend(365, BlendFilter((0.25,), (0.5,))).row_norms([1, 365]).round(3).tolist()
-    [1.069, 13.56]
+    [1.069, 10.278]
     """
 
     name = "blend"
@@ -111,10 +111,6 @@ class Blend(Weighted):
         T = check_horizon(horizon, unbounded=True)
         self.filter = filter
         super().__init__(_weights(T, filter), T)
-
-    @property
-    def spec(self) -> str | dict[str, Any]:
-        return {"name": self.name, **self.filter.to_dict()}
 
 
 def _weights(T: int | None, filter_: BlendFilter) -> Weights:

@@ -172,7 +172,7 @@ class _Model:
                 change = (np.exp(-after[:, None] * rates) @ drop[:, :, None])[:, :, 0]
                 norm += change**2 @ later
             norms.append(norm)
-        return 0.5 * np.log(B[:, None] * np.stack(norms, axis=1))
+        return np.asarray(0.5 * np.log(B[:, None] * np.stack(norms, axis=1)))
 
     def fit(self, views: Sequence[int], targets: FloatArray | None = None, starts: Sequence[FloatArray] = ()) -> _Fit:
         """The zeros with the smallest SHARPNESS-norm of std/target over these views; no poles where that is best."""
