@@ -1,0 +1,235 @@
+"""Fits the filter of a `blend` to the views that will be published and to the ticks that one unit touches.
+
+The poles are spread evenly over all time scales; the zeros move between them. What is minimised is the largest ratio,
+over the views, of a view's worst std to the least that this family has for that view alone. The model is a Toeplitz
+one (all weights 1, sums over lags on a grid that grows with the lag), so a step takes a millisecond for any horizon;
+one round with the true worst errors corrects what the model leaves out. The result is public, rounded to few bits, and
+stored with the declaration: another machine that fitted it again might find other last digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from evercount._arrays import FloatArray
+from evercount._validate import check_count
+from evercount.errors import ParameterError
+from evercount.factorizations.base import Factorization, check_known_horizon
+from evercount.factorizations.blend import LEAST_GAP, Blend, BlendFilter, round_root
+from evercount.factorizations.participation import participation
+from evercount.factorizations.row_weighted import Balanced
+from evercount.factorizations.square_root_filter import geometric
+from evercount.factorizations.view_norms import worst_view
+
+RUNNING = "running"
+View = int | str
+"""A width in ticks (1: per tick), or "running"."""
+
+LONGEST_POLE, SHORTEST_POLE = 0.5, 6.0
+"""u-values (1/root − 1) of the poles lie between 0.5/T and this: from twice the horizon to less than a tick."""
+LAST_ZERO = 40.0
+"""The last zero lies between the last pole and this u-value."""
+LARGEST_SHARE = 10.0
+"""The largest logit of where a zero lies between its poles."""
+GAP = 4 * LEAST_GAP
+"""Zeros stay this far from poles on a scale of logarithms: rounding takes less than half of it."""
+SHARPNESS = 24.0
+"""The norm that stands for a maximum over views."""
+STARTS = (0.0, -1.5, 4.0)
+"""Logits that fits begin with: the square root, towards fresh noise, and towards long memory."""
+STEPS = 60
+DIFFERENCE = 1e-5
+"""Step of the numerical gradient."""
+SINGLE_LAGS = 32
+"""Lags that are summed one by one; later ones in ranges of 1/8 of their size."""
+
+
+def fit_blend(views: Sequence[View], horizon: int, q: int = 1) -> BlendFilter:
+    """The filter of the `blend` for these views together.
+
+    Args:
+        views: Widths in ticks (1: each tick's own number, 7: the last seven), or "running"; at least one.
+        horizon: The number of ticks that errors matter for. A stream without a horizon may go on after it.
+        q: The most ticks that one protected unit touches.
+
+    Returns:
+        The public numbers. They depend on the arguments alone (up to the machine's arithmetic); store them.
+
+    Raises:
+        ParameterError: There is no view, or a number is not a whole one of at least 1.
+
+    >>> filter_ = fit_blend((1, 7, "running"), 365)
+    >>> engine = Blend(365, filter_)
+    >>> [round(4.22468 * worst_view(engine, width)[1], 1) for width in (1, 7, None)]  # balanced: 9.3, 12.6, 11.2
+    [5.3, 9.6, 14.0]
+    """
+    T, q = check_known_horizon(horizon), check_count("q", q)
+    widths = tuple(dict.fromkeys(_width(view, T) for view in views))
+    if not widths:
+        raise ParameterError("name at least one view, such as 1 (per tick) or 'running'")
+    if T == 1:
+        return BlendFilter((), ())
+    model = _Model.of(T, widths, min(q, T))
+    alone = np.asarray([_least(model, i, q) for i in range(len(widths))])
+    best = model.fit(range(len(widths)), alone)
+    if len(widths) > 1 and best.filter.poles:
+        true = _true_stds(Blend(T, best.filter), widths, q)
+        left_out = true / np.exp(model.log_stds(best.x[None])[0])
+        best = model.fit(range(len(widths)), alone / left_out, (best.x,))
+    return best.filter
+
+
+def _least(model: _Model, view: int, q: int) -> float:
+    """The least std known for one view alone: the model's or, for the running total of events, that of `balanced`."""
+    least = float(np.exp(model.fit([view]).loss))
+    if model.widths[view] < model.horizon or q > 1:
+        return least
+    return min(least, float(_true_stds(Balanced(model.horizon), (model.horizon,), q)[0]))
+
+
+def _true_stds(engine: Factorization, widths: Sequence[int], q: int) -> FloatArray:
+    norms = [worst_view(engine, None if width == engine.horizon else width)[1] for width in widths]
+    return np.asarray(norms) * float(np.sqrt(participation(engine, q)))
+
+
+def _width(view: View, horizon: int) -> int:
+    """The width of a view; the running total is the last T ticks."""
+    if isinstance(view, str):
+        if view != RUNNING:
+            raise ParameterError(f"a view is a number of ticks or {RUNNING!r}, got {view!r}")
+        return horizon
+    return min(check_count("width", view), horizon)
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    x: FloatArray
+    loss: float
+    filter: BlendFilter
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """Stds of views under Toeplitz factors, for many sets of zeros at once."""
+
+    horizon: int
+    widths: tuple[int, ...]
+    poles: FloatArray
+    forward: FloatArray
+    """Powers of the poles at a grid of lags, and how many lags each stands for."""
+    counts: FloatArray
+    lags: tuple[tuple[FloatArray, FloatArray, FloatArray, FloatArray], ...]
+    """Of each view the lags of a window that fills, their numbers, the lags after it, their numbers."""
+    q: int
+    sums: FloatArray
+    """Σ_k (λ_a·λ_b)^k over the horizon."""
+    lagged: FloatArray
+    """Powers of the poles at the distances below q, each times twice the number of pairs of ticks it stands for."""
+
+    @classmethod
+    def of(cls, T: int, widths: tuple[int, ...], q: int) -> _Model:
+        order = 8 if T <= 10**4 else 10
+        poles = np.geomspace(LONGEST_POLE / T, SHORTEST_POLE, 2 * order)[0::2]
+        poles = np.asarray([round_root(u / (1 + u)) for u in poles])
+        poles = poles / (1 - poles)
+        rates = np.log1p(poles)
+        lags, counts = _lags(T)
+        d, pairs = _lags(q - 1) if q > 1 else (np.empty(0), np.empty(0))
+        lagged = (2 * pairs * (q - 1 - d)) @ np.exp(-np.multiply.outer(d + 1, rates))
+        views = tuple((*_lags(width), *_lags(T - width)) for width in widths)
+        sums = geometric(np.add.outer(rates, rates), np.asarray(float(T)))
+        return cls(T, widths, poles, np.exp(-np.multiply.outer(lags, rates)), counts, views, q, sums, lagged)
+
+    def zeros(self, x: FloatArray) -> FloatArray:
+        """u-values of zeros: logits `x` of where they lie between the poles, on a scale of logarithms."""
+        room = np.log(np.append(self.poles[1:], LAST_ZERO) / self.poles) - 2 * GAP
+        return np.asarray(self.poles * np.exp(GAP + room / (1 + np.exp(-x))))
+
+    def log_stds(self, x: FloatArray, views: Sequence[int] | None = None) -> FloatArray:
+        """ln(√B·norm of the view) for every row of `x`, (rows, views)."""
+        zeros = self.zeros(x)
+        weights = _residues(np.broadcast_to(self.poles, zeros.shape), zeros)
+        head = np.prod((1 + self.poles) / (1 + zeros), axis=1)
+        f = weights @ self.forward.T
+        f[:, 0] = 1.0
+        B = self.q * (f**2 @ self.counts)
+        if self.q > 1:
+            B += ((weights * (weights @ self.sums + head[:, None])) * self.lagged).sum(axis=1)
+        roots = np.concatenate([np.zeros((len(x), 1)), zeros], axis=1)
+        rates, summed = np.log1p(roots)[:, None, :], _residues(roots, np.broadcast_to(self.poles, zeros.shape))
+        norms = []
+        for view in range(len(self.widths)) if views is None else views:
+            width, (filling, numbers, after, later) = self.widths[view], self.lags[view]
+            h = (np.exp(-filling[:, None] * rates) @ summed[:, :, None])[:, :, 0]
+            h[:, 0] = 1.0
+            norm = h**2 @ numbers
+            if len(after):
+                drop = summed * np.expm1(-width * rates[:, 0])  # h(k + width) − h(k)
+                change = (np.exp(-after[:, None] * rates) @ drop[:, :, None])[:, :, 0]
+                norm += change**2 @ later
+            norms.append(norm)
+        return np.asarray(0.5 * np.log(B[:, None] * np.stack(norms, axis=1)))
+
+    def fit(self, views: Sequence[int], targets: FloatArray | None = None, starts: Sequence[FloatArray] = ()) -> _Fit:
+        """The zeros with the smallest SHARPNESS-norm of std/target over these views; no poles where that is best."""
+        from scipy.optimize import minimize  # imported here: it takes longer than the fit
+
+        log_targets = np.zeros(len(views)) if targets is None else np.log(targets)
+        size = len(self.poles)
+        steps = np.vstack([np.zeros(size), DIFFERENCE * np.eye(size)])
+
+        def losses(log_stds: FloatArray) -> FloatArray:
+            ratios = SHARPNESS * (log_stds - log_targets)
+            top = ratios.max(axis=1)
+            return np.asarray((top + np.log(np.exp(ratios - top[:, None]).sum(axis=1))) / SHARPNESS)
+
+        def loss(x: FloatArray) -> tuple[float, FloatArray]:
+            values = losses(self.log_stds(x + steps, views))
+            return float(values[0]), (values[1:] - values[0]) / DIFFERENCE
+
+        found = [
+            minimize(
+                loss,
+                start,
+                jac=True,
+                method="L-BFGS-B",
+                bounds=[(-LARGEST_SHARE, LARGEST_SHARE)] * size,
+                options={"maxiter": STEPS},
+            )
+            for start in (starts or [np.full(size, logit) for logit in STARTS])
+        ]
+        best = min(found, key=lambda result: float(result.fun))
+        fresh = float(losses(0.5 * np.log(self.q * np.asarray([[self.widths[view] for view in views]], np.float64)))[0])
+        if fresh <= best.fun:
+            return _Fit(np.asarray(best.x), fresh, BlendFilter((), ()))
+        lacks = [tuple(round_root(u / (1 + u)) for u in part) for part in (self.poles, self.zeros(best.x[None])[0])]
+        return _Fit(np.asarray(best.x), float(best.fun), BlendFilter(*lacks))
+
+
+@lru_cache(maxsize=256)
+def _lags(count: int) -> tuple[FloatArray, FloatArray]:
+    """Lags that stand for 0 … count − 1, and how many each stands for."""
+    lags, counts, at = (
+        [float(lag) for lag in range(min(count, SINGLE_LAGS))],
+        [1.0] * min(count, SINGLE_LAGS),
+        SINGLE_LAGS,
+    )
+    while at < count:
+        step = min(at // 8, count - at)
+        lags.append(at + (step - 1) / 2)
+        counts.append(float(step))
+        at += step
+    return np.asarray(lags), np.asarray(counts)
+
+
+def _residues(poles: FloatArray, zeros: FloatArray) -> FloatArray:
+    """As `square_root_filter._residues`, for every row."""
+    above = np.prod((zeros[:, None, :] - poles[:, :, None]) / (1 + zeros)[:, None, :], axis=2)
+    apart = (poles[:, None, :] - poles[:, :, None]) / (1 + poles)[:, None, :]
+    own = np.arange(poles.shape[1])
+    apart[:, own, own] = 1.0
+    return np.asarray(above / np.prod(apart, axis=2))
