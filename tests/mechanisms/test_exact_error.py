@@ -28,6 +28,7 @@ from evercount.factorizations import (
     SquareRoot,
     Unbounded,
 )
+from evercount.factorizations.blend import Blend, BlendFilter
 from evercount.mechanisms.exact.arithmetic import kernel, make_kernel, numeric_delta, numeric_horizon
 from evercount.mechanisms.exact.filter_numbers import BLOCK_TICKS
 from evercount.mechanisms.exact.tree_kernels import TreeKernel
@@ -36,7 +37,12 @@ from evercount.noise import ExactNoise, Secret
 SECRET = Secret.from_hex("77" * 32)
 TICKS = 70
 LONG = 2**12
-ROUNDED = [Balanced(TICKS), Normalized(TICKS), Unbounded(), SquareRoot(TICKS), Honaker(TICKS), HonakerFull(TICKS)]
+LONG_MEMORY = BlendFilter((2.0**-17, 2.0**-6, 0.125), (2.0**-7, 1.001953125 * 2.0**-6, 0.875))
+"""A slow pole, a zero next to its pole, and a fast one."""
+ROUNDED = [
+    Balanced(TICKS), Normalized(TICKS), Unbounded(), SquareRoot(TICKS), Honaker(TICKS), HonakerFull(TICKS),
+    Blend(TICKS, LONG_MEMORY), Blend(None, LONG_MEMORY),
+]  # fmt: skip
 EXACT = [Fresh(TICKS), BinaryTree(TICKS), Optimal(TICKS)]
 
 

@@ -28,6 +28,7 @@ from evercount.factorizations import (
 )
 from evercount.factorizations.laplace_trees import DigitTree
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
+from evercount.factorizations.row_weighted import Weighted
 from evercount.mechanisms.exact import exact_noise
 from evercount.mechanisms.exact.arithmetic import numeric_horizon
 from evercount.mechanisms.exact.exact_noise import ExactStream
@@ -119,7 +120,7 @@ def honaker_full(height: int, ticks: int, nodes: int) -> list[list[Fraction]]:
 def exact_left(f: Factorization, ticks: int) -> tuple[list[list[int]], int]:
     """(numerators, denominator) of L, exactly and straight from the definitions."""
     zero = Fraction(0)
-    if isinstance(f, Balanced | Normalized | Unbounded):
+    if isinstance(f, Weighted):
         g, below = whole(series(f.weights.filter.pole_lack, f.weights.filter.zero_lack, ticks))
         eta, below_eta = whole([line(f.weights.eta, t) for t in range(ticks)])
         n, below_n = whole([line(f.weights.n, t) for t in range(ticks)])

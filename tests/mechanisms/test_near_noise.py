@@ -29,6 +29,7 @@ from evercount.factorizations import (
     SquareRoot,
     Unbounded,
 )
+from evercount.factorizations.blend import Blend, BlendFilter
 from evercount.factorizations.piecewise_linear import PiecewiseLinear
 from evercount.mechanisms.exact import exact_noise, filter_kernel
 from evercount.mechanisms.exact.arithmetic import kernel
@@ -49,9 +50,12 @@ from evercount.mechanisms.exact.slices import (
 from evercount.noise import ExactNoise, Normals, Secret
 
 SECRET = Secret.from_hex("c3" * 32)
+LONG_MEMORY = BlendFilter((2.0**-17, 2.0**-6, 0.125), (2.0**-7, 1.001953125 * 2.0**-6, 0.875))
+"""A slow pole, a zero next to its pole, and a fast one."""
 EVERY: list[Factorization] = [
     Balanced(2**16), Balanced(10**8), Balanced(2**46), Normalized(2**16), Unbounded(), SquareRoot(2**16), Fresh(),
-    BinaryTree(2**16), Honaker(2**16), HonakerFull(2**16), HonakerFull(2**46), Optimal(150),
+    BinaryTree(2**16), Honaker(2**16), HonakerFull(2**16), HonakerFull(2**46), Optimal(150), Blend(2**16, LONG_MEMORY),
+    Blend(None, LONG_MEMORY),
 ]  # fmt: skip
 SHORT: list[Factorization] = [
     kind(horizon)

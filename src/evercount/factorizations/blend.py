@@ -112,6 +112,10 @@ class Blend(Weighted):
         self.filter = filter
         super().__init__(_weights(T, filter), T)
 
+    @property
+    def spec(self) -> str | dict[str, Any]:
+        return {"name": self.name, **self.filter.to_dict()}
+
 
 def _weights(T: int | None, filter_: BlendFilter) -> Weights:
     knots = np.zeros(1, dtype=np.int64) if T is None else dyadic_knots(T - 1, mirrored=True)

@@ -134,6 +134,8 @@ def rows_fall(weights: Weights) -> bool:
     `row_weighted.proof.md`, "Falling rows", with the same letters. In a block both sides are at their worst at its end,
     so knots decide. Test: tests/queries/test_queries_matching.py::test_gram_matrices_fall.
     """
+    if not weights.filter.order:
+        return True  # RᵀR is diagonal
     lengths = np.diff(weights.n.knots)
     t = (weights.n.knots[1:] - 1).astype(np.float64)
     forward = weights.filter.forward()

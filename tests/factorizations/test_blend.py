@@ -1,0 +1,178 @@
+"""`blend`: any interlaced filter is a factorization, fits reach their bars, and parameters are rebuilt bit for bit."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from evercount.errors import ParameterError
+from evercount.factorizations import participation as module
+from evercount.factorizations.base import counting_matrix
+from evercount.factorizations.blend import LEAST_GAP, Blend, BlendFilter, round_root
+from evercount.factorizations.fit_blend import fit_blend
+from evercount.factorizations.participation import participation
+from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
+from evercount.factorizations.row_weighted import Weighted, Weights, bounded_columns
+from evercount.factorizations.square_root_filter import Rational
+from evercount.factorizations.view_norms import view_norms, worst_view
+from evercount.privacy import Budget
+
+MULTIPLIER = Budget(1.0, 1e-6).noise_multiplier()
+
+
+def random_filter(rng, order):
+    """Roots of all time scales, some as close as they may be."""
+    while True:
+        gaps = np.where(rng.random(2 * order) < 0.3, LEAST_GAP * 1.5, rng.exponential(1.0, 2 * order))
+        u = np.exp(np.log(rng.choice([1e-6, 1e-3, 0.1])) + np.cumsum(gaps))
+        roots = [round_root(x / (1 + x)) for x in u]
+        try:
+            return BlendFilter(tuple(roots[0::2]), tuple(roots[1::2]))
+        except ParameterError:
+            continue
+
+
+def gram_falls(G):
+    T = len(G)
+    rows = all(np.all(np.diff(G[i, i:]) <= 1e-12) for i in range(T))
+    return rows or all(np.all(np.diff(G[: k + 1, k]) >= -1e-12) for k in range(T))
+
+
+def test_any_filter_gives_factors_with_columns_of_at_most_one():
+    rng = np.random.default_rng(4)
+    falling = set()
+    for T in [*range(1, 30), 47, 64, 100, 133, 200]:
+        for order in (0, 1, 3, 8):
+            engine = Blend(T, random_filter(rng, order))
+            L, R = engine.dense()
+            assert np.abs(L @ R - counting_matrix(T)).max() < 1e-11
+            columns = np.linalg.norm(R, axis=0)
+            assert columns.max() <= 1
+            assert columns.min() >= 1 - 1e-4
+            assert R.min() >= 0
+            assert np.allclose(engine.row_norms(np.arange(1, T + 1)), np.linalg.norm(L, axis=1), rtol=1e-9)
+            if engine.falling_gram:
+                assert gram_falls(R.T @ R)
+            falling.add(engine.falling_gram)
+    assert True in falling
+
+
+def test_long_columns_never_exceed_one():
+    T = 2**14 + 13
+    engine = Blend(T, fit_blend((1, 7, "running"), T))
+    f2 = engine.weights.filter.forward().values(T) ** 2
+    columns = np.sqrt(np.cumsum(f2)[::-1]) / engine.weights.n.at(0, T)
+    assert 1 - 1e-5 < columns.min() <= columns.max() <= 1
+    assert (columns * (1 + 2e-5)).max() > 1
+
+
+def test_zeros_that_do_not_interlace_are_refused():
+    """And rightly: a planted filter of this kind has a negative Gram entry."""
+    for poles, zeros in [((0.1, 0.2), (0.3, 0.4)), ((0.25,), (0.125,)), ((0.25,), (0.25,)), ((0.5,), (0.50005,))]:
+        with pytest.raises(ParameterError):
+            BlendFilter(tuple(map(round_root, poles)), tuple(map(round_root, zeros)))
+    filter_ = Rational(np.asarray([0.5]), np.asarray([0.25]))
+    knots = dyadic_knots(63, mirrored=True)
+    eta = PiecewiseLinear(knots, np.ones(64))
+    R = Weighted(Weights(filter_, eta, bounded_columns(filter_, eta, endless=False)), 64).dense()[1]
+    assert (R.T @ R).min() < 0, "the sensitivity rule needs a Gram matrix without negative entries"
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"poles": [0.25], "zeros": []},
+        {"poles": [0.25], "zeros": [1.0]},
+        {"poles": [0.25], "zeros": [0.3]},  # not a dyadic number of 16 bits
+        {"poles": [0.0], "zeros": [0.5]},
+        {"poles": ["0.25"], "zeros": [0.5]},
+        {"poles": [True], "zeros": [0.5]},
+        {"poles": [float("nan")], "zeros": [0.5]},
+        {"poles": None, "zeros": [0.5]},
+        {"poles": [0.25], "zeros": [0.5], "eta": []},
+    ],
+)
+def test_damaged_parameters_are_refused(stored):
+    with pytest.raises(ParameterError, match="blend"):
+        BlendFilter.from_dict(stored)
+
+
+def test_parameters_are_rebuilt_bit_for_bit():
+    filter_ = fit_blend((1, 7, "running"), 365)
+    again = BlendFilter.from_dict(json.loads(json.dumps(filter_.to_dict())))
+    assert again == filter_
+    assert fit_blend((1, 7, "running"), 365) == filter_, "one machine finds the same numbers again"
+    pairs = zip(Blend(365, filter_).public_parameters(), Blend(365, again).public_parameters(), strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    ("ticks", "q", "views", "bars"),
+    [
+        (365, 1, (1, 7, "running"), (5.35, 9.75, 14.2)),
+        (365, 1, (7,), (8.0,)),
+        (8760, 1, (1, 24, "running"), (5.6, 13.2, 20.2)),
+        (365, 30, (1,), (23.3,)),
+        (365, 30, (1, 7, "running"), (27.0, 70.5, 285.0)),
+        (365, 365, (1,), (80.8,)),
+        (365, 7, (1, 7, "running"), (13.4, 34.3, 84.0)),
+        (12, 3, (1, "running"), (8.1, 21.5)),
+    ],
+)
+def test_fits_reach_their_bars(ticks, q, views, bars):
+    engine = Blend(ticks, fit_blend(views, ticks, q))
+    scale = MULTIPLIER * np.sqrt(participation(engine, q))
+    found = [scale * worst_view(engine, view if isinstance(view, int) else None)[1] for view in views]
+    assert all(value <= bar for value, bar in zip(found, bars, strict=True)), found
+
+
+def test_fits_of_many_kinds_are_accepted():
+    """Zeros stay apart from poles after rounding, also where the best place is next to one."""
+    for T, q in ((2, 1), (3, 2), (17, 5), (1000, 1), (1000, 400), (10**5, 1)):
+        for views in ((1,), (1, 5, "running"), (10**6,)):
+            filter_ = fit_blend(views, T, q)
+            assert len(filter_.poles) in (0, 8, 10)
+
+
+@pytest.mark.parametrize("q", [3, 10])
+def test_persons_cost_no_more_than_claimed(q):
+    """All sets of ticks, for fits to persons, some of which do not fall."""
+    T = 12
+    masks = (np.arange(1 << T)[:, None] >> np.arange(T)) & 1
+    for views in ((1,), (1, 3, "running"), ("running",)):
+        engine = Blend(T, fit_blend(views, T, q))
+        G = engine.dense()[1].T @ engine.dense()[1]
+        sums = np.einsum("st,st->s", masks @ G, masks)[masks.sum(axis=1) <= q]
+        assert sums.max() <= participation(engine, q) <= 1.3 * sums.max()
+
+
+def test_a_fit_that_does_not_fall_is_bounded_by_distances():
+    engine = Blend(120, fit_blend((1, 7, "running"), 120, 10))
+    G = engine.dense()[1].T @ engine.dense()[1]
+    worst = max(G[a : a + 10, a : a + 10].sum() for a in range(111))
+    assert worst <= participation(engine, 10) <= 1.02 * worst
+    assert module.dense_sum(G, 10) == pytest.approx(participation(engine, 10), rel=0.02)
+
+
+def test_without_a_horizon_it_is_private_for_ever():
+    filter_ = fit_blend((1, 7, "running"), 1000)
+    engine = Blend(None, filter_)
+    L, R = engine.dense(600)
+    assert np.abs(L @ R - counting_matrix(600)).max() < 1e-10
+    assert np.linalg.norm(R, axis=0).max() <= 1
+    total = float(np.sum(filter_.rational().forward().values(10**6) ** 2))
+    assert total <= engine.weights.n.values[0] ** 2 <= total * (1 + 1e-6)
+    known = Blend(1000, filter_)
+    ticks = np.asarray([1, 10, 300, 1000])
+    for width in (1, 7, None):
+        assert view_norms(engine, width, ticks).max() <= 1.1 * worst_view(known, width)[1]
+    G = R.T @ R
+    assert participation(engine, 30) >= G[100:130, 100:130].sum()
+
+
+@pytest.mark.parametrize("views", [(), ("weekly",), (0,), (2.5,), (True,)])
+def test_bad_views_are_refused(views):
+    with pytest.raises(ParameterError):
+        fit_blend(views, 100)
