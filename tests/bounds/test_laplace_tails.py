@@ -118,7 +118,7 @@ def test_the_stated_intervals_of_a_narrow_pure_stream_hold() -> None:
     noise = np.concatenate([np.zeros((1, streams)), published(stream.query, noise_of(stream, streams, 12))[..., 0]])
     off = np.abs(noise[view.last] - noise[view.last - 3])
     assert np.all(np.mean(off <= view.half_widths(0.95), axis=1) >= least_share(0.95, streams))
-    assert np.all(np.mean(off <= laplace_factor(0.05) * view.std, axis=1) < 0.92)
+    assert np.all(np.mean(off <= laplace_factor(0.05, 3) * view.std, axis=1) < 0.92)
 
 
 def mixed_tail(scales: np.ndarray, x: float) -> float:

@@ -165,5 +165,7 @@ def test_a_stream_of_windows(horizon: int | None) -> None:
     low, high = view.interval(0.9)
     assert np.mean((low <= truth) & (truth <= high)) > 0.8
     wider = continuous_std(steps.sigma) / steps.sigma
-    assert (high - low) / 2 == pytest.approx(laplace_factor(0.1) * wider * view.std + 0.5)
+    number = window_tree(100, horizon).apart(view.last - 100, view.last).tolist()
+    factors = np.asarray([[laplace_factor(0.1, one)] for one in number])
+    assert (high - low) / 2 == pytest.approx(factors * wider * view.std + 0.5)
     assert "delta=0" in whole.guarantee

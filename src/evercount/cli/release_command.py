@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -119,9 +118,7 @@ def release(
     """
     flags = {name: ctx.params[name.replace("-", "_")] for name in DECLARING}
     flags["key"] = flags["key"] or None  # an option that may be repeated and is not given is an empty list
-    declaration, places, files = resolve_stream(files or [], streams, stream, flags)
-    if time is not None and view:  # a declaration that the options write
-        declaration = replace(declaration, views=tuple(dict.fromkeys(view)))
+    declaration, places, files = resolve_stream(files or [], streams, stream, flags, tuple(dict.fromkeys(view or ())))
     if show_declaration:
         typer.echo(declaration.to_toml(), nl=False)
         return

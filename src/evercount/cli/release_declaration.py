@@ -47,7 +47,7 @@ Flags = dict[str, Any]
 
 
 def resolve_stream(
-    files: list[str], streams: Path | None, stream: str | None, flags: Flags
+    files: list[str], streams: Path | None, stream: str | None, flags: Flags, views: tuple[str, ...] = ()
 ) -> tuple[StreamDeclaration, FilePlaces, list[str]]:
     """The declaration, the places of its files, and the event files that the command line names.
 
@@ -58,6 +58,7 @@ def resolve_stream(
         streams: the file of --streams.
         stream: the name of --stream.
         flags: the options that declare a stream.
+        views: those of --view, which the noise of a stream that the options declare is chosen for.
 
     Raises:
         ParameterError: there is no such stream, or an option is missing or contradicts another.
@@ -70,7 +71,7 @@ def resolve_stream(
     if streams is None and named and STREAMS.is_file() and all(value is None for value in flags.values()):
         streams = STREAMS
     if streams is None:
-        return declared_by_options(flags), FilePlaces(), files
+        return declared_by_options(flags, views), FilePlaces(), files
     if stream is None and named:
         stream, files = files[0], files[1:]
     declaration, places = declared_in_file(streams, stream, flags)
@@ -107,11 +108,12 @@ def declared_in_file(path: Path, name: str | None, flags: Flags) -> tuple[Stream
     return known[name]
 
 
-def declared_by_options(flags: Flags) -> StreamDeclaration:
+def declared_by_options(flags: Flags, views: tuple[str, ...] = ()) -> StreamDeclaration:
     """The declaration that the options write.
 
     Args:
         flags: the options by name.
+        views: those of --view.
 
     Returns:
         The declaration.
@@ -144,6 +146,7 @@ def declared_by_options(flags: Flags) -> StreamDeclaration:
             flags["time"], _key_columns(flags["key"]), flags["value"], flags["user"], _levels(flags["rollup"])
         ),
         late=flags["late"] or "drop",
+        views=views,
     )
 
 

@@ -11,15 +11,16 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from evercount.declare.columns import Columns
 from evercount.declare.file_places import FilePlaces
 from evercount.declare.schedule import MANUAL, Schedule, format_utc, parse_time, zone_named
-from evercount.declare.view_names import check_views
-from evercount.engine.best import settle_best
-from evercount.engine.build import check_postprocess
+from evercount.declare.view_names import check_views, noise_views
+from evercount.engine.build import Spec, check_postprocess
+from evercount.engine.noise_choice import check_noise_for, choose_noise
 from evercount.engine.stream import Stream
+from evercount.engine.view_widths import RUNNING
 from evercount.errors import MissingExtra, ParameterError, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget
@@ -46,7 +47,16 @@ FIELDS = (
     "public",
     "postprocess",
     "views",
+    "noise_for",
 )
+
+
+class Asked(NamedTuple):
+    """What a declaration says about its noise, before that is chosen."""
+
+    budget: Budget
+    factorization: Spec | None
+    noise_for: bool
 
 
 @dataclass(frozen=True)
@@ -65,15 +75,20 @@ class StreamDeclaration:
     schedule: Schedule = field(default_factory=Schedule)
     description: str = ""
     horizon: int | None = None
-    factorization: str | None = None
-    """None for the default. "best" is settled here: the budget is then what the mechanism of least error keeps, with
-    δ = 0 where that is a pure one, and a ledger is asked for that."""
+    factorization: Spec | None = None
+    """None for the best for `noise_for`. It is settled here: the budget is then what the noise keeps, with δ = 0 for
+    Laplace noise, and a ledger is asked for that. A fitted one is stored with its numbers."""
     columns: Columns | None = None
     late: Late = "drop"
     public: bool = False
     postprocess: tuple[str, ...] = ()
     views: tuple[str, ...] = ()
-    """They may change at any time: they declare no other stream."""
+    """What is shown. They may change at any time: they declare no other stream."""
+    noise_for: tuple[str, ...] = ()
+    """The views that the noise is chosen for: running, per-tick, last-7. They never change. By default those of the
+    first declaration's `views`, and `running` where it has none."""
+    asked: Asked | None = field(default=None, repr=False, compare=False)
+    """What was declared before the noise was chosen."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not STREAM_NAME.fullmatch(self.name):
@@ -99,16 +114,35 @@ class StreamDeclaration:
             raise UnknownName("late rule", self.late, get_args(Late))
         if not isinstance(self.public, bool):
             raise ParameterError(f"public must be true or false, got {self.public!r:.80}")
-        if not (self.factorization is None or isinstance(self.factorization, str)):
+        if not (self.factorization is None or isinstance(self.factorization, str | dict)):
             raise ParameterError(
                 f"factorization must be a name, or null for the default, got {self.factorization!r:.80}"
             )
-        kept, name = settle_best(self.query, self.budget, self.horizon, self.factorization)
-        object.__setattr__(self, "budget", kept)
-        object.__setattr__(self, "factorization", name)
         if self.columns is not None:
             self._check_columns(self.columns)
         check_views(self.views, self.query, self.schedule, self.postprocess)
+        self._settle_noise()
+
+    def _settle_noise(self) -> None:
+        """Choose the noise, once: the declaration that is stored says which."""
+        if self.asked is None:
+            object.__setattr__(self, "asked", Asked(self.budget, self.factorization, bool(self.noise_for)))
+        views = check_noise_for(self.query, self.noise_for or noise_views(self.views, self.schedule))
+        object.__setattr__(self, "noise_for", views)
+        kept, engine = choose_noise(self.query, self.budget, self.horizon, self.factorization, views)
+        object.__setattr__(self, "budget", kept)
+        if self.factorization is not None or views != (RUNNING,):
+            object.__setattr__(self, "factorization", engine.spec)
+
+    def as_known(self, known: StreamDeclaration) -> StreamDeclaration:
+        """This declaration with the noise of a stream that is known, where it does not say what its noise is for."""
+        asked = self.asked
+        assert asked is not None
+        if asked.noise_for or self.noise_for == known.noise_for:
+            return self
+        fitted = known.factorization if isinstance(known.factorization, dict) else None
+        name = fitted if fitted is not None and asked.factorization in (None, "blend", "best") else asked.factorization
+        return replace(self, budget=asked.budget, factorization=name, noise_for=known.noise_for, asked=None)
 
     def _check_columns(self, columns: Columns) -> None:
         wanted = self.query.event_columns
@@ -162,7 +196,8 @@ class StreamDeclaration:
             late=table.get("late", "drop"),
             public=table.get("public", False),
             postprocess=_postprocess(table.get("postprocess") or ()),
-            views=_views(table.get("views") or ()),
+            views=_views("views", table.get("views") or ()),
+            noise_for=_views("noise_for", table.get("noise_for") or ()),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,6 +218,7 @@ class StreamDeclaration:
             "public": self.public,
             "postprocess": list(self.postprocess),
             "views": list(self.views),
+            "noise_for": list(self.noise_for),
         }
 
     def to_toml(self) -> str:
@@ -201,7 +237,7 @@ class StreamDeclaration:
 
         A start may be left open by either. Names, descriptions, views and who may read do not matter here.
         """
-        mine, theirs = self.to_dict(), other.to_dict()
+        mine, theirs = self.to_dict(), other.as_known(self).to_dict()
         differences = []
         for name in FIELDS:
             if (
@@ -256,6 +292,7 @@ class StreamDeclaration:
             postprocess=self.postprocess,
             replay=replay,
             part=part,
+            views=self.noise_for,
         )
 
     def started(self, start: int) -> StreamDeclaration:
@@ -264,7 +301,7 @@ class StreamDeclaration:
 
     def same_as(self, other: StreamDeclaration) -> bool:
         """Whether `other` declares this stream again, in every field; it may leave the start open."""
-        mine, theirs = self.to_dict(), other.to_dict()
+        mine, theirs = self.to_dict(), other.as_known(self).to_dict()
         if theirs["start"] is None:
             theirs["start"] = mine["start"]
         return {**mine, "views": None} == {**theirs, "views": None}
@@ -331,9 +368,9 @@ def _postprocess(data: Any) -> tuple[str, ...]:
     return check_postprocess(data)
 
 
-def _views(data: Any) -> tuple[str, ...]:
+def _views(what: str, data: Any) -> tuple[str, ...]:
     if not isinstance(data, list | tuple):
-        raise ParameterError('views must be a list of names such as ["per-day", "last-24"]')
+        raise ParameterError(f'{what} must be a list of names such as ["per-tick", "last-24"]')
     return tuple(data)
 
 

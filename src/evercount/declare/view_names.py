@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import compress
 from typing import Any
 
@@ -15,14 +15,15 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 from evercount.declare.schedule import Schedule, microseconds, zone_named
 from evercount.engine.release import Releases
+from evercount.engine.view_widths import LAST, PER_TICK, RUNNING
 from evercount.engine.views import View
 from evercount.errors import ParameterError, UnknownName
 from evercount.queries.base import Query
 
-NAMES = ("per-tick", "last-24", "per-day", "per-week", "quantile-0.5")
-LAST = re.compile(r"last-([1-9][0-9]{0,8})")
+NAMES = ("per-tick", "last-24", "per-day", "per-week", "running", "quantile-0.5")
 QUANTILE = re.compile(r"quantile-(0\.[0-9]{1,6})")
 DAY = 86_400 * 10**6
+HOUR = DAY // 24
 COLUMNS = ("first", "last", "start", "cell", "value", "std", "low", "high")
 """Of a view's table: its first and last tick, when the first one begins, and the numbers."""
 
@@ -114,12 +115,36 @@ def _plain(numbers: FloatArray) -> list[float]:
 
 
 def _view(releases: Releases, name: str, schedule: Schedule) -> View:
-    if name == "per-tick":
+    if name == PER_TICK:
         return releases.per_tick()
+    if name == RUNNING:
+        return releases.running()
     if (match := LAST.fullmatch(name)) is not None:
         return releases.last(int(match[1]))
     after, until = periods(schedule, len(releases), 1 if name == "per-day" else 7)
     return releases.spans(name, after, until)
+
+
+def noise_views(views: Iterable[str], schedule: Schedule) -> tuple[str, ...]:
+    """What the noise of a stream with these views is chosen for: sums over ticks.
+
+    A day or a week counts as the most ticks that it can have: in a zone whose clock changes, 25 hours and 7 days and an
+    hour. Quantiles are read from running totals.
+
+    >>> noise_views(["per-day", "quantile-0.5"], Schedule("1h", 0, "Europe/Vienna"))
+    ('last-25', 'running')
+    >>> noise_views(["per-day", "per-week"], Schedule("1d", 0, "Europe/Vienna"))
+    ('per-tick', 'last-7')
+    """
+    names = []
+    for name in views:
+        days = {"per-day": 1, "per-week": 7}.get(name)
+        if days is not None:
+            longer = 0 if schedule.calendar or zone_named(schedule.zone) is UTC else HOUR
+            ticks = -(-(days * DAY + longer) // schedule.length)
+            name = PER_TICK if ticks == 1 else f"last-{ticks}"
+        names.append(RUNNING if QUANTILE.fullmatch(name) else name)
+    return tuple(dict.fromkeys(names))
 
 
 def periods(schedule: Schedule, ticks: int, days: int, most: int | None = None) -> tuple[IntArray, IntArray]:

@@ -143,10 +143,18 @@ class ErrorModel:
             return 1.0
         return float((continuous_std(self.sigma / self.query.grid) * self.query.grid / self.sigma) ** 2)
 
-    @property
-    def difference_tails(self) -> int | None:
-        """As `equal_numbers`, for differences: they have no common bound, so they count as one Laplace number."""
-        return 1 if self.pure else None
+    def difference_factors(self, level: float, earlier: IntArray, later: IntArray) -> FloatArray:
+        """`interval_factor` of the difference at each pair of ticks, (pairs, 1).
+
+        In a digit tree it is a sum of as many equal Laplace numbers as nodes lie between; elsewhere its numbers have no
+        common bound, and its tails are at most those of a single one.
+        """
+        if not self.pure:
+            return np.full((len(later), 1), interval_factor(level, (), 1))
+        tree = self.factorization
+        numbers = np.maximum(tree.apart(earlier, later), 1) if isinstance(tree, DigitTree) else np.ones(len(later), int)
+        distinct, where = np.unique(numbers, return_inverse=True)
+        return _as_column(np.asarray([interval_factor(level, (), 1, int(number)) for number in distinct])[where])
 
     def _laplace(self, ticks: IntArray) -> tuple[FloatArray, FloatArray, IntArray]:
         """(exact variance, that of continuous noise, equal Laplace numbers with tails as heavy) of one cell."""

@@ -88,7 +88,7 @@ class View(TableExports):
         Raises:
             ParameterError: the level is not between 0 and 1.
         """
-        factor = interval_factor(level, (), 1, self.errors.difference_tails)
+        factor = self.errors.difference_factors(level, self.first - 1, self.last)
         cell = self.cell_errors[1]
         return factor * cell.spread * self.norms + cell.slack_of(self.norms, self.rounding)
 
@@ -181,7 +181,7 @@ class View(TableExports):
         q = check_probability("q", q)
         if not query.has_quantiles or len(self.cells) != query.outputs:
             raise ParameterError("quantiles are read from all cells of a stream of Quantiles")
-        factor = interval_factor(level, (), 1, self.errors.difference_tails)
+        factor = self.errors.difference_factors(level, self.first - 1, self.last)
         cell, norms = self.cell_errors[1], query.norms_beside(q)
         half = factor * cell.spread * norms + cell.slack_of(norms, self.rounding + q * self.rounding[-1])
         return query.read_quantile(self.values, half, q)

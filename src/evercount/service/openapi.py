@@ -9,7 +9,8 @@ from typing import Any
 
 from evercount.declare.declaration import LARGEST_HORIZON
 
-VIEW_PATTERN = r"^(per-tick|per-day|per-week|last-[1-9][0-9]{0,8}|quantile-0\.[0-9]{1,6})$"
+VIEW_PATTERN = r"^(running|per-tick|per-day|per-week|last-[1-9][0-9]{0,8}|quantile-0\.[0-9]{1,6})$"
+NOISE_PATTERN = r"^(running|per-tick|last-[1-9][0-9]{0,8})$"
 ERROR: dict[str, Any] = {
     "type": "object",
     "required": ["error"],
@@ -109,12 +110,13 @@ DECLARATION: dict[str, Any] = {
                         "start": {"type": ["string", "null"]},
                         "zone": {"type": ["string", "null"]},
                         "horizon": {"type": ["integer", "null"], "minimum": 1, "maximum": LARGEST_HORIZON},
-                        "factorization": {"type": ["string", "null"]},
+                        "factorization": {"type": ["string", "object", "null"]},
                         "columns": {"type": ["object", "null"], "required": ["time"]},
                         "late": {"enum": ["drop", "next"]},
                         "public": {"type": "boolean"},
                         "postprocess": {"type": "array", "items": {"enum": ["nonnegative", "integer", "monotone"]}},
                         "views": {"type": "array", "items": {"type": "string", "pattern": VIEW_PATTERN}},
+                        "noise_for": {"type": "array", "items": {"type": "string", "pattern": NOISE_PATTERN}},
                     },
                 }
             }

@@ -1,0 +1,225 @@
+"""Noise for what is published: the choice by views, what it keeps, what it stores, and every view's stated error."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from evercount import Average, Budget, Count, Histogram, Stream
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import Schedule
+from evercount.engine.noise_choice import MARGIN, candidates, choose_noise, least_alone
+from evercount.errors import BudgetExceeded, ParameterError, UnknownName
+from evercount.factorizations.laplace_choice import is_pure_name
+from evercount.noise import Secret
+from evercount.planning import plan
+from evercount.privacy import Ledger
+from evercount.queries.base import Query
+from many_streams import least_share
+
+SECRET = Secret.from_hex("7" * 64)
+SMALL, LARGE = Budget(0.5, 1e-10), Budget(0.5, 1e-3)
+YEAR = 365
+GAUSSIAN, PURE = Budget(1.0, 1e-6), Budget(1.0, 0.0)
+ALL = ("per-tick", "last-7", "running")
+RUNNING = ("running",)
+
+
+def worst(stream: Stream) -> list[float]:
+    return [float(stream.std(np.arange(1, YEAR + 1), view=view).max()) for view in stream.views]
+
+
+@pytest.mark.parametrize("budget", [GAUSSIAN, PURE])
+def test_days_and_weeks_have_the_noise_of_one_day(budget: Budget) -> None:
+    """ε = 1: a beginner's Laplace noise per day has 1.36 and 3.6; running totals would have 5.9 and 13."""
+    assert worst(Stream(Count(), budget, YEAR, views=["per-tick"])) == pytest.approx([1.357], abs=0.001)
+    both = Stream(Count(), budget, YEAR, views=["per-tick", "last-7"])
+    assert worst(both) == pytest.approx([1.357, 3.591], abs=0.001)
+    assert both.budget.delta == 0.0
+    running = Stream(Count(), budget, YEAR)
+    assert running.views == ("running",)
+    assert running.factorization.name == ("bridge" if budget.pure else "balanced")
+
+
+def test_a_blend_serves_three_views_at_once() -> None:
+    stream = Stream(Count(), GAUSSIAN, YEAR, "blend", views=ALL)
+    assert all(own <= bar for own, bar in zip(worst(stream), (5.45, 9.75, 14.7), strict=True))
+    again = Stream(Count(), GAUSSIAN, YEAR, stream.factorization.spec, views=ALL)
+    assert again.factorization.public_parameters()[0].tolist() == stream.factorization.public_parameters()[0].tolist()
+    assert again.sigma == stream.sigma
+
+
+def test_the_choice_is_the_least_of_the_largest_ratios() -> None:
+    """For every budget and set of views, among all candidates; Gaussian noise stays where Laplace gains little."""
+    for budget in (GAUSSIAN, Budget(0.1, 1e-2), PURE):
+        for views in (("per-tick",), ("last-30",), ("per-tick", "running"), ALL):
+            found = candidates(Count(), budget, YEAR, views, MARGIN)
+            least = least_alone(Count(), budget, YEAR, views, found)
+            kept, engine = choose_noise(Count(), budget, YEAR, None, views)
+            score = {(one.budget.pure, one.engine.name): one.score(least) for one in found}
+            chosen = score[kept.pure, engine.name]
+            same = min(value for (pure, _), value in score.items() if pure == kept.pure)
+            assert chosen == same
+            other = [value for (pure, _), value in score.items() if pure != kept.pure]
+            if kept.pure and other:
+                assert min(other) > MARGIN * chosen
+            elif other:
+                assert chosen <= MARGIN * min(other)
+
+
+def test_queries_of_many_cells_stay_gaussian() -> None:
+    """One event in eight keys: l1 norms are large, and Laplace noise gains nothing."""
+    stream = Stream(Histogram(10, max_keys_per_event=8), Budget(0.2, 1e-3), YEAR, views=["per-tick"])
+    assert not stream.budget.pure
+    assert stream.factorization.name == "fresh"
+
+
+@pytest.mark.parametrize(("name", "budget"), [("fresh", GAUSSIAN), ("fresh", PURE), ("blend", GAUSSIAN)])
+def test_intervals_of_every_view_hold(name: str, budget: Budget) -> None:
+    """8,000 cells as independent streams; an interval that is 10 % too narrow is caught."""
+    cells, ticks = 8000, 12
+    stream = Stream(Histogram(cells), budget, YEAR, name, secret=SECRET.derive(name), views=ALL)
+    releases = stream.run_totals(np.zeros((ticks, cells), np.int64))
+    for view in (releases.per_tick(), releases.last(7), releases.running()):
+        inside = np.mean(np.abs(view.values) <= view.half_widths(0.95), axis=1)
+        assert np.all(inside >= least_share(0.95, cells)), view.name
+    narrow = np.mean(np.abs(releases.last(7).values) <= 0.85 * releases.last(7).half_widths(0.95), axis=1)
+    assert np.all(narrow < least_share(0.95, cells))
+
+
+def test_views_are_part_of_the_key_and_of_the_snapshot() -> None:
+    one = Stream(Count(), GAUSSIAN, YEAR, "balanced", secret=SECRET, views=["per-tick"], replay=True).run([0] * 20)
+    other = Stream(Count(), GAUSSIAN, YEAR, "balanced", secret=SECRET, views=["running"], replay=True).run([0] * 20)
+    assert np.mean(one.values == other.values) < 0.3
+    stream = Stream(Count(), GAUSSIAN, YEAR, "blend", secret=SECRET, views=ALL)
+    first = stream.run([1, 2, 3])
+    blob = stream.snapshot()
+    stream.close()
+    again = Stream.restore(blob)
+    assert again.views == ALL
+    assert again.factorization.spec == stream.factorization.spec
+    whole = Stream(Count(), GAUSSIAN, YEAR, "blend", secret=SECRET, views=ALL, replay=True).run([1, 2, 3, 4])
+    assert whole.values[:3].tolist() == first.values.tolist()
+    assert again.step(4).value == whole.values[3]
+
+
+def test_refusals() -> None:
+    with pytest.raises(UnknownName, match="view"):
+        Stream(Count(), GAUSSIAN, YEAR, views=["per-month"])
+    with pytest.raises(ParameterError, match="list of names"):
+        Stream(Count(), GAUSSIAN, YEAR, views="per-tick")
+    with pytest.raises(ParameterError, match="per-tick"):
+        Stream(Average(), GAUSSIAN, YEAR, views=["per-tick"])
+    with pytest.raises(ParameterError, match="Gaussian"):
+        Stream(Count(), PURE, YEAR, "blend", views=ALL)
+    with pytest.raises(ParameterError, match="poles"):
+        Stream(Count(), GAUSSIAN, YEAR, {"name": "blend", "poles": [0.5], "zeros": [0.25]}, views=ALL)
+
+
+# -- declarations ----------------------------------------------------------------------------------------------------
+
+
+def declared(**more: object) -> StreamDeclaration:
+    fields = {"name": "flu", "query": "count", "budget": {"epsilon": 1, "delta": 1e-6}, "tick": "1d", "zone": "UTC"}
+    return StreamDeclaration.from_dict({**fields, "start": "2026-01-01", "horizon": YEAR, **more})
+
+
+def test_a_declaration_freezes_what_its_first_views_choose() -> None:
+    first = declared(views=["per-day", "per-week"])
+    assert first.noise_for == ("per-tick", "last-7")
+    assert (first.factorization, first.budget.delta) == ("fresh", 0.0)
+    stored = StreamDeclaration.from_dict(first.to_dict())
+    assert stored == first
+    shown = declared(views=["per-day", "running"])
+    assert shown.noise_for == ("per-tick", "running")
+    assert stored.same_as(shown), "views may change: the noise stays"
+    assert not stored.differences(shown)
+    asked = declared(views=["per-day"], noise_for=["running"])
+    assert not stored.same_as(asked)
+    assert any("noise_for" in line for line in stored.differences(asked))
+    assert declared().noise_for == ("running",)
+    assert declared().factorization is None
+
+
+def test_a_blend_is_stored_with_its_numbers() -> None:
+    first = declared(views=["per-day", "per-week", "running"], factorization="blend")
+    assert isinstance(first.factorization, dict)
+    assert StreamDeclaration.from_dict(first.to_dict()) == first
+    assert first.same_as(declared(views=["per-day"], factorization="blend"))
+    assert first.build(noise="insecure-float", seed=1).factorization.spec == first.factorization
+
+
+def test_hours_plan_the_longest_day() -> None:
+    assert declared(tick="1h", zone="Europe/Vienna", views=["per-day"]).noise_for == ("last-25",)
+    assert declared(tick="1h", views=["per-day"]).noise_for == ("last-24",)
+    assert Schedule("1h", 0, "UTC").length * 24 == Schedule("1d", 0, "UTC").length
+
+
+# -- the name "best" -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("budget", "name"), [(SMALL, "bridge"), (LARGE, "balanced")])
+def test_best_has_the_least_worst_std_and_says_what_it_keeps(budget: Budget, name: str) -> None:
+    stream = Stream(Count(), budget, 2**12, "best", secret=SECRET.derive(name))
+    assert stream.factorization.name == name
+    assert stream.budget.delta == (0.0 if name == "bridge" else budget.delta)
+    assert stream.budget.epsilon == budget.epsilon
+    found = plan(budget, 2**12, Count())
+    assert found.best["worst tick"] == name == found.rows[0].name
+    stds = stream.std(np.arange(1, 2**12 + 1))
+    assert float(stds.max()) == pytest.approx(found.rows[0].worst_std, rel=1e-3)
+    blob = stream.snapshot()
+    stream.close()
+    restored = Stream.restore(blob)
+    assert restored.budget == stream.budget
+    named = Stream(Count(), budget, 2**12, name, secret=SECRET.derive(name), replay=True)
+    assert restored.step(3).value == named.step(3).value
+
+
+def test_a_pure_stream_is_accounted_as_one() -> None:
+    """A ledger is asked for ε with δ = 0: as a Gaussian stream it would be charged too little."""
+    stream = Stream(Count(), SMALL, 2**12, "best", secret=SECRET.derive("accounted"))
+    assert stream.budget.pure
+    ledger = Ledger(Budget(1.0, 1e-9))
+    ledger.spend("one", stream.cost)
+    ledger.spend("two", stream.cost)
+    with pytest.raises(BudgetExceeded):
+        ledger.spend("three", stream.cost)
+
+
+def test_names() -> None:
+    assert is_pure_name("bridge")
+    assert is_pure_name("pure-tree-7")
+    assert not is_pure_name("balanced")
+    assert not is_pure_name(None)
+    assert choose_noise(Count(), SMALL, 100, None, RUNNING)[1].name == "balanced"
+    assert choose_noise(Count(), SMALL, 100, "pure-tree", RUNNING)[0].delta == 0
+    assert choose_noise(Count(), Budget(1.0, 0.0), None, "best", RUNNING)[1].name == "endless-bridge"
+
+    class Silent(Count):
+        l1_sensitivity = Query.l1_sensitivity
+
+    assert choose_noise(Silent(), SMALL, 2**16, "best", RUNNING)[1].name == "balanced"
+    with pytest.raises(ParameterError):
+        Stream(Count(), SMALL, 100, "no such thing")
+
+
+def test_a_declaration_settles_best_once() -> None:
+    table = {
+        "name": "visits",
+        "query": "count",
+        "budget": {"epsilon": 0.5, "delta": 1e-10},
+        "horizon": 65536,
+        "factorization": "best",
+    }
+    declared = StreamDeclaration.from_dict(table)
+    assert declared.factorization == "bridge"
+    assert declared.budget.pure
+    again = StreamDeclaration.from_dict(declared.to_dict())
+    assert again == declared
+    assert declared.build(secret=SECRET).factorization.name == "bridge"
+    plain = StreamDeclaration.from_dict({**table, "factorization": None})
+    assert plain.to_dict()["factorization"] is None
+    assert plain.budget.delta == 1e-10
+    with pytest.raises(ParameterError, match="factorization must be"):
+        StreamDeclaration.from_dict({**table, "factorization": 3})
