@@ -22,7 +22,6 @@ from evercount.engine.release_table import COLUMNS
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import InputError, ParameterError
 from evercount.files.release_run import Job, release_file
-from evercount.files.run_state import State
 from evercount.noise import Secret
 from evercount.service.read_events import read_batch
 from evercount.store import Accepted, Store
@@ -506,8 +505,8 @@ def test_a_table_of_other_events_differs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
 def test_an_empty_user_is_nobody_in_every_door(form: str, tmp_path: Path) -> None:
-    """In a file it is a bad row, at the other doors it is refused. A state of an earlier version, which took it for a
-    user, goes on. Spark: tests/spark/test_count_events.py::test_users_are_capped_as_in_the_file_door."""
+    """In a file it is a bad row, at the other doors it is refused. Spark:
+    tests/spark/test_count_events.py::test_users_are_capped_as_in_the_file_door."""
     one = CASES["users"]
     declaration, rows, secret = one.declaration, events_of(one), secret_of("nobody")
     (tmp_path / "plain").mkdir()
@@ -517,11 +516,6 @@ def test_an_empty_user_is_nobody_in_every_door(form: str, tmp_path: Path) -> Non
     now = declaration.schedule.start_of(1 + one.ticks)
     with pytest.raises(InputError, match="no user"):
         release_file(Job(str(path), declaration, str(out), now, secret=secret))
-    half = declaration.schedule.start_of(1 + one.ticks // 2)
-    release_file(Job(str(path), declaration, str(out), half, secret=secret, skip_bad=True))
-    file = Path(f"{out}.state")
-    state = State.load(file.read_bytes())
-    file.write_bytes(replace(state, users={**state.users, "": 1}).dump())
     outcome = release_file(Job(str(path), declaration, str(out), now, secret=secret, skip_bad=True))
     assert outcome.bad == 1
     assert [row[2:] for row in read(out, form)] == [row[2:] for row in plain]
