@@ -178,7 +178,7 @@ def test_every_error_has_the_one_shape(client: httpx.Client) -> None:
     problem(client.get("/v1/streams/flu/plan", params={"points": 1}), 422, "ParameterError")
     problem(client.get("/v1/streams/flu/live", headers={"Last-Event-ID": "x"}), 422, "ParameterError")
     problem(client.post("/v1/streams", json={"name": "x"}), 422, "ParameterError")
-    problem(client.post("/v1/streams", content=b"\xff"), 422, "InputError")
+    problem(client.post("/v1/streams", content=b"\xff"), 422, "ParameterError")
     problem(client.get("/static/../app.py"), 404)
     problem(client.get("/static/..%2fapp.py"), 404)
     problem(client.get("/vendor/uplot/__init__.py"), 404)
