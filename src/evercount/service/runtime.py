@@ -146,8 +146,9 @@ class Service:
         """Have a thread compute a plan, after those that others asked for, while the client waits for it."""
         work = asyncio.wrap_future(self._plans.submit(self.access.client(request.scope), partial(function, *arguments)))
         gone = asyncio.ensure_future(_disconnect(request))
+        either: tuple[asyncio.Future[Any], ...] = (work, gone)
         try:
-            await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 raise ClientDisconnect
             return await work
