@@ -40,7 +40,7 @@ def busy(folder: Path, **limits: int) -> Iterator[tuple[Service, httpx.Client, t
 
 def ask(client: httpx.Client, address: str, epsilon: float) -> socket.socket:
     """A request for a plan of a client of that address, whose answer nobody has read."""
-    made = socket.create_connection((client.base_url.host, client.base_url.port), timeout=60)
+    made = socket.create_connection((client.base_url.host, client.base_url.port), timeout=300)
     request = f"GET /v1/plan?horizon=16&epsilon={epsilon} HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: {address}\r\n\r\n"
     made.sendall(request.encode())
     return made
