@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 SOAK_SECONDS ?= 3600
+unexport PYTHONDONTWRITEBYTECODE  # tests and their processes are compiled once
 
 .PHONY: run example test slow lint format bench peers soak docs reference package pictures system lock clean
 
@@ -20,7 +21,7 @@ example: $(STAMP)  ## the bundled example as table, chart and CSV
 	$(BIN)/evercount example
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 slow: $(STAMP)  ## the longest tests, which `make test` leaves to CI
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not soak"

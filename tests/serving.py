@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import pwd
-import random
 import shutil
 import socket
 import subprocess
@@ -56,25 +56,27 @@ def served(service: Service, *proxies: str) -> Iterator[httpx.Client]:
     service.start()
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    assert began.wait(20)
+    assert began.wait(300)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300) as client:
             yield client
     finally:
         service.end_waiting()
         server.should_exit = True
-        thread.join(20)
+        thread.join(300)
         service.stop()
 
 
 def free_port() -> int:
-    """A port that is free, and that nobody gets by chance: the system gives numbers from 32768 on by itself."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+    """A port for a program that must be told one. It stays bound here, so that the system gives it to nobody else,
+    while a program that sets SO_REUSEADDR, as servers do, may listen on it, also a second time."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    atexit.register(held.close)
+    port: int = held.getsockname()[1]
+    return port
 
 
 class Postgres:

@@ -287,7 +287,7 @@ def test_ctrl_c_while_the_file_is_read(folder: Path, ctrl_c: None) -> None:
         app(["release", *sys.argv[1:]])
     """
     command = [sys.executable, "-c", textwrap.dedent(program), "long.csv", *arguments_of(end=at(3))]
-    stopped = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    stopped = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert stopped.returncode == 130
     assert "Traceback" not in stopped.stderr
     assert {path.name for path in folder.iterdir()} == before | {".out.csv.state.lock"}

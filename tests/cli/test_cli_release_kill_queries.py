@@ -71,7 +71,7 @@ def release(folder: Path, end: str, kill: str | None = None) -> int:
     arguments = ["release", "events.csv", "--streams", "streams.toml", "--out", "out.csv", "--end", end]
     program = textwrap.dedent(KILLED) if kill else "import sys; from evercount.cli import app; app(sys.argv[1:])"
     words = [sys.executable, "-c", program, *([kill] if kill else []), *arguments]
-    return subprocess.run(words, cwd=folder, capture_output=True, timeout=120, check=False).returncode
+    return subprocess.run(words, cwd=folder, capture_output=True, timeout=300, check=False).returncode
 
 
 @pytest.mark.parametrize(("name", "unit"), cases())

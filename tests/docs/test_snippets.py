@@ -192,7 +192,7 @@ def started(*arguments: str) -> Iterator[str]:
         yield lines[-1].split(" serves ")[1].split()[0]
         process.send_signal(signal.SIGTERM)
         rest = process.stderr.read()
-        assert process.wait(60) == 0, rest
+        assert process.wait(300) == 0, rest
     finally:
         process.kill()
         process.wait()

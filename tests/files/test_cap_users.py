@@ -53,11 +53,11 @@ def known_by_hand(events: list[Event], users: dict[str, int], most: int) -> dict
 
 
 @pytest.mark.parametrize("group", [1, 20, 1000])
-@pytest.mark.parametrize("most", [1, 2, 3, 7, 20])
+@pytest.mark.parametrize("most", [1, 2, 7, 20])
 def test_a_declared_order_is_that_of_plain_python(most: int, group: int, tmp_path: Path) -> None:
     """Of the user's events those at or before its (time, order) are, with earlier ones, at most the cap."""
     partly = 0
-    for seed in range(4):
+    for seed in range(2):
         events = random_events(70, seed)
         users = {"u0": most, "u1": most + 1, "u2": most - 1, "u3": 1, "absent": 1}
         expected = [

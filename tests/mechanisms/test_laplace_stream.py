@@ -248,5 +248,3 @@ def test_build_pure_for_a_query() -> None:
     assert rate(max_events=4) == pytest.approx(1 / (7 * 12))
     with pytest.raises(ParameterError, match="delta=0"):
         rate(delta=1e-9)
-    with pytest.raises(ParameterError):
-        build_pure_for(SimpleNamespace(restart=7), budget(), tree)  # type: ignore[arg-type]

@@ -137,17 +137,6 @@ def test_the_command_comes_with_the_extras_that_need_it(monkeypatch: pytest.Monk
     assert without == {"plot", "store", "postgres", "gpu", "docs"}
 
 
-def test_a_program_of_a_user_type_checks(tmp_path):
-    """What the README shows passes mypy --strict from outside; a wrong line in it does not."""
-    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert block is not None
-    for text, errors in ((block[1], 0), (f"{block[1]}\nwrong: str = release.std\n", 1)):
-        (tmp_path / "program.py").write_text(text)
-        mypy = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(tmp_path)]
-        done = subprocess.run([*mypy, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert len([line for line in done.stdout.splitlines() if "program.py" in line]) == errors, done.stdout
-
-
 def test_every_extra_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """`tools/check_package.py` knows what each extra promises; `dev` is what the tests themselves run in."""
     monkeypatch.syspath_prepend(str(ROOT / "tools"))

@@ -51,9 +51,8 @@ CASES: list[tuple[Budget, int | None, Query, str | None]] = [
 def one_row(budget: Budget, horizon: int | None, query: Query, name: str | None) -> tuple[Row, Stream]:
     """The row and the stream, over 700 ticks where there is no horizon."""
     found = plan(budget, horizon, query, names=None if name is None else (name,), ticks=None if horizon else 700)
-    rows = {row.name: row for row in found.rows if row.calibration == "tight"}
-    made = Stream(query, budget, horizon, factorization=name)
-    return rows[made.factorization.name], made
+    (row,) = (row for row in found.rows if row.calibration == "tight")
+    return row, Stream(query, budget, horizon, factorization=name)
 
 
 @pytest.mark.parametrize(("budget", "horizon", "query", "name"), CASES, ids=str)

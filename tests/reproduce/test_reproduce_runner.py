@@ -33,6 +33,12 @@ def ran(out: Path, **options: Any) -> list[tuple[str, bool]]:
     return seen
 
 
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures take longer than the numbers; test_files_of_an_item has them."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+
+
 def test_files_of_an_item(tmp_path: Path) -> None:
     ran(tmp_path)
     folder = tmp_path / ITEM
@@ -46,6 +52,7 @@ def test_files_of_an_item(tmp_path: Path) -> None:
     assert ITEM in (tmp_path / "README.md").read_text()
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_finished_item_is_skipped_for_the_same_parameters_only(tmp_path: Path) -> None:
     assert ran(tmp_path) == [(ITEM, False)]
     assert ran(tmp_path) == [(ITEM, True)]
@@ -54,6 +61,7 @@ def test_a_finished_item_is_skipped_for_the_same_parameters_only(tmp_path: Path)
     assert ran(tmp_path, seed=1, repetitions=5, again=True) == [(ITEM, False)]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_an_unfinished_or_broken_result_is_run_again(tmp_path: Path) -> None:
     ran(tmp_path)
     path = tmp_path / ITEM / "result.json"
@@ -61,6 +69,7 @@ def test_an_unfinished_or_broken_result_is_run_again(tmp_path: Path) -> None:
     assert ran(tmp_path) == [(ITEM, False)]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_seed_decides_the_numbers(tmp_path: Path) -> None:
     tables = []
     for folder, seed in (("a", 3), ("b", 3), ("c", 4)):
@@ -93,8 +102,8 @@ def test_a_run_that_breaks_keeps_its_batches(tmp_path: Path, monkeypatch: pytest
     assert record["tables"]["t"][0]["mean"] == pytest.approx(uninterrupted, rel=1e-12)
 
 
-def test_without_matplotlib_there_are_numbers_and_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+@pytest.mark.usefixtures("no_figures")
+def test_without_matplotlib_there_are_numbers_and_a_note(tmp_path: Path) -> None:
     ran(tmp_path)
     record = json.loads((tmp_path / ITEM / "result.json").read_text())
     assert record["figures"] == []

@@ -162,7 +162,7 @@ def _as_plain_file(code: str, *arguments: str, **environment: str) -> str:
         [sys.executable, "-c", start + code, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, **environment},
         check=False,
     )

@@ -33,7 +33,7 @@ ADMIN = "an-admin-token-for-tests-only"
 REGIONS = ["Alsace", "Bretagne", "Corse", "Franche-Comté", "Lorraine", "Normandie", "Picardie", "Savoie"]
 MARKUP = "<img src=x onerror=\"document.title='broken'\">"
 BUDGET = {"epsilon": 0.5, "delta": 1e-10}
-PATIENCE = 20_000
+PATIENCE = 120_000
 
 LAUNCH = """
 import sys
@@ -62,7 +62,7 @@ class Running:
     def stop(self) -> None:
         if self.process is not None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(timeout=20)
+            self.process.wait(timeout=300)
             assert self.process.stdout is not None
             self.process.stdout.close()
             self.process = None
@@ -71,7 +71,7 @@ class Running:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.address}/v1/{path}", data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return json.load(answer)
 
     def declare(self, name: str, keys: list[str] | int = 1, **more: Any) -> None:

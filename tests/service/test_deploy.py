@@ -126,7 +126,7 @@ def lint_unit(text: str, folder: Path) -> str:
         [tool("systemd-analyze"), "verify", "--man=no", str(unit)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     return done.stderr  # it warns and exits with 0
@@ -197,7 +197,7 @@ def proxied(program: str, behind: str, folder: Path) -> Iterator[tuple[str, str]
         yield own, f"{site}/counts"
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)
 
 
 @pytest.mark.parametrize("program", PROXIES)
@@ -209,7 +209,7 @@ def test_the_service_works_behind_the_proxy_and_under_a_path(program: str, tmp_p
     with (
         served(Service(store, admin=ADMIN), "127.0.0.1") as direct,
         proxied(program, f"127.0.0.1:{direct.base_url.port}", tmp_path) as (own, path),
-        httpx.Client(verify=trust, timeout=30) as client,
+        httpx.Client(verify=trust, timeout=300) as client,
     ):
         moved = client.get(path)
         assert moved.status_code in (301, 302)
@@ -344,7 +344,7 @@ def test_the_entrypoint_takes_streams_and_other_options(tmp_path: Path) -> None:
         assert [stream["name"] for stream in listed] == ["one"]
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)
     assert process.returncode == 0
     assert (tmp_path / "head" / "counts.head").exists()
     assert (tmp_path / "data" / "counts.db.admin-token").exists()

@@ -178,7 +178,7 @@ def test_every_error_has_the_one_shape(client: httpx.Client) -> None:
     problem(client.get("/v1/streams/flu/plan", params={"points": 1}), 422, "ParameterError")
     problem(client.get("/v1/streams/flu/live", headers={"Last-Event-ID": "x"}), 422, "ParameterError")
     problem(client.post("/v1/streams", json={"name": "x"}), 422, "ParameterError")
-    problem(client.post("/v1/streams", content=b"\xff"), 422, "InputError")
+    problem(client.post("/v1/streams", content=b"\xff"), 422, "ParameterError")
     problem(client.get("/static/../app.py"), 404)
     problem(client.get("/static/..%2fapp.py"), 404)
     problem(client.get("/vendor/uplot/__init__.py"), 404)
@@ -379,14 +379,14 @@ def test_the_demonstration_runs_and_stops_cleanly(tmp_path: Path, number: signal
         told = process.stderr.readline()
         token = Path(told.rsplit(" is in ", 1)[1].strip()).read_text().strip()
         assert token not in told
-        with httpx.stream("GET", f"{address}/v1/streams/flu-demo/live?after=0", timeout=20) as live:
+        with httpx.stream("GET", f"{address}/v1/streams/flu-demo/live?after=0", timeout=300) as live:
             events = read_events(live)
             assert next(events)[0] == 1
             ledger = httpx.get(f"{address}/v1/ledger", headers={"Authorization": f"Bearer {token}"})
             assert ledger.status_code == 200
             process.send_signal(number)
             list(events)  # the server ends the connection
-            assert process.wait(20) == 0
+            assert process.wait(300) == 0
         assert re.fullmatch(r"[0-9T:.-]+Z INFO evercount.service: stopped[.]\n", process.stderr.read())
     finally:
         process.kill()
@@ -405,14 +405,14 @@ def test_whoever_goes_away_does_not_stop_the_writer(client: httpx.Client, servic
 
     def slow() -> None:
         began.set()
-        assert go_on.wait(20)
+        assert go_on.wait(300)
 
     busy = service.writer.submit(slow)
-    assert began.wait(20)
+    assert began.wait(300)
     gone = service.writer.submit(lambda: pytest.fail("this was withdrawn"))
     assert gone.cancel()
     go_on.set()
-    busy.result(20)
+    busy.result(300)
     assert client.post("/v1/streams/flu/events", json=["north"]).json()["tick"] == 1
 
 

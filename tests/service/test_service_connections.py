@@ -39,7 +39,7 @@ def limited(folder: Path, *proxies: str, **limits: Any) -> Iterator[tuple[Servic
 
 
 def connect(client: httpx.Client) -> socket.socket:
-    made = socket.create_connection((client.base_url.host, client.base_url.port), timeout=30)
+    made = socket.create_connection((client.base_url.host, client.base_url.port), timeout=300)
     made.settimeout(30)  # only a server that never ends the connection makes a test wait for it
     return made
 

@@ -215,17 +215,17 @@ def test_streams_do_not_vanish_while_the_store_is_loaded_again(
 
     def slow(*arguments: Any) -> Any:
         began.set()
-        assert go_on.wait(20)
+        assert go_on.wait(300)
         return original(*arguments)
 
     monkeypatch.setattr(writer, "load_live", slow)
     loading = service.writer.submit(service.store.recover)
-    assert began.wait(20)
+    assert began.wait(300)
     try:
         assert client.get("/v1/streams/open").status_code == 200
     finally:
         go_on.set()
-    loading.result(20)
+    loading.result(300)
 
 
 # -- the admin token -----------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def first_lines(place: Path, *options: str) -> str:
     assert process.stderr is not None
     said = [process.stderr.readline(), process.stderr.readline()]
     process.terminate()
-    said.append(process.communicate(timeout=30)[1])
+    said.append(process.communicate(timeout=300)[1])
     assert process.returncode == 0
     return "".join(said)
 

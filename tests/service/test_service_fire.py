@@ -43,7 +43,7 @@ UNLISTED = {
     "query": {"name": "discovered-keys", "parameters": {"minimum": 2}},
     "budget": {"epsilon": 8.0, "delta": 0.05},
 }
-PATIENCE = 60
+PATIENCE = 300
 """Seconds after which a server that does not come up is a failure."""
 
 
@@ -230,7 +230,7 @@ def under_fire(
     expected: list[np.ndarray] = []
     answers: list[dict[str, Any]] = []
     try:
-        with httpx.Client(timeout=30) as client, ThreadPoolExecutor(3) as pool:
+        with httpx.Client(timeout=300) as client, ThreadPoolExecutor(3) as pool:
             number = 0
             while True:
                 totals = np.zeros(len(KEYS), np.int64)
@@ -306,7 +306,7 @@ def clock_under_fire(forge: Forge, place: str, head: Path | None, kills: int, se
     supervisor.start()
     accepted: list[tuple[int, str]] = []
     try:
-        with httpx.Client(timeout=30) as client:
+        with httpx.Client(timeout=300) as client:
             number = 0
             while supervisor.killed < kills or number < 20:
                 number += 1
@@ -344,7 +344,7 @@ def keys_under_fire(forge: Forge, place: str, head: Path | None, kills: int, see
     ticks: list[list[str]] = []
     answers: list[dict[str, Any]] = []
     try:
-        with httpx.Client(timeout=30) as client:
+        with httpx.Client(timeout=300) as client:
             while supervisor.killed < kills or len(ticks) < 12:
                 tick, events = len(ticks) + 1, [f"only in {len(ticks)}"]
                 for batch in range(generator.randint(1, 3)):

@@ -79,7 +79,7 @@ def under_fire(forge: Forge, folder: Path, place: str, kills: int, seed: int, ti
     answers: dict[str, list[dict[str, Any]]] = {one.name: [] for one in streams}
     told = {one.name: bodies(one)[:ticks] for one in streams}
     try:
-        with httpx.Client(timeout=30) as client:
+        with httpx.Client(timeout=300) as client:
             for tick in range(1, ticks + 1):
                 for one in streams:
                     events = told[one.name][tick - 1]

@@ -70,7 +70,7 @@ class Gate:
             fresh = [name for name in names if name not in noise.place]
             if fresh:
                 self.reached.set()
-                assert self.opened.wait(60)
+                assert self.opened.wait(300)
             return join(noise, fresh, tick)
 
         monkeypatch.setattr(NamedNoise, "join", joining)
@@ -89,7 +89,7 @@ class Sender(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        with httpx.Client(base_url=self.there.base_url, headers=HEADERS, timeout=60) as own:
+        with httpx.Client(base_url=self.there.base_url, headers=HEADERS, timeout=300) as own:
             self.found = post(own, self.name_of_stream, self.events)
 
     def until_the_writer_has_it(self, service: Service) -> None:
@@ -98,7 +98,7 @@ class Sender(threading.Thread):
             post(self.there, "other", [1])  # the writer's turn
 
     def answer(self) -> httpx.Response:
-        self.join(60)
+        self.join(300)
         return self.found
 
 
@@ -124,7 +124,7 @@ def test_new_keys_change_no_answer(
     if not new:
         gate.opened.set()
     assert post(client, "keys", new).status_code == 200
-    assert not new or gate.reached.wait(20)
+    assert not new or gate.reached.wait(300)
     sent = []
     for hour in (1, 2):
         clock.moment += HOUR
@@ -149,7 +149,7 @@ def test_a_clock_that_goes_back_answers_what_waits(
 ) -> None:
     gate = Gate(monkeypatch)
     assert post(client, "keys", ["b"] * 40).status_code == 200
-    assert gate.reached.wait(20)
+    assert gate.reached.wait(300)
     clock.moment += HOUR
     waiting = Sender(client, "keys", ["a"])
     waiting.until_the_writer_has_it(service)
@@ -163,12 +163,12 @@ def test_a_clock_that_goes_back_answers_what_waits(
 def test_a_stop_answers_what_waits(service: Service, clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
     service.start()
-    assert service.writer.submit(Batch("keys", ["b"] * 40)).result(60).tick == LATE
-    assert gate.reached.wait(20)
+    assert service.writer.submit(Batch("keys", ["b"] * 40)).result(300).tick == LATE
+    assert gate.reached.wait(300)
     clock.moment += HOUR
     future = service.writer.submit(Batch("keys", ["a"]))
     while not waiting_batches(service):
-        service.writer.submit(lambda: None).result(60)
+        service.writer.submit(lambda: None).result(300)
     service.writer.stop()
     assert isinstance(future.exception(60), Busy)
     gate.opened.set()
@@ -186,7 +186,7 @@ def test_events_are_taken_while_the_noise_of_new_keys_is_drawn(
 ) -> None:
     gate = Gate(monkeypatch)
     assert post(client, "keys", ["a"] * 40 + ["b"] * 60).json() == {"accepted": 100, "tick": LATE}
-    assert gate.reached.wait(20), "noise is drawn while the tick is open"
+    assert gate.reached.wait(300), "noise is drawn while the tick is open"
     assert post(client, "keys", ["a"] * 9 + ["c"] * 90).json() == {"accepted": 99, "tick": LATE}
     assert post(client, "other", [1, 1]).status_code == 200
     clock.moment += HOUR  # the tick is over, and cannot be closed yet
@@ -212,18 +212,18 @@ def test_a_tick_that_is_closed_by_hand_stops_nobody(client: httpx.Client, monkey
     answers: list[httpx.Response] = []
 
     def close() -> None:
-        with httpx.Client(base_url=client.base_url, headers=HEADERS, timeout=60) as other:
+        with httpx.Client(base_url=client.base_url, headers=HEADERS, timeout=300) as other:
             answers.append(other.post("/v1/streams/manual/close-tick?tick=1"))
 
     closing = threading.Thread(target=close)
     closing.start()
-    assert gate.reached.wait(20)
+    assert gate.reached.wait(300)
     for number in range(3):
         assert post(client, "other", [1]).status_code == 200
         assert post(client, "manual", ["a"]).json() == {"accepted": 1, "tick": 1}, number
     assert not answers
     gate.opened.set()
-    closing.join(60)
+    closing.join(300)
     assert len(answers[0].json()["values"]) == 3, "the key is public"
 
 

@@ -110,6 +110,6 @@ def test_the_command_shows_a_store(store: Store, tmp_path: Path) -> None:
         address = next(word for word in line.split() if word.startswith("http"))
         found = httpx.get(f"{address}/v1/streams/live/releases").json()["releases"]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
         process.stderr.read()
     assert found == list(store.all_releases("live"))

@@ -136,7 +136,7 @@ def both_at_once(monkeypatch: pytest.MonkeyPatch, work: ShardWork) -> list[Any]:
     meet, real, answers = threading.Barrier(2), close_shards.Stream.restore, []
 
     def restore(blob: bytes) -> Any:
-        meet.wait(60)
+        meet.wait(300)
         return real(blob)
 
     def call() -> None:

@@ -39,7 +39,7 @@ def serve(*options: str, **environment: str) -> tuple[int, str]:
             said += line
             if "the admin token is in" in line:
                 process.terminate()
-    return process.wait(30), said
+    return process.wait(300), said
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -324,24 +324,7 @@ class Schedule:
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """Stretches of constant offset from two days before the start on."""
-        zone = zone_named(self.zone)
-        day = UNITS["d"]
-        low = max(self.begin - 2 * day, microseconds(datetime(1, 1, 2)))  # no wall time before the first year
-        # one year below datetime's last, so that no wall time of any zone overflows
-        high = min(self.begin + ZONE_CHANGES_AHEAD, microseconds(datetime(9998, 1, 1)))
-        pieces = [Piece(low, _offset(zone, low), -(2**62))]
-        at = low
-        while at < high:
-            ahead = min(at + day, high)
-            if _offset(zone, ahead) != pieces[-1].offset:
-                since = _change(zone, at, ahead)
-                before = pieces[-1]
-                latest_wall = max(before.latest_wall, since + before.offset - 1)
-                pieces.append(Piece(since, _offset(zone, since), latest_wall))
-                at = since
-            else:
-                at = ahead
-        return tuple(pieces)
+        return _pieces(zone_named(self.zone), self.begin)
 
     @property
     def _wall_start(self) -> int:
@@ -426,6 +409,27 @@ class Schedule:
         leaves = [f"greatest({instant} + ({piece.offset}), {piece.latest_wall})" for piece in pieces]
         progress = _choose(instant, [piece.since for piece in pieces[1:]], leaves)
         return f"({progress} - ({self._wall_start})) {division} {self.length} + 1"
+
+
+@lru_cache(maxsize=1024)  # 36,600 offsets are looked up: all schedules with one zone and start share them
+def _pieces(zone: tzinfo, begin: int) -> tuple[Piece, ...]:
+    day = UNITS["d"]
+    low = max(begin - 2 * day, microseconds(datetime(1, 1, 2)))  # no wall time before the first year
+    # one year below datetime's last, so that no wall time of any zone overflows
+    high = min(begin + ZONE_CHANGES_AHEAD, microseconds(datetime(9998, 1, 1)))
+    pieces = [Piece(low, _offset(zone, low), -(2**62))]
+    at = high if zone is UTC else low
+    while at < high:
+        ahead = min(at + day, high)
+        if _offset(zone, ahead) != pieces[-1].offset:
+            since = _change(zone, at, ahead)
+            before = pieces[-1]
+            latest_wall = max(before.latest_wall, since + before.offset - 1)
+            pieces.append(Piece(since, _offset(zone, since), latest_wall))
+            at = since
+        else:
+            at = ahead
+    return tuple(pieces)
 
 
 def _offset(zone: tzinfo, instant: int) -> int:

@@ -24,7 +24,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,7 +93,7 @@ class State:
 
     def to_dict(self) -> dict[str, Any]:
         """The state as a tree that `pack` takes."""
-        return {"format": FORMAT, **{one.name: getattr(self, one.name) for one in fields(self)}}
+        return {"format": FORMAT, **vars(self)}
 
     @classmethod
     def load(cls, blob: bytes) -> State:
