@@ -85,7 +85,7 @@ def exact_divergence(threshold: int, std: float, epsilon: float, counts: tuple[i
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.05), (0.5, 1e-3), (3.0, 1e-5)])
 def test_exact_law_of_one_tick_keeps_epsilon_and_delta(epsilon: float, delta: float) -> None:
     """All outputs of a stream of one tick, for a key that one event brings into being or raises by one."""
-    stream = Stream(DiscoveredKeys(), Budget(epsilon, delta), horizon=1, factorization="identity")
+    stream = Stream(DiscoveredKeys(), Budget(epsilon, delta), horizon=1, factorization="direct")
     assert stream.thresholds is not None
     threshold, std = stream.thresholds.at(1), stream.sigma
     pairs = [(1, 0), (0, 1), (2, 1), (1, 2), (threshold, threshold - 1), (threshold - 1, threshold)]

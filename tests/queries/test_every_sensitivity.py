@@ -55,7 +55,7 @@ from small_queries import small
 
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace")
 CLAIMS = ("S", "l1", "value", "falling")
-FACTORIZATIONS = ("balanced", "identity")
+FACTORIZATIONS = ("balanced", "fresh")
 AB = ["a", "b"]
 TREE = [("a", "x"), ("a", "y"), ("b", "z")]
 

@@ -86,7 +86,7 @@ def test_averages_per_event_count_in_whole_units(limits):
 def test_a_sum_far_from_zero_spends_no_more_than_its_delta():
     """It spent 1.0000000053e-9 of 1e-9: the noise in grid units, against the change in grid units."""
     query, budget = Sum(-8738.05, -8738.04, 0.01), Budget(1.0, 1e-9, adjacency="replace")
-    stream = Stream(query, budget, 40, "identity")
+    stream = Stream(query, budget, 40, "fresh")
     scale = stream.sigma / query.grid
     assert gaussian.delta_upper(1 / scale, budget.epsilon) + stream.numeric_delta <= budget.delta
     pure = Budget(1.0, 0.0, adjacency="replace")

@@ -12,7 +12,7 @@ from evercount import Budget, Count, DegreeHistogram, HighDegree, Matching, Stre
 from evercount._arrays import FloatArray, IntArray
 from evercount.audit.sensitivity import audit_sensitivity, gram_falls
 from evercount.engine.build import sensitivity_on
-from evercount.factorizations import FACTORIZATIONS, Factorization, Identity, factorization
+from evercount.factorizations import FACTORIZATIONS, Factorization, Fresh, factorization
 from evercount.factorizations.piecewise_linear import PiecewiseLinear, dyadic_knots
 from evercount.factorizations.row_weighted import Weighted, Weights, bounded_columns, rows_fall
 from evercount.factorizations.square_root_filter import design
@@ -119,7 +119,7 @@ def test_certificate_covers_the_ticks_between_knots() -> None:
     assert {(True, True), (False, False)} <= seen
 
 
-class Unproved(Identity):
+class Unproved(Fresh):
     """A factorisation of which nobody has proved how its Gram matrix falls."""
 
     falling_gram = Factorization.falling_gram
@@ -189,7 +189,7 @@ def test_no_larger_matchings_that_a_search_finds_beat_the_smaller_claim(kind: St
     query = Matching(6, kind, initial_edges=edges if kind in ("delete", "ignore-absent") else ())
     S = query.falling_sensitivity(adjacency)
     assert S is not None
-    matrices = {name: factorization(name, 12).dense(12)[1] for name in ("balanced", "unbounded", "identity")}
+    matrices = {name: factorization(name, 12).dense(12)[1] for name in ("balanced", "unbounded", "fresh")}
     assert audit_sensitivity(query, matrices, adjacency, 12, steps=8, budget=2000, seed=1).holds
 
 
@@ -250,7 +250,7 @@ def test_degrees_take_turns() -> None:
 @pytest.mark.parametrize("kind", ["insert", "ignore-duplicates"])
 def test_no_neighbours_beat_the_smaller_claim_about_degrees(kind: StreamKind, enforced: bool) -> None:
     """A search over streams of 10 updates on 8 vertices; the claim that is tested is the one that streams use."""
-    matrices = {name: factorization(name, 5).dense(5)[1] for name in ("balanced", "unbounded", "identity")}
+    matrices = {name: factorization(name, 5).dense(5)[1] for name in ("balanced", "unbounded", "fresh")}
     for query in (
         HighDegree(8, kind, tau=2, max_degree=3, enforce_degree=enforced),
         HighDegree(8, kind, tau=1, max_degree=2, enforce_degree=enforced),
@@ -264,7 +264,7 @@ def test_no_neighbours_beat_the_smaller_claim_about_degrees(kind: StreamKind, en
 
 
 def test_the_audit_tests_the_claim_that_streams_use() -> None:
-    identity = {"identity": np.eye(5)}
+    identity = {"fresh": np.eye(5)}
     assert audit_sensitivity(matching("insert"), identity, "add-remove", 5, steps=4, claimed=4).holds
     assert not audit_sensitivity(matching("insert"), identity, "add-remove", 5, steps=4, claimed=3).holds
     rising = np.array([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]])
