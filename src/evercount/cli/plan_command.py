@@ -33,7 +33,7 @@ def plan(
     rho: Annotated[float | None, typer.Option(help="zCDP parameter ρ, instead of ε.")] = None,
     horizon: Annotated[str, typer.Option("--horizon", "-t", help="Ticks (65536, 2^16, 1e6) or none.")] = "2^16",
     query: Annotated[
-        str, typer.Option("--query", "-q", help="Query by name: count, histogram, window, sparse-count, …")
+        str, typer.Option("--query", "-q", help="Query by name: count, histogram, rollup, sparse-count, …")
     ] = "count",
     parameter: Annotated[
         list[str] | None, typer.Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable.")

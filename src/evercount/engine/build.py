@@ -119,7 +119,7 @@ def make_noise(
         "noise": name,
         "grid": float(query.grid).hex(),
         "postprocess": postprocess,
-        "views": views,
+        **({} if views == (RUNNING,) else {"views": views}),
     }
     if budget.pure:
         return build_pure_for(query, budget, engine, name, declaration=declaration, **rest)
