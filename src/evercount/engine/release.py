@@ -19,7 +19,6 @@ from evercount.engine.run_errors import RunErrors
 from evercount.engine.table_exports import TableExports
 from evercount.engine.tick_release import Release
 from evercount.engine.views import View
-from evercount.engine.write_table import TextTarget, write_csv, write_jsonl, write_parquet
 from evercount.errors import ParameterError
 from evercount.queries.base import V_co
 
@@ -237,37 +236,6 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         """What a reader of the numbers must know: noise that is not for publication, and post-processing."""
         marks = {} if self.noise == "exact" else {"noise": self.noise}
         return {**marks, "postprocessed": " ".join(self.postprocessed)} if self.postprocessed else marks
-
-    def to_csv(self, target: TextTarget, level: float = 0.95) -> None:
-        """Write `table` as CSV to a path or an open text file.
-
-        Args:
-            target: A path or an open text file.
-            level: The probability of the intervals.
-        """
-        write_csv(self.table(level), target)
-
-    def to_jsonl(self, target: TextTarget, level: float = 0.95) -> None:
-        """Write `table` as one JSON object per line.
-
-        Args:
-            target: A path or an open text file.
-            level: The probability of the intervals.
-        """
-        write_jsonl(self.table(level), target)
-
-    def to_parquet(self, target: str | Path, level: float = 0.95) -> None:
-        """Write `table` as Parquet, with the guarantee in the file's metadata.
-
-        Args:
-            target: The path of the file.
-            level: The probability of the intervals.
-
-        Raises:
-            MissingExtra: pyarrow is not installed.
-        """
-        metadata = {"evercount.guarantee": self.guarantee, "evercount.noise": self.noise}
-        write_parquet(self.table(level), target, metadata)
 
     def to_numpy(self, target: str | Path) -> None:
         """Write ticks, values and std as a NumPy archive (.npz).

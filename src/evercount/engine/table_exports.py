@@ -1,4 +1,4 @@
-"""What every table of published numbers offers: Arrow, pandas and Polars frames, and a small chart for notebooks."""
+"""What every table of published numbers offers: files, frames of Arrow, pandas and Polars, and a chart for notebooks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from evercount._arrays import BoolArray, FloatArray
 from evercount.bounds import simultaneous_quantile
+from evercount.engine.write_table import TextTarget, write_csv, write_jsonl, write_parquet
 from evercount.errors import MissingExtra
 
 CHARTED_CELLS = 4
@@ -42,6 +44,37 @@ class TableExports(ABC):
     @abstractmethod
     def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
         """(title, cells, values, low, high), the numbers with the shape (points, cells)."""
+
+    def to_csv(self, target: TextTarget, level: float = 0.95) -> None:
+        """Write `table` as CSV to a path or an open text file.
+
+        Args:
+            target: A path or an open text file.
+            level: The probability of the intervals.
+        """
+        write_csv(self.table(level), target)
+
+    def to_jsonl(self, target: TextTarget, level: float = 0.95) -> None:
+        """Write `table` as one JSON object per line.
+
+        Args:
+            target: A path or an open text file.
+            level: The probability of the intervals.
+        """
+        write_jsonl(self.table(level), target)
+
+    def to_parquet(self, target: str | Path, level: float = 0.95) -> None:
+        """Write `table` as Parquet, with the guarantee in the file's metadata.
+
+        Args:
+            target: The path of the file.
+            level: The probability of the intervals.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+        """
+        metadata = {"evercount.guarantee": self.guarantee, "evercount.noise": self.noise}
+        write_parquet(self.table(level), target, metadata)
 
     def to_arrow(self, level: float = 0.95) -> Any:
         """`table` as a `pyarrow.Table`, with the guarantee and the kind of noise in its metadata.
