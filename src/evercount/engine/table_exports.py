@@ -1,4 +1,4 @@
-"""What every table of published numbers offers: files, frames of Arrow, pandas and Polars, and a chart for notebooks."""
+"""What every table of published numbers offers: files, frames of Arrow, pandas and Polars, a chart for notebooks."""
 
 from __future__ import annotations
 
