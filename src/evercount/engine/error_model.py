@@ -43,7 +43,7 @@ class ErrorModel:
 
     def norms(self, ticks: IntArray) -> FloatArray:
         """Std of one cell's published number over σ, at each 1-based tick."""
-        return np.asarray(self.query.sum_weights(ticks) * self.factorization.row_norms(ticks))
+        return np.asarray(self.query.publishing.sum_weights(ticks) * self.factorization.row_norms(ticks))
 
     def std(self, ticks: npt.ArrayLike) -> FloatArray:
         """Std of the published numbers, shape (ticks, outputs or 1)."""
@@ -66,7 +66,8 @@ class ErrorModel:
         if at.size == 1 and at.dtype.kind in "iu" and (ready := self._next.get(int(at.flat[0]))):
             return ready
         std, cell = self.cell_errors(ticks)
-        norms, most = np.atleast_1d(self.query.output_norms()), np.atleast_1d(self.query.rounding_norms())
+        published = self.query.publishing
+        norms, most = np.atleast_1d(published.norms()), np.atleast_1d(published.roundings())
         return std * norms, cell.spread * norms, cell.slack_of(norms, most)
 
     def prepare(self, tick: int) -> None:
@@ -87,7 +88,7 @@ class ErrorModel:
         horizon = self.factorization.horizon
         if at.size and (at.min() < 1 or (horizon is not None and at.max() > horizon)):
             raise ParameterError(f"ticks must lie in 1..{horizon or '…'}, got {int(at.min())}..{int(at.max())}")
-        weights, roundings = self.query.sum_weights(at), self.factorization.roundings(np.zeros_like(at), at)
+        weights, roundings = self.query.publishing.sum_weights(at), self.factorization.roundings(np.zeros_like(at), at)
         if self.pure:
             variance, plain, _ = self._laplace(at)
             return self._discrete(variance, plain, weights, roundings)
@@ -121,8 +122,7 @@ class ErrorModel:
 
     def difference_errors(self, earlier: IntArray, later: IntArray) -> tuple[FloatArray, CellErrors]:
         """(std, errors) of the difference of one cell's running sums at pairs of ticks (0: before the first)."""
-        if not self.query.running_sums:
-            raise ParameterError(f"{self.query.name!r} {self.query.no_views}")
+        self.query.publishing.check_views("")
         pairs = np.stack([earlier, later], axis=1)
         distinct, where = np.unique(pairs, axis=0, return_inverse=True)
         norms = np.asarray([self.factorization.difference_norm(int(a), int(b)) for a, b in distinct])
@@ -149,7 +149,7 @@ class ErrorModel:
         tree = self.factorization
         assert isinstance(tree, PureFactorization)
         exact, plain, largest = tree.laplace_errors(ticks, self.full_rate)
-        scale = (self.query.sum_weights(ticks) * self.query.grid) ** 2
+        scale = (self.query.publishing.sum_weights(ticks) * self.query.grid) ** 2
         return exact * scale, plain * scale, equal_numbers(plain, largest)
 
     @property

@@ -121,7 +121,7 @@ class Service:
     async def finish_noise(self, name: str) -> None:
         """Wait for the noise of a stream beside the writer, which serves others meanwhile."""
         live = self.find(name)
-        if not live.declaration.query.unlisted_keys and (live.ahead is None or live.ahead.done()):
+        if live.declaration.query.discovery is None and (live.ahead is None or live.ahead.done()):
             return  # no event brings new noise: the writer need not be asked
         for _ in range(2):  # what is under way, and then that of events that came since it began
             noise = await self.write(lambda: self.store.noise_under_way(self.find(name)))
