@@ -36,40 +36,121 @@ class Discovery(Protocol):
         """The true count that every public key has."""
 
     def touched_cells(self, budget: Budget) -> int:
-        """How many cells one protected unit can change at most: what finite arithmetic is priced for."""
+        """How many cells one protected unit can change at most: what finite arithmetic is priced for.
+
+        Args:
+            budget: What is protected.
+
+        Returns:
+            The number of cells.
+        """
 
     def own_delta(self, budget: Budget) -> float:
-        """The part of δ that discovery costs beside the noise."""
+        """The part of δ that discovery costs besides the noise.
+
+        Args:
+            budget: The budget of the stream.
+
+        Returns:
+            The part of δ.
+        """
 
     def thresholds(self, budget: Budget, horizon: int | None, std: Callable[[IntArray], FloatArray]) -> Thresholds:
-        """When a key becomes public; `std` is that of a cell's noise before rounding, in grid units, by tick."""
+        """When a key becomes public.
+
+        Args:
+            budget: The budget of the stream.
+            horizon: The number of ticks, or None.
+            std: From ticks to the std of a cell's noise before rounding, in grid units.
+
+        Returns:
+            The thresholds.
+        """
 
     def labels_now(self, state: Any) -> Sequence[str]:
-        """One label per number that a tick publishes now, given the encoder's state; public."""
+        """One label per number that a tick publishes now; public.
+
+        Args:
+            state: The encoder's state.
+
+        Returns:
+            The labels.
+        """
 
     def expected_names(self, state: Any, events: Any = ()) -> Iterable[str]:
-        """Names that may join soon, so that their noise can be made ready; `events` of the next tick have come."""
+        """Names that may join soon, so that their noise can be made ready.
+
+        Args:
+            state: The encoder's state.
+            events: Events of the next tick that have come already.
+
+        Returns:
+            The names.
+        """
 
     def check_keys(self, keys: Sequence[Any]) -> list[str | None]:
-        """The keys of rows as they are counted; None for a key that is not legal."""
+        """The keys of rows as they are counted.
+
+        Args:
+            keys: The keys of the rows.
+
+        Returns:
+            One text for each key, or None where it is not legal.
+        """
 
     def interval(
         self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
     ) -> tuple[FloatArray, FloatArray]:
-        """(low, high) of published numbers, given which keys are public; `sums`: how clearly each is above."""
+        """Intervals that hold given which keys are public.
+
+        Args:
+            values: The published numbers, shape (ticks, outputs).
+            sums: How many stds each key was above its threshold at the last discovery tick.
+            errors: The errors of a cell at these ticks.
+            level: The probability that an interval holds its true number.
+
+        Returns:
+            The lower and the upper ends, each in the shape of `values`.
+        """
 
     def with_known_keys(self, events: Iterable[Any]) -> Query:
-        """A query whose increments are those that S speaks of, over the keys of these events; for audits."""
+        """A query whose increments are those that S speaks of, over the keys of these events; for audits.
+
+        Args:
+            events: The events of an audit.
+
+        Returns:
+            The query to be audited.
+
+        Raises:
+            EventRefused: an event is not a key.
+        """
 
 
 class QuantileReader(Protocol):
     """Quantiles of a value that are read from published numbers of values below edges."""
 
     def norms_beside(self, q: float) -> FloatArray:
-        """Std of (number below each edge) − q·(number of all), in units of a cell's std."""
+        """Std of (number below each edge) − q·(number of all), in units of a cell's std.
+
+        Args:
+            q: Which quantile, between 0 and 1.
+
+        Returns:
+            One number for each edge.
+        """
 
     def read_quantile(self, below: FloatArray, half: FloatArray, q: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(value, low, high) of the q-quantile from numbers below edges and half-widths of those less q·(all)."""
+        """(value, low, high) of the q-quantile.
+
+        Args:
+            below: Published numbers below the edges, shape (ticks, edges).
+            half: Half-widths of (number below the edge) − q·(number of all), for the level of the interval.
+            q: Which quantile, between 0 and 1.
+
+        Returns:
+            The value and the ends of its interval, one of each for a tick.
+        """
 
 
 class People(Protocol):
@@ -78,12 +159,31 @@ class People(Protocol):
     def user_sensitivity(self, adjacency: Adjacency) -> float:
         """S for one user with any number of events.
 
+        Args:
+            adjacency: "add-remove" or "replace".
+
+        Returns:
+            S for one user.
+
+        Raises:
+            UnknownName: there is no such adjacency.
+
         **Guarantee.** As for S of `Query`, with two streams as neighbours that differ in the events of one user. Test:
         tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
         """
 
     def user_l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """Δ₁ for one user with any number of events."""
+        """Δ₁ for one user with any number of events.
+
+        Args:
+            adjacency: "add-remove" or "replace".
+
+        Returns:
+            Δ₁ for one user.
+
+        Raises:
+            UnknownName: there is no such adjacency.
+        """
 
 
 class CutReader(Protocol):

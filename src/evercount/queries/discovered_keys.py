@@ -33,7 +33,7 @@ CLEAR = 2.0
 """A key is clearly above its threshold when its noisy count exceeds it by this many stds plus half an interval."""
 
 
-class DiscoveredKeys(Query[FloatArray]):
+class DiscoveredKeys(Query[FloatArray], Discovery):
     """Running counts of keys that nobody listed. A key becomes public when its noisy count passes a public threshold.
 
     A tick is a sequence of keys, one for each event, or a mapping from key to number of events. Published are `total`
@@ -195,15 +195,6 @@ class DiscoveredKeys(Query[FloatArray]):
         self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
     ) -> tuple[FloatArray, FloatArray]:
         """Intervals that hold given which keys are public: `discovered_keys.proof.md`, "Intervals".
-
-        Args:
-            values: The published numbers, shape (ticks, outputs).
-            sums: How many stds each key was above its threshold at the last discovery tick.
-            errors: The errors of a cell at these ticks.
-            level: The probability that an interval holds its true number.
-
-        Returns:
-            The lower and the upper ends, each in the shape of `values`.
 
         **Guarantee.** Given that a key is public, its count lies inside with probability at least `level`; so does the
         total, and so does what `other` stands for, given the set of public keys. Test:

@@ -25,7 +25,7 @@ Seen = dict[str, list[str]]
 """The keys under which each user has been counted. As sensitive as the events."""
 
 
-class DistinctUsers(Query):
+class DistinctUsers(Query, People):
     """How many different users have had an event so far; with `keys`, how many under each key.
 
     An event is a user (a text of 1 to 256 characters), or with keys a pair (user, key). A user counts once, at the

@@ -20,7 +20,7 @@ from evercount.queries.rollup import TreeQuery, check_weights
 MOST_BINS = 2**16
 
 
-class Quantiles(TreeQuery):
+class Quantiles(TreeQuery, QuantileReader):
     """How many values lay below each edge of public bins so far: a distribution, of which any quantile can be read.
 
     An event is a value in [lo, hi]. The range is divided into `bins` bins of one width, and all nodes of the binary
@@ -156,14 +156,6 @@ class Quantiles(TreeQuery):
         return self
 
     def norms_beside(self, q: float) -> FloatArray:
-        """Std of (number below each edge) − q·(number of all), in units of a cell's std.
-
-        Args:
-            q: Which quantile, between 0 and 1.
-
-        Returns:
-            One number for each edge.
-        """
         total, each = self._variance
         left = np.arange(1, self.bins + 1) / self.bins
         return np.asarray(np.sqrt((left - q) ** 2 * total + each @ self._parts**2))
@@ -190,18 +182,7 @@ class Quantiles(TreeQuery):
     # -- reading a quantile ------------------------------------------------------------------------------------------
 
     def read_quantile(self, below: FloatArray, half: FloatArray, q: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(value, low, high) of the q-quantile, each (ticks,).
-
-        Args:
-            below: published numbers below the edges, shape (ticks, bins).
-            half: half-widths of (number below the edge) − q·(number of all), same shape, for the level of the interval.
-            q: above 0 and below 1.
-
-        Returns:
-            The value and the ends of its interval, one of each for a tick.
-
-        **Guarantee.** See the class.
-        """
+        """**Guarantee.** See the class."""
         number = below[:, -1:]
         apart = below[:, :-1] - q * number  # at the inner edges 1 … bins−1
         inner = half[:, :-1]
