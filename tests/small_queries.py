@@ -51,7 +51,7 @@ def events_of(query: Query, number: int = TICKS) -> list[list[Any]]:
         return [[draw.randrange(9) for _ in range(draw.randrange(4))] for _ in range(number)]
     known = universe(query)
     events = list(known.events)
-    if query.initial_state() is not None and query.event_columns is None and len(events) > 3:
+    if query.initial_state() is not None and query.rows is None and len(events) > 3:
         events = list({tuple(event[:2]) if isinstance(event, tuple) else event: event for event in events}.values())
         draw.shuffle(events)
         return [[events.pop()] if events and draw.random() < 0.7 else [] for _ in range(number)]

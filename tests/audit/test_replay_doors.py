@@ -157,7 +157,7 @@ BY_LIBRARY = {
 
 
 def test_no_query_is_forgotten() -> None:
-    rows = {name for name in REGISTRY if small(name).event_columns is not None}
+    rows = {name for name in REGISTRY if small(name).rows is not None}
     assert set(TREES) | {query.name for query in QUERIES} | set(BY_LIBRARY) == rows
 
 
@@ -166,17 +166,17 @@ def test_no_query_is_forgotten() -> None:
 def test_every_query_keeps_the_promise_through_all_doors(name: str, unit: Any) -> None:
     """Restarts included. User level: twice as many events as the cap allows, or users that come under every key."""
     query = TREES[name]
-    budget = Budget(1.0, 1e-6, unit=unit, max_events=2 if unit == "user" and not query.names_users else 1)
+    budget = Budget(1.0, 1e-6, unit=unit, max_events=2 if unit == "user" and query.people is None else 1)
     doors = [
         LibraryProgram(query, budget, T, restore_at=(2,)),
         FilesProgram(query, budget, T, runs_at=(2,)),
         ServiceProgram(query, budget, T, restart_at=(2,)),
     ]
-    if query.unlisted_keys:
+    if query.discovery is not None:
         doors = doors[1:]  # the library door shows the noisy total only
     right = LibraryProgram(query, budget, T).open(SECRET).factorization.dense(T)[1]
     for door in doors:
-        if query.unlisted_keys:  # a key that is public in both
+        if query.discovery is not None:  # a key that is public in both
             crowd = tuple((f"u{i}", "a") if unit == "user" else "a" for i in range(4000))
             own = (("changed", "a"),) * (2 * budget.max_events) if unit == "user" else ("a",)
             pairs: list[Any] = [

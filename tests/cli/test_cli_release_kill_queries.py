@@ -41,7 +41,7 @@ def cases() -> list[Any]:
     found = []
     for name in QUERIES:
         query = build_query(name, PARAMETERS.get(name, SMALL[name]))
-        for unit in BUDGETS if query.event_columns is not None else ():
+        for unit in BUDGETS if query.rows is not None else ():
             quick = (name, unit) in (("rollup", "events"), ("discovered-keys", "users"))
             found.append(pytest.param(name, unit, marks=() if quick else pytest.mark.soak))
     return found
@@ -77,10 +77,10 @@ def release(folder: Path, end: str, kill: str | None = None) -> int:
 @pytest.mark.parametrize(("name", "unit"), cases())
 def test_killed_runs_release_what_an_undisturbed_one_does(name: str, unit: str, tmp_path: Path) -> None:
     query = build_query(name, parameters := PARAMETERS.get(name, {}))
-    columns = {column: COLUMNS[column] for column in query.event_columns or ()}
+    columns = {column: COLUMNS[column] for column in query.rows.columns}
     if unit == "users":
         columns["user"] = COLUMNS["user"]
-    views = ["per-tick", "per-day"] if query.running_sums else []
+    views = ["per-tick", "per-day"] if query.publishing.no_views is None else []
     quiet, killed = tmp_path / "quiet", tmp_path / "killed"
     quiet.mkdir()
     flu.write_csv(quiet / "events.csv", 30)
@@ -99,7 +99,7 @@ def test_killed_runs_release_what_an_undisturbed_one_does(name: str, unit: str, 
     shutil.copytree(quiet, killed)  # one state, two fates: never outside a test
     assert release(quiet, "2025-10-07T02:00Z") == 0
     before = (killed / "out.csv").read_bytes()
-    assert release(killed, "2025-10-07T02:00Z", "keys" if query.unlisted_keys else "noise") == -signal.SIGKILL
+    assert release(killed, "2025-10-07T02:00Z", "keys" if query.discovery is not None else "noise") == -signal.SIGKILL
     assert (killed / "out.csv").read_bytes() == before
     # published, and killed before anyone was told: the views are missing, and nothing is due any more
     assert release(killed, "2025-10-07T02:00Z", "commit") == -signal.SIGKILL

@@ -190,7 +190,7 @@ def secret_of(name: str) -> Secret:
 def check_said(one: Case, said: str) -> None:
     """Doors cap users themselves, so none of them speaks of a promise of its caller."""
     budget, query = one.declaration.budget, one.declaration.query
-    assert said == guarantee_text(budget, "query" if query.names_users else "evercount").sentence
+    assert said == guarantee_text(budget, "query" if query.people is not None else "evercount").sentence
     assert "promised" not in said
 
 
@@ -203,17 +203,17 @@ def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
     ticks: list[list[Any]] = [[] for _ in range(one.ticks)]
     seen: dict[str, int] = {}
     for row in rows:
-        if columns.user is not None and not query.names_users:
+        if columns.user is not None and query.people is None:
             seen[row["who"]] = seen.get(row["who"], 0) + 1
             if seen[row["who"]] > declaration.budget.max_events:
                 continue
         payload: Any = row["region"] if columns.key else row["score"] if columns.value else 1
         if columns.levels:  # no name: an unknown path
             payload = tuple(row[name] or "no name" for name in columns.levels)
-        if query.names_users:
+        if query.people is not None:
             payload = (row["who"], row["region"]) if columns.key else row["who"]
         ticks[schedule.tick_of(row["instant"]) - 1].append(payload)
-    counting = query.event_columns == ()
+    counting = query.event_number is not None
     stream = declaration.build(secret=secret, replay=True)
     found: Rows = []
     for number, tick in enumerate(ticks, 1):
@@ -483,7 +483,7 @@ def test_every_door_publishes_the_same_table(name: str, door: str, tmp_path: Pat
     secret = secret_of(name)
     expected = by_library(one, rows, secret, tmp_path)
     found = DOORS[door](one, rows, secret, tmp_path)
-    if one.declaration.query.unlisted_keys:
+    if one.declaration.query.discovery is not None:
         assert len({row[2] for row in found}) > one.declaration.query.outputs, "some key became public"
     else:
         assert len(found) == one.ticks * one.declaration.query.outputs

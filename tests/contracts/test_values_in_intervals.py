@@ -74,7 +74,7 @@ def of_view(view: View, level: float) -> Iterator[Ends]:
     elif "compared" not in view.name:
         apart = Difference(view, view)
         yield (f"{view.name}, difference", apart.values, *apart.interval(level))
-    if view.errors.query.has_quantiles and len(view.cells) == view.errors.query.outputs:
+    if view.errors.query.quantiles is not None and len(view.cells) == view.errors.query.outputs:
         for q in (0.001, 0.25, 0.5, 0.999):
             yield (f"{view.name}, quantile {q}", *view.quantile(q, level))
 

@@ -84,11 +84,12 @@ def test_between_of_averages_and_graphs():
         releases = stream.run(data)
         sums = np.cumsum(query.encode_run(query.initial_state(), data)[0], axis=0) * query.grid
         rows = published(query, sums[:, np.newaxis] + noise_of(stream, streams, 10))
-        low, high = (rows[tick - 1, :, 0] if tick else np.full(streams, query.before_first()[0]) for tick in span)
-        values, weights = query.between(*span, low, high)
+        before = query.decode_run(1, np.zeros((1, query.cells)))[0]  # the public start
+        low, high = (rows[tick - 1, :, 0] if tick else np.full(streams, before[0]) for tick in span)
+        values, weights = query.publishing.between(*span, low, high)
         value, std = releases.between(*span)
-        ends = [releases.rows[tick - 1] if tick else query.before_first() for tick in span]
-        assert value == query.between(*span, *ends)[0][0]
+        ends = [releases.rows[tick - 1] if tick else before for tick in span]
+        assert value == query.publishing.between(*span, *ends)[0][0]
         assert std == pytest.approx(releases.error_model.between(*span) * weights[0])
         assert values.mean() == pytest.approx(expected, abs=5 * std / np.sqrt(streams))
         assert values.std() / std == pytest.approx(1, abs=5 / np.sqrt(2 * streams))

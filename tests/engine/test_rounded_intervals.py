@@ -72,7 +72,7 @@ def test_every_output_has_a_coefficient_as_small_as_its_step(name: str) -> None:
     query = build_query(*CASES[name])
     rows = np.abs(query.decode_run(1, np.eye(query.cells)) - query.decode_run(1, np.zeros((1, query.cells))))
     cell = CellErrors(np.ones((1, 1)), np.zeros((1, 1)), pure=False, step=np.ones((1, 1)))
-    steps = cell.step_of(np.atleast_1d(query.output_norms()), np.atleast_1d(query.rounding_norms()))
+    steps = cell.step_of(np.atleast_1d(query.publishing.norms()), np.atleast_1d(query.publishing.roundings()))
     smallest = np.where(rows > 1e-12, rows, np.inf).min(axis=0)
     steps = np.broadcast_to(steps[0], smallest.shape)
     assert np.all((smallest <= steps * (1 + 1e-9)) | np.isinf(smallest))

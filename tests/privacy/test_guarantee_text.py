@@ -60,7 +60,12 @@ KINDS: dict[str, tuple[Query, Any]] = {
 
 @pytest.mark.parametrize(
     ("unit", "adjacency", "enforced", "kind"),
-    [(*case, kind) for case in SAID for kind, (query, _) in KINDS.items() if query.names_users == (case[2] == "query")],
+    [
+        (*case, kind)
+        for case in SAID
+        for kind, (query, _) in KINDS.items()
+        if (query.people is not None) == (case[2] == "query")
+    ],
 )
 def test_every_sentence(unit: str, adjacency: str, enforced: Enforced, kind: str) -> None:
     """The sentence of a stream and of each of its releases, from its first moment, after a tick and after a restart."""

@@ -406,7 +406,7 @@ def test_a_claim_that_is_one_unit_smaller_is_beaten(
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-@pytest.mark.parametrize("name", [name for name, kind in QUERIES.items() if not kind.names_users])
+@pytest.mark.parametrize("name", [name for name in QUERIES if small(name).people is None])
 def test_users_of_two_events_stay_below_twice_the_changes(name: str, adjacency: Adjacency) -> None:
     """All streams that differ in two events, against 4·S, 2·Δ₁ and 4·v².
 

@@ -50,7 +50,7 @@ def errors_and_halves(stream: Stream, ticks: list[Any], streams: int) -> Iterato
     noise = noise_of(stream, streams, len(ticks))
     errors = published(query, noise) - published(query, np.zeros((len(ticks), 1, query.cells)))
     yield np.abs(errors), releases.half_widths(LEVEL)
-    if query.running_sums:
+    if query.publishing.no_views is None:
         yield np.abs(errors[2:] - errors[:-2]), releases.last(2).half_widths(LEVEL)[1:]
 
 

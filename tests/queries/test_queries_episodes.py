@@ -256,7 +256,7 @@ def test_weights_change_the_noise_and_not_the_counts() -> None:
     scaled = weighted.encode_run(weighted.initial_state(), text)[0]
     sums = np.cumsum(scaled, axis=0).astype(float)
     assert weighted.decode_run(1, sums).tolist() == np.cumsum(rows, axis=0).tolist()
-    assert np.unique(weighted.output_norms()).tolist() == [1 / 5, 1 / 2, 1.0]
+    assert np.unique(weighted.publishing.norms()).tolist() == [1 / 5, 1 / 2, 1.0]
     assert "weights" not in plain.parameters()
     assert Episodes(**json.loads(json.dumps(weighted.parameters()))) == weighted
     for wrong in ((1, 2), (1, 2, 0), (1, 2, 1.5), (1, 2, True), 3, (1, 1, 2**17)):

@@ -44,9 +44,9 @@ def test_closed_forms_are_the_dense_least_squares(query: Marginals) -> None:
     truth, wanted = dense(query)
     found = query.decode_run(1, np.eye(query.cells)).T
     assert np.allclose(found, wanted, atol=1e-12)
-    assert np.allclose(query.output_norms(), np.linalg.norm(wanted, axis=1), atol=1e-12)
-    assert np.allclose(query.output_covariance(range(query.outputs)), wanted @ wanted.T, atol=1e-12)
-    assert np.all(query.rounding_norms() >= np.abs(wanted).sum(axis=1) - 1e-12)
+    assert np.allclose(query.publishing.norms(), np.linalg.norm(wanted, axis=1), atol=1e-12)
+    assert np.allclose(query.publishing.joint(range(query.outputs)), wanted @ wanted.T, atol=1e-12)
+    assert np.all(query.publishing.roundings() >= np.abs(wanted).sum(axis=1) - 1e-12)
     counts = np.random.default_rng(1).integers(0, 9, truth.shape[1])
     events = [e for e, n in zip(product(*query.parameters()["columns"]), counts, strict=True) for _ in range(n)]
     cells = query.encode(None, events)[0]

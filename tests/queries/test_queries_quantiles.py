@@ -66,11 +66,11 @@ def test_sensitivity_is_the_exact_maximum(query: Quantiles, adjacency: Adjacency
 @pytest.mark.parametrize("query", [Quantiles(0, 1, 2), Quantiles(0, 1, 16), Quantiles(0, 1, 8, [0, 2, 1, 3])], ids=repr)
 def test_covariance_and_reach_against_the_dense_map(query: Quantiles) -> None:
     rows = query.decode_run(1, np.eye(query.cells)).T
-    assert np.allclose(query.output_covariance(range(query.bins)), rows @ rows.T, atol=1e-12)
-    assert np.allclose(query.output_norms(), np.linalg.norm(rows, axis=1), atol=1e-12)
+    assert np.allclose(query.publishing.joint(range(query.bins)), rows @ rows.T, atol=1e-12)
+    assert np.allclose(query.publishing.norms(), np.linalg.norm(rows, axis=1), atol=1e-12)
     for q in (0.25, 0.9):
         assert np.allclose(query.norms_beside(q), np.linalg.norm(rows - q * rows[-1], axis=1), atol=1e-12)
-    assert np.all(query.rounding_norms() >= np.abs(rows).sum(axis=1) - 1e-12)
+    assert np.all(query.publishing.roundings() >= np.abs(rows).sum(axis=1) - 1e-12)
 
 
 def true_quantile(values: np.ndarray, q: float) -> float:

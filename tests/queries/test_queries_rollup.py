@@ -75,7 +75,7 @@ def test_bad_parameters(bad: dict[str, Any]) -> None:
 
 def test_other_is_the_last_leaf_as_row_keys_promise() -> None:
     query = Rollup([("b", "other"), ("a", "y")], unknown="other")
-    keys, others = query.row_keys
+    keys, others = query.rows.keys
     assert others
     assert keys == [path_key(("b", "other")), path_key(("a", "y"))]
     assert query.labels[-1] == "other / other"
@@ -144,7 +144,7 @@ def test_published_noise_has_the_stated_covariance() -> None:
     noise = published(query, noise_of(stream, 4000, 6))
     cell = stream.sigma * factorization(None, 6).row_norms(np.arange(1, 7))
     for tick in (1, 6):
-        wanted = query.output_covariance(range(query.outputs)) * cell[tick - 1] ** 2
+        wanted = query.publishing.joint(range(query.outputs)) * cell[tick - 1] ** 2
         found = noise[tick - 1].T @ noise[tick - 1] / 4000
         spread = np.sqrt((np.outer(np.diag(wanted), np.diag(wanted)) + wanted**2) / 4000)
         assert np.all(np.abs(found - wanted) < 5 * spread)

@@ -42,7 +42,7 @@ def bodies(one: StreamDeclaration) -> list[list[Any]]:
     read, ticks = universe(one.query).tick, []
     for number, events in enumerate(events_of(one.query)):
         tick = [read([event])[0] if isinstance(read([event]), list) else event for event in events]
-        if one.budget.unit == "user" and not one.query.names_users:
+        if one.budget.unit == "user" and one.query.people is None:
             tick = [{"user": f"u{(number + place) // 2}", "event": event} for place, event in enumerate(tick)]
         ticks.append(tick)
     return ticks

@@ -138,7 +138,7 @@ def run_replay(
     first = replay(program, _worst(program, budget, ticks), secret, lambda done: tell("worst neighbours", done))
     if not first.holds or not examples:
         return first
-    if budget.unit == "user" and getattr(getattr(program, "query", None), "names_users", False):
+    if budget.unit == "user" and getattr(getattr(program, "query", None), "people", None) is not None:
         return first  # random neighbours would need users' names in events that already have them
     tell("random neighbours", 0)
     second = search(program, neighbours(program.universe, budget, ticks), secret, examples)

@@ -17,7 +17,7 @@ from evercount._arrays import FloatArray
 from evercount.audit.library_door import stream_claim
 from evercount.audit.program import Claim, Data, Published
 from evercount.audit.published_parts import parts_of, published_table
-from evercount.audit.universes import Universe, universe
+from evercount.audit.universes import universe_of_rows
 from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import Schedule
@@ -26,8 +26,7 @@ from evercount.files.release_run import Job, release_file
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
-from evercount.queries.counts import Count
-from evercount.queries.histogram import Histogram
+from evercount.queries.capabilities import rows_of
 
 START = "2026-01-01T00:00:00Z"
 
@@ -61,29 +60,15 @@ class FilesProgram:
         self.name = f"{self.door}: {query.name}"
         self.parts = parts_of(query, budget.pure)
         self.declaration = self._declared()
-        self.universe = self._rows_universe()
         self.claim = cache(self._claim)
-
-    def _rows_universe(self) -> Universe:
-        """Events that are rows: a row always counts, and has exactly one key."""
-        if type(self.query) is Count:
-            return Universe((1,), tick=sum)
-        if isinstance(self.query, Histogram):
-            return Universe(tuple(self.query.labels[: len(self.query.parameters()["keys"])]))
-        return universe(self.query)
 
     def _declared(self) -> StreamDeclaration:
         """The declaration of the command."""
-        columns = self.query.event_columns
-        if columns is None:
+        rows = self.query.rows
+        if rows is None:
             raise ParameterError(f"the door {self.door!r} serves queries whose events are rows, not {self.query!r}")
-        if isinstance(self.query, Histogram):
-            parameters = self.query.parameters()
-            if isinstance(parameters["keys"], int):
-                raise ParameterError(f"the door {self.door!r} counts named keys: give their names")
-            if parameters["max_keys_per_event"] != 1 or parameters["removals"]:
-                raise ParameterError("a row of a table names one key")
-        self.levels = tuple(f"level {place + 1}" for place in range(self._depth())) if "levels" in columns else ()
+        self.universe, columns = universe_of_rows(self.query), rows.columns
+        self.levels = tuple(f"level {place + 1}" for place in range(rows.levels))
         return StreamDeclaration(
             "audited",
             self.query,
@@ -100,10 +85,6 @@ class FilesProgram:
                 levels=self.levels,
             ),
         )
-
-    def _depth(self) -> int:
-        """How many columns a row has for the path of an event."""
-        return len(universe(self.query).events[0])
 
     def _claim(self, ticks: int) -> Claim:
         return stream_claim(self.declaration.build(secret=Secret.generate()), ticks)
@@ -131,7 +112,7 @@ class FilesProgram:
     def _rows(self, data: Data) -> Iterator[tuple[Any, ...]]:
         """The events as rows of time, key, value, user and levels."""
         schedule = self.declaration.schedule
-        capped = self.budget.unit == "user" and not self.query.names_users
+        capped = self.budget.unit == "user" and self.query.people is None
         for tick, events in enumerate(data, 1):
             moment = schedule.show(schedule.start_of(tick))
             for item in events:
@@ -140,8 +121,8 @@ class FilesProgram:
 
     def _row(self, user: str, event: Any) -> tuple[Any, ...]:
         """key, value, user and levels of an event."""
-        columns = self.query.event_columns or ()
-        if self.query.names_users:
+        columns = rows_of(self.query).columns
+        if self.query.people is not None:
             return (event[1], "", event[0]) if "key" in columns else ("", "", event)
         if self.levels:
             return "", "", user, *event
@@ -159,5 +140,5 @@ def published_rows(query: Query, parts: FloatArray | None, rows: list[dict[str, 
     labels, values = published_table(query, parts, list(by_tick.values()))
     facts = [(row["tick"], row["start"], row["cell"], row["std"]) for row in rows]
     # intervals of discovered keys are not symmetric, and follow from the numbers
-    halves = [] if query.keeps_sums else [round(float(row["high"]) - float(row["low"]), 6) for row in rows]
+    halves = [] if query.publishing.kept else [round(float(row["high"]) - float(row["low"]), 6) for row in rows]
     return Published(ticks, labels, values, (tuple(facts), tuple(halves), tuple(told)))

@@ -68,7 +68,7 @@ class LibraryProgram:
         _tap(stream, rows)
         facts = []
         for tick, events in enumerate(data, 1):
-            if self.budget.unit == "user" and not self.query.names_users:
+            if self.budget.unit == "user" and self.query.people is None:
                 listed = [event for _, event in events]
                 read = self.universe.tick(listed)  # the sum of a count's events forgets whose they are
                 release = stream.step(read if isinstance(read, list) else listed, tick, users=[u for u, _ in events])

@@ -24,7 +24,7 @@ def worst_pairs(
     query: Query, budget: Budget, ticks: int, right: FloatArray, events: Universe, searched: int = SEARCHED
 ) -> list[Pair]:
     """The pairs that the sensitivity search finds worst, for R and for Σ(P² + N²), as data of the budget's unit."""
-    if query.names_users and budget.unit == "user":
+    if query.people is not None and budget.unit == "user":
         return named_user_pairs(events, budget, ticks)
     report = audit_sensitivity(query, right, budget.adjacency, ticks, events, budget=searched)
     candidates = [finding.pair for finding in report.findings] + [report.pair]

@@ -25,7 +25,7 @@ def parts_of(query: Query, pure: bool) -> FloatArray | None:
         ParameterError: the query publishes no fixed linear map of its tick's noisy sums, or does with Laplace noise,
             whose combinations have other laws.
     """
-    if query.unlisted_keys:
+    if query.discovery is not None:
         return None
     refused = ParameterError(
         f"{query!r} publishes other numbers than linear maps of its noisy sums: audit it by the library door"
@@ -34,8 +34,8 @@ def parts_of(query: Query, pure: bool) -> FloatArray | None:
     zero = query.decode_run(1, 0 * cells[:1])
     outputs = query.decode_run(1, cells) - zero
     probe = np.arange(1.0, 1 + 3 * query.cells).reshape(3, query.cells)
-    as_they_are = query.outputs == query.cells
-    if not (query.running_sums or as_they_are) or not np.allclose(query.decode_run(5, probe) - zero, probe @ outputs):
+    known = query.publishing.no_views is None or query.outputs == query.cells
+    if not known or not np.allclose(query.decode_run(5, probe) - zero, probe @ outputs):
         raise refused
     if outputs.shape == cells.shape and np.allclose(outputs, cells):
         return None
@@ -59,7 +59,7 @@ def published_table(
     query: Query, parts: FloatArray | None, releases: list[dict[str, float]]
 ) -> tuple[tuple[str, ...], FloatArray]:
     """(labels, numbers) with independent noise in every column."""
-    if query.unlisted_keys:
+    if query.discovery is not None:
         releases = [{label: number for label, number in row.items() if label != OTHER} for row in releases]
     labels, values = table_of(releases)
     if parts is None:

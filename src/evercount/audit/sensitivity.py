@@ -148,7 +148,8 @@ def audit_sensitivity(
     if adjacency not in get_args(Adjacency):
         raise UnknownName("adjacency", adjacency, get_args(Adjacency))
     universe = known_universe(query) if universe is None else universe
-    query = query.with_known_keys(universe.events)
+    if query.discovery is not None:
+        query = query.discovery.with_known_keys(universe.events)
     length = ticks if steps is None else steps
     if ticks < 1 or length < 1 or budget < 1 or not 1 <= changed <= length:
         raise ParameterError(

@@ -114,7 +114,7 @@ class ServiceProgram:
 
     async def _tick(self, app: FastAPI, tick: int, events: tuple[Any, ...]) -> None:
         """Post the events of a tick, then close it."""
-        if self.budget.unit == "user" and not self.query.names_users:
+        if self.budget.unit == "user" and self.query.people is None:
             body = [{"user": user, "event": self._payload(event)} for user, event in events]
         else:
             body = [self._payload(event) for event in events]

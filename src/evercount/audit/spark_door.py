@@ -46,7 +46,7 @@ class SparkProgram(FilesProgram):
         if importlib.util.find_spec("pyspark") is None:
             raise MissingExtra("the audit of Spark", "spark")
         super().__init__(*arguments, **options)
-        if self.levels or self.query.names_users or self.query.unlisted_keys:
+        if self.levels or self.query.people is not None or self.query.discovery is not None:
             raise ParameterError(f"the door 'spark' serves listed keys and values in one column, not {self.query!r}")
         _session()
 

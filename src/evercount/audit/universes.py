@@ -83,6 +83,20 @@ def universe(query: Query) -> Universe:
     )
 
 
+def universe_of_rows(query: Query) -> Universe:
+    """Events that are rows of a table: a row always counts, and has exactly one key."""
+    if isinstance(query, Count):
+        return Universe((1,), tick=sum)
+    if not isinstance(query, Histogram):
+        return universe(query)
+    parameters = query.parameters()
+    if isinstance(parameters["keys"], int):
+        raise ParameterError("rows have named keys: give the names of the histogram's keys")
+    if parameters["max_keys_per_event"] != 1 or parameters["removals"]:
+        raise ParameterError("a row of a table names one key")
+    return Universe(tuple(parameters["keys"]))
+
+
 @universe.register
 def _of_count(query: Count) -> Universe:
     """An event that counts, and one that does not."""

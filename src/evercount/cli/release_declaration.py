@@ -40,6 +40,9 @@ DECLARING = (
     "factorization",
 )
 """The options that write a declaration."""
+RANGE = ("lo", "hi", "grid", "bins")
+PARAMETERS = ("unknown", "minimum", *RANGE)
+"""The options that are parameters of queries, by their names; --keys is `keys` or, with --rollup, `paths`."""
 STREAMS = Path("streams.toml")
 """Where `evercount release NAME` looks for the stream NAME."""
 Flags = dict[str, Any]
@@ -151,64 +154,34 @@ def declared_by_options(flags: Flags, views: tuple[str, ...] = ()) -> StreamDecl
 
 
 def _query(flags: Flags) -> tuple[str, dict[str, Any]]:
-    """The name and the parameters of the query."""
-    from evercount.queries import check_is_query
+    """The name and the parameters of the query; an option goes with every query that has the parameter."""
+    from evercount.queries import query_parameters
 
-    keyed = "rollup" if flags["rollup"] else "histogram" if flags["key"] else None
-    valued = "quantiles" if flags["bins"] is not None else "sum"
-    name = flags["query"] or keyed or (valued if flags["value"] else "count")
-    check_is_query(name)
-    if name == "discovered-keys":
-        return _unlisted(flags)
-    if flags["minimum"] is not None:
-        raise ParameterError("--minimum goes with --query discovered-keys")
+    by_column = {"rollup": "rollup", "key": "histogram", "value": "sum" if flags["bins"] is None else "quantiles"}
+    default = next((query for column, query in by_column.items() if flags[column] is not None), "count")
+    name = flags["query"] or default
+    known = query_parameters(name)
     if flags["key"] is not None and flags["rollup"] is not None:
         raise ParameterError("--key is one column of keys and --rollup several levels: give only one of them")
-    if (keyed is None) != (flags["keys"] is None):
+    column, parameter = ("key", "keys") if flags["rollup"] is None else ("rollup", "paths")
+    if flags["keys"] is not None and flags[column] is not None and parameter not in known:
+        raise ParameterError(f"--query {name} does not go with --{column} and --keys")
+    if (flags["keys"] is None) == (parameter in known and flags[column] is not None):
         raise ParameterError(
             "--key COLUMN (or --rollup COLUMNS) and --keys FILE go together: the list of keys is public and declared. "
             "Without a list, use --query discovered-keys"
         )
-    if flags["unknown"] is not None and keyed is None:
-        raise ParameterError("--unknown goes with --key and --keys")
-    if (name == "rollup") != (flags["rollup"] is not None):
-        raise ParameterError("--query rollup goes with --rollup and --keys, and they go with no other query")
-    ranged = {bound: flags[bound] for bound in ("lo", "hi", "grid", "bins") if flags[bound] is not None}
-    if (flags["value"] is not None) != ({"lo", "hi"} <= ranged.keys()) or (flags["value"] is None and ranged):
+    given = {option: flags[option] for option in PARAMETERS if flags[option] is not None}
+    valued = flags["value"] is not None
+    if valued != ({"lo", "hi"} <= given.keys()) or (not valued and not given.keys().isdisjoint(RANGE)):
         raise ParameterError("--value COLUMN, --lo and --hi go together: the range of a value is public and declared")
-    if (name == "histogram") != (flags["key"] is not None):
-        raise ParameterError("--query histogram goes with --key and --keys, and they go with no other query")
-    if (name in ("sum", "quantiles")) != (flags["value"] is not None):
-        raise ParameterError(
-            "--query sum (or quantiles) goes with --value, --lo and --hi, and they go with no other query"
-        )
-    if name != "quantiles" and flags["bins"] is not None:
-        raise ParameterError("--bins goes with --query quantiles")
-    if name == "quantiles" and flags["grid"] is not None:
-        raise ParameterError("--grid goes with --query sum; quantiles have --bins")
-    if name == "histogram":
-        return name, {
-            "keys": list(read_keys(flags["keys"], len(flags["key"]))),
-            "unknown": flags["unknown"] or "refuse",
-        }
-    if name == "rollup":
-        paths = list(csv.reader(read_keys(flags["keys"]), skipinitialspace=True))
-        return name, {"paths": paths, "unknown": flags["unknown"] or "refuse"}
-    return name, ranged
-
-
-def _unlisted(flags: Flags) -> tuple[str, dict[str, Any]]:
-    """`discovered-keys` and its parameters; what goes with listed keys and values is refused."""
-    given = [
-        f"--{name}"
-        for name in ("keys", "unknown", "value", "lo", "hi", "grid", "bins", "rollup")
-        if flags[name] is not None
-    ]
-    if flags["key"] is None or given:
-        raise ParameterError(
-            f"--query discovered-keys needs --key{' and goes without ' if given else ''}{', '.join(given)}"
-        )
-    return "discovered-keys", {} if flags["minimum"] is None else {"minimum": flags["minimum"]}
+    unfit = [f"--{option}" for option in given if option not in known]
+    if unfit:
+        raise ParameterError(f"--query {name} does not go with {' and '.join(unfit)}")
+    if flags["keys"] is not None:
+        lines = read_keys(flags["keys"], len(flags["key"] or [""]))
+        given[parameter] = list(csv.reader(lines, skipinitialspace=True)) if flags["rollup"] else list(lines)
+    return name, given
 
 
 def _levels(text: str | None) -> tuple[str, ...]:

@@ -145,23 +145,22 @@ class StreamDeclaration:
         return replace(self, budget=asked.budget, factorization=name, noise_for=known.noise_for, asked=None)
 
     def _check_columns(self, columns: Columns) -> None:
-        wanted = self.query.event_columns
-        if wanted is None:
+        rows = self.query.rows
+        if rows is None:
             raise ParameterError(
                 f"the events of {self.query.name!r} (edges, letters, your own) are no rows of a table: stream them in "
                 "Python, or send them to a service"
             )
         for name, column in (("key", columns.key), ("value", columns.value), ("levels", columns.levels or None)):
-            if name in wanted and column is None:
+            if name in rows.columns and column is None:
                 raise ParameterError(f"the query {self.query.name!r} needs the column of the {name}")
-            if name not in wanted and column is not None:
+            if name not in rows.columns and column is not None:
                 raise ParameterError(f"the query {self.query.name!r} has no {name}: omit its column")
-        if len(columns.levels) != self.query.event_levels:
+        if len(columns.levels) != rows.levels:
             raise ParameterError(
-                f"events of {self.query.name!r} have {self.query.event_levels} names, and levels has "
-                f"{len(columns.levels)} columns"
+                f"events of {self.query.name!r} have {rows.levels} names, and levels has {len(columns.levels)} columns"
             )
-        if (columns.user is not None) != (self.budget.unit == "user" or self.query.names_users):
+        if (columns.user is not None) != (self.budget.unit == "user" or self.query.people is not None):
             raise ParameterError(
                 "a column of the user goes with a budget of unit 'user' and with queries that count users, and with no "
                 "other"

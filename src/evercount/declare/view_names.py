@@ -44,14 +44,13 @@ def check_views(
         known = isinstance(name, str) and (name in NAMES or LAST.fullmatch(name) or QUANTILE.fullmatch(name))
         if not known:
             raise UnknownName("view", name, NAMES)
-        if not query.running_sums:
-            raise ParameterError(f"view {name!r}: {query.name!r} {query.no_views}")
+        query.publishing.check_views(f"view {name!r}: ")
         if postprocess:
             raise ParameterError(
                 f"view {name!r}: the error of differences of post-processed numbers is not known; declare the stream "
                 "without postprocess, and post-process the view"
             )
-        if QUANTILE.fullmatch(name) and not query.has_quantiles:
+        if QUANTILE.fullmatch(name) and query.quantiles is None:
             raise ParameterError(f"view {name!r} is for the query 'quantiles', and this one is {query.name!r}")
         if name in ("per-day", "per-week") and schedule is not None:
             if schedule.manual:

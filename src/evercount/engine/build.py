@@ -123,12 +123,12 @@ def make_noise(
     }
     if budget.pure:
         return build_pure_for(query, budget, engine, name, declaration=declaration, **rest)
-    own = query.own_delta(budget)
+    own = 0.0 if query.discovery is None else query.discovery.own_delta(budget)
     noise = build_noise(
         name,
         engine,
-        cells=query.cells if query.first_names is None else query.touched_cells(budget),
-        names=query.first_names,
+        cells=query.cells if query.discovery is None else query.discovery.touched_cells(budget),
+        names=None if query.discovery is None else query.discovery.first_names,
         grid=query.grid,
         squared_sensitivity=query.protected_sensitivity(budget, sensitivity_on(engine, query, budget.adjacency)),
         budget=budget.reserve(own) if own else budget,

@@ -49,5 +49,6 @@ def build_parameters(
     asked = query if part is None else CellRange(query, part)
     built = make_noise(noise, query, engine, budget, horizon, names, shown, part=part, **source)
     errors = ErrorModel(asked, engine, built.sigma, built.stream.rounded, query.outputs)
-    thresholds = query.thresholds(budget, horizon, lambda ticks: built.sigma / query.grid * engine.row_norms(ticks))
+    found, std = query.discovery, lambda ticks: built.sigma / query.grid * engine.row_norms(ticks)
+    thresholds = None if found is None else found.thresholds(budget, horizon, std)
     return StreamParameters(asked, budget, horizon, engine, built, names, replay, errors, thresholds, shown)

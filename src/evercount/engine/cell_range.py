@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
 from evercount._arrays import IntArray
 from evercount.errors import InputError, ParameterError
 from evercount.queries.base import Adjacency, Query
@@ -44,10 +42,6 @@ class CellRange(Query):
         return self.query.grid
 
     @property
-    def publishes_whole_numbers(self) -> bool:
-        return self.query.publishes_whole_numbers
-
-    @property
     def labels(self) -> Sequence[str]:
         return self.query.labels[self.part.start : self.part.stop]
 
@@ -74,15 +68,12 @@ def can_be_cut(query: Query) -> bool:
     >>> can_be_cut(Histogram(10)), can_be_cut(Average())
     (True, False)
     """
-    kind = type(query)
+    published = query.publishing
     return (
         query.outputs == query.cells
         and query.initial_state() is None
-        and kind.decode is Query.decode
-        and kind.decode_run is Query.decode_run
-        and kind.sum_weights is Query.sum_weights
-        and not query.keeps_sums
-        and np.ndim(query.output_norms()) == 0
+        and published.as_they_are
+        and published.kept is None
     )
 
 

@@ -33,7 +33,7 @@ def close_ticks(
     """
     if totals.first_tick != stream.tick + 1:
         raise InputError(f"the totals begin at tick {totals.first_tick}, and the stream's next is {stream.tick + 1}")
-    capped: Capped = "by door" if stream.budget.unit == "user" and not stream.query.names_users else False
+    capped: Capped = "by door" if stream.budget.unit == "user" and stream.query.people is None else False
     if isinstance(totals, TickEvents):
         first, last = totals.first_tick, totals.first_tick + len(totals)
         while first < last or not len(totals):

@@ -41,7 +41,8 @@ def advance_keys(
         rows, table = _block(parameters, state.tick + start, totals, increments[part, 0], ticks[part], table)
         published += rows
         totals = totals + increments[part].sum(axis=0)
-    labels = parameters.query.labels_now(table)
+    assert parameters.query.discovery is not None
+    labels = parameters.query.discovery.labels_now(table)
     widths = np.asarray([len(values) for values, _ in published], np.int64)
     values, sums = (_padded([row[side] for row in published], len(labels)) for side in (0, 1))
     values, _ = postprocessed(parameters.postprocess, values, None)

@@ -43,7 +43,7 @@ class ErrorModel:
 
     def norms(self, ticks: IntArray) -> FloatArray:
         """Std of one cell's published number over σ, at each 1-based tick."""
-        return np.asarray(self.query.sum_weights(ticks) * self.factorization.row_norms(ticks))
+        return np.asarray(self.query.publishing.sum_weights(ticks) * self.factorization.row_norms(ticks))
 
     def std(self, ticks: npt.ArrayLike, width: int | None = None) -> FloatArray:
         """Std of the published numbers, or of those of the last `width` ticks, shape (ticks, outputs or 1)."""
@@ -51,7 +51,7 @@ class ErrorModel:
             return self.errors(ticks)[0]
         at = np.atleast_1d(np.asarray(ticks))
         std, _ = self.difference_errors(np.maximum(at - width, 0), at)
-        return np.asarray(std * np.atleast_1d(self.query.output_norms()))
+        return np.asarray(std * np.atleast_1d(self.query.publishing.norms()))
 
     def errors(self, ticks: npt.ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(std, spread, slack), each (ticks, outputs or 1): an interval's half-width is quantile·spread + slack.
@@ -70,7 +70,8 @@ class ErrorModel:
         if at.size == 1 and at.dtype.kind in "iu" and (ready := self._next.get(int(at.flat[0]))):
             return ready
         std, cell = self.cell_errors(ticks)
-        norms, most = np.atleast_1d(self.query.output_norms()), np.atleast_1d(self.query.rounding_norms())
+        published = self.query.publishing
+        norms, most = np.atleast_1d(published.norms()), np.atleast_1d(published.roundings())
         return std * norms, cell.spread * norms, cell.slack_of(norms, most)
 
     def prepare(self, tick: int) -> None:
@@ -91,7 +92,7 @@ class ErrorModel:
         horizon = self.factorization.horizon
         if at.size and (at.min() < 1 or (horizon is not None and at.max() > horizon)):
             raise ParameterError(f"ticks must lie in 1..{horizon or '…'}, got {int(at.min())}..{int(at.max())}")
-        weights, roundings = self.query.sum_weights(at), self.factorization.roundings(np.zeros_like(at), at)
+        weights, roundings = self.query.publishing.sum_weights(at), self.factorization.roundings(np.zeros_like(at), at)
         if self.pure:
             variance, plain, _ = self._laplace(at)
             return self._discrete(variance, plain, weights, roundings)
@@ -125,8 +126,7 @@ class ErrorModel:
 
     def difference_errors(self, earlier: IntArray, later: IntArray) -> tuple[FloatArray, CellErrors]:
         """(std, errors) of the difference of one cell's running sums at pairs of ticks (0: before the first)."""
-        if not self.query.running_sums:
-            raise ParameterError(f"{self.query.name!r} {self.query.no_views}")
+        self.query.publishing.check_views("")
         pairs = np.stack([earlier, later], axis=1)
         distinct, where = np.unique(pairs, axis=0, return_inverse=True)
         norms = np.asarray([self.factorization.difference_norm(int(a), int(b)) for a, b in distinct])
@@ -161,7 +161,7 @@ class ErrorModel:
         tree = self.factorization
         assert isinstance(tree, PureFactorization)
         exact, plain, largest = tree.laplace_errors(ticks, self.full_rate)
-        scale = (self.query.sum_weights(ticks) * self.query.grid) ** 2
+        scale = (self.query.publishing.sum_weights(ticks) * self.query.grid) ** 2
         return exact * scale, plain * scale, equal_numbers(plain, largest)
 
     @property

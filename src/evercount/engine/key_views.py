@@ -59,7 +59,8 @@ class KeyView(View):
         opening = np.flatnonzero(self.changes.opening)
         plain = [place for place, parts in enumerate(self.parts) if len(parts) == 1]
         if len(opening) and plain:  # running totals have the intervals with which they were released
-            released = self.changes.running_limits(self.errors.query, opening, end, level)
+            assert self.errors.query.discovery is not None
+            released = self.changes.running_limits(self.errors.query.discovery, opening, end, level)
             for place in plain:
                 label = self.parts[place][0][0]
                 column = RESERVED.index(label) if label in RESERVED else 1 + self.columns[label]
@@ -115,7 +116,9 @@ def key_view(
     """A view of some `outputs` of a stream, from what was published at the ends of spans."""
     keep = [0, *range(len(RESERVED), len(labels))]
     change = (ends.high - ends.low)[:, keep]
-    changes = KeyChanges(change, ends.high[:, keep], ends.evidence[:, keep[1:]], after == 0, errors.query.least_listed)
+    assert errors.query.discovery is not None
+    least = errors.query.discovery.least_listed
+    changes = KeyChanges(change, ends.high[:, keep], ends.evidence[:, keep[1:]], after == 0, least)
     columns = {TOTAL: 0, OTHER: 0, **{labels[place]: column for column, place in enumerate(keep) if place}}
     cells = tuple(labels[output] for output in outputs)
     parts: tuple[Parts, ...] = tuple(((cell, 1),) for cell in cells)

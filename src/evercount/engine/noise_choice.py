@@ -42,8 +42,8 @@ def check_noise_for(query: Query, views: Iterable[str]) -> tuple[str, ...]:
         raise ParameterError(f'views is a list of names such as ["per-tick", "last-7", "running"], got {views!r:.80}')
     names = tuple(dict.fromkeys(views)) or (RUNNING,)
     for name in names:
-        if view_width(name) is not None and not query.running_sums:
-            raise ParameterError(f"view {name!r}: {query.name!r} {query.no_views}")
+        if view_width(name) is not None:
+            query.publishing.check_views(f"view {name!r}: ")
     return names
 
 

@@ -125,7 +125,7 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         """(value, std): what came in ticks earlier+1 … later, with its own exact error.
 
         Of sums and counts the sum over those ticks, of averages per tick their average, of graph statistics their
-        change. Windows and averages per event are refused with the reason.
+        change. Averages per event are refused with the reason.
 
         Args:
             earlier: A tick of this run; 0 for the time before the first tick, where the run begins with tick 1.
@@ -142,9 +142,10 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
             raise ParameterError(f"between needs two whole ticks, got {earlier!r} and {later!r}")
         if not (earlier == 0 == self.first_tick - 1 or self.first_tick <= earlier) or not earlier <= later <= last:
             raise ParameterError(f"between needs {self.first_tick} ≤ earlier ≤ later ≤ {last}, got {earlier}, {later}")
-        first = self.query.before_first() if self._growth is None else np.zeros(self._values.shape[1])
+        none = np.zeros(self._values.shape[1])  # what would be published before the first tick, without noise
+        first = none if self.query.discovery else self.query.decode_run(1, np.zeros((1, self.query.cells)))[0]
         low, high = (self._values[tick - self.first_tick] if tick else first for tick in (earlier, later))
-        value, weight = self.query.between(earlier, later, low, high)
+        value, weight = self.query.publishing.between(earlier, later, low, high)
         std = (self._errors.between(earlier, later) if later > earlier else 0.0) * weight
         both = (float(value[0]), float(std[0])) if self.query.single else (value, std)
         return cast(tuple[V_co, V_co], both)
@@ -268,7 +269,7 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         )
 
     def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
-        if self._errors.query.has_quantiles and self.first_tick == 1 and not self.postprocessed:
+        if self._errors.query.quantiles is not None and self.first_tick == 1 and not self.postprocessed:
             return self.running()._chart(level)
         return ("running totals", self.labels, self._values, *self.limits(level))
 

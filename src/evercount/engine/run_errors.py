@@ -18,6 +18,7 @@ from evercount.errors import ParameterError
 from evercount.factorizations import tick_grid
 from evercount.queries.base import Query
 from evercount.queries.cell_errors import CellErrors
+from evercount.queries.publishing import KeptSums
 from evercount.queries.top_keys import RankErrors
 
 
@@ -61,6 +62,10 @@ class RunErrors:
         return self._errors.query
 
     @property
+    def _kept(self) -> KeptSums | None:
+        return self.query.publishing.kept
+
+    @property
     def ticks(self) -> IntArray:
         """The 1-based ticks."""
         return np.arange(self.first_tick, self.first_tick + len(self))
@@ -73,8 +78,8 @@ class RunErrors:
             if not len(self):
                 return np.empty(shape), np.empty(shape), np.empty(shape)
             std, spread, slack = self._errors.errors(self.ticks)
-            if self._sums is not None:
-                std = std[:, :1] * self.query.output_scale(self._sums, self._values)
+            if self._sums is not None and self._kept is not None:
+                std = std[:, :1] * self._kept.scale(self._sums, self._values)
             if self._looks_back:  # the largest number so far has the largest error so far
                 before = [part.max(axis=0) for part in self._errors.errors(tick_grid(self.first_tick))]
                 std, spread, slack = (
@@ -106,9 +111,9 @@ class RunErrors:
             The lower ends and the upper ends.
         """
         part = slice(None) if index is None else slice(index, index + 1)
-        if self._sums is not None:
+        if self._sums is not None and self._kept is not None:
             errors = self._cells.at(part)
-            return self.query.interval(self._values[part], self._sums[part], errors, level)
+            return self._kept.interval(self._values[part], self._sums[part], errors, level)
         half = self._symmetric(level, part)
         return self._values[part] - half, self._values[part] + half
 
@@ -166,13 +171,13 @@ class RunErrors:
         if self._sums is not None:
             raise ParameterError(
                 "there is nothing to select: every discovered key has passed a threshold already"
-                if self.query.unlisted_keys
+                if self.query.discovery is not None
                 else "there is nothing to select from: an average per event is one number"
             )
         spread, slack = (error[index : index + 1] for error in self._errors_all[1:])
         slack = slack + self._rounding
         outputs = self._values.shape[1]
-        alike = self.query.outputs == self.query.cells and bool(np.all(self.query.output_norms() == 1.0))
+        alike = self.query.outputs == self.query.cells and bool(np.all(self.query.publishing.norms() == 1.0))
         return RankErrors(
             CellErrors(spread, slack, self._errors.pure),
             coarse((self.first_tick + index) * outputs) if self._looks_back else outputs,

@@ -44,7 +44,7 @@ def simulated_factor(
 
 def _laplace_errors(errors: ErrorModel, ticks: int, spread: FloatArray, slack: FloatArray) -> Iterator[FloatArray]:
     """(|error| − slack)/spread of discrete Laplace noise, shape (ticks, runs), until all runs are simulated."""
-    scale = float(np.atleast_1d(errors.query.output_norms())[0]) * errors.query.grid
+    scale = float(np.atleast_1d(errors.query.publishing.norms())[0]) * errors.query.grid
     for number in range(0, SIMULATED_RUNS, RUNS_AT_A_TIME):
         noise = build_pure(
             "insecure-float",

@@ -164,7 +164,7 @@ def _advance_block(parameters: StreamParameters, state: StreamState, increments:
     if query.grid != 1.0:
         noisy *= query.grid
     published = query.decode_run(state.tick + 1, noisy)
-    kept = noisy if query.keeps_sums else None
+    kept = None if query.publishing.kept is None else noisy
     published, highest = postprocessed(parameters.postprocess, published, state.highest)
     after = replace(
         state,

@@ -212,7 +212,7 @@ class Stream(StreamFacts[V_co]):
     def _account(self, named: bool, capped: Capped) -> Counting:
         """How the next ticks account for users, as all ticks before did."""
         before = self._state.counting if self.tick else None
-        return choose_counting(self.budget, before, named, capped, self.query.names_users)
+        return choose_counting(self.budget, before, named, capped, self.query.people is not None)
 
     def prepare(self, events: Any = ()) -> None:
         """Draw the noise of the next ticks now, so that the next `step` is fast; it changes no number.
@@ -226,8 +226,11 @@ class Stream(StreamFacts[V_co]):
         """
         self._check_owner()
         noise = self._parameters.noise.stream
-        if noise.tick == self.tick:  # else a step failed after its noise was drawn, and will ask for it again
-            noise.expect(self.query.expected_names(self._state.encoder, events))
+        found = self.query.discovery
+        if (
+            found is not None and noise.tick == self.tick
+        ):  # else a step failed after its noise was drawn, and will ask for it again
+            noise.expect(found.expected_names(self._state.encoder, events))
         noise.prepare()
         if self.horizon is None or self.tick < self.horizon:
             self.error_model.prepare(self.tick + 1)

@@ -71,7 +71,8 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     @property
     def labels(self) -> Sequence[str]:
         """One label per number that a tick publishes now; where keys are discovered, the public ones follow."""
-        return self.query.labels_now(self._state.encoder)
+        found = self.query.discovery
+        return self.query.labels if found is None else found.labels_now(self._state.encoder)
 
     @property
     def thresholds(self) -> Thresholds | None:

@@ -14,15 +14,16 @@ from evercount.engine.error_model import ErrorModel
 from evercount.engine.key_views import Ends, evidence_ticks, key_view
 from evercount.engine.views import View
 from evercount.errors import ParameterError
-from evercount.queries.base import Query
 
 if TYPE_CHECKING:
     from evercount.engine.release import Releases
 
+VIEWS = "views are sums over ticks, and "
+
 
 def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
     """The numbers of ticks after+1 … until of each span, from running sums."""
-    check_viewable(releases.query)
+    releases.query.publishing.check_views(VIEWS)
     if releases.postprocessed:
         raise ParameterError(
             f"these numbers were post-processed ({', '.join(releases.postprocessed)}), so that the error of their "
@@ -39,7 +40,7 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
     low, high = (sums[np.where(ticks > 0, ticks + offset, 0)] for ticks in (start, stop))
     errors, outputs = releases.error_model, range(len(releases.labels))
     facts = (errors, releases.guarantee, releases.noise)
-    if not releases.query.unlisted_keys:
+    if releases.query.discovery is None:
         return view_of(name, start, stop, high - low, outputs, *facts)
     evidence = releases.evidence(evidence_ticks(start, stop) - first)
     return key_view(name, start, stop, Ends(low, high, evidence), releases.labels, outputs, *facts)
@@ -57,17 +58,12 @@ def view_of(
 ) -> View:
     """A view from its numbers: what some outputs published at `until` minus what they published at `after`."""
     query = errors.query
-    check_viewable(query)
+    published = query.publishing
+    published.check_views(VIEWS)
     ones, chosen, labels = np.ones(query.outputs), list(outputs), query.labels
-    norms, rounding = (np.asarray(ones * part)[chosen] for part in (query.output_norms(), query.rounding_norms()))
+    norms, rounding = (np.asarray(ones * part)[chosen] for part in (published.norms(), published.roundings()))
     cells = tuple(labels[output] for output in chosen)
     return View(name, after + 1, until, cells, values, norms, rounding, errors, guarantee, noise)
-
-
-def check_viewable(query: Query) -> None:
-    """Refuse a query whose releases have no differences with a meaning."""
-    if not query.running_sums:
-        raise ParameterError(f"views are sums over ticks, and {query.name!r} {query.no_views}")
 
 
 def running(releases: Releases) -> View:

@@ -13,7 +13,6 @@ from evercount.errors import ParameterError
 from evercount.queries.base import Query, V_co
 from evercount.queries.cuts.cut_graph import CutGraph, CutValue
 from evercount.queries.cuts.cut_noise import CutNoise
-from evercount.queries.cuts.cut_query import Cuts
 from evercount.queries.top_discovered import top_discovered
 from evercount.queries.top_keys import TopKey, supported_keys
 
@@ -142,10 +141,11 @@ class Release(Generic[V_co]):
         Raises:
             ParameterError: k is not a whole number of at least 1, or the query publishes nothing to select from.
         """
-        if self.query.unlisted_keys:
+        if self.query.discovery is not None:
             evidence = self._run.evidence(np.asarray([self._index]))[0, : self._width]
             errors = self._run.cell_errors(self._index)
-            return top_discovered(self.query, self.labels, self.values, evidence, errors, 1 if k is None else k, level)
+            found, number = self.query.discovery, 1 if k is None else k
+            return top_discovered(found, self.labels, self.values, evidence, errors, number, level)
         return self.query.top(self.values, self._run.rank_errors(self._index), k, level)
 
     def supported(self, threshold: float | None = None, level: float = 0.95) -> list[TopKey]:
@@ -191,7 +191,7 @@ class Release(Generic[V_co]):
         Raises:
             ParameterError: The query is not `Cuts`, or the weights were post-processed.
         """
-        if not isinstance(self.query, Cuts):
+        if self.query.cuts is None:
             raise ParameterError("only releases of Cuts are graphs")
         if self.postprocessed:
             raise ParameterError(
@@ -203,7 +203,7 @@ class Release(Generic[V_co]):
         if model.pure and not model.rounded:  # sums of discrete Laplace numbers need half a unit once, however many
             slack, step = 0.0, slack
         laplace = model.equal_numbers(np.asarray([self.tick]))[0]
-        return self.query.graph(self.values, float(self.std_all[0]), CutNoise(spread, slack, step, laplace))
+        return self.query.cuts.graph(self.values, float(self.std_all[0]), CutNoise(spread, slack, step, laplace))
 
     def cut(self, S: Collection[int], P: Collection[int] | None = None) -> CutValue:
         """The weight between vertex sets S and P (default: all others) with its exact std, for `Cuts`.

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from evercount.errors import InputError, ParameterError
 from evercount.privacy import Budget, Enforced, guarantee_text
 from evercount.queries.base import Query
-from evercount.queries.counts import Count
 from evercount.queries.user_cap import UserState, cap_per_user
 
 Counting = Literal["events", "named", "capped", "by query", "by door"]
@@ -60,8 +59,8 @@ def choose_counting(
 def cap_tick(
     query: Query, events: Any, users: Sequence[str], most: int, state: Mapping[str, int]
 ) -> tuple[Any, UserState]:
-    """The tick without events beyond their user's cap; for Count, how many events of value 1 are left."""
-    counting = isinstance(query, Count)
+    """The tick without events beyond their user's cap; where a tick is a number, how many of value 1 are left."""
+    counting = query.event_number is not None
     if events is None and counting:
         listed: list[Any] = [1] * len(users)
     elif isinstance(events, Iterable):
@@ -94,7 +93,7 @@ def cap_run(
 
 def enforced_by(query: Query, counting: Counting | None) -> Enforced:
     """Who keeps to the cap of users; evercount, unless the caller has promised it or the query needs none."""
-    if query.names_users:
+    if query.people is not None:
         return "query"
     return "caller" if counting == "capped" else "evercount"
 

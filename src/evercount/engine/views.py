@@ -150,7 +150,7 @@ class View(TableExports):
             ParameterError: a cell is not there, or the query does not declare how its outputs vary together.
         """
         a, b = self._places((one, other))
-        joint = self.errors.query.output_covariance(self._outputs([a, b]))
+        joint = self.errors.query.publishing.joint(self._outputs([a, b]))
         apart = max(float(joint[0, 0] + joint[1, 1] - 2 * joint[0, 1]), 0.0)
         return replace(
             self,
@@ -179,12 +179,12 @@ class View(TableExports):
         """
         query = self.errors.query
         q = check_probability("q", q)
-        if not query.has_quantiles or len(self.cells) != query.outputs:
+        if query.quantiles is None or len(self.cells) != query.outputs:
             raise ParameterError("quantiles are read from all cells of a stream of Quantiles")
         factor = self.errors.difference_factors(level, self.first - 1, self.last)
-        cell, norms = self.cell_errors[1], query.norms_beside(q)
+        cell, norms = self.cell_errors[1], query.quantiles.norms_beside(q)
         half = factor * cell.spread * norms + cell.slack_of(norms, self.rounding + q * self.rounding[-1])
-        return query.read_quantile(self.values, half, q)
+        return query.quantiles.read_quantile(self.values, half, q)
 
     def table(self, level: float = 0.95) -> dict[str, npt.NDArray[Any]]:
         """The columns of COLUMNS, one row per span and cell."""
@@ -203,7 +203,7 @@ class View(TableExports):
         return columns if known.all() else {name: column[known] for name, column in columns.items()}
 
     def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
-        if not self.errors.query.has_quantiles or len(self.cells) != self.errors.query.outputs:
+        if self.errors.query.quantiles is None or len(self.cells) != self.errors.query.outputs:
             return (self.name, self.cells, self.values, *self.interval(level))
         read = np.asarray([self.quantile(q, level) for q in QUARTILES.values()])
         return (f"quartiles, {self.name}", tuple(QUARTILES), read[:, 0].T, read[:, 1].T, read[:, 2].T)

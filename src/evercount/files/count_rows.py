@@ -19,6 +19,7 @@ from evercount.errors import InputError
 from evercount.files.cap_users import first_events
 from evercount.files.event_sql import Sources, columns_of, is_keyed, is_valued, listed, placed, prepare
 from evercount.files.source import Source, connect
+from evercount.queries.capabilities import rows_of
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -70,7 +71,7 @@ def count(
         try:
             names = prepare(connection, declaration, files)
             scan = _Scan(connection, files, declaration, first, stop, late)
-            if query.names_users:
+            if query.people is not None:
                 return CountedRows(*scan.users_by_tick())
             if columns_of(declaration).user is None:
                 groups, bad, known = scan.groups()
@@ -79,9 +80,9 @@ def count(
         except duckdb.Error as error:  # its first line only: the others may quote rows
             which = ", ".join(source.name for source in files[:3]) + (", …" if len(files) > 3 else "")
             raise InputError(f"{which} cannot be read: {str(error).splitlines()[0]:.200}") from error
-    if query.unlisted_keys:
+    if query.discovery is not None:
         return CountedRows(_by_name(first, stop, groups, names), bad, known)
-    totals = TickTotals(first, stop - first, query.cells, *query.totals_of_rows(*groups))
+    totals = TickTotals(first, stop - first, query.cells, *rows_of(query).totals(*groups))
     return CountedRows(totals, bad, known)
 
 
@@ -132,7 +133,7 @@ class _Scan:
             f"QUALIFY row_number() OVER (PARTITION BY place, who, cell ORDER BY us{self._order}, rowid) = 1 "
             f"ORDER BY place, us{self._order}, rowid"
         ).fetchall()
-        keys = self.declaration.query.row_keys[0] if is_keyed(self.declaration) else None
+        keys = rows_of(self.declaration.query).keys[0] if is_keyed(self.declaration) else None
         ticks: list[list[Any]] = [[] for _ in range(self.first, self.stop)]
         for place, who, cell in rows:
             ticks[place - self.first].append(who if keys is None else (who, keys[cell]))

@@ -21,6 +21,7 @@ from evercount.declare.schedule import (
 )
 from evercount.errors import InputError, ParameterError
 from evercount.files.source import LINE, Source
+from evercount.queries.capabilities import rows_of
 from evercount.queries.distinct_users import LONGEST_USER
 
 if TYPE_CHECKING:
@@ -79,14 +80,14 @@ def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration, file
     nobody listed are the legal ones of the files."""
     if not is_keyed(declaration):
         return []
-    names = written = list(declaration.query.row_keys[0])
-    if declaration.query.unlisted_keys:
+    names = written = list(rows_of(declaration.query).keys[0])
+    if (found := declaration.query.discovery) is not None:
         columns = columns_of(declaration)
         each = (f"SELECT k::VARCHAR AS k FROM ({row_fields(source, columns, False)})" for source in files)
         distinct = connection.execute(
             f"SELECT DISTINCT k FROM ({' UNION ALL '.join(each)}) WHERE strlen(k) BETWEEN 1 AND {LONGEST_UNLISTED}"
         ).fetchall()
-        checked = declaration.query.check_keys([key for (key,) in distinct])
+        checked = found.check_keys([key for (key,) in distinct])
         pairs = [(key, name) for (key,), name in zip(distinct, checked, strict=True) if name is not None]
         written, names = [key for key, _ in pairs], [name for _, name in pairs]
     connection.execute("CREATE TEMP TABLE cell_name AS SELECT unnest(?::VARCHAR[]) AS name", [written])
@@ -96,12 +97,12 @@ def prepare(connection: DuckDBPyConnection, declaration: StreamDeclaration, file
 
 def is_keyed(declaration: StreamDeclaration) -> bool:
     """Whether the cell of a row is found by its key or by its path of names."""
-    return not {"key", "levels"}.isdisjoint(declaration.query.event_columns or ())
+    return rows_of(declaration.query).keyed
 
 
 def is_valued(declaration: StreamDeclaration) -> bool:
     """Whether an event adds its value."""
-    return "value" in (declaration.query.event_columns or ())
+    return "value" in rows_of(declaration.query).columns
 
 
 def placed(
@@ -281,13 +282,14 @@ def _epoch(column: str) -> str:
 
 
 def _cell(declaration: StreamDeclaration) -> str:
-    if declaration.query.row_bins is not None:  # the arithmetic of Quantiles.leaves_of, in the same doubles
-        low, width, bins = declaration.query.row_bins
+    rows = rows_of(declaration.query)
+    if rows.bins is not None:  # the arithmetic of Quantiles.leaves_of, in the same doubles
+        low, width, bins = rows.bins
         place = f"floor((TRY_CAST(v AS DOUBLE) - CAST({low!r} AS DOUBLE)) / CAST({width!r} AS DOUBLE))"
         return f"TRY_CAST(least(greatest({place}, 0), {bins - 1}) AS INTEGER)"
     if not is_keyed(declaration):
         return "0"
-    keys, others = declaration.query.row_keys
+    keys, others = rows.keys
     code = "enum_code(TRY_CAST(k::VARCHAR AS cell_key))::INTEGER"
     return f"coalesce({code}, {len(keys)})" if others else code
 
@@ -296,7 +298,7 @@ def _units(declaration: StreamDeclaration) -> str:
     if not is_valued(declaration):
         return "0"
     # half to even, as Sum.units rounds
-    grid = declaration.query.row_values[2]
+    grid = rows_of(declaration.query).values[2]
     return f"TRY_CAST(round_even(TRY_CAST(v AS DOUBLE) / CAST({grid!r} AS DOUBLE), 0) AS BIGINT)"
 
 
@@ -309,17 +311,17 @@ def _reason(declaration: StreamDeclaration) -> str:
         "WHEN us IS NULL THEN 3",
         f"WHEN us < {declaration.schedule.begin} THEN 4",
     ]
-    if is_keyed(declaration) and not declaration.query.row_keys[1]:
-        rules.append(f"WHEN cell IS NULL THEN {10 if declaration.query.unlisted_keys else 5}")
+    if is_keyed(declaration) and not rows_of(declaration.query).keys[1]:
+        rules.append(f"WHEN cell IS NULL THEN {10 if declaration.query.discovery is not None else 5}")
     if is_valued(declaration):
         number = "TRY_CAST(v AS DOUBLE)"
-        lo, hi, _ = declaration.query.row_values
+        lo, hi, _ = rows_of(declaration.query).values
         low, high = (f"CAST({bound!r} AS DOUBLE)" for bound in (lo, hi))
         rules.append(f"WHEN {number} IS NULL OR isnan({number}) THEN 6")
         rules.append(f"WHEN {number} < {low} OR {number} > {high} OR units IS NULL THEN 7")
     if columns_of(declaration).user is not None:
         rules.append("WHEN coalesce(who::VARCHAR, '') = '' THEN 8")  # a CSV cannot tell empty from missing
-    if declaration.query.names_users:
+    if declaration.query.people is not None:
         rules.append(f"WHEN length(who) NOT BETWEEN 1 AND {LONGEST_USER} THEN 8")
     if columns_of(declaration).order is not None:
         rules.append(f"WHEN o IS NULL THEN {NO_ORDER}")

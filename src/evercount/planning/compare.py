@@ -220,7 +220,7 @@ def plan(
     horizon = check_horizon(horizon, unbounded=True)
     if not 0 < beta < 1:
         raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")
-    if query.keeps_sums and not query.unlisted_keys:
+    if query.publishing.kept is not None and query.discovery is None:
         raise ParameterError(
             f"{query!r} publishes a ratio, whose error depends on how many events come, and that is not known before; "
             "plan an average per tick, or a sum and a count"
@@ -233,9 +233,9 @@ def plan(
     S = query.protected_sensitivity(budget, by_value if by_value is not None and only_values else S)
     grid = tick_grid(span, points)
     floor = math.nan  # there is no lower bound of this kind for Laplace noise
-    if not budget.pure and _running_sums(query, grid) and not only_values:
+    if not budget.pure and query.publishing.as_they_are and not only_values:  # else measured with other weights
         tight = replace(budget, calibration="tight").noise_multiplier() * math.sqrt(S)
-        floor = tight * float(nuclear_lower(span)) * float(np.max(query.output_norms()))
+        floor = tight * float(nuclear_lower(span))
         if by_value is not None and tight * math.sqrt(budget.scale_sensitivity(by_value) / S * span) < floor:
             floor = math.nan  # it bounds noise for increments; noise on values is smaller here
     rows = []
@@ -300,16 +300,6 @@ def _span(horizon: int | None, ticks: int | None) -> int:
     return ticks
 
 
-def _running_sums(query: Query, ticks: IntArray) -> bool:
-    """Whether the query publishes running sums as they are: then the lower bound is its own.
-
-    Trees and tables of counts could be measured with other weights, so no bound for every mechanism is known for them.
-    """
-    if not query.publishes_cells:
-        return False
-    return bool(np.all(query.sum_weights(ticks) == 1))
-
-
 def _suspects(model: ErrorModel, span: int) -> IntArray:
     """Ticks beside a grid at which the std may be the largest."""
     engine = model.factorization
@@ -339,10 +329,9 @@ def _simultaneous(
 ) -> float:
     """The half-width that holds for all ticks and outputs together; `spread` and `slack` at the ticks looked at."""
     outputs, tree = model.query.outputs, model.factorization
-    if isinstance(tree, PureFactorization) and _running_sums(model.query, np.arange(1, 3)):
-        norm, rounding = (float(np.max(x)) for x in (model.query.output_norms(), model.query.rounding_norms()))
+    if isinstance(tree, PureFactorization) and model.query.publishing.as_they_are:
         radius = simultaneous_radius(tree, model.full_rate, beta, span, outputs) - 0.5
-        return (norm * radius + 0.5 * rounding) * model.query.grid
+        return (radius + 0.5) * model.query.grid
     every = interval_factor(1 - beta, ("monotone",), span * outputs, 1 if model.pure else None)
     return max(float((every * spread + slack).max()), _half_width(model, worst_tick, every))
 

@@ -75,13 +75,14 @@ def plan_discovery(
     >>> planned.ticks[-1].tick, planned.ticks[-1].threshold > 50, planned.ticks[-1].visible[0] < 0.01
     (365, True, True)
     """
-    if not query.unlisted_keys:
+    if query.discovery is None:
         return None
     engine = choose_engine(query, budget, horizon, factorization)
     nothing = Secret.from_hex("00" * 32)  # a plan draws nothing from it
     noise = make_noise("exact", query, engine, budget, horizon, secret=nothing)
-    thresholds = query.thresholds(budget, horizon, lambda ticks: noise.sigma / query.grid * engine.row_norms(ticks))
-    assert thresholds is not None
+    thresholds = query.discovery.thresholds(
+        budget, horizon, lambda ticks: noise.sigma / query.grid * engine.row_norms(ticks)
+    )
     last = (horizon or REFERENCE_TICKS) // thresholds.every
     numbers = np.unique(np.rint(np.geomspace(1, last, points)).astype(np.int64)) * thresholds.every
     ticks = tuple(
@@ -96,7 +97,7 @@ def plan_discovery(
     )
     return DiscoveryPlan(
         engine.name,
-        budget.delta - query.own_delta(budget),
+        budget.delta - query.discovery.own_delta(budget),
         thresholds.delta,
         thresholds.minimum,
         tuple(counts),

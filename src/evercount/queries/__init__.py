@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from inspect import signature
+from collections.abc import Mapping
+from inspect import Parameter, signature
 from typing import Any
 
 from evercount.errors import ParameterError, UnknownName
@@ -102,6 +103,27 @@ EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
 """For error messages: parameters that a query without defaults could have."""
 
 
+def query_parameters(name: str) -> Mapping[str, Parameter]:
+    """The arguments of the class of a query.
+
+    Args:
+        name: a key of `QUERIES`.
+
+    Returns:
+        The arguments by name.
+
+    Raises:
+        ParameterError: the name is not known.
+
+    >>> list(query_parameters("sum"))
+    ['lo', 'hi', 'grid']
+    """
+    check_is_query(name)
+    if name not in QUERIES:
+        raise UnknownName("query", name, (*QUERIES, *NOT_QUERIES))
+    return signature(QUERIES[name]).parameters
+
+
 def build_query(name: str, parameters: dict[str, Any]) -> Query:
     """The query of that name.
 
@@ -119,10 +141,7 @@ def build_query(name: str, parameters: dict[str, Any]) -> Query:
     >>> build_query("histogram", {"keys": ["north", "south"]}).cells
     2
     """
-    check_is_query(name)
-    if name not in QUERIES:
-        raise UnknownName("query", name, (*QUERIES, *NOT_QUERIES))
-    known = signature(QUERIES[name]).parameters
+    known = query_parameters(name)
     for given in parameters:
         if given not in known:
             raise UnknownName(f"parameter of {name!r}", given, known)

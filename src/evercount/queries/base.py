@@ -1,52 +1,47 @@
-"""The contract of a query: how events become increments, and how much one event can change them.
+"""The contract of a query: how events become increments of its cells, and what its published numbers are called.
 
 A query turns the events of one tick into a vector of integer increments, one entry per cell (in units of the
 query's public `grid`). The engine releases the running sums of the cells with correlated noise; what is published
-from the noisy running sums stands in `publish_contract.py`, and how rows of a table become events in
-`row_contract.py`.
-
-    Guarantee. For every pair of neighbouring streams under `adjacency`, and every cell, let P and N be the sums
-    over all ticks of the positive and of the negative parts of the change of that cell's increments (in real
-    units: increment × grid). Then Σ_cells (P² + N²) ≤ squared_sensitivity(adjacency). With a factorisation whose R
-    has a nonnegative Gram matrix and column norm c this implies ‖R(X−X′)‖_F ≤ c·√S: see
-    `factorizations/sensitivity.proof.md`. Each subclass proves its S beside its code; `evercount audit sensitivity`
-    attacks the claim by enumeration or random search.
+from the noisy running sums is described in `publishing.py`, how much one event changes the increments in
+`sensitivities.py`, and what only some queries can do in `capabilities.py`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_count
 from evercount.errors import InputError, ParameterError
 from evercount.privacy import Budget
-from evercount.queries.publish_contract import PublishContract
-from evercount.queries.row_contract import RowContract
+from evercount.queries.capabilities import Adjacency
+from evercount.queries.publishing import SUMS, Publishing
+from evercount.queries.sensitivities import Sensitivities
+from evercount.queries.top_keys import RankErrors, TopKey, top_keys
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as _TypeVar
-
-    from evercount.queries.discovery_threshold import Thresholds
 
     V_co = _TypeVar("V_co", covariant=True, default=Any)
 else:
     V_co = TypeVar("V_co", covariant=True)
 
-Adjacency = Literal["add-remove", "replace"]
+__all__ = ["LARGEST_TOTAL", "Adjacency", "Query", "V_co"]
 
 LARGEST_TOTAL = 2**53
 """A single tick's increment beyond this (in grid units) is refused: it cannot come from real events."""
 
 
-class Query(RowContract, PublishContract, Generic[V_co]):
+class Query(Sensitivities, Generic[V_co]):
     """What is asked of the stream. Immutable; the encoder's memory is the `state` that is handed in and out.
 
-    A subclass declares `cells`, `encode`, `squared_sensitivity` and `parameters`; all else has a default.
+    A subclass declares `cells`, `encode`, `squared_sensitivity` and `parameters`; all else has a default. It publishes
+    its noisy running sums as they are, unless `publishing` says otherwise.
 
     >>> class Even(Query[float]):
     ...     name, cells = "even", 1
@@ -69,146 +64,82 @@ class Query(RowContract, PublishContract, Generic[V_co]):
     refuses_by_itself: ClassVar[bool] = False
     """Whether an event that `check_events` accepts is never refused because of other events, earlier ones included."""
 
-    names_users: ClassVar[bool] = False
-    """Whether events name their users themselves, so that `user_sensitivity` holds for any number of events."""
+    # -- what is published -------------------------------------------------------------------------------------
 
-    # -- what is counted ---------------------------------------------------------------------------------------
-
+    @property
     @abstractmethod
-    def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S of the guarantee at the top of this module, in real units squared.
+    def cells(self) -> int:
+        """Number of running sums that the engine keeps."""
+
+    @property
+    def grid(self) -> float:
+        """The public unit of one increment (1 for counts); a power of two times a rational is best."""
+        return 1.0
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers are published per tick."""
+        return self.cells
+
+    @property
+    def single(self) -> bool:
+        """Whether `Release.value` is one number; else it is an array, also where it has one entry.
+
+        The type parameter of `Query` says the same: `Query[float]` or `Query[FloatArray]`.
+        """
+        return self.outputs == 1
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """One label per published number, public."""
+        return ("count",) if self.outputs == 1 else tuple(map(str, range(self.outputs)))
+
+    @property
+    def monotone(self) -> bool:
+        """Whether no published number can truly fall from one tick to the next."""
+        return False
+
+    @property
+    def publishing(self) -> Publishing:
+        """How the noisy running sums become published numbers, and what is known of their errors."""
+        return SUMS
+
+    @property
+    def publishes_whole_numbers(self) -> bool:
+        """Whether noise in whole grid units gives whole published numbers."""
+        return (self.publishing.as_they_are or self.publishing.whole) and self.grid % 1 == 0
+
+    @final
+    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+        """Published numbers of many ticks, shape (ticks, outputs), as `publishing` says.
 
         Args:
-            adjacency: "add-remove" or "replace".
+            first_tick: The 1-based tick of the first row.
+            noisy: The noisy running sums, shape (ticks, cells).
 
         Returns:
-            S.
+            The published numbers.
+        """
+        decode = self.publishing.decode
+        return noisy if decode is None else decode(first_tick, noisy)
+
+    def top(self, values: FloatArray, errors: RankErrors, k: int | None, level: float) -> list[TopKey]:
+        """The k largest published numbers (1 by default) with intervals and confidences: see `TopKey`.
+
+        Args:
+            values: The published numbers of one tick.
+            errors: Their errors.
+            k: How many are asked for.
+            level: The probability that all intervals hold at once.
+
+        Returns:
+            The largest numbers, the largest first.
 
         Raises:
-            UnknownName: there is no such adjacency.
-            ParameterError: the query declares no S for it.
+            ParameterError: k is not a whole number of at least 1.
         """
-
-    def user_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """S for one user with any number of events, where the query declares its own; None: S·k² for at most k events.
-
-        Args:
-            adjacency: "add-remove" or "replace".
-
-        Returns:
-            S for one user, or None.
-
-        Raises:
-            UnknownName: there is no such adjacency.
-
-        **Guarantee.** As for S, with two streams as neighbours that differ in the events of one user. Test:
-        tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
-        """
-        return None
-
-    def user_l1_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """Δ₁ for one user with any number of events, as `user_sensitivity`; None: Δ₁·k for at most k events.
-
-        Args:
-            adjacency: "add-remove" or "replace".
-
-        Returns:
-            Δ₁ for one user, or None.
-
-        Raises:
-            UnknownName: there is no such adjacency.
-        """
-        return None
-
-    def protected_l1(self, budget: Budget) -> float:
-        """Δ₁ for what the budget protects: one event, a user of at most k events, or a user of any number of them.
-
-        Args:
-            budget: What is protected.
-
-        Returns:
-            Δ₁ for one protected unit.
-
-        Raises:
-            ParameterError: no Δ₁ of the query is known, so it has no noise for δ = 0.
-
-        **Guarantee.** A query's own user-level Δ₁ is taken only where the budget protects users. Test:
-        tests/queries/test_queries_distinct_users.py::test_pure_noise_is_calibrated_to_the_unit.
-        """
-        own = self.user_l1_sensitivity(budget.adjacency) if budget.unit == "user" else None
-        return self.l1_sensitivity(budget.adjacency) * budget.max_events if own is None else own
-
-    def protected_sensitivity(self, budget: Budget, S: float) -> float:
-        """S for what the budget protects, from the S of one event; the query's own user-level S is never scaled.
-
-        Args:
-            budget: What is protected.
-            S: The squared sensitivity for one event.
-
-        Returns:
-            The squared sensitivity for one protected unit.
-
-        **Guarantee.** As `protected_l1`. Test:
-        tests/queries/test_queries_distinct_users.py::test_noise_is_calibrated_to_the_unit.
-        """
-        own = self.user_sensitivity(budget.adjacency) if budget.unit == "user" else None
-        return budget.scale_sensitivity(S) if own is None else own
-
-    def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """A smaller S for factorisations whose Gram matrix falls away from the diagonal; None where there is none.
-
-        Args:
-            adjacency: "add-remove" or "replace".
-
-        Returns:
-            The smaller S, or None.
-
-        **Guarantee.** For every pair of neighbours and every R with `Factorization.falling_gram`, ‖R(X−X′)‖_F² is at
-        most c² times this. Proof: `factorizations/sensitivity.proof.md`, "Changes that take turns". Test:
-        tests/queries/test_queries_matching.py::test_no_neighbours_beat_the_smaller_claim.
-        """
-        return None
-
-    def squared_value_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """v²: the most that one event changes the values of a tick, Σ_cells (change of the running sum)².
-
-        None where nothing better than the increments' S is known. It is what the factorisation `direct` needs.
-
-        Args:
-            adjacency: "add-remove" or "replace".
-
-        Returns:
-            v², or None.
-
-        Raises:
-            UnknownName: there is no such adjacency.
-
-        **Guarantee.** For every pair of neighbours and every tick, Σ over cells of the squared difference of their
-        running sums is at most this, in real units. Then ‖M(X−X′)‖_F² ≤ T·v², M the running-count matrix. Proof:
-        `factorizations/sensitivity.proof.md`, "Values". Tests: tests/queries/test_queries_values.py.
-        """
-        return None
-
-    def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """The most that one event changes all increments together, Σ_cells (P + N), in real units: what δ = 0 needs.
-
-        Args:
-            adjacency: "add-remove" or "replace".
-
-        Returns:
-            Δ₁.
-
-        Raises:
-            ParameterError: The query does not declare it.
-
-        **Guarantee.** For every pair of neighbours Σ over cells and ticks of |change of increment|·grid is at most
-        this. Proof: `mechanisms/laplace_noise.proof.md`, lemma 3. Queries that do not declare it are refused under δ =
-        0. Test: tests/mechanisms/test_laplace_stream.py::test_l1_sensitivity_by_enumeration.
-        """
-        raise ParameterError(
-            f"{type(self).__name__} does not declare an l1 sensitivity, which pure privacy (delta=0) needs; "
-            "choose a small positive delta"
-        )
+        k = min(check_count("k", 1 if k is None else k), len(values))
+        return top_keys(list(self.labels), values, errors, k, level)
 
     @classmethod
     def quiet_parameters(cls, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,111 +164,10 @@ class Query(RowContract, PublishContract, Generic[V_co]):
         Raises:
             ParameterError: It does not fit.
         """
-        if self.names_users and budget.max_events != 1:
+        if self.people is not None and budget.max_events != 1:
             raise ParameterError(
                 f"{self.name!r} protects users with any number of events: leave max_events={budget.max_events} out"
             )
-
-    # -- cells that have names and join while the stream runs ------------------------------------------------------
-
-    first_names: ClassVar[tuple[str, ...] | None] = None
-    """The names of the cells, where noise belongs to names and more of them may join; None for numbered cells."""
-
-    unlisted_keys: ClassVar[bool] = False
-    """Whether nobody lists the keys of events beforehand; rows of a table then have keys that `check_keys` takes."""
-
-    @property
-    def least_listed(self) -> int:
-        """The true count that every public key has, where nobody lists the keys; 0 for all other queries."""
-        return 0
-
-    def touched_cells(self, budget: Budget) -> int:
-        """How many cells one protected unit can change at most: what finite arithmetic is priced for.
-
-        Args:
-            budget: What is protected.
-
-        Returns:
-            The number of cells.
-        """
-        return self.cells
-
-    def own_delta(self, budget: Budget) -> float:
-        """The part of δ that the query's own decisions cost beside the noise.
-
-        Args:
-            budget: The budget of the stream.
-
-        Returns:
-            The part of δ.
-        """
-        return 0.0
-
-    def thresholds(
-        self, budget: Budget, horizon: int | None, std: Callable[[IntArray], FloatArray]
-    ) -> Thresholds | None:
-        """When a key becomes public, for queries whose keys nobody listed; None for all others.
-
-        Args:
-            budget: of the stream.
-            horizon: the number of ticks, or None.
-            std: from ticks to the std of a cell's noise before rounding, in grid units.
-
-        Returns:
-            The thresholds, or None.
-        """
-        return None
-
-    def labels_now(self, state: Any) -> Sequence[str]:
-        """One label per number that a tick publishes now, given the encoder's state; public.
-
-        Args:
-            state: The encoder's state.
-
-        Returns:
-            The labels.
-        """
-        return self.labels
-
-    def expected_names(self, state: Any, events: Any = ()) -> Iterable[str]:
-        """Names that may join soon, so that their noise can be made ready.
-
-        Args:
-            state: The encoder's state.
-            events: Events of the next tick that have come already.
-
-        Returns:
-            The names.
-        """
-        return ()
-
-    def check_keys(self, keys: Sequence[Any]) -> list[str | None]:
-        """For rows of a table whose keys nobody listed: each key as it is counted; None where it is not legal.
-
-        Args:
-            keys: The keys of the rows.
-
-        Returns:
-            One text or None for each key.
-
-        Raises:
-            ParameterError: The query has a list of keys.
-        """
-        raise ParameterError(f"{self.name!r} has a list of keys")
-
-    def with_known_keys(self, events: Iterable[Any]) -> Query:
-        """A query whose increments are those that S speaks of, over the keys of these events; for audits.
-
-        Args:
-            events: The events of an audit.
-
-        Returns:
-            The query to be audited.
-
-        Raises:
-            EventRefused: an event is no key.
-        """
-        return self
 
     # -- from events to increments -----------------------------------------------------------------------------
 

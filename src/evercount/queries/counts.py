@@ -12,11 +12,21 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import EventRefused, InputError, ParameterError, UnknownName
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
+from evercount.queries.capabilities import EventNumber, Groups, Rows
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.fieller import fieller_interval
+from evercount.queries.publishing import KeptSums, Publishing
 
 MOST_UNITS = 2**20
 """Grid units of one event: with 2^43 events a running sum still fits 63 bits, so no sum ever has to be refused."""
+
+NO_SUM = (
+    "an average is not a sum over ticks; stream a Sum; in Python, Releases.between has the average between two ticks"
+)
+NO_EVENTS = (
+    "an average per event does not tell its number of events, so nothing can be said of the ticks between two "
+    "releases; stream a Sum and a Count instead"
+)
 
 
 def kind_of(array: npt.NDArray[Any]) -> str:
@@ -67,7 +77,6 @@ class Count(Query[float]):
     """
 
     name = "count"
-    event_columns = ()
 
     def __init__(self, max_per_tick: int | None = None) -> None:
         if max_per_tick is not None and (
@@ -75,6 +84,16 @@ class Count(Query[float]):
         ):
             raise ParameterError(f"max_per_tick must be a whole number of at least 1 (or None), got {max_per_tick!r}")
         self.max_per_tick = max_per_tick
+
+    @property
+    def event_number(self) -> EventNumber:
+        """A tick is its number of events."""
+        return EventNumber(self.max_per_tick)
+
+    @property
+    def rows(self) -> Rows:
+        """A row is an event."""
+        return Rows()
 
     @property
     def cells(self) -> int:
@@ -142,7 +161,6 @@ class Sum(Query[float]):
     """
 
     name = "sum"
-    event_columns = ("value",)
 
     def __init__(self, lo: float = 0.0, hi: float = 1.0, grid: float = 1.0) -> None:
         for label, value in (("lo", lo), ("hi", hi), ("grid", grid)):
@@ -218,12 +236,11 @@ class Sum(Query[float]):
         return np.rint(values / self._grid).astype(np.int64)
 
     @property
-    def row_values(self) -> tuple[float, float, float]:
-        return self.lo, self.hi, self._grid
+    def rows(self) -> Rows:
+        """A row has a value."""
+        return Rows(("value",), range=(self.lo, self.hi, self._grid), totals=self._totals_of_rows)
 
-    def totals_of_rows(
-        self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
-    ) -> tuple[IntArray, IntArray, IntArray]:
+    def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
         """The values of the rows."""
         return tick, cell, units
 
@@ -309,9 +326,7 @@ class Average(Sum):
         """An average may fall."""
         return False
 
-    def totals_of_rows(
-        self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
-    ) -> tuple[IntArray, IntArray, IntArray]:
+    def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
         """Per event also the number of rows, in grid units."""
         if self.per == "tick":
             return tick, cell, units
@@ -325,45 +340,68 @@ class Average(Sum):
             return np.asarray([units.sum()], dtype=np.int64), state
         return np.asarray([(units - self._mid).sum(), len(units) * self._one], dtype=np.int64), state
 
-    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+    @property
+    def publishing(self) -> Publishing:
+        """The sum over the tick, or over the number of events."""
         if self.per == "tick":
-            return noisy / np.arange(first_tick, first_tick + len(noisy))[:, np.newaxis]
+            return Publishing(
+                self._per_tick,
+                weights=lambda ticks: 1.0 / ticks,
+                no_views=NO_SUM,
+                change=self._average_between,
+            )
+        return Publishing(
+            self._per_event,
+            no_views=NO_EVENTS,
+            change=self._nothing_between,
+            kept=KeptSums(self.output_scale, self.interval),
+        )
+
+    def _per_tick(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+        return noisy / np.arange(first_tick, first_tick + len(noisy))[:, np.newaxis]
+
+    def _per_event(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         events = np.maximum(noisy[:, 1], 1.0)
         return np.clip(self._mid * self._grid + noisy[:, 0] / events, self.lo, self.hi)[:, np.newaxis]
 
-    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _average_between(
+        self, earlier: int, later: int, low: FloatArray, high: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
         """The average over those ticks."""
-        if self.per == "event":
-            raise ParameterError(f"{self.name!r} {self.no_views}")
         ticks = max(later - earlier, 1)
         return (later * high - earlier * low) / ticks, np.ones(1) / ticks
 
-    @property
-    def no_views(self) -> str:
-        if self.per == "tick":
-            return "is no sum over ticks; stream a Sum; in Python, Releases.between has the average between two ticks"
-        return (
-            "per event does not tell its number of events, so nothing can be said of the ticks between two releases; "
-            "stream a Sum and a Count instead"
-        )
-
-    def sum_weights(self, ticks: IntArray) -> FloatArray:
-        return 1.0 / ticks if self.per == "tick" else np.ones(len(ticks))
+    def _nothing_between(
+        self, earlier: int, later: int, low: FloatArray, high: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        raise ParameterError(NO_EVENTS)
 
     def output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
-        """The factor from the std of a cell to that of the ratio at the published values."""
+        """The factor from the std of a cell to that of the ratio at the published values.
+
+        Args:
+            sums: The noisy sums, shape (ticks, cells).
+            values: The published numbers, shape (ticks, outputs).
+
+        Returns:
+            The ratios, in the shape of `values`.
+        """
         events = np.maximum(sums[:, 1:2], 1.0)
         return np.asarray(np.sqrt(1 + (values - self._mid * self._grid) ** 2) / events)
-
-    @property
-    def keeps_sums(self) -> bool:
-        """A ratio's interval needs both sums."""
-        return self.per == "event"
 
     def interval(
         self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
     ) -> tuple[FloatArray, FloatArray]:
         """Fieller's interval of the ratio.
+
+        Args:
+            values: The published numbers, shape (ticks, outputs).
+            sums: The noisy sums, shape (ticks, cells).
+            errors: The errors of a cell at these ticks.
+            level: The probability that an interval holds its true number.
+
+        Returns:
+            The lower and the upper ends, each in the shape of `values`.
 
         **Guarantee.** At every tick with at least one event it holds the true average of the values, rounded to the
         grid, with probability at least `level`. Proof: `averages.proof.md`. Test:

@@ -16,10 +16,12 @@ from evercount._validate import check_count, check_name, check_probability
 from evercount.errors import EventRefused, InputError
 from evercount.privacy import Budget
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
+from evercount.queries.capabilities import Discovery, Rows
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.discovery_threshold import Thresholds
 from evercount.queries.histogram import ADJACENCIES, OTHER
 from evercount.queries.key_counts import KeyCounts
+from evercount.queries.publishing import KeptSums, Publishing
 from evercount.text_rules import escaped, fault
 
 TOTAL = "total"
@@ -31,7 +33,7 @@ CLEAR = 2.0
 """A key is clearly above its threshold when its noisy count exceeds it by this many stds plus half an interval."""
 
 
-class DiscoveredKeys(Query[FloatArray]):
+class DiscoveredKeys(Query[FloatArray], Discovery):
     """Running counts of keys that nobody listed. A key becomes public when its noisy count passes a public threshold.
 
     A tick is a sequence of keys, one for each event, or a mapping from key to number of events. Published are `total`
@@ -64,10 +66,8 @@ class DiscoveredKeys(Query[FloatArray]):
     """
 
     name: ClassVar[str] = "discovered-keys"
-    event_columns: tuple[str, ...] | None = ("key",)
     refuses_by_itself: ClassVar[bool] = True
-    unlisted_keys: ClassVar[bool] = True
-    first_names: ClassVar[tuple[str, ...] | None] = ("",)
+    first_names: ClassVar[tuple[str, ...]] = ("",)
     """The total's noise has the empty name, which no key has."""
 
     def __init__(self, every: int = 1, minimum: int = 1, share: float = 0.5) -> None:
@@ -76,6 +76,11 @@ class DiscoveredKeys(Query[FloatArray]):
         self.share = check_probability("share", share)
 
     # -- what is counted ---------------------------------------------------------------------------------------
+
+    @property
+    def discovery(self) -> Discovery:
+        """This query."""
+        return self
 
     @property
     def cells(self) -> int:
@@ -116,9 +121,7 @@ class DiscoveredKeys(Query[FloatArray]):
     def least_listed(self) -> int:
         return self.minimum
 
-    def thresholds(
-        self, budget: Budget, horizon: int | None, std: Callable[[IntArray], FloatArray]
-    ) -> Thresholds | None:
+    def thresholds(self, budget: Budget, horizon: int | None, std: Callable[[IntArray], FloatArray]) -> Thresholds:
         """Δ₂ = share·δ/(1 + e^ε)."""
         delta = self.own_delta(budget) / (1 + float(np.exp(min(budget.epsilon, 700.0))))
         return Thresholds(self.minimum, self.every, horizon, budget.max_events, delta, std)
@@ -147,7 +150,11 @@ class DiscoveredKeys(Query[FloatArray]):
             normal_key(number, key)
 
     @property
-    def row_keys(self) -> tuple[Sequence[str], bool]:
+    def rows(self) -> Rows:
+        """A row has a key."""
+        return Rows(("key",), list_keys=self._row_keys)
+
+    def _row_keys(self) -> tuple[Sequence[str], bool]:
         """None are listed."""
         return (), False
 
@@ -174,11 +181,11 @@ class DiscoveredKeys(Query[FloatArray]):
     # -- errors ------------------------------------------------------------------------------------------------
 
     @property
-    def keeps_sums(self) -> bool:
+    def publishing(self) -> Publishing:
         """A release keeps how clearly each key is above its threshold, which follows from what is published."""
-        return True
+        return Publishing(change=self._between, kept=KeptSums(self._scale, self.interval))
 
-    def output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
+    def _scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
         """`other` adds up the noise of the total and of all public keys."""
         scale = np.where(np.isnan(values), np.nan, 1.0)
         scale[:, 1] = np.sqrt(np.count_nonzero(~np.isnan(values), axis=1) - 1)
@@ -188,8 +195,6 @@ class DiscoveredKeys(Query[FloatArray]):
         self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
     ) -> tuple[FloatArray, FloatArray]:
         """Intervals that hold given which keys are public: `discovered_keys.proof.md`, "Intervals".
-
-        `sums` says how many stds each key was above its threshold at the last discovery tick.
 
         **Guarantee.** Given that a key is public, its count lies inside with probability at least `level`; so does the
         total, and so does what `other` stands for, given the set of public keys. Test:
@@ -221,7 +226,7 @@ class DiscoveredKeys(Query[FloatArray]):
         clear = evidence >= CLEAR + errors.factor(level)
         return np.where(clear, np.maximum(low, self.minimum), float(self.minimum))
 
-    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The changes of the total and of keys that were public at both ticks, NaN for all others.
 
         `other` is the change of the total less those of the keys that are shown.

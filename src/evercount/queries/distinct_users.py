@@ -11,6 +11,7 @@ from evercount._arrays import IntArray
 from evercount._validate import check_count, check_name
 from evercount.errors import InputError, ParameterError
 from evercount.queries.base import Adjacency, Query
+from evercount.queries.capabilities import People, Rows
 from evercount.queries.histogram import Histogram
 
 ADJACENCIES = ("add-remove", "replace")
@@ -24,7 +25,7 @@ Seen = dict[str, list[str]]
 """The keys under which each user has been counted. As sensitive as the events."""
 
 
-class DistinctUsers(Query):
+class DistinctUsers(Query, People):
     """How many different users have had an event so far; with `keys`, how many under each key.
 
     An event is a user (a text of 1 to 256 characters), or with keys a pair (user, key). A user counts once, at the
@@ -55,7 +56,6 @@ class DistinctUsers(Query):
     """
 
     name: ClassVar[str] = "distinct-users"
-    names_users: ClassVar[bool] = True
     in_place = True
     refuses_by_itself: ClassVar[bool] = True
 
@@ -72,7 +72,11 @@ class DistinctUsers(Query):
         if not isinstance(total, bool) or (total and (self._keys is None or TOTAL in self._keys)):
             raise ParameterError(f"total is true or false; it goes with keys, none of them called {TOTAL!r}")
         self._total = total
-        self.event_columns = ("user",) if self._keys is None else ("user", "key")
+
+    @property
+    def people(self) -> People:
+        """This query."""
+        return self
 
     @property
     def cells(self) -> int:
@@ -85,10 +89,12 @@ class DistinctUsers(Query):
         return ("users",) if self._keys is None else ((TOTAL, *self._keys) if self._total else self._keys)
 
     @property
-    def row_keys(self) -> tuple[Sequence[str], bool]:
-        if self._keys is None:
-            return super().row_keys
-        return self._keys, False
+    def rows(self) -> Rows:
+        """A row has a user, and a key where there are keys."""
+        return Rows(("user",)) if self._keys is None else Rows(("user", "key"), list_keys=self._row_keys)
+
+    def _row_keys(self) -> tuple[Sequence[str], bool]:
+        return self._keys or (), False
 
     @property
     def monotone(self) -> bool:

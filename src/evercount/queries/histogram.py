@@ -17,6 +17,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
+from evercount.queries.capabilities import Rows
 from evercount.queries.memory_limit import require_fits
 from evercount.queries.top_keys import RankErrors, TopKey, top_keys
 from evercount.text_rules import check_public_text
@@ -58,7 +59,6 @@ class Histogram(Query[FloatArray]):
     """
 
     name: ClassVar[str] = "histogram"
-    event_columns: tuple[str, ...] | None = ("key",)
 
     @property
     def single(self) -> bool:
@@ -149,7 +149,11 @@ class Histogram(Query[FloatArray]):
     # -- from events to increments -----------------------------------------------------------------------------
 
     @property
-    def row_keys(self) -> tuple[Sequence[str], bool]:
+    def rows(self) -> Rows:
+        """A row has a key."""
+        return Rows(("key",), list_keys=self._row_keys)
+
+    def _row_keys(self) -> tuple[Sequence[str], bool]:
         keys = tuple(map(str, range(self._known))) if self._keys is None else self._keys
         return keys, self._unknown == OTHER
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from evercount._arrays import BoolArray, FloatArray, IntArray
 from evercount._validate import check_probability
-from evercount.queries.base import Query
+from evercount.queries.capabilities import Discovery
 from evercount.queries.cell_errors import CellErrors
 
 SPARE = 0.05
@@ -64,14 +64,14 @@ class KeyChanges:
         return np.asarray(np.where(weights == 0, 0.0, weights * self.change).sum(axis=1))
 
     def running_limits(
-        self, query: Query, spans: IntArray, end: CellErrors, level: float
+        self, keys: Discovery, spans: IntArray, end: CellErrors, level: float
     ) -> tuple[FloatArray, FloatArray]:
         """The intervals with which the last ticks of some spans were released: `total`, `other`, then keys."""
         rows, evidence = self.until[spans], self.evidence[spans]
         other = rows[:, :1] - np.nansum(rows[:, 1:], axis=1, keepdims=True)
         values = np.concatenate([rows[:, :1], other, rows[:, 1:]], axis=1)
         sums = np.concatenate([np.zeros((len(rows), 2)), evidence], axis=1)
-        return query.interval(values, sums, end.at(spans), level)
+        return keys.interval(values, sums, end.at(spans), level)
 
     def limits(
         self, weights: FloatArray, over: CellErrors, end: CellErrors, level: float

@@ -15,7 +15,9 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name
 from evercount.errors import InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
+from evercount.queries.capabilities import Groups, Rows
 from evercount.queries.memory_limit import require_fits
+from evercount.queries.publishing import Publishing
 from evercount.queries.rollup import ADJACENCIES, LARGEST_WEIGHT, SEPARATOR, TOTAL, path_key
 from evercount.text_rules import check_public_text
 
@@ -56,7 +58,6 @@ class Marginals(Query):
     """
 
     name: ClassVar[str] = "marginals"
-    event_columns: tuple[str, ...] | None = ("levels",)
 
     def __init__(
         self,
@@ -109,11 +110,6 @@ class Marginals(Query):
     @property
     def monotone(self) -> bool:
         """Running counts never fall."""
-        return True
-
-    @property
-    def running_sums(self) -> bool:
-        """The estimates of a tick are a fixed linear map of its cells."""
         return True
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
@@ -182,17 +178,15 @@ class Marginals(Query):
         return increments, state
 
     @property
-    def event_levels(self) -> int:
-        return self.depth
+    def rows(self) -> Rows:
+        """A row has a value in each column."""
+        return Rows(("levels",), self.depth, self._row_keys, totals=self._totals_of_rows)
 
-    @property
-    def row_keys(self) -> tuple[Sequence[str], bool]:
+    def _row_keys(self) -> tuple[Sequence[str], bool]:
         """All combinations of values as texts of `path_key`."""
         return [path_key(values) for values in product(*self._columns)], False
 
-    def totals_of_rows(
-        self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
-    ) -> tuple[IntArray, IntArray, IntArray]:
+    def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
         """Here `cell` is the combination of values, which every measured table counts."""
         cells, weights = self._cells_of(cell)
         return np.repeat(tick, cells.shape[1]), cells.ravel(), (weights * events[:, np.newaxis]).ravel()
@@ -209,7 +203,12 @@ class Marginals(Query):
             precisions[part] = {place: self._weights[place] ** 2 / others[place] for place in inside}
         return precisions
 
-    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+    @cached_property
+    def publishing(self) -> Publishing:
+        """The least-squares estimates of all tables: a fixed linear map of the cells."""
+        return Publishing(self._decode, self._output_norms, self._rounding, self._joint)
+
+    def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         """Effects of all parts, each the average over the tables that know it, put together again."""
         tables, first = [], 0
         for table, weight in zip(self._tables, self._weights, strict=True):
@@ -250,10 +249,10 @@ class Marginals(Query):
             variances += [variance] * self._number(part)
         return np.sqrt(variances)
 
-    def output_norms(self) -> FloatArray:
+    def _output_norms(self) -> FloatArray:
         return self._norms
 
-    def rounding_norms(self) -> FloatArray:
+    def _rounding(self) -> FloatArray:
         norms = []
         for part in self._parts:
             norm = 0.0
@@ -265,7 +264,7 @@ class Marginals(Query):
             norms += [norm] * self._number(part)
         return np.asarray(norms)
 
-    def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
+    def _joint(self, outputs: Sequence[int]) -> FloatArray:
         places = [self._place(output) for output in outputs]
         return np.asarray([[self._covariance(one, other) for other in places] for one in places])
 

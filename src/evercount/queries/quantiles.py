@@ -12,13 +12,15 @@ import numpy.typing as npt
 from evercount._arrays import BoolArray, FloatArray, IntArray
 from evercount._validate import check_count, check_number
 from evercount.errors import InputError, ParameterError
+from evercount.queries.capabilities import QuantileReader, Rows
 from evercount.queries.consistent_tree import ConsistentTree
+from evercount.queries.publishing import Publishing
 from evercount.queries.rollup import TreeQuery, check_weights
 
 MOST_BINS = 2**16
 
 
-class Quantiles(TreeQuery):
+class Quantiles(TreeQuery, QuantileReader):
     """How many values lay below each edge of public bins so far: a distribution, of which any quantile can be read.
 
     An event is a value in [lo, hi]. The range is divided into `bins` bins of one width, and all nodes of the binary
@@ -50,8 +52,6 @@ class Quantiles(TreeQuery):
     """
 
     name: ClassVar[str] = "quantiles"
-    has_quantiles: ClassVar[bool] = True
-    event_columns: tuple[str, ...] | None = ("value",)
 
     def __init__(self, lo: float, hi: float, bins: int = 64, weights: Sequence[int] | None = None) -> None:
         self.lo, self.hi = check_number("lo", lo), check_number("hi", hi)
@@ -107,17 +107,19 @@ class Quantiles(TreeQuery):
         return np.minimum(np.floor((values - self.lo) / self.width), self.bins - 1).astype(np.intp)
 
     @property
-    def row_values(self) -> tuple[float, float, float]:
-        return self.lo, self.hi, self.width
-
-    @property
-    def row_bins(self) -> tuple[float, float, int]:
-        return self.lo, self.width, self.bins
+    def rows(self) -> Rows:
+        """A row has a value, which chooses its bin."""
+        bins = (self.lo, self.width, self.bins)
+        return Rows(("value",), range=(self.lo, self.hi, self.width), bins=bins, totals=self._totals_of_rows)
 
     # -- from noisy cells to the distribution --------------------------------------------------------------------------
 
-    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+    @cached_property
+    def publishing(self) -> Publishing:
         """Sums of the bins' estimates from the left."""
+        return Publishing(self._decode, self._output_norms, self._rounding, self._joint)
+
+    def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         return np.cumsum(self.tree.estimate(noisy)[:, -self.bins :], axis=1)
 
     @cached_property
@@ -145,21 +147,25 @@ class Quantiles(TreeQuery):
         below = [self.tree.subtree_variance(level) / 2 for level in range(1, self.height + 1)]
         return float(self.tree.variances[0]), np.asarray(below)
 
-    def output_norms(self) -> FloatArray:
+    def _output_norms(self) -> FloatArray:
         return self.norms_beside(0.0)
 
+    @property
+    def quantiles(self) -> QuantileReader:
+        """This query."""
+        return self
+
     def norms_beside(self, q: float) -> FloatArray:
-        """Std of (number below each edge) − q·(number of all), in units of a cell's std."""
         total, each = self._variance
         left = np.arange(1, self.bins + 1) / self.bins
         return np.asarray(np.sqrt((left - q) ** 2 * total + each @ self._parts**2))
 
-    def rounding_norms(self) -> FloatArray:
+    def _rounding(self) -> FloatArray:
         left = np.arange(1, self.bins + 1) / self.bins
         below = np.asarray([self.tree.subtree_rounding(level) for level in range(1, self.height + 1)])
         return np.asarray(left * float(self.tree.rounding[0]) + below @ self._parts)
 
-    def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
+    def _joint(self, outputs: Sequence[int]) -> FloatArray:
         """Edges share what lies above the node where their ways part, and that node's own r."""
         chosen = np.asarray(outputs, dtype=np.int64)
         total, each = self._variance
@@ -176,15 +182,7 @@ class Quantiles(TreeQuery):
     # -- reading a quantile ------------------------------------------------------------------------------------------
 
     def read_quantile(self, below: FloatArray, half: FloatArray, q: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(value, low, high) of the q-quantile, each (ticks,).
-
-        Args:
-            below: published numbers below the edges, shape (ticks, bins).
-            half: half-widths of (number below the edge) − q·(number of all), same shape, for the level of the interval.
-            q: above 0 and below 1.
-
-        **Guarantee.** See the class.
-        """
+        """**Guarantee.** See the class."""
         number = below[:, -1:]
         apart = below[:, :-1] - q * number  # at the inner edges 1 … bins−1
         inner = half[:, :-1]

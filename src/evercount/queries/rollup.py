@@ -14,8 +14,10 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name
 from evercount.errors import InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
+from evercount.queries.capabilities import Groups, Rows
 from evercount.queries.consistent_tree import ConsistentTree
 from evercount.queries.memory_limit import require_fits
+from evercount.queries.publishing import Publishing
 from evercount.text_rules import check_public_text
 
 ADJACENCIES = ("add-remove", "replace")
@@ -64,11 +66,6 @@ class TreeQuery(Query):
     @property
     def monotone(self) -> bool:
         """Running counts never fall."""
-        return True
-
-    @property
-    def running_sums(self) -> bool:
-        """The estimates of a tick are a fixed linear map of its cells."""
         return True
 
     # -- from events to increments ---------------------------------------------------------------------------------
@@ -126,9 +123,7 @@ class TreeQuery(Query):
             raise InputError("counts must lie between 0 and 2^40")
         return self.tree.cell_totals(array.astype(np.int64))
 
-    def totals_of_rows(
-        self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray
-    ) -> tuple[IntArray, IntArray, IntArray]:
+    def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
         """Here `cell` is the leaf, and every level above it counts the rows too."""
         cells, weights = self.tree.cells_of_leaves(cell)
         return np.repeat(tick, cells.shape[1]), cells.ravel(), (weights * events[:, np.newaxis]).ravel()
@@ -166,7 +161,6 @@ class Rollup(TreeQuery):
     """
 
     name: ClassVar[str] = "rollup"
-    event_columns: tuple[str, ...] | None = ("levels",)
 
     def __init__(
         self,
@@ -205,22 +199,23 @@ class Rollup(TreeQuery):
         """The total, then the paths of all nodes, level by level."""
         return self._labels
 
-    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+    @cached_property
+    def publishing(self) -> Publishing:
         """The least-squares estimate of all nodes."""
+        return Publishing(self._decode, self._output_norms, self._rounding, self.tree.covariance)
+
+    def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         return self.tree.estimate(noisy)
 
     @cached_property
     def _norms(self) -> FloatArray:
         return np.sqrt(self.tree.variances)
 
-    def output_norms(self) -> FloatArray:
+    def _output_norms(self) -> FloatArray:
         return self._norms
 
-    def rounding_norms(self) -> FloatArray:
+    def _rounding(self) -> FloatArray:
         return self.tree.rounding
-
-    def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
-        return self.tree.covariance(outputs)
 
     def leaves_of(self, events: list[Any]) -> npt.NDArray[np.intp]:
         """The leaf of each event, which is a path."""
@@ -242,11 +237,11 @@ class Rollup(TreeQuery):
         return np.asarray(leaves, dtype=np.intp)
 
     @property
-    def event_levels(self) -> int:
-        return self.depth
+    def rows(self) -> Rows:
+        """A row has a path."""
+        return Rows(("levels",), self.depth, self._row_keys, totals=self._totals_of_rows)
 
-    @property
-    def row_keys(self) -> tuple[Sequence[str], bool]:
+    def _row_keys(self) -> tuple[Sequence[str], bool]:
         """The paths as texts of `path_key`, in the order of the leaves."""
         known = [path_key(path) for path in self._leaf]
         return (known[:-1], True) if self._unknown == OTHER else (known, False)

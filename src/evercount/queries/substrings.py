@@ -42,7 +42,7 @@ class Substrings(WordQuery):
     >>> dict(zip(query.labels, query.encode(query.initial_state(), "aba")[0].tolist()))
     {'a': 2, 'b': 1, 'aa': 0, 'ab': 1, 'ba': 1, 'bb': 0}
     >>> trigrams = Substrings("ab", 3, weights=(1, 1, 8))
-    >>> noise = trigrams.squared_sensitivity("add-remove") ** 0.5 * trigrams.output_norms()
+    >>> noise = trigrams.squared_sensitivity("add-remove") ** 0.5 * trigrams.publishing.norms()
     >>> round(float(noise[-1]), 2), round(Substrings("ab", 3).squared_sensitivity("add-remove") ** 0.5, 2)
     (3.01, 3.74)
     """

@@ -8,14 +8,14 @@ import numpy as np
 
 from evercount._arrays import FloatArray
 from evercount._validate import check_count, check_probability
-from evercount.queries.base import Query
+from evercount.queries.capabilities import Discovery
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.discovered_keys import CLEAR, RESERVED
 from evercount.queries.top_keys import TopKey
 
 
 def top_discovered(
-    query: Query,
+    found: Discovery,
     labels: Sequence[str],
     values: FloatArray,
     evidence: FloatArray,
@@ -31,7 +31,7 @@ def top_discovered(
     tests/queries/test_top_discovered.py::test_intervals_and_confidences_hold_given_discovery.
 
     Args:
-        query: what was asked.
+        found: how keys are discovered.
         labels: of all published numbers: `total`, `other`, then keys.
         values: the published numbers.
         evidence: how many stds each is above its threshold.
@@ -48,7 +48,7 @@ def top_discovered(
     if not number:
         return []
     order = np.argsort(-noisy, kind="stable")
-    low, high = query.interval(values[np.newaxis], evidence[np.newaxis], errors, 1 - miss / number)
+    low, high = found.interval(values[np.newaxis], evidence[np.newaxis], errors, 1 - miss / number)
     best_of_rest = float(noisy[order[k:]].max()) if k < number else None
     return [
         TopKey(

@@ -20,6 +20,7 @@ from evercount._validate import check_count
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import Query
 from evercount.queries.memory_limit import require_fits
+from evercount.queries.publishing import SUMS, Publishing
 from evercount.text_rules import check_public_text, shown
 
 HOLE = -1
@@ -172,37 +173,21 @@ class WordQuery(Query[FloatArray]):
             increments *= self._scale
         return increments
 
-    @property
-    def publishes_sums(self) -> bool:
-        """Without weights."""
-        return self.weights is None
+    @cached_property
+    def publishing(self) -> Publishing:
+        """Numbers of occurrences: running sums over the weight of their length."""
+        return SUMS if self.weights is None else Publishing(self._decode, self._norms, covariance=self._joint)
 
-    @property
-    def publishes_cells(self) -> bool:
-        """Without weights."""
-        return self.weights is None
+    def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+        return noisy / self._scale
 
-    @property
-    def running_sums(self) -> bool:
-        """Counts are running sums over the weight of their length."""
-        return True
+    def _norms(self) -> FloatArray:
+        return np.asarray(1 / self._scale)
 
-    def output_covariance(self, outputs: Sequence[int]) -> FloatArray:
+    def _joint(self, outputs: Sequence[int]) -> FloatArray:
         """Cells are independent."""
         chosen = np.asarray(outputs)
         return np.asarray((chosen[:, np.newaxis] == chosen) / self._scale[chosen] ** 2, dtype=np.float64)
-
-    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
-        """Numbers of occurrences."""
-        return noisy if self.weights is None else noisy / self._scale
-
-    def decode(self, tick: int, noisy: FloatArray) -> FloatArray:
-        """One row of `decode_run`."""
-        return self.decode_run(tick, noisy)
-
-    def output_norms(self) -> FloatArray | float:
-        """One over the weight of each word."""
-        return 1.0 if self.weights is None else 1 / self._scale
 
     @property
     def cells(self) -> int:

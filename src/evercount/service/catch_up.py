@@ -63,7 +63,7 @@ class CatchUp:
 
     def _report(self, live: LiveStream, left: int) -> None:
         """Log the progress, unless new keys decide about it: nothing that depends on events goes into a log."""
-        if live.declaration.query.unlisted_keys:
+        if live.declaration.query.discovery is not None:
             return
         told = self._told.get(live.name)
         now = time.monotonic()

@@ -146,7 +146,7 @@ class Writer(threading.Thread):
             return False
         batch, future = item
         live = self.store.streams.get(batch.stream)
-        if live is None or not live.declaration.query.unlisted_keys or not live.due(now):
+        if live is None or live.declaration.query.discovery is None or not live.due(now):
             return False
         tick = live.declaration.schedule.tick_of(instant_of(now))
         self._waiting.setdefault(batch.stream, []).append((tick, batch, future))
@@ -233,7 +233,7 @@ class Writer(threading.Thread):
         live = self.store.streams.get(name)
         if live is None or not live.due(now):
             return None
-        if self._stopping and live.declaration.query.unlisted_keys:
+        if self._stopping and live.declaration.query.discovery is not None:
             return Busy(STOPPING)
         if not self.guard.holding:
             self._close(name, now)

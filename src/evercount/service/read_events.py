@@ -62,7 +62,7 @@ def read_batch(
     payloads = [item for item in items if type(item) is not dict]
     users: list[str] | None = None
     times: list[int | None] | None = None
-    named = declaration.query.names_users
+    named = declaration.query.people is not None
     per_user = declaration.budget.unit == "user" and not named
     if named:
         items = [_named_user(declaration.query, number, item) for number, item in enumerate(items)]
@@ -101,7 +101,7 @@ def _read_objects(
     users: list[str] = []
     times: list[int | None] = []
     zone = zone_named(declaration.schedule.zone)
-    counting = declaration.query.event_columns == ()
+    counting = declaration.query.event_number is not None
     levels = () if declaration.columns is None else declaration.columns.levels
     for number, item in enumerate(items):
         fields = dict(item) if isinstance(item, dict) else {"event": item}
@@ -128,7 +128,7 @@ def _named_user(query: Query, number: int, item: Any) -> dict[str, Any]:
     """An event of a query that counts users, with its user (and key) as its content."""
     fields = dict(item) if isinstance(item, dict) else {}
     time = {"time": fields.pop("time")} if "time" in fields else {}
-    keyed = "key" in (query.event_columns or ())
+    keyed = query.rows is not None and "key" in query.rows.columns
     if not isinstance(item, dict):
         pair = item if keyed and isinstance(item, list) else [item]
         fields = dict(zip(("user", "key"), pair, strict=False)) if len(pair) <= 2 else {}

@@ -228,7 +228,7 @@ def _view(store: Reading, live: Shown, name: str, cells: Sequence[str], limit: i
     query = declaration.query
     check_views(["per-tick" if name == RUNNING else name], query, declaration.schedule, declaration.postprocess)
     labels, outputs = list(live.labels), _outputs(live, cells)
-    columns = needed_columns(outputs, len(labels)) if query.unlisted_keys else outputs
+    columns = needed_columns(outputs, len(labels)) if query.discovery is not None else outputs
     most = max(1, min(limit, numbers // len(columns)))
     after, until = view_spans(name, declaration.schedule, live.closed, most)
     # an ended stream has the errors of its declaration; there is no noise left to ask

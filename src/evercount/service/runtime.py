@@ -121,7 +121,7 @@ class Service:
     async def finish_noise(self, name: str) -> None:
         """Wait for the noise of a stream beside the writer, which serves others meanwhile."""
         live = self.find(name)
-        if not live.declaration.query.unlisted_keys and (live.ahead is None or live.ahead.done()):
+        if live.declaration.query.discovery is None and (live.ahead is None or live.ahead.done()):
             return  # no event brings new noise: the writer need not be asked
         for _ in range(2):  # what is under way, and then that of events that came since it began
             noise = await self.write(lambda: self.store.noise_under_way(self.find(name)))
@@ -212,7 +212,7 @@ class Service:
         if self.writer.guard.holding:
             return "clock-jump", left
         # a tick that has just ended is closed at once, and so are some of a few milliseconds: that is no catching up
-        streams = [one for one in list(self.store.streams.values()) if not one.declaration.query.unlisted_keys]
+        streams = [one for one in list(self.store.streams.values()) if one.declaration.query.discovery is None]
         behind = [live for live in streams if left.get(live.name, 0) > 1]
         late = max((now - end for live in behind if (end := live.next_end()) is not None), default=0.0)
         return ("catching-up" if late >= BEHIND_SECONDS else "ready"), left

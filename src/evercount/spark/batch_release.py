@@ -25,6 +25,7 @@ from evercount.errors import InputError, ParameterError, StoreError
 from evercount.files.sink import parquet_modules
 from evercount.noise import Secret
 from evercount.privacy import guarantee_text
+from evercount.queries.capabilities import rows_of
 from evercount.spark.check_source import check_parquet_times, check_source
 from evercount.spark.count_events import BAD, GROUP_COLUMNS, capped_groups, check_declaration, group_events, refuse_bad
 from evercount.spark.failures import first_line
@@ -203,7 +204,7 @@ def _release_shard(
 ) -> Iterator[Any]:
     """All ticks of one shard, in tables of a bounded size."""
     order = np.lexsort((groups[1], groups[0]))
-    tick, cell, total = declaration.query.totals_of_rows(*(column[order] for column in groups))
+    tick, cell, total = rows_of(declaration.query).totals(*(column[order] for column in groups))
     part = cut_cells(declaration.query.cells, job.shards)[number] if job.shards > 1 else None
     cells, first = (declaration.query.cells, 0) if part is None else (len(part), part.start)
     totals = TickTotals(1, job.ticks, cells, tick, cell - first, total)

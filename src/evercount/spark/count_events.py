@@ -24,6 +24,7 @@ from evercount.engine.tick_totals import TickTotals
 from evercount.errors import InputError, ParameterError
 from evercount.files.event_sql import NO_ORDER, ORDER_PATTERN, REASONS, columns_of, is_keyed
 from evercount.files.sink import parquet_modules
+from evercount.queries.capabilities import rows_of
 from evercount.spark.check_source import check_columns
 from evercount.spark.event_times import WALL_TYPES, instants, matches, within
 from evercount.store.user_events import UserEvents
@@ -55,12 +56,12 @@ def check_declaration(declaration: StreamDeclaration) -> None:
     columns = columns_of(declaration)
     if declaration.schedule.manual:
         raise ParameterError("Spark closes ticks by the clock: declare a tick such as 1h instead of 'manual'")
-    if declaration.query.names_users:
+    if declaration.query.people is not None:
         raise ParameterError(
             f"{declaration.query.name!r} needs the users of all events, and Spark hands over totals: use `evercount "
             "release` or the service"
         )
-    if declaration.query.unlisted_keys:
+    if declaration.query.discovery is not None:
         raise ParameterError(
             f"{declaration.query.name!r} needs the keys of all events, and Spark hands over totals of listed ones: use "
             "`evercount release` or the service"
@@ -92,7 +93,7 @@ def count_placed(rows: DataFrame, declaration: StreamDeclaration) -> CountedEven
     bad = {BAD[-int(reason)]: int(events[place == reason].sum()) for reason in np.unique(place[place < 0])}
     order = np.lexsort((cell, place))
     order = order[place[order] > 0]
-    tick, cell, total = declaration.query.totals_of_rows(place[order], cell[order], events[order], units[order])
+    tick, cell, total = rows_of(declaration.query).totals(place[order], cell[order], events[order], units[order])
     first, end = (int(tick[0]), int(tick[-1]) + 1) if len(tick) else (1, 1)
     return CountedEvents(
         TickTotals(first, end - first, declaration.query.cells, tick, cell, total), None, bad, int(events.sum())
@@ -140,14 +141,14 @@ def place_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
     of their key, k, instead of their cell: it is looked up later, by a join.
     """
     rows = _placed(events, declaration, last, horizon)
-    query = declaration.query
-    if query.row_bins is None:
+    columns = rows_of(declaration.query)
+    if columns.bins is None:
         if not is_keyed(declaration):
             rows = rows.withColumn("cell", fn.lit(0).cast("long"))
-        elif len(query.row_keys[0]) > FEW_KEYS:
+        elif len(columns.keys[0]) > FEW_KEYS:
             return rows
         else:
-            slot, cell = key_lookup(query.row_keys[0])
+            slot, cell = key_lookup(columns.keys[0])
             rows = _with_cell(rows.withColumn("slot", slot).withColumn("cell", cell), declaration)
     return rows.drop("k", "slot")
 
@@ -159,7 +160,7 @@ def group_events(events: DataFrame, declaration: StreamDeclaration, last: int, h
 
 def group_placed(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
     """`group_events` of rows that have their place; with many keys, they are looked up once for each group."""
-    valued = "value" in (declaration.query.event_columns or ())
+    valued = "value" in rows_of(declaration.query).columns
     units = fn.coalesce(fn.sum("units"), fn.lit(0)) if valued else fn.lit(0)
     sums = fn.count(fn.lit(1)).alias("events"), units.cast("long").alias("units")
     if "cell" in rows.columns:
@@ -171,7 +172,7 @@ def group_placed(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
 def _join_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
     """Rows with a key get their cell by a join."""
     pa, _ = parquet_modules()
-    names = declaration.query.row_keys[0]
+    names = rows_of(declaration.query).keys[0]
     table = pa.table({"k": pa.array(list(names), pa.string()), "cell": np.arange(len(names))})
     keys = rows.sparkSession.createDataFrame(table)
     return _with_cell(rows.join(fn.broadcast(keys), "k", "left"), declaration)
@@ -179,7 +180,7 @@ def _join_keys(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
 
 def _with_cell(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
     """Rows whose cell is NULL for an unknown key: by the declared rule they count as others or are no events."""
-    keys, others = declaration.query.row_keys
+    keys, others = rows_of(declaration.query).keys
     place, cell = fn.col("place"), fn.col("cell")
     if others:
         return rows.withColumn("cell", fn.when(place > 0, fn.coalesce(cell, fn.lit(len(keys)).cast("long"))))
@@ -274,7 +275,7 @@ def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizo
     reason = fn.when(fn.col("no_time"), 1).when(fn.col("wall").isNull() & fn.col("exact").isNull(), 2)
     reason = reason.when(fn.col("us").isNull(), 3).when(fn.col("us") < fn.lit(schedule.begin), 4)
     if columns.value:
-        lo, hi, _ = declaration.query.row_values
+        lo, hi, _ = rows_of(declaration.query).values
         v = fn.col("v")
         reason = reason.when(v.isNull() | fn.isnan(v), 6)
         reason = reason.when((v < fn.lit(lo)) | (v > fn.lit(hi)), 7)
@@ -286,8 +287,8 @@ def _placed(events: DataFrame, declaration: StreamDeclaration, last: int, horizo
         place = place.when(fn.col("us") >= fn.lit(schedule.start_of(tick + 1)), fn.lit(answer).cast("long"))
     place = place.otherwise(fn.expr(schedule.sql_tick("us", "div", until)))
     chosen: list[Any] = ["k", "units", *(["who", "us", "o"] * bool(columns.user))]
-    if declaration.query.row_bins is not None:
-        chosen.append(_bin(*declaration.query.row_bins).alias("cell"))
+    if (bins := rows_of(declaration.query).bins) is not None:
+        chosen.append(_bin(*bins).alias("cell"))
     return rows.select(place.cast("long").alias("place"), *chosen)
 
 
@@ -350,8 +351,8 @@ def _order(events: DataFrame, name: str) -> Column:
 
 
 def _units(declaration: StreamDeclaration) -> Column:
-    if "value" not in (declaration.query.event_columns or ()):
+    if "value" not in rows_of(declaration.query).columns:
         return fn.lit(0).cast("long")
-    lo, hi, grid = declaration.query.row_values
+    lo, hi, grid = rows_of(declaration.query).values
     v = fn.col("v")  # half to even, as Sum.units rounds; a value outside its range is bad and has no units
     return fn.when((v >= fn.lit(lo)) & (v <= fn.lit(hi)), fn.rint(v / fn.lit(grid)).cast("long"))

@@ -17,12 +17,12 @@ class NoiseAhead:
 
     def draw_block(self, live: LiveStream) -> None:
         prepare = getattr(live.stream, "prepare", None)
-        threads = self._new_keys if live.declaration.query.unlisted_keys else self._blocks
+        threads = self._new_keys if live.declaration.query.discovery is not None else self._blocks
         live.ahead = None if prepare is None or live.finished or live.cut is not None else threads.submit(prepare)
 
     def draw_new_keys(self, live: LiveStream) -> None:
         """Begin to draw the noise of the keys that the open tick has brought."""
-        if not live.declaration.query.unlisted_keys or (live.ahead is not None and not live.ahead.done()):
+        if live.declaration.query.discovery is None or (live.ahead is not None and not live.ahead.done()):
             return
         if live.looked_at < len(live.events):
             live.looked_at = len(live.events)

@@ -15,7 +15,6 @@ from evercount.declare.schedule import SECOND, format_utc, instant_of
 from evercount.engine.stream import Stream
 from evercount.errors import EventRefused, HorizonReached, InputError, StreamStopped, TooEarly
 from evercount.noise import Secret
-from evercount.queries.counts import Count
 from evercount.store.close_shards import CutStream
 from evercount.store.open_encoder import ENCODER_FAULTS, OF_REQUEST, UNREADABLE, OpenEncoder
 from evercount.store.saturation import Totals, add_exactly, check_request, cut_total, pack_totals
@@ -216,7 +215,7 @@ def read_request(declaration: StreamDeclaration, payloads: list[Any]) -> IntArra
 def encode_events(declaration: StreamDeclaration, payloads: list[Any]) -> IntArray:
     """The sum per cell of single events of a query without memory, each checked by the query itself."""
     query = declaration.query
-    if isinstance(query, Count):
+    if query.event_number is not None:
         return np.asarray([count_events(payloads, declaration.budget.unit == "user")], dtype=np.int64)
     return query.encode(None, payloads)[0]
 

@@ -87,7 +87,7 @@ class Reading:
     @staticmethod
     def labels_of(connection: Connection, stream: int, declaration: StreamDeclaration) -> Sequence[str]:
         """As `labels`, inside an open read transaction."""
-        if not declaration.query.unlisted_keys:
+        if declaration.query.discovery is None:
             return declaration.query.labels
         return [*declaration.query.labels, *(label for label, _ in _public_keys(connection, stream, declaration))]
 
@@ -388,7 +388,7 @@ def _stream_row(connection: Connection, name: str) -> Any:
 
 def _public_keys(connection: Connection, stream: int, declaration: StreamDeclaration) -> list[tuple[str, int]]:
     """(key, tick since which it is public), in the order of their cells; none where keys are listed."""
-    if not declaration.query.unlisted_keys:
+    if declaration.query.discovery is None:
         return []
     table = schema.public_keys
     query = select(table.c.label, table.c.since).where(table.c.stream == stream).order_by(table.c.cell)

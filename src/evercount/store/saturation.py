@@ -13,7 +13,6 @@ import numpy.typing as npt
 from evercount._arrays import IntArray
 from evercount.errors import InputError
 from evercount.queries import Query
-from evercount.queries.counts import Count
 
 MOST_PER_REQUEST = 2**40
 """Grid units that one request may add to a cell."""
@@ -29,8 +28,8 @@ Totals = npt.NDArray[Any]
 
 def tick_limit(query: Query) -> int:
     """The public number at which the sum of a tick is cut: 2^52, or the declared `max_per_tick`."""
-    declared = query.max_per_tick if isinstance(query, Count) else None
-    return MOST_PER_TICK if declared is None else min(declared, MOST_PER_TICK)
+    number = query.event_number
+    return MOST_PER_TICK if number is None or number.most is None else min(number.most, MOST_PER_TICK)
 
 
 def check_request(query: Query, row: IntArray) -> None:

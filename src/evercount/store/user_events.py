@@ -13,6 +13,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from evercount._arrays import AnyArray, IntArray
 from evercount.errors import StoreError
+from evercount.queries.capabilities import rows_of
 from evercount.queries.user_cap import last_turns
 from evercount.store.commit_batches import user_hash
 from evercount.store.known_users import KnownUsers
@@ -109,7 +110,7 @@ def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: r
         events = np.bincount(place, minlength=len(cells)).astype(np.int64)
         at = np.full(len(cells), tick, np.int64)
         row = np.zeros(query.cells, np.int64)
-        _, cell, total = query.totals_of_rows(at, cells.astype(np.int64), events, units)
+        _, cell, total = rows_of(query).totals(at, cells.astype(np.int64), events, units)
         np.add.at(row, cell, total)
         capped.totals[tick] = row
         after = np.minimum(most, before + np.bincount(code, minlength=len(names)))

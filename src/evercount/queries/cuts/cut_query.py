@@ -15,6 +15,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name, check_positive
 from evercount.errors import EventRefused, InputError, ParameterError, TooLarge
 from evercount.queries.base import Adjacency, Query
+from evercount.queries.capabilities import CutReader
 from evercount.queries.cuts.cut_graph import CutGraph
 from evercount.queries.cuts.cut_noise import CutNoise
 from evercount.queries.memory_limit import require_fits
@@ -119,6 +120,11 @@ class Cuts(Query[FloatArray]):
             cells, units = self._read(updates)
             np.add.at(increments, cells, units)
         return increments, state
+
+    @property
+    def cuts(self) -> CutReader:
+        """This query."""
+        return self
 
     def graph(self, noisy: FloatArray, std: float, noise: CutNoise | None = None) -> CutGraph:
         """The released graph of one tick: `noisy` as published, `std` the standard deviation of one edge.

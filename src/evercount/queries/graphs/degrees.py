@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isqrt
 from typing import ClassVar
 
@@ -24,6 +24,7 @@ from evercount.queries.graphs.edge_rules import StreamKind
 from evercount.queries.graphs.graph_query import GraphQuery, OneStepQuery
 from evercount.queries.graphs.graph_state import Tracker
 from evercount.queries.memory_limit import require_fits
+from evercount.queries.publishing import Publishing
 
 
 class _HighDegreeTracker(Tracker):
@@ -155,20 +156,24 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         """The degrees."""
         return tuple(f"degree {number}" for number in range(self.outputs))
 
-    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+    @property
+    def publishing(self) -> Publishing:
         """Differences of the numbers of vertices of degree ≥ 0 (public: all), ≥ 1, …, ≥ D."""
-        at_least = super().decode_run(first_tick, noisy)
+        return replace(super().publishing, norms=self._norms, rounding=self._rounding)
+
+    def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
+        at_least = super()._decode(first_tick, noisy)
         return -np.diff(at_least, axis=1, prepend=float(self.vertices), append=0.0)
 
-    def output_norms(self) -> FloatArray:
+    def _norms(self) -> FloatArray:
         """√2 for a difference of two sums, 1 at both ends."""
         norms = np.full(self.outputs, np.sqrt(2.0))
         norms[0] = norms[-1] = 1.0
         return norms
 
-    def rounding_norms(self) -> FloatArray:
+    def _rounding(self) -> FloatArray:
         """2 for a difference of two sums, each of which may be rounded by half a unit; 1 at both ends."""
-        return np.asarray(np.round(self.output_norms() ** 2))
+        return np.asarray(np.round(self._norms() ** 2))
 
     def consistent(self, values: FloatArray) -> FloatArray:
         """Numbers of vertices that are nonnegative and add up to all vertices.

@@ -1,7 +1,7 @@
 """The base of all graph queries: increments of a function of a growing graph, and how much one update changes them.
 
 The kinds of edge streams are described in `edge_rules.py`. A tick holds any number of updates, also none. Its increment
-is f(graph after) − f(graph before); `decode` adds f(start), which is public.
+is f(graph after) − f(graph before); what is published adds f(start), which is public.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from evercount.queries.graphs.change_bounds import (
 )
 from evercount.queries.graphs.edge_rules import EdgeRules, StartGraph, StreamKind, TickUpdates
 from evercount.queries.graphs.graph_state import Edge, GraphState, Tracker
+from evercount.queries.publishing import Publishing
+
+NO_VIEWS = "a statistic of a graph is not a sum over ticks; in Python, Releases.between has its change with its error"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -306,32 +309,13 @@ class GraphQuery(Query[V_co]):
         tracker.close_tick(row)
         return np.array(row, np.int64), state
 
-    def decode(self, tick: int, noisy: FloatArray) -> FloatArray:
-        """One row of `decode_run`."""
-        return self.decode_run(tick, noisy[np.newaxis]).ravel()
-
-    def before_first(self) -> FloatArray:
-        """The start graph."""
-        return self.decode(0, np.zeros(self.cells))
-
-    def between(self, earlier: int, later: int, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The change of the statistic; `decode` is linear up to the public start."""
-        return high - low, np.ones(self.outputs) * self.output_norms()
-
     @property
-    def no_views(self) -> str:
-        return (
-            "is a statistic of a graph and no sum over ticks; in Python, Releases.between has its change with its error"
-        )
+    def publishing(self) -> Publishing:
+        """The sums and the public value of the start graph."""
+        return Publishing(self._decode, whole=True, no_views=NO_VIEWS)
 
-    def decode_run(self, first_tick: int, noisy: FloatArray) -> FloatArray:
-        """Add the public value of the start graph."""
+    def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
         return noisy + self.start_values
-
-    @property
-    def publishes_whole_numbers(self) -> bool:
-        """Sums, or differences of them, and the value of the start graph."""
-        return True
 
     @cached_property
     def start_values(self) -> FloatArray:
