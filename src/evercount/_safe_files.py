@@ -19,11 +19,7 @@ from evercount.errors import ParameterError, StoreError
 
 
 def refuse_link(what: str, path: Path) -> None:
-    """Refuse a path that is a symbolic link, with its target, or a device, a pipe or a socket.
-
-    Raises:
-        StoreError: `path` is there and is neither a plain file nor a folder.
-    """
+    """Refuse a path that is a symbolic link, with its target, or a device, a pipe or a socket."""
     if path.is_symlink():
         raise StoreError(
             f"{what} {path} is a symbolic link to {path.readlink()}: name the file itself, "
@@ -43,9 +39,6 @@ def read_secret_file(what: str, path: Path, *, links: bool = True) -> str:
 
     Root may give the file to a group or by an access list, which systemd does with credentials and which looks like a
     group here. Nothing of the text is in a message.
-
-    Raises:
-        ParameterError: the file cannot be read, is not text, or others can read or change it.
     """
     try:
         handle = os.open(path, os.O_RDONLY) if links else open_private(path, os.O_RDONLY)

@@ -21,11 +21,7 @@ MOST_PLOTTED_TICKS = 4000
 
 
 def new_axes(width: float = 9.0, height: float = 4.5) -> Axes:
-    """Axes of a new figure that needs no display.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-    """
+    """Axes of a new figure that needs no display."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -38,15 +34,7 @@ def new_axes(width: float = 9.0, height: float = 4.5) -> Axes:
 
 
 def save(axes: Axes, target: str | Path) -> None:
-    """Write the figure of these axes to a file.
-
-    Args:
-        axes: The axes.
-        target: The file; its suffix chooses the format.
-
-    Raises:
-        ParameterError: The suffix is unknown or the file cannot be written.
-    """
+    """Write the figure of these axes to a file."""
     import matplotlib
 
     figure: Any = axes.get_figure()
@@ -74,26 +62,7 @@ def band_plot(
     times: TimeArray | None = None,
     zone: tzinfo | None = None,
 ) -> Axes:
-    """One line with an error band for every output.
-
-    Args:
-        ticks: The ticks, (n,).
-        values: The published numbers, (n, outputs).
-        low: The lower ends of the bands, (n, outputs).
-        high: Their upper ends, (n, outputs).
-        labels: A label for each output.
-        caption: The title.
-        target: A file to write, axes to draw on, or None for new axes.
-        times: When each tick begins, in UTC; the axis then shows times instead of ticks.
-        zone: The time zone of that axis; None for UTC.
-
-    Returns:
-        The axes.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-        ParameterError: The file cannot be written.
-    """
+    """One line with an error band for every output."""
     axes: Axes = new_axes() if target is None or isinstance(target, str | Path) else target
     keep = np.unique(np.linspace(0, max(len(ticks) - 1, 0), min(len(ticks), MOST_PLOTTED_TICKS)).astype(np.int64))
     for i, label in enumerate(labels):
@@ -126,23 +95,7 @@ def error_plot(
     floor: float | None = None,
     bands: Mapping[str, tuple[Sequence[int], Sequence[float], Sequence[float]]] | None = None,
 ) -> Axes:
-    """Std over time of several mechanisms.
-
-    Args:
-        curves: Name → (ticks, std).
-        title: The title.
-        target: A file to write, or None.
-        floor: The lower bound for the worst tick, drawn as a dashed line.
-        bands: Name → (edges of bins, least std of each bin, largest std). Drawn instead of the line of the same name,
-            for a std that jumps too often for a line.
-
-    Returns:
-        The axes.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-        ParameterError: The file cannot be written.
-    """
+    """Std over time of several mechanisms."""
     axes = new_axes()
     for i, (name, (ticks, std)) in enumerate(curves.items()):
         if bands is None or name not in bands:

@@ -33,15 +33,7 @@ def check_public_text(what: str, text: str) -> str:
     categories in `REFUSED`, to which all text-direction controls belong. Look-alikes of different scripts (Latin and
     Cyrillic "a") are different texts. Test: tests/test_text_rules.py::test_what_is_refused.
 
-    Args:
-        what: what the text is, for the message.
-        text: the text.
 
-    Returns:
-        The text itself.
-
-    Raises:
-        ParameterError: with what is wrong; the text is shown escaped.
 
     >>> check_public_text("the key", "café")
     'café'

@@ -30,25 +30,7 @@ Statistic = Callable[[FloatArray], FloatArray]
 
 @dataclass(frozen=True)
 class AttackReport:
-    """What an attack reached beside the promise.
-
-    Args:
-        program: its name.
-        measure: "mu" or "epsilon", the unit of the next five numbers.
-        claimed: the promise.
-        possible: what the replay of the same pair spends: no attack can do better on a correct mechanism.
-        attacked: the estimate of the attack.
-        low: the lower end of its confidence interval (Gaussian: of the normal model; pure: of Clopper and Pearson).
-        high: the upper end.
-        proved: a lower bound of what the mechanism spends that assumes nothing about its noise (Clopper and Pearson).
-        epsilon: the same as a lower bound of ε at the promised δ.
-        resolved: whether the runs are many enough to see an event of probability δ.
-        repeated: pairs of runs with different secrets and the same noise.
-        reason: why the promise is broken, where it is.
-        hits: in how many judging runs the event of the attack happened, on the side that it is likely on and on the
-            other one. Which side that is, and whether it is the event or its complement, the training runs say.
-        judged: judging runs on either side.
-    """
+    """What an attack reached beside the promise."""
 
     program: str
     measure: str
@@ -100,15 +82,6 @@ def attack(
     low_bits: bool = True,
 ) -> AttackReport:
     """Attack one pair of neighbours with `runs` runs on either side, each with a secret of its own.
-
-    Args:
-        program: the program under audit.
-        pair: neighbouring data.
-        runs: runs on either side.
-        secret: the root from which the runs' secrets are derived; None for a fresh one.
-        confidence: of every statement of the report, one-sided.
-        progress: called with the number of runs done.
-        low_bits: whether the attack reads the lowest bits; False where real-number arithmetic is all that is claimed.
 
     **Guarantee.** If the promise is true, `proved` and `epsilon` exceed it with probability at most 1 − confidence,
     whatever the noise is: thresholds are chosen on other runs than those that judge them. Proof: `attack.proof.md`.

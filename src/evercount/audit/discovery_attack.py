@@ -32,16 +32,7 @@ PERSON = "the key of one person"
 
 @dataclass(frozen=True)
 class DiscoveryReport:
-    """What the attack proved: a lower bound of the δ that is needed at the promised ε.
-
-    Args:
-        epsilon: the promised ε.
-        delta: the promised δ.
-        proved: δ at this ε is at least this, at the confidence.
-        event: the event that tells the two sides apart best.
-        listed: in how many runs with the person their key was public.
-        runs: runs on either side, half of which judge.
-    """
+    """What the attack proved: a lower bound of the δ that is needed at the promised ε."""
 
     epsilon: float
     delta: float
@@ -97,15 +88,6 @@ def attack_discovery(
     progress: Callable[[int], None] | None = None,
 ) -> DiscoveryReport:
     """Run both streams of a pair many times and look for an event that breaks the promise.
-
-    Args:
-        program: from ticks and a secret to what is published.
-        budget: the promise.
-        pair: neighbouring streams.
-        runs: runs on either side.
-        secret: the root of the runs' secrets; None for a fresh one.
-        confidence: of the bound, one-sided.
-        progress: called with the number of runs done.
 
     **Guarantee.** If the promise is true, `proved` exceeds δ with probability at most 1 − confidence: the event is
     chosen on other runs than those that judge it. Proof: `attack.proof.md`. Test:

@@ -83,30 +83,13 @@ USUAL_EXAMPLES = 100
 def open_door(
     door: str, query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
 ) -> Audited:
-    """The door of that name as a program under audit.
-
-    Args:
-        door: A name in `DOORS`.
-        query: What is asked.
-        budget: The promise.
-        horizon: Ticks of the stream, or None.
-        factorization: By name; None for the default.
-        restarts: Ticks after which the program is stopped and continued from what it has stored.
-
-    Raises:
-        UnknownName: If there is no such door.
-        ParameterError: If the door does not serve this query.
-    """
+    """The door of that name as a program under audit."""
     check_name("door", door, tuple(DOORS))
     return DOORS[door](query, budget, horizon, factorization, restarts)
 
 
 def find_program(path: str) -> Audited:
-    """The program under MODULE:NAME; a class or function of no arguments is called.
-
-    Raises:
-        ParameterError: if it cannot be imported or lacks what a program needs.
-    """
+    """The program under MODULE:NAME; a class or function of no arguments is called."""
     module, colon, name = path.partition(":")
     if not (module and colon and name):
         raise ParameterError(f"a program is named MODULE:NAME, not {path!r}")

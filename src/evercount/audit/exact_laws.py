@@ -38,17 +38,7 @@ Law = Mapping[Hashable, float]
 
 @dataclass(frozen=True)
 class LawReport:
-    """What the exact law spends beside the promise, and whether the program follows it.
-
-    Args:
-        program: its name.
-        claimed: the promised ε.
-        spent: the largest log-ratio of the probabilities of one outcome over all pairs of neighbours that were tried.
-        pair: the two inputs that reach it.
-        outcome: the outcome that reaches it.
-        p_value: of the χ² test of the program's draws against the law.
-        draws: how many draws were made.
-    """
+    """What the exact law spends beside the promise, and whether the program follows it."""
 
     program: str
     claimed: float
@@ -176,16 +166,6 @@ def audit_sparse(
 
     Streams have counts around the threshold, where the law moves most. Neighbours have one event more at one tick. A
     pattern in which the segment of that event is closed also spends the counter's part, by the least-cost shift.
-
-    Args:
-        epsilon: the promise.
-        horizon: ticks of the counter.
-        max_ones: its promised number of events.
-        ticks: ticks of the streams that are tried; all 2^ticks patterns of closings are enumerated.
-        draws: runs of the program that are compared with the law, each with a secret of its own.
-        secret: the root of their secrets; None for a fresh one.
-        plan: another split of the budget than the program's own, for planted bugs.
-        program: another program than `SparseCount`, for planted bugs.
 
     **Guarantee.** Up to 1e-7, `spent` is the largest log-ratio of the joint law of (closings, counter) over these
     neighbours, where the counter's part is an upper bound (`Claim.spent`). Test:

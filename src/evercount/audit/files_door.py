@@ -32,15 +32,7 @@ START = "2026-01-01T00:00:00Z"
 
 
 class FilesProgram:
-    """The file door: every query whose events can be rows, tick by tick an hour long.
-
-    Args:
-        query: what is asked; it must publish its noisy sums, or fixed linear maps of them (trees, tables, quantiles).
-        budget: the promise.
-        horizon: ticks of the stream, or None.
-        factorization: by name; None for the default.
-        runs_at: ticks after which the command runs, as cron would have it; it always runs after the last tick.
-    """
+    """The file door: every query whose events can be rows, tick by tick an hour long."""
 
     door = "files"
     unordered = False

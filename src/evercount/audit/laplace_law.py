@@ -16,16 +16,7 @@ LARGEST_BOX = 4_000_000
 
 
 def first_law(claim: Claim, ticks: int, grid: float = 1.0) -> tuple[FloatArray, int]:
-    """(probabilities, radius): the joint law of the noise of the first `ticks` ticks on [−radius, radius]^ticks.
-
-    Args:
-        claim: a pure claim whose L holds whole numbers (digit trees).
-        ticks: 1 or 2 first ticks.
-        grid: the unit of the noise.
-
-    Raises:
-        ParameterError: for other claims, and where the box would be too large.
-    """
+    """(probabilities, radius): the joint law of the noise of the first `ticks` ticks on [−radius, radius]^ticks."""
     rows = claim.left[:ticks]
     if claim.cost is None or not np.array_equal(rows, np.rint(rows)):
         raise ParameterError("the exact law is computed for pure trees whose L holds whole numbers")

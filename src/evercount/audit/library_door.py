@@ -25,17 +25,7 @@ from evercount.queries.base import Query
 
 
 class LibraryProgram:
-    """The library door: `Stream.step`, tick by tick.
-
-    Args:
-        query: what is asked; its noisy running sums are audited, not what is computed from them.
-        budget: the promise.
-        horizon: ticks of the stream, or None.
-        factorization: by name; None for the default.
-        noise: "exact" or "insecure-float".
-        restore_at: ticks after which the stream is stored as a snapshot and restored.
-        events: the legal events, where the query is not one that `audit.universes` knows.
-    """
+    """The library door: `Stream.step`, tick by tick."""
 
     def __init__(
         self,
@@ -101,11 +91,7 @@ def _tap(stream: Stream, rows: list[FloatArray]) -> None:
 
 
 def stream_claim(stream: Stream, ticks: int) -> Claim:
-    """The claim of a stream about its first ticks: L, and σ or the cost of a unit of Laplace noise.
-
-    Raises:
-        ParameterError: for a tree whose shares of ε are not known here.
-    """
+    """The claim of a stream about its first ticks: L, and σ or the cost of a unit of Laplace noise."""
     query, budget, factorization = stream.query, stream.budget, stream.factorization
     if factorization.horizon is not None and ticks > factorization.horizon:
         raise ParameterError(f"{ticks} ticks are more than the horizon of {factorization.horizon}")

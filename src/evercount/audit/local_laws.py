@@ -45,14 +45,6 @@ def audit_hierarchical(
 ) -> LawReport:
     """Audit hierarchical clients: the law of a message for every bucket, and the messages of real clients.
 
-    Args:
-        epsilon: the promise.
-        buckets: leaves of the tree.
-        draws: clients whose messages are compared with the law, each with a secret of its own.
-        secret: the root of their secrets; None for a fresh one.
-        encoder: the function from a bucket and random numbers to a message; another one for planted bugs.
-        client: the class of the clients; another one for planted bugs.
-
     **Guarantee.** `spent` is the exact ε of a message for a uniform key stream, up to the rounding of a double. Test:
     tests/audit/test_exact_laws.py::test_local_clients_keep_their_promise.
     """
@@ -100,15 +92,6 @@ def audit_genprot(
 ) -> LawReport:
     """Audit GenProt clients: the law of a message for every bucket of several clients, and messages of real clients.
 
-    Args:
-        epsilon: the promise.
-        buckets: buckets of [0, 1].
-        rule: "best" or "paper".
-        draws: clients whose messages are compared with the law, each with a secret of its own.
-        secret: the root of their secrets; None for a fresh one.
-        clip: another clip than the plan's own, for planted bugs.
-        client: the class of the clients; another one for planted bugs.
-
     **Guarantee.** For each of 40 clients' candidates `spent` is at least the exact ε of its message; the worst case
     over all candidates is `GenProtPlan.exact_epsilon`. Test:
     tests/audit/test_exact_laws.py::test_local_clients_keep_their_promise.
@@ -147,15 +130,7 @@ def _choice_laws(plan: GenProtPlan, number: int) -> Mapping[str, Law]:
 
 
 class LocalProgram:
-    """A Gaussian client of the local model as a program: one value in, one message out, a column for each entry.
-
-    Args:
-        epsilon: the promise.
-        delta: the promise.
-        form: "one-counter" or "two-counter".
-        buckets: buckets of [0, 1].
-        client: the class of the clients; another one for planted bugs.
-    """
+    """A Gaussian client of the local model as a program: one value in, one message out, a column for each entry."""
 
     def __init__(
         self, epsilon: float, delta: float, form: Form = "one-counter", buckets: int = 4, client: Any = LocalClient

@@ -136,15 +136,7 @@ def run_case(
 
 @dataclass(frozen=True)
 class Pooled:
-    """All attacks on one factorisation together.
-
-    Args:
-        name: the factorisation and the noise.
-        cases: the number of attacks.
-        spent: Gaussian noise: the mean of attacked over possible; None for pure noise.
-        error: its standard error.
-        proved: a lower bound of what some case spends over what it claims: ε at the promised δ, by the hits of all.
-    """
+    """All attacks on one factorisation together."""
 
     name: str
     cases: int
@@ -166,10 +158,6 @@ class Pooled:
 
 def pool(reports: Sequence[AttackReport], confidence: float = 1 - 1e-4) -> list[Pooled]:
     """The attacks of each factorisation and noise together: a defect of few percent, which one attack cannot see.
-
-    Args:
-        reports: of `run_case`, all with the same number of runs.
-        confidence: of all bounds together.
 
     **Guarantee.** If every case keeps its promise, some bound `proved` exceeds 1 with probability at most
     1 − confidence. Proof: `attack.proof.md`, "Many attacks together". Test:

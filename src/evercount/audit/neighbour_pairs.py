@@ -110,17 +110,7 @@ def _removed(longer: tuple[Any, ...], shorter: tuple[Any, ...]) -> tuple[Any, ..
 
 
 def neighbours(events: Universe, budget: Budget, ticks: int, per_tick: int = 3) -> Any:
-    """A hypothesis strategy of neighbouring data over this universe, for the budget's adjacency and unit.
-
-    Args:
-        events: the legal events.
-        budget: names adjacency, unit and the largest number of events of a user.
-        ticks: ticks of the data.
-        per_tick: most events in a tick, where a tick may hold several.
-
-    Raises:
-        MissingExtra: if hypothesis is not installed.
-    """
+    """A hypothesis strategy of neighbouring data over this universe, for the budget's adjacency and unit."""
     try:
         from hypothesis import strategies as st
     except ImportError as error:

@@ -25,14 +25,7 @@ RANGE_TOLERANCE = 1e-7
 
 @dataclass(frozen=True, eq=False)
 class Published:
-    """What readers of a program see.
-
-    Args:
-        ticks: the tick whose noise each row carries. A tick that is published twice has two rows.
-        labels: the columns. Every column has noise of its own, with the covariance of the claim.
-        values: noisy numbers before post-processing, shape (rows, labels).
-        facts: everything else that readers see, as a value that can be compared: times, error bars, lists of keys.
-    """
+    """What readers of a program see."""
 
     ticks: tuple[int, ...]
     labels: tuple[str, ...]

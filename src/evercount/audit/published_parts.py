@@ -20,10 +20,6 @@ def parts_of(query: Query, pure: bool) -> FloatArray | None:
     **Guarantee.** With A the map from noisy sums to outputs and A = U·S·Vᵀ, published·V·S⁻¹ = sums·U: orthonormal
     combinations of cells, which hold all that is published. Test:
     tests/audit/test_replay_doors.py::test_parts_hold_all_that_is_published.
-
-    Raises:
-        ParameterError: the query publishes no fixed linear map of its tick's noisy sums, or does with Laplace noise,
-            whose combinations have other laws.
     """
     if query.discovery is not None:
         return None

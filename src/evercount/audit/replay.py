@@ -91,11 +91,7 @@ class ReplayReport:
 
 
 def compare(program: Program, pair: Pair, secret: Secret) -> Finding:
-    """What one pair of neighbours spends.
-
-    Raises:
-        InputError: if the program refuses one of the two.
-    """
+    """What one pair of neighbours spends."""
     one, other = (program.run(data, secret) for data in pair)
     claim = program.claim(max(map(len, pair)))
     if not one.same_structure(other):
@@ -119,14 +115,6 @@ def replay(
 ) -> ReplayReport:
     """Compare all these pairs of neighbours under one secret.
 
-    Args:
-        program: the program under audit.
-        pairs: neighbouring data under the adjacency and the unit of the program's promise.
-        secret: the secret of all runs.
-        progress: called with the number of pairs done.
-
-    Returns:
-        The worst pair beside the promise.
 
     **Guarantee.** A report that does not hold is a proof: its pair, replayed, breaks the promise as the claim states
     it. One that holds says that no pair *tried* breaks it, provided that the noise has the claimed law (`audit
@@ -152,14 +140,7 @@ def replay(
 
 
 def search(program: Program, strategy: Any, secret: Secret, examples: int = 100) -> ReplayReport:
-    """Compare random neighbours drawn by a hypothesis strategy; a pair that breaks the promise is made small.
-
-    Args:
-        program: the program under audit.
-        strategy: a hypothesis strategy of pairs, such as `neighbour_pairs.neighbours(...)`.
-        secret: the secret of all runs.
-        examples: the number of pairs to draw.
-    """
+    """Compare random neighbours drawn by a hypothesis strategy; a pair that breaks the promise is made small."""
     try:
         from hypothesis import HealthCheck, assume, given, settings, target
     except ImportError as error:

@@ -43,15 +43,7 @@ class StoppedClock(Clock):
 
 
 class ServiceProgram:
-    """The service door: events are posted, ticks are closed by request, and releases are read as a reader would.
-
-    Args:
-        query: what is asked; it must publish its noisy sums, or fixed linear maps of them (trees, tables, quantiles).
-        budget: the promise.
-        horizon: ticks of the stream, or None.
-        restart_at: ticks after which the service is stopped and started again on its store.
-        events: the legal events, where the query is not one that `audit.universes` knows.
-    """
+    """The service door: events are posted, ticks are closed by request, and releases are read as a reader would."""
 
     def __init__(
         self,

@@ -28,15 +28,6 @@ class SparkProgram(FilesProgram):
 
     A batch is not stopped halfway, so `runs_at` changes nothing. Cells are cut into two shards where there are two.
 
-    Args:
-        query: a count, a sum, a histogram of named keys, or another query of such rows.
-        budget: the promise.
-        horizon: ticks of the stream, or None.
-        factorization: by name; None for the default.
-
-    Raises:
-        MissingExtra: pyspark is not installed.
-        ParameterError: Java is missing or too old, or this door does not serve the query.
     """
 
     door = "spark"

@@ -64,15 +64,7 @@ def universe(query: Query) -> Universe:
 
     A registry by type: `universe.register(MyQuery)(function)` adds a query of one's own.
 
-    Args:
-        query: The query under audit.
 
-    Returns:
-        Its legal events.
-
-    Raises:
-        ParameterError: For a kind of query that is not registered (users' own encoders): pass `universe=` instead.
-        TooLarge: If there are too many possible events.
 
     >>> from evercount.queries import Histogram
     >>> universe(Histogram(["a", "b"])).events

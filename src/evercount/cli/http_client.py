@@ -29,17 +29,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def read_token(file: Path | None) -> str | None:
-    """The token of a file or of the environment. It is no option: other users of the machine could read it.
-
-    Args:
-        file: the file, or None for the variable EVERCOUNT_TOKEN.
-
-    Returns:
-        The token, or None where there is none.
-
-    Raises:
-        ParameterError: the file cannot be read or is empty.
-    """
+    """The token of a file or of the environment. It is no option: other users of the machine could read it."""
     if file is None:
         return os.environ.get("EVERCOUNT_TOKEN") or None
     try:
@@ -55,20 +45,7 @@ def read_token(file: Path | None) -> str | None:
 
 @contextmanager
 def connected(url: str, token_file: Path | None) -> Iterator[httpx.Client]:
-    """A client of a service; what fails becomes a `ServiceRefused` with the way out.
-
-    Args:
-        url: the address of the service.
-        token_file: see `read_token`.
-
-    Yields:
-        The client, which sends the token with every request.
-
-    Raises:
-        ServiceRefused: the service cannot be reached, or refuses a request that `answer_of` looks at.
-        ParameterError: the address or the token is not usable.
-        MissingExtra: httpx is not installed.
-    """
+    """A client of a service; what fails becomes a `ServiceRefused` with the way out."""
     try:
         import httpx
     except ImportError as error:
@@ -92,17 +69,7 @@ def connected(url: str, token_file: Path | None) -> Iterator[httpx.Client]:
 
 
 def answer_of(response: httpx.Response) -> Any:
-    """The JSON of an answer.
-
-    Args:
-        response: the answer.
-
-    Returns:
-        What it says.
-
-    Raises:
-        ServiceRefused: it is a refusal; the message is the service's own.
-    """
+    """The JSON of an answer."""
     if response.is_success:
         return response.json()
     response.read()

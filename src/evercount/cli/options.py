@@ -12,14 +12,7 @@ from evercount.errors import ParameterError
 def parse_horizon(text: str) -> int | None:
     """The horizon that a text writes.
 
-    Args:
-        text: a number of ticks (65536, 2^16, 1e6), or "none" for a stream without end.
 
-    Returns:
-        The number of ticks, or None.
-
-    Raises:
-        ParameterError: the text is neither.
 
     >>> parse_horizon("2^16"), parse_horizon("1e6"), parse_horizon("none")
     (65536, 1000000, None)
@@ -41,14 +34,7 @@ def parse_horizon(text: str) -> int | None:
 def parse_parameters(items: list[str]) -> dict[str, Any]:
     """The parameters of a query.
 
-    Args:
-        items: texts KEY=VALUE; a value is JSON where it parses as JSON, and a text otherwise.
 
-    Returns:
-        The parameters by name.
-
-    Raises:
-        ParameterError: a text has no `=`.
 
     >>> parse_parameters(["width=24", "method=periods", 'keys=["a", "b"]'])
     {'width': 24, 'method': 'periods', 'keys': ['a', 'b']}

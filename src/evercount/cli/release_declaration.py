@@ -56,15 +56,6 @@ def resolve_stream(
 
     A first argument that no file has for its name is the name of a stream: of --streams, or of streams.toml here.
 
-    Args:
-        files: the arguments.
-        streams: the file of --streams.
-        stream: the name of --stream.
-        flags: the options that declare a stream.
-        views: those of --view, which the noise of a stream that the options declare is chosen for.
-
-    Raises:
-        ParameterError: there is no such stream, or an option is missing or contradicts another.
     """
     from evercount.declare.file_places import FilePlaces
 
@@ -82,19 +73,7 @@ def resolve_stream(
 
 
 def declared_in_file(path: Path, name: str | None, flags: Flags) -> tuple[StreamDeclaration, FilePlaces]:
-    """The stream of a TOML file and its places.
-
-    Args:
-        path: the file.
-        name: the stream; None where the file has one only.
-        flags: the options of the command line; none that declares a stream goes with the file.
-
-    Returns:
-        The declaration, and where its files are.
-
-    Raises:
-        ParameterError: there is no such stream, or options contradict the file.
-    """
+    """The stream of a TOML file and its places."""
     from evercount.declare.declaration import read_streams
     from evercount.errors import UnknownName
 
@@ -112,18 +91,7 @@ def declared_in_file(path: Path, name: str | None, flags: Flags) -> tuple[Stream
 
 
 def declared_by_options(flags: Flags, views: tuple[str, ...] = ()) -> StreamDeclaration:
-    """The declaration that the options write.
-
-    Args:
-        flags: the options by name.
-        views: those of --view.
-
-    Returns:
-        The declaration.
-
-    Raises:
-        ParameterError: in the words of the options.
-    """
+    """The declaration that the options write."""
     from evercount.declare.columns import Columns
     from evercount.declare.declaration import StreamDeclaration
     from evercount.declare.schedule import Schedule
@@ -195,18 +163,7 @@ def _key_columns(columns: list[str] | None) -> str | tuple[str, ...] | None:
 
 
 def read_keys(path: Path, columns: int = 1) -> tuple[str, ...]:
-    """The keys of a file, one per line; spaces around a key and empty lines do not count.
-
-    Args:
-        path: the file.
-        columns: the number of columns that make up a key. With several, a line holds their values as CSV.
-
-    Returns:
-        The keys, in the order of the file.
-
-    Raises:
-        ParameterError: the file cannot be read, holds no key or one key twice, or a line has another number of values.
-    """
+    """The keys of a file, one per line; spaces around a key and empty lines do not count."""
     from evercount.declare.columns import combined_key
 
     try:

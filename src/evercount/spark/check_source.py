@@ -57,12 +57,7 @@ def file_sources(events: DataFrame) -> Iterator[FileSource]:
 
 
 def check_source(events: DataFrame, declaration: StreamDeclaration) -> None:
-    """Refuse what can be known before anything is read.
-
-    Raises:
-        InputError: a column of the declaration is missing.
-        ParameterError: the reader would skip old files, or read times without an offset in the session's zone.
-    """
+    """Refuse what can be known before anything is read."""
     time = check_columns(events, declaration)
     for source in file_sources(events):
         if isinstance(time, types.TimestampType) and source.has_text_times():
@@ -91,9 +86,6 @@ def check_parquet_times(events: DataFrame, declaration: StreamDeclaration) -> No
     """Refuse Parquet files whose times have a zone where the schema says none, or the other way round.
 
     Spark takes either as the other in UTC, so nothing is wrong where that is the declared zone.
-
-    Raises:
-        InputError: the types differ.
     """
     if declaration.schedule.zone == "UTC":
         return

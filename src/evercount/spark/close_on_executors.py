@@ -20,11 +20,7 @@ from evercount.store.close_shards import Run, ShardWork, close_shard
 
 
 def executors_of(session: SparkSession, store: Store) -> Run:
-    """What closes the shards of a stream of this store on the executors of a session.
-
-    Raises:
-        ParameterError: the store's address holds a password, which would be part of the job; or pandas does not fit.
-    """
+    """What closes the shards of a stream of this store on the executors of a session."""
     check_pandas()
     if store.database.url.password is not None:
         raise ParameterError(

@@ -8,11 +8,7 @@ Say = Callable[[str], None]
 
 
 class Progress:
-    """Says what a round does. Row counts are raw: the lines are for the operator, not for publication.
-
-    Args:
-        say: takes one line.
-    """
+    """Says what a round does. Row counts are raw: the lines are for the operator, not for publication."""
 
     def __init__(self, say: Say) -> None:
         self._say = say

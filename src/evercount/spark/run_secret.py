@@ -13,12 +13,7 @@ VARIABLE, FILE_VARIABLE = "EVERCOUNT_SECRET", "EVERCOUNT_SECRET_FILE"
 
 
 def root_secret() -> Secret:
-    """The operator's secret from the environment of this process.
-
-    Raises:
-        ParameterError: neither variable is set, it is not a secret, or others can read the file. The text is in no
-            message.
-    """
+    """The operator's secret from the environment of this process."""
     path, text = os.environ.get(FILE_VARIABLE), os.environ.get(VARIABLE)
     if path:
         text = read_secret_file(FILE_VARIABLE, Path(path))

@@ -21,15 +21,7 @@ def open_store(place: str | Path, key_file: Path | None = None) -> Store:
 
 
 class StoreDoor:
-    """One declared stream of a store.
-
-    Args:
-        store: an open store, or the place of one (opened here, with the key of the environment).
-        declaration: the stream; it is declared if the store does not have it.
-        now: the instant at which a stream without a start begins, in microseconds.
-        shards: into how many shards its cells are cut; None for what the store knows; a new stream then has no shards.
-        session: whose executors close the shards.
-    """
+    """One declared stream of a store."""
 
     def __init__(
         self,
