@@ -24,4 +24,4 @@ def test_the_example_tells_signal_from_noise() -> None:
     truth = destinations.true_counts(ticks)
     assert "ATL" in text
     assert min(truth, key=lambda key: truth[key]) not in text, "a destination with a handful of flights stays hidden"
-    assert "any one user (with at most 10 events" in text
+    assert "10 events" in text

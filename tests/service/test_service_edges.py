@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -19,7 +18,7 @@ from evercount.errors import ParameterError
 from evercount.service import read_events as read_events_module
 from evercount.service.admin_token import AdminToken, choose_admin_token, default_file, named_admin_token
 from evercount.service.runtime import Service
-from evercount.store import Store, StreamDeclaration, writer
+from evercount.store import Store, writer
 from evercount.store.tokens import read_tokens
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -154,22 +153,6 @@ def test_idempotency_keys_follow_the_same_rule(client: httpx.Client, key: bytes)
     headers: Any = {**{k: v.encode() for k, v in HEADERS.items()}, "Idempotency-Key": key}
     answer = client.post("/v1/streams/open/events", json=[1], headers=headers)
     assert answer.status_code == 422
-
-
-def test_streams_that_exist_keep_their_texts(tmp_path: Path) -> None:
-    """The rule is for new streams: a stored description with a hidden character is loaded as before."""
-    place = tmp_path / "a.db"
-    store = Store(place)
-    table = {**COUNT, "description": "two lines"}
-    store.declare(StreamDeclaration.from_dict(table), 0.0)
-    store.close()
-    with sqlite3.connect(place) as connection:
-        connection.execute("update streams set declaration = replace(declaration, 'two lines', 'two\u200blines')")
-    store = Store(place)
-    assert store.find("open").declaration.description == "two\u200blines"
-    with pytest.raises(ParameterError, match="description"):
-        StreamDeclaration.from_dict({**COUNT, "name": "new", "description": "two\u200blines"})
-    store.close()
 
 
 # -- the store's failures ------------------------------------------------------------------------------------------

@@ -52,7 +52,8 @@ def test_a_legal_start_has_all_its_facts(tmp_path: Path, zone: str, year: int, t
         table = {**COUNT, "start": f"{year}-06-01", "tick": tick, "zone": zone}
         made = client.post("/v1/streams", json=table, headers=HEADERS)
         assert made.status_code == 201
-        assert made.json() == client.get("/v1/streams/open").json() or year < 2000  # ticks are closed meanwhile
+        facts = client.get("/v1/streams/open").json()
+        assert made.json() == {key: facts[key] for key in made.json()} or year < 2000  # ticks are closed meanwhile
         assert client.get("/v1/streams").status_code == 200
 
 
