@@ -44,6 +44,7 @@ SLOW_FILES = {
     "service/test_service_neighbours.py",
     "spark/test_batch_release.py",
     "spark/test_doors_matrix.py",
+    "spark/test_spark_connect.py",
     "store/test_store_lock.py",
     "store/test_store_saturation.py",
 }
@@ -89,11 +90,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of slow files into their tier, and those with Spark first: one worker has them all, and one JVM."""
+    """Put the tests of slow files and of Spark into their tier, Spark's first: one worker has them all, and one JVM."""
     root = Path(__file__).parent
-    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
+    with_spark = {item for item in items if "spark" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item not in with_spark)
     for item in items:
-        if item.path.is_relative_to(root) and item.path.relative_to(root).as_posix() in SLOW_FILES:
+        listed = item.path.is_relative_to(root) and item.path.relative_to(root).as_posix() in SLOW_FILES
+        if listed or item in with_spark:
             item.add_marker(pytest.mark.slow)
 
 
@@ -135,7 +138,7 @@ def why_no_spark() -> str | None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One Spark session on two threads for all tests of a process."""
+    """One Spark session on one thread for all tests of a process; test_doors_matrix.py has several."""
     reason = why_no_spark()
     if reason:
         pytest.skip(reason)
@@ -158,10 +161,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": (folder / "events").as_uri(),
     }
+    # the jobs are short: a compiler that starts at once, and no threads for the memory
+    java = "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'"
     arguments = " ".join(f"--conf {name}={value}" for name, value in options.items())
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments} pyspark-shell"
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{java} {arguments} pyspark-shell"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        session = open_session("local[2]")
+        session = open_session("local[1]")
         yield session
         session.stop()

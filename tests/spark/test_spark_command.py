@@ -136,6 +136,7 @@ def test_the_documented_commands_run(spark: Any, tmp_path: Path) -> None:
         assert shown == [0, 1000, 1000, 1000]
 
 
+@pytest.mark.slow
 def test_a_failing_micro_batch_is_one_line(streams: Path, tmp_path: Path) -> None:
     """A file that is not Parquet, in a process of its own: what Spark's JVM writes is seen there only."""
     require_spark()
@@ -154,8 +155,8 @@ def test_a_failing_micro_batch_is_one_line(streams: Path, tmp_path: Path) -> Non
     assert done.returncode == InputError.exit_code, done.stderr[-3000:]
     lines = done.stderr.strip().splitlines()
     assert lines[-1].startswith("error: the source cannot be read: ")
-    assert "broken.parquet" in lines[-1]
-    assert len(lines) <= 12, done.stderr[:3000]  # Spark's own start takes some
+    # Spark says a few lines at its start, and more where the machine is busy: none of them is about the failure
+    assert [line for line in lines if "broken.parquet" in line or "Traceback" in line] == lines[-1:]
 
 
 def test_java_that_is_missing_or_old_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
