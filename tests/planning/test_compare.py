@@ -16,6 +16,7 @@ from evercount.cli.plan_command import _finite
 from evercount.engine.error_model import interval_factor
 from evercount.errors import ParameterError
 from evercount.factorizations.covariance import Covariance
+from evercount.planning import plan_views
 from evercount.planning.compare import Row, plan
 from evercount.plotting import error_plot
 from evercount.queries import Query
@@ -185,3 +186,20 @@ def test_plans_of_one_horizon_share_what_no_promise_changes(
     assert computed == []
     plan(Budget(1.5, 1e-9), 2**19 - (horizon is None))  # another horizon needs its own
     assert {"_compute", "_groups"} <= set(computed)
+
+
+def test_a_plan_of_views_marks_what_a_stream_runs_on() -> None:
+    views = ("per-tick", "last-7", "running")
+    found = plan_views(Budget(1.0, 1e-6), 365, views)
+    (chosen,) = [row for row in found.rows if row.chosen]
+    stream = Stream(Count(), Budget(1.0, 1e-6), 365, views=views)
+    assert (chosen.name, chosen.delta) == (stream.factorization.name, stream.budget.delta)
+    assert {row.name for row in found.rows} == {"fresh", "bridge", "balanced", "blend"}
+    for view, std in chosen.stds.items():
+        assert std == pytest.approx(stream.std(np.arange(1, 366), view=view).max(), rel=1e-6)
+    blend = next(row for row in found.rows if row.name == "blend")
+    assert [blend.stds[view] <= bar for view, bar in zip(views, (5.45, 9.75, 14.7), strict=True)] == [True] * 3
+    assert chosen.twice == 2.0
+    assert 1.4 < blend.twice < 1.6
+    json.dumps(found.to_dict(), allow_nan=False)
+    assert "fresh (chosen)" in str(found)

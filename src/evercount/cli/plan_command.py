@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from evercount.planning.compare_sparse import SparseComparison
     from evercount.planning.discovery_plan import DiscoveryPlan
     from evercount.privacy import Adjacency, Budget, Calibration
+    from evercount.queries import Query
 
 WIDTH = 80
 """Characters of a terminal line that everybody has."""
@@ -51,6 +52,12 @@ def plan(
         list[int] | None,
         typer.Option("--count", help="discovered-keys: chance that a key with this count is visible, repeatable."),
     ] = None,
+    view: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The noise that this view would have, repeatable: running, per-tick, last-7. One column for each."
+        ),
+    ] = None,
     beta: Annotated[float, typer.Option(help="Failure probability of the simultaneous bound.")] = 0.05,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     wide: Annotated[bool, typer.Option("--wide", help="Show all columns; they need about 170 characters.")] = False,
@@ -59,6 +66,8 @@ def plan(
     """Which error will I get? All mechanisms side by side, with the lower bound for Gaussian noise.
 
     Example: evercount plan --epsilon 0.5 --delta 1e-10 --horizon 2^16 --plot errors.png
+
+    Days and weeks: evercount plan --epsilon 1 --delta 1e-6 --horizon 365 --view per-tick --view last-7 --view running
 
     Rare events: evercount plan -q sparse-count -p max_ones=1000 --epsilon 1 --delta 0 --horizon 2^20
     """
@@ -106,6 +115,9 @@ def plan(
         raise ParameterError(f"--ticks {ticks} is for streams without a horizon: add --horizon none, or leave it out")
     if ticks is not None and not 1 <= ticks <= LARGEST_HORIZON:
         raise ParameterError(f"--ticks must be between 1 and 2^50, got {ticks}")
+    if view:
+        _print_views(budget, length, view, asked, json_output)
+        return
     comparison = make_plan(
         budget,
         length,
@@ -220,6 +232,26 @@ COLUMNS = (
     Column("state, bytes/cell", lambda row: str(row.state_bytes), always=False),
     Column("numeric δ", lambda row: f"{row.numeric_delta:.1e}", always=False),
 )
+
+
+def _print_views(budget: Budget, horizon: int | None, views: list[str], query: Query, json_output: bool) -> None:
+    """The worst std of each view, for every noise that may be chosen."""
+    import json
+
+    from evercount.planning.plan_views import plan_views
+
+    if {"per-day", "per-week"} & set(views):
+        raise ParameterError(
+            "a plan counts ticks: for a day of hourly ticks write last-25 (the longest day of a zone), for a week of "
+            "daily ticks last-7; a declaration takes per-day and per-week"
+        )
+    found = plan_views(budget, horizon, views, query)
+    if json_output:
+        typer.echo(json.dumps(found.to_dict(), indent=1))
+        return
+    typer.echo(f"{found.query}: worst std of each view, epsilon={budget.epsilon:g}, delta={budget.delta:g}")
+    typer.echo(str(found))
+    typer.echo("twice: epsilon of two such streams over the same events.")
 
 
 def _print_discovery(discovery: DiscoveryPlan) -> None:

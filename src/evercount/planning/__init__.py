@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from evercount.planning.compare import Plan, plan
+from evercount.planning.plan_views import plan_views
 
-__all__ = ["Plan", "plan"]
+__all__ = ["Plan", "plan", "plan_views"]
