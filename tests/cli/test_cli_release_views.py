@@ -140,3 +140,30 @@ def test_a_changed_output_is_refused() -> None:
     code, _ = run(f"{KEYED} --view per-day")
     assert code != 0
     assert not Path("out.per-day.csv").exists()
+
+
+def test_a_view_that_is_named_later_changes_no_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run chooses the noise; a later --view only shows more, and the state keeps what the noise is for."""
+    monkeypatch.chdir(tmp_path)
+    Path("events.csv").write_text("time\n2026-01-01T00:10Z\n2026-01-01T01:10Z\n2026-01-01T02:10Z\n", "utf-8")
+    options = (
+        "release events.csv --time time --every 1h --start 2026-01-01T00:00Z --epsilon 1 --delta 1e-6 --horizon 24"
+    )
+    runner = CliRunner()
+
+    def run(*more: str) -> str:
+        done = runner.invoke(app, [*options.split(), *more])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert "chosen for running totals" in run("--out", "a.csv", "--end", "2026-01-01T01:00Z")
+    assert "chosen for running totals" in run("--out", "a.csv", "--end", "2026-01-01T02:00Z", "--view", "per-tick")
+    assert "chosen for running totals" in run("--out", "a.csv", "--end", "2026-01-01T03:00Z")
+    with Path("a.per-tick.csv").open(encoding="utf-8") as file:
+        assert all(float(row["std"]) > 6 for row in csv.DictReader(file))
+    first = run("--out", "b.csv", "--end", "2026-01-01T02:00Z", "--view", "per-tick")
+    assert "(fresh) is chosen for per-tick" in first
+    assert "(epsilon=1, delta=0," in first
+    assert "(fresh) is chosen for per-tick" in run("--out", "b.csv", "--end", "2026-01-01T03:00Z", "--view", "last-2")
+    with Path("b.last-2.csv").open(encoding="utf-8") as file:
+        assert [round(float(row["std"]), 2) for row in csv.DictReader(file)] == [1.92, 1.92]

@@ -197,6 +197,7 @@ def facts(job: Job, outcome: Outcome) -> dict[str, Any]:
         "plot": job.plot,
         "kept": [str(path) for path in outcome.archived],
         "views": [str(path) for path in outcome.views],
+        "noise_for": list(outcome.declaration.noise_for),
         "late": job.declaration.late,
         "epsilon": job.declaration.budget.epsilon,
         "delta": job.declaration.budget.delta,
@@ -234,10 +235,20 @@ def summary(job: Job, outcome: Outcome) -> str:
         lines.append(f"The chart shows the first {outcome.drawn[0]} of {outcome.drawn[1]} cells.")
     lines += [f"Kept: {path}" for path in outcome.archived]
     lines += [f"View: {path}" for path in outcome.views]
+    lines.append(noise_line(outcome.declaration))
     lines.append(outcome.guarantee)
     if outcome.composed is not None:
         lines.append(outcome.composed)
     return "\n".join(lines)
+
+
+def noise_line(declaration: StreamDeclaration) -> str:
+    """What the noise was chosen for, and what would change it."""
+    views = ", ".join(declaration.noise_for)
+    if declaration.noise_for == ("running",):
+        return "The noise is chosen for running totals; --view per-tick on the first run chooses it for single ticks."
+    name = declaration.factorization if isinstance(declaration.factorization, str) else "blend"
+    return f"The noise ({name}) is chosen for {views}; running totals and other views have a larger error, as stated."
 
 
 @contextmanager

@@ -208,7 +208,7 @@ def _settled(job: Job, state: State | None) -> Job:
             "this is another stream than the one in the state: " + "; ".join(differences) + ". Use the previous "
             "parameters to continue it; --new-noise-stream starts again with these and adds to the spent budget"
         )
-    return replace(job, declaration=replace(declaration, schedule=known.schedule))
+    return replace(job, declaration=replace(declaration.as_known(known), schedule=known.schedule))
 
 
 def _due(job: Job, stream: Stream) -> tuple[int, int]:
