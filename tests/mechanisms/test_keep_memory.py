@@ -10,13 +10,11 @@ import sys
 import pytest
 
 FAULTS = """
-import resource, sys
+import resource
 from evercount.factorizations import Balanced
 from evercount.mechanisms.exact import exact_noise
 from evercount.noise import Secret
 
-if sys.argv[1] == "without":
-    exact_noise.keep_freed_memory = lambda: None
 stream = exact_noise.ExactStream(Balanced(2**16), 12.0, 3900, Secret.generate())
 stream.take(256)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -26,17 +24,16 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 64)
 """
 
 
-def faults(how: str) -> int:
-    """Pages that the system had to give for a block of 32 ticks, in a process of its own.
-
-    It starts with glibc's own thresholds, and keeps them: otherwise what was imported before may have raised them.
-    """
-    plain = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
-    done = subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True, env=plain)
+def faults(**environment: str) -> int:
+    """Pages that the system had to give for a block of 32 ticks, in a process of its own."""
+    given = {**os.environ, **environment}
+    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True, env=given)
     return int(done.stdout)
 
 
 def test_blocks_use_the_memory_of_the_blocks_before() -> None:
+    """About 10 pages a block; hundreds where the C library is told to give every block back."""
     if platform.libc_ver()[0] != "glibc":
         pytest.skip(f"the rule of the allocator is glibc's; this is {platform.libc_ver()[0] or 'another C library'}")
-    assert 3 * faults("with") < faults("without")
+    assert faults() < 100
+    assert faults(MALLOC_MMAP_THRESHOLD_="131072", MALLOC_TRIM_THRESHOLD_="131072") > 300, "planted"
