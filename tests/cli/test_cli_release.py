@@ -293,7 +293,7 @@ def test_ctrl_c_while_the_file_is_read(folder: Path, ctrl_c: None) -> None:
     assert {path.name for path in folder.iterdir()} == before | {".out.csv.state.lock"}
 
 
-def test_ctrl_c_leaves_things_whole(folder: Path, ctrl_c: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_leaves_things_whole(folder: Path, ctrl_c: None) -> None:
     assert run(end=at(3)).exit_code == 0
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     real = stream_module.advance
@@ -302,12 +302,11 @@ def test_ctrl_c_leaves_things_whole(folder: Path, ctrl_c: None, monkeypatch: pyt
         signal.raise_signal(signal.SIGINT)
         return real(*args, **more)
 
-    monkeypatch.setattr(stream_module, "advance", interrupted)
-    stopped = run(end=at(9))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_module, "advance", interrupted)
+        stopped = run(end=at(9))
     assert stopped.exit_code == 130
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    monkeypatch.undo()
-    os.chdir(folder)
     assert run(end=at(9)).exit_code == 0
     assert len(rows()) == 9 * 8
 
