@@ -1,6 +1,6 @@
 """Small programs with one privacy bug each, and an honest one to compare with. None of this is for use.
 
-The toys count with the square-root factorisation over a few ticks. Noise is a function of the secret, as in the
+The toys count with the square-root factorization over a few ticks. Noise is a function of the secret, as in the
 product, but drawn by numpy: they are fast, and the audit sees the bug and nothing else.
 """
 

@@ -186,7 +186,7 @@ def test_everything_grows_with_the_horizon(T: int) -> None:
     assert norms.binary_norm(T + 1) >= norms.binary_norm(T)
 
 
-def test_lower_bounds_hold_for_the_square_root_and_for_random_factorisations() -> None:
+def test_lower_bounds_hold_for_the_square_root_and_for_random_factorizations() -> None:
     rng = np.random.default_rng(7)
     for T in (2, 5, 20):
         M = np.tril(np.ones((T, T)))

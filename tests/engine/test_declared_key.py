@@ -90,13 +90,13 @@ def test_a_snapshot_holds_the_derived_key_only() -> None:
 
 
 @pytest.mark.parametrize("name", FACTORIZATIONS)
-def test_public_parameters_tell_factorisations_apart(name: str) -> None:
+def test_public_parameters_tell_factorizations_apart(name: str) -> None:
     prints = {declaration_fingerprint({}, factorization(name, horizon), 1.0) for horizon in (16, 32)}
     assert len(prints) == 2
     assert declaration_fingerprint({}, factorization(name, 16), 1.0) in prints
 
 
-def test_numbers_of_a_factorisation_are_part_of_its_fingerprint() -> None:
+def test_numbers_of_a_factorization_are_part_of_its_fingerprint() -> None:
     class Nudged(SquareRoot):
         def public_parameters(self) -> Any:
             first, *rest = super().public_parameters()

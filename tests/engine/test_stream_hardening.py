@@ -231,7 +231,7 @@ def test_monotone_releases_have_valid_intervals(delta):
 
 def test_queries_that_may_fall_are_not_monotone():
     for query in (Average(), Sum(-1, 1), Histogram(2, removals=True)):
-        with pytest.raises(ParameterError, match="truly fall"):
+        with pytest.raises(ParameterError, match="can decrease"):
             Stream(query, BUDGET, 10, postprocess=["monotone"])
 
 

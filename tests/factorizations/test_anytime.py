@@ -40,8 +40,8 @@ def test_new_streams_take_it_and_old_ones_keep_theirs() -> None:
     assert again.step(2).value == old.step(2).value
 
 
-def test_no_endless_factorisation_comes_closer() -> None:
-    """The certified ratio is below that of each endless factorisation, and grows with the horizon.
+def test_no_endless_factorization_comes_closer() -> None:
+    """The certified ratio is below that of each endless factorization, and grows with the horizon.
 
     A bound that is too large is caught: with `optimal` told T = 64, which is no endless one, the ratio is 1 at 64 and
     far above it at early ticks, and its largest ratio must not be below the bound either.

@@ -1,4 +1,4 @@
-"""One contract for every factorisation: L·R = M, norms, streaming = block = dense, a nonnegative Gram matrix."""
+"""One contract for every factorization: L·R = M, norms, streaming = block = dense, a nonnegative Gram matrix."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_norms_and_gram_matrix(kind, T):
     L, R = f.dense(T)
     columns = np.linalg.norm(R, axis=0).max()
     assert columns <= f.column_norm
-    # an endless factorisation is calibrated to a future that the first T ticks do not show
+    # an endless factorization is calibrated to a future that the first T ticks do not show
     if kind not in (Anytime, Unbounded):
         assert columns >= f.column_norm * (1 - 1e-8)
     assert (R.T @ R).min() >= 0

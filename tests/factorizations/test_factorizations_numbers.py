@@ -1,4 +1,4 @@
-"""Known numbers of the factorisations: constants c, filter loss, column bounds at large horizons, unbounded streams."""
+"""Known numbers of the factorizations: constants c, filter loss, column bounds at large horizons, unbounded streams."""
 
 from __future__ import annotations
 

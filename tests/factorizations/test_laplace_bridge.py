@@ -174,7 +174,7 @@ def test_never_worse_than_the_digit_tree() -> None:
 
 
 def test_below_gaussian_noise_and_its_lower_bound() -> None:
-    """At ε = 0.5, δ = 1e-10 and 2^16 ticks no Gaussian factorisation is below 48.40; the bridge with δ = 0 is."""
+    """At ε = 0.5, δ = 1e-10 and 2^16 ticks no Gaussian factorization is below 48.40; the bridge with δ = 0 is."""
     from evercount.bounds import nuclear_lower
     from evercount.privacy import Budget
 

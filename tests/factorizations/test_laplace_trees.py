@@ -24,7 +24,7 @@ COUNT = np.tril(np.ones((200, 200)))
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda t: f"{t.name}-{t.horizon}")
-def test_dense_form_is_a_factorisation(tree: DigitTree) -> None:
+def test_dense_form_is_a_factorization(tree: DigitTree) -> None:
     T = tree.horizon
     assert T is not None
     left, right = tree.dense()

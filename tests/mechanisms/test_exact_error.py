@@ -178,7 +178,7 @@ def test_price_is_the_formula_of_the_proof() -> None:
     assert want <= numeric_delta(f, scale, cells, epsilon) <= want * 1.001
 
 
-def test_bits_depend_on_the_factorisation_alone() -> None:
+def test_bits_depend_on_the_factorization_alone() -> None:
     assert kernel(Balanced(2**16)).bits == kernel(Balanced(2**16)).bits
     assert kernel(Balanced(100)).bits < kernel(Balanced(10**8)).bits
     assert all(kernel(f).bits % 22 == 0 for f in ROUNDED)

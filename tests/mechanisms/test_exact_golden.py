@@ -34,7 +34,7 @@ KINDS: dict[str, type[Any]] = {
 }
 NUMBERS = json.loads((GOLDEN / "exact_noise_numbers.json").read_text())
 HUNDRED_MILLION = json.loads((GOLDEN / "exact_noise_hundred_million.json").read_text())
-"""1.1·10^8 numbers over all factorisations: digests from a program that computed all of them with integers."""
+"""1.1·10^8 numbers over all factorizations: digests from a program that computed all of them with integers."""
 SNAPSHOTS = sorted(GOLDEN.glob("exact_noise_snapshot_*.json"))
 
 

@@ -346,7 +346,7 @@ def test_covariance_of_released_noise(f: Factorization) -> None:
     left = f.dense(40)[0]
     wanted = scale**2 * left @ left.T + np.eye(40) / 12
     assert worst_score(noise, wanted) < 5.5
-    # negative controls: σ off by 5 %, another factorisation, noise repeated from one tick to the next
+    # negative controls: σ off by 5 %, another factorization, noise repeated from one tick to the next
     assert worst_score(noise * 1.05, wanted) > 5.5
     other = Normalized(40).dense()[0]
     assert worst_score(noise, scale**2 * other @ other.T + np.eye(40) / 12) > 5.5

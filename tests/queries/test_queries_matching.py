@@ -120,7 +120,7 @@ def test_certificate_covers_the_ticks_between_knots() -> None:
 
 
 class Unproved(Fresh):
-    """A factorisation of which nobody has proved how its Gram matrix falls."""
+    """A factorization of which nobody has proved how its Gram matrix falls."""
 
     falling_gram = Factorization.falling_gram
 
@@ -139,7 +139,7 @@ def matching(kind: StreamKind, edges: list[tuple[int, int]] = ALL_EDGES) -> Matc
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_neighbours_beat_the_smaller_claim(kind: StreamKind, adjacency: Adjacency) -> None:
-    """All streams of up to 4 updates of 4 vertices in 5 ticks, for every factorisation."""
+    """All streams of up to 4 updates of 4 vertices in 5 ticks, for every factorization."""
     query = matching(kind)
     S = query.falling_sensitivity(adjacency)
     assert S is not None

@@ -293,7 +293,7 @@ def test_random_search_finds_the_papers_mistake() -> None:
     assert not check(text, "abcd", 12, "replace", samples=500).refuted
 
 
-def test_check_with_a_factorisation() -> None:
+def test_check_with_a_factorization() -> None:
     f = np.cumprod([1.0] + [(2 * k - 1) / (2 * k) for k in range(1, 6)])
     R = np.array([[f[i - j] if i >= j else 0.0 for j in range(6)] for i in range(6)])
     norm = float(np.linalg.norm(R[:, 0]))

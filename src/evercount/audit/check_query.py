@@ -24,7 +24,7 @@ ENOUGH_PAIRS = 200_000
 
 
 class Factored(Protocol):
-    """What the check needs of a factorisation: (L, R) of the first ticks and the norm that it declares."""
+    """What the check needs of a factorization: (L, R) of the first ticks and the norm that it declares."""
 
     column_norm: float
 
@@ -36,7 +36,7 @@ class Factored(Protocol):
 class Verdict:
     """What `check` found.
 
-    `found` is the largest Σ(P²+N²) among the pairs tried, or the largest ‖R(X−X′)‖² when a factorisation was given.
+    `found` is the largest Σ(P²+N²) among the pairs tried, or the largest ‖R(X−X′)‖² when a factorization was given.
     `claimed` is S, or c²·S. `exhaustive` tells whether all pairs of that universe and length were tried.
     """
 
@@ -75,7 +75,7 @@ def check(
     """Attack the declared S of any query by trying neighbouring streams over a finite universe of events.
 
     All pairs are tried when there are at most 200,000 of them, else `samples` random ones. A refutation is a proof: the
-    pair is in the verdict. "Not refuted" is no proof, only evidence for that universe and that many ticks.
+    pair is in the verdict. "Not refuted" is not a proof, only evidence for that universe and that many ticks.
     """
     ticks, per_tick = check_count("ticks", ticks), check_count("per_tick", per_tick)
     check_count("samples", samples)

@@ -1,8 +1,8 @@
 """An attack on discovered keys: can it be told from everything that is published whether one person's key was there?
 
-What such streams publish is no linear function of the data, because the set of cells is part of it. So the attack looks
-at events of the joint release: which keys are public, when, and with which numbers. Half of the runs choose the event,
-the other half judge it.
+What such streams publish is not linear in the data, because the set of cells is part of it. So the attack looks at
+events of the joint release: which keys are public, when, and with which numbers. Half of the runs choose the event, the
+other half judge it.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def _service(
     query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
 ) -> Audited:
     if factorization is not None:
-        raise ParameterError("the service chooses the factorisation itself: leave it out")
+        raise ParameterError("the service chooses the factorization itself: leave it out")
     from evercount.audit.service_door import ServiceProgram
 
     return ServiceProgram(query, budget, horizon, restart_at=restarts)
@@ -103,7 +103,7 @@ def find_program(path: str) -> Audited:
     candidate: Any = target() if isinstance(target, type) or not hasattr(target, "run") else target
     missing = [part for part in ("name", "claim", "run", "universe") if not hasattr(candidate, part)]
     if missing:
-        raise ParameterError(f"{path!r} is no audit.Program: it lacks {', '.join(missing)}")
+        raise ParameterError(f"{path!r} is not an audit.Program: it lacks {', '.join(missing)}")
     program: Audited = candidate
     return program
 

@@ -1,4 +1,4 @@
-"""Every query × factorisation × noise × adjacency as one table of attacks, and its chart."""
+"""Every query × factorization × noise × adjacency as one table of attacks, and its chart."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Case:
 
 
 def all_cases(queries: Sequence[Query] = QUERIES) -> Iterator[Case]:
-    """Every combination that a stream offers; a query that takes no factorisation by name has its own."""
+    """Every combination that a stream offers; a query that takes no factorization by name has its own."""
     for query in queries:
         for adjacency in get_args(Adjacency):
             for noise in NOISES:
@@ -136,7 +136,7 @@ def run_case(
 
 @dataclass(frozen=True)
 class Pooled:
-    """All attacks on one factorisation together."""
+    """All attacks on one factorization together."""
 
     name: str
     cases: int
@@ -157,7 +157,7 @@ class Pooled:
 
 
 def pool(reports: Sequence[AttackReport], confidence: float = 1 - 1e-4) -> list[Pooled]:
-    """The attacks of each factorisation and noise together: a defect of few percent, which one attack cannot see.
+    """The attacks of each factorization and noise together: a defect of few percent, which one attack cannot see.
 
     **Guarantee.** If every case keeps its promise, some bound `proved` exceeds 1 with probability at most
     1 − confidence. Proof: `attack.proof.md`, "Many attacks together". Test:
@@ -184,7 +184,7 @@ def pool(reports: Sequence[AttackReport], confidence: float = 1 - 1e-4) -> list[
 
 
 def _mechanism(report: AttackReport) -> str:
-    """Factorisation, noise and measure of a report of `run_case`."""
+    """Factorization, noise and measure of a report of `run_case`."""
     parts = report.program.split(" · ")
     return f"{parts[1]} · {parts[2]} · {'pure' if report.measure == 'epsilon' else 'Gaussian'}"
 
@@ -211,7 +211,7 @@ def _run_asked(asked: tuple[Case, int, str, float]) -> AttackReport:
 
 
 def summarise(reports: Sequence[AttackReport]) -> str:
-    """One sentence about many attacks, then the attacks of each factorisation together.
+    """One sentence about many attacks, then the attacks of each factorization together.
 
     >>> summarise([])
     'no attacks were made'

@@ -1,7 +1,7 @@
 """Tries pairs of neighbouring streams of a query: every pair over a small universe of events, or a random search.
 
 For each pair it looks at the change of the increments, one step in each tick, in four ways: ‖R(X−X′)‖² for each
-factorisation, Σ(P²+N²), Σ|change|, and the largest squared difference of the values of a tick. It keeps the worst pair
+factorization, Σ(P²+N²), Σ|change|, and the largest squared difference of the values of a tick. It keeps the worst pair
 of each. Claims are not its business: `sensitivity.py` compares.
 """
 
@@ -28,11 +28,11 @@ Progress = Callable[[int, int], None]
 MOST_PLACEMENTS = 500
 BATCH = 1024
 SQUARES, ABSOLUTE, VALUES = -3, -2, -1
-"""Places in `PairSearch.largest` and `worst` after those of the factorisations: Σ(P²+N²), Σ|change|, values."""
+"""Places in `PairSearch.largest` and `worst` after those of the factorizations: Σ(P²+N²), Σ|change|, values."""
 
 
 class PairSearch:
-    """The streams tried so far and the worst pair of each judge: one for each factorisation, then the three above.
+    """The streams tried so far and the worst pair of each judge: one for each factorization, then the three above.
 
     Neighbours differ in exactly `changed` events.
     """

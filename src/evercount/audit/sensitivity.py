@@ -49,7 +49,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finding(Claim):
-    """The largest ‖R(X−X′)‖² found for one factorisation, beside the claim c²·S."""
+    """The largest ‖R(X−X′)‖² found for one factorization, beside the claim c²·S."""
 
     factorization: str
     nonnegative_gram: bool
@@ -59,7 +59,7 @@ class Finding(Claim):
 class SensitivityReport:
     """What an audit found.
 
-    `norm` is the largest Σ(P²+N²) found, which no factorisation enters; the claim is `S`. `l1` is Σ|change| beside
+    `norm` is the largest Σ(P²+N²) found, which no factorization enters; the claim is `S`. `l1` is Σ|change| beside
     `Query.l1_sensitivity`, `value` the squared difference of the values of a tick beside
     `Query.squared_value_sensitivity`; None where the query declares none. Neighbours differ in `changed` events, and
     all claims are those for a user of that many events.
@@ -81,7 +81,7 @@ class SensitivityReport:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """Every claim: S, c²·S of each factorisation, and those of Σ|change| and of values where there are some."""
+        """Every claim: S, c²·S of each factorization, and those of Σ|change| and of values where there are some."""
         others = tuple(claim for claim in (self.l1, self.value) if claim is not None)
         return (Claim(self.norm, self.S, self.pair), *self.findings, *others)
 

@@ -144,7 +144,7 @@ def literature_vectors() -> dict[str, Any]:
              "limit, extrapolated in 1/ln T from 2^14 to 2^20; Henzinger, Kalinin, Upadhyay, arXiv 2509.14334"),
         _row("normalised square root, mean squared error", 0.748, _limit(powers, mean), 2e-3,
              "limit, extrapolated as above; same source"),
-        _row("lower bound of every factorisation", 0.7019, _lower_bound_constant(2**20), 1e-4,
+        _row("lower bound of every factorization", 0.7019, _lower_bound_constant(2**20), 1e-4,
              "nuclear norm over T, minus ln T/pi at T = 2^20; Henzinger, Upadhyay, Upadhyay 2023"),
         _row("k-ary tree, leading constant at k = 19", 0.1236, leading_constant(19), 5e-5,
              "mean squared error over log2(T)^3/eps^2; Andersson, Pagh, Steiner, Torkamani 2024"),
@@ -160,7 +160,7 @@ def literature_vectors() -> dict[str, Any]:
         "constants": rows,
         "by_search": [
             {
-                "name": "pure noise on a dense optimised factorisation, largest variance at T = 1024, eps = 1",
+                "name": "pure noise on a dense optimised factorization, largest variance at T = 1024, eps = 1",
                 "published": 103.6,
                 "reached": 96.36,
                 "command": "benchmarks/dense_laplace.py 1024 --levels 1 10 100 1024 --steps 16000 --rate 3e-5 "

@@ -56,7 +56,7 @@ def simultaneous_quantile(ticks: int, beta: float) -> float:
         a, rounded up.
 
     Raises:
-        ParameterError: `ticks` is no whole number of at least 1, or `beta` is not strictly between 0 and 1.
+        ParameterError: `ticks` is not a whole number of at least 1, or `beta` is not strictly between 0 and 1.
 
     >>> round(simultaneous_quantile(65536, 0.05), 3)
     4.945

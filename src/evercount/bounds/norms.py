@@ -1,6 +1,6 @@
-"""Norms of factorisations of the counting matrix: Ψ, exact Landau constants, Mathias, nuclear norm, binary tree.
+"""Norms of factorizations of the counting matrix: Ψ, exact Landau constants, Mathias, nuclear norm, binary tree.
 
-`norm` means ‖L‖_{2→∞}·‖R‖_{1→2}, the worst error std of a factorisation at noise multiplier one and S = 1.
+`norm` means ‖L‖_{2→∞}·‖R‖_{1→2}, the worst error std of a factorization at noise multiplier one and S = 1.
 All functions of T take one horizon or an array of them, whole numbers from 1 to 2^53. They return a float for one
 horizon and an array of the same shape for an array.
 """
@@ -19,7 +19,7 @@ from evercount.errors import ParameterError
 from evercount.factorizations import square_root_filter
 
 LANDAU_LIMIT = (np.euler_gamma + 4 * math.log(2)) / math.pi
-"""c_T² − ln T/π for T → ∞: 1.0663, the constant of the square-root factorisation."""
+"""c_T² − ln T/π for T → ∞: 1.0663, the constant of the square-root factorization."""
 
 MATHIAS_LIMIT = (np.euler_gamma + math.log(8 / math.pi)) / math.pi
 """Mathias' lower bound − ln T/π for T → ∞: 0.481. His upper bound tends to this plus ½."""
@@ -44,7 +44,7 @@ def psi_paper(T: Ticks) -> Values:
     Returns:
         Ψ(T).
     Raises:
-        ParameterError: A horizon is no whole number from 1 to 2^53.
+        ParameterError: A horizon is not a whole number from 1 to 2^53.
 
     >>> round(psi_paper(65536), 4)
     4.4591
@@ -64,7 +64,7 @@ def psi(T: Ticks) -> Values:
     Returns:
         Ψ′(T).
     Raises:
-        ParameterError: A horizon is no whole number from 1 to 2^53.
+        ParameterError: A horizon is not a whole number from 1 to 2^53.
 
     >>> round(psi(65536), 4)
     4.6217
@@ -73,7 +73,7 @@ def psi(T: Ticks) -> Values:
 
 
 def landau(T: Ticks) -> Values:
-    """c_T² = Σ_{k<T} f(k)², the exact norm of the square-root factorisation (a Landau constant), to 1e-15 relative.
+    """c_T² = Σ_{k<T} f(k)², the exact norm of the square-root factorization (a Landau constant), to 1e-15 relative.
 
     Term by term up to T = 128; above that by an expansion: `factorizations/square_root_filter.py`.
 
@@ -82,7 +82,7 @@ def landau(T: Ticks) -> Values:
     Returns:
         c_T².
     Raises:
-        ParameterError: A horizon is no whole number from 1 to 2^53.
+        ParameterError: A horizon is not a whole number from 1 to 2^53.
 
     >>> landau(2)
     1.25
@@ -119,7 +119,7 @@ def gamma_hat(T: Ticks) -> Values:
     Returns:
         γ̂(T).
     Raises:
-        ParameterError: A horizon is no whole number from 1 to 2^53.
+        ParameterError: A horizon is not a whole number from 1 to 2^53.
 
     >>> round(gamma_hat(65536), 4)
     8.0229
@@ -133,14 +133,14 @@ def gamma_hat_integral_paper(T: Ticks) -> Values:
 
 
 def mathias_lower(T: Ticks) -> Values:
-    """(½ + 1/2T)·γ̂(T): no factorisation of the counting matrix has a smaller norm (Mathias 1993, Corollary 3.5).
+    """(½ + 1/2T)·γ̂(T): no factorization of the counting matrix has a smaller norm (Mathias 1993, Corollary 3.5).
 
     Args:
         T: One horizon or an array of them.
     Returns:
         The lower bound.
     Raises:
-        ParameterError: A horizon is no whole number from 1 to 2^53.
+        ParameterError: A horizon is not a whole number from 1 to 2^53.
 
     >>> round(mathias_lower(65536), 4)
     4.0115
@@ -149,7 +149,7 @@ def mathias_lower(T: Ticks) -> Values:
 
 
 def mathias_upper(T: Ticks) -> Values:
-    """γ̂(T)/2 + ½: some factorisation, not lower triangular, has at most this norm (Mathias 1993, Corollary 3.5).
+    """γ̂(T)/2 + ½: some factorization, not lower triangular, has at most this norm (Mathias 1993, Corollary 3.5).
 
     Args:
         T: the number of ticks, or an array of them.
@@ -158,7 +158,7 @@ def mathias_upper(T: Ticks) -> Values:
         The bound for each T.
 
     Raises:
-        ParameterError: T is no whole number above 0.
+        ParameterError: T is not a whole number above 0.
 
     >>> round(mathias_upper(65536), 4)
     4.5114
@@ -169,7 +169,7 @@ def mathias_upper(T: Ticks) -> Values:
 def haagerup_upper(T: Ticks) -> Values:
     """1 + ln T/π, the bound of Haagerup and of Kraus on the norm that triangular truncation can be factorised with.
 
-    **Guarantee.** It is at least Mathias' upper bound for every T, with equality at T = 1, so some factorisation, not
+    **Guarantee.** It is at least Mathias' upper bound for every T, with equality at T = 1, so some factorization, not
     lower triangular, has at most this norm. Test: `tests/bounds/test_norms.py::test_haagerup_is_above_mathias`.
 
     Args:
@@ -179,7 +179,7 @@ def haagerup_upper(T: Ticks) -> Values:
         The bound for each T.
 
     Raises:
-        ParameterError: T is no whole number above 0.
+        ParameterError: T is not a whole number above 0.
 
     >>> round(haagerup_upper(65536), 4)
     4.5302
@@ -188,18 +188,18 @@ def haagerup_upper(T: Ticks) -> Values:
 
 
 def nuclear_lower(T: Ticks) -> Values:
-    """(1/T)·Σ_{k≤T} 1/(2 sin((2k−1)π/(4T+2))), nuclear norm over T: a better lower bound for every factorisation.
+    """(1/T)·Σ_{k≤T} 1/(2 sin((2k−1)π/(4T+2))), nuclear norm over T: a better lower bound for every factorization.
 
-    **Guarantee.** Every factorisation M = LR has at least this norm: ‖M‖_* ≤ ‖L‖_F·‖R‖_F ≤ √T·‖L‖_{2→∞}·√T·‖R‖_{1→2},
+    **Guarantee.** Every factorization M = LR has at least this norm: ‖M‖_* ≤ ‖L‖_F·‖R‖_F ≤ √T·‖L‖_{2→∞}·√T·‖R‖_{1→2},
     and the terms of the sum are the singular values of M. Test:
-    `tests/bounds/test_norms.py::test_lower_bounds_hold_for_the_square_root_and_for_random_factorisations`.
+    `tests/bounds/test_norms.py::test_lower_bounds_hold_for_the_square_root_and_for_random_factorizations`.
 
     Args:
         T: One horizon or an array of them.
     Returns:
         The lower bound.
     Raises:
-        ParameterError: A horizon is no whole number from 1 to 2^53.
+        ParameterError: A horizon is not a whole number from 1 to 2^53.
 
     >>> round(nuclear_lower(65536), 4)
     4.2321
@@ -214,7 +214,7 @@ def gap_to_mathias(T: Ticks) -> Values:
 
 
 def gap_to_mathias_paper(T: Ticks) -> Values:
-    """The paper's Ψ minus Mathias' lower bound: below 0.5, as it says, but Ψ is not the norm of any factorisation."""
+    """The paper's Ψ minus Mathias' lower bound: below 0.5, as it says, but Ψ is not the norm of any factorization."""
     return over_ticks(T, lambda t: 1 + np.log((4.0 * t - 3) / 5) / math.pi - (0.5 + 0.5 / t) * _gamma_hat(t))
 
 
@@ -248,7 +248,7 @@ def binary_norm(T: Ticks) -> Values:
     Returns:
         The norm.
     Raises:
-        ParameterError: A horizon is no whole number from 1 to 2^53.
+        ParameterError: A horizon is not a whole number from 1 to 2^53.
 
     >>> round(binary_norm(65536), 4)
     16.4924
@@ -268,7 +268,7 @@ def binary_std(T: int, t: Ticks, multiplier: float = 1.0) -> Values:
         The std at each tick.
 
     Raises:
-        ParameterError: A tick is no whole number or lies beyond the horizon, or the multiplier is not positive.
+        ParameterError: A tick is not a whole number or lies beyond the horizon, or the multiplier is not positive.
 
     >>> binary_std(8, [7, 8]).round(4).tolist()
     [3.4641, 2.0]

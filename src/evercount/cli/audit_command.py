@@ -91,7 +91,7 @@ def mechanism(
     query: Annotated[str | None, typer.Argument(help="Query by name: count, histogram, …")] = None,
     parameter: Parameters = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every factorisation (or that of -f) × noise × adjacency, of a query or all.")
+        bool, typer.Option("--all", help="Every factorization (or that of -f) × noise × adjacency, of a query or all.")
     ] = False,
     epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 3.0,
     delta: Annotated[float, typer.Option(help="δ of the promise; 0 for pure privacy.")] = 0.01,
@@ -233,7 +233,7 @@ def discovery(
     secret: Annotated[str | None, typer.Option(help="Root of the runs' secrets in hex; default: fresh.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Attack discovered keys: is it told by anything published whether one person's key was there? Exit 1 if so.
+    """Attack discovered keys: do releases reveal whether one person's key was there? Exit 1 if so.
 
     Example: evercount audit discovery -p minimum=20 --runs 1000
     """

@@ -29,7 +29,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def read_token(file: Path | None) -> str | None:
-    """The token of a file or of the environment. It is no option: other users of the machine could read it."""
+    """The token of a file or of the environment. It is not an option: other users of the machine could read it."""
     if file is None:
         return os.environ.get("EVERCOUNT_TOKEN") or None
     try:

@@ -45,7 +45,7 @@ def plan(
         int | None, typer.Option(help="Protect a user with at most this many events, not one event.")
     ] = None,
     mechanism: Annotated[
-        list[str] | None, typer.Option("--mechanism", "-m", help="Only these factorisations, repeatable.")
+        list[str] | None, typer.Option("--mechanism", "-m", help="Only these factorizations, repeatable.")
     ] = None,
     ticks: Annotated[int | None, typer.Option(help="Without a horizon: compare over this many ticks.")] = None,
     count: Annotated[

@@ -90,10 +90,10 @@ def serve(
         elif "://" not in db and Path(db).is_dir():
             db = str(demo_file(Path(db)))
         if declared:
-            raise ParameterError("--demo runs on a clock of its own: leave --streams away")
+            raise ParameterError("--demo runs on a clock of its own: omit --streams")
         declared = [demo_declaration()]
     if read_only and declared:
-        raise ParameterError("--read-only shows a store and declares nothing: leave --streams and --demo away")
+        raise ParameterError("--read-only shows a store and declares nothing: omit --streams and --demo")
     named = named_admin_token(admin_token_file, print_admin_token)
     place = db or "evercount.db"
     store = WatchedStore(place, head) if read_only else Store(place, key_from_environment(key_file), head)

@@ -43,7 +43,7 @@ class Columns:
             if (name is None and what == "time") or (name is not None and not (isinstance(name, str) and name)):
                 raise ParameterError(f"the column of the {what} must be a name, got {name!r:.80}")
         if self.order is not None and self.user is None:
-            raise ParameterError("a column of the order goes with a column of the user: it orders each user's events")
+            raise ParameterError("`order` requires `user`: it orders each user's events")
 
     def _named(self) -> dict[str, str | tuple[str, ...] | None]:
         """The columns of each kind but the levels, in the order of `to_dict`."""

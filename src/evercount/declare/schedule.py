@@ -91,7 +91,7 @@ def parse_tick(text: Any) -> tuple[int, bool] | None:
     length = int(match[1]) * UNITS[match[2]] if match else 0
     if match is None or not SHORTEST_TICK <= length <= LONGEST_TICK:
         raise ParameterError(
-            f"the tick length {text!r:.80} is not one: write a whole number and ms, s, m, h, d or w, such as 500ms, "
+            f"invalid tick length {text!r:.80}: write a whole number and ms, s, m, h, d or w, such as 500ms, "
             "15m, 1h, 1d, 1w (10 ms to ten years), or 'manual'"
         )
     return length, match[2] in "dw"

@@ -72,7 +72,7 @@ def _worst_error(engine: Factorization, query: Query, adjacency: Adjacency) -> f
 
 
 def sensitivity_on(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
-    """S with ‖R(X−X′)‖_F² ≤ c²·S for this query on this factorisation.
+    """S with ‖R(X−X′)‖_F² ≤ c²·S for this query on this factorization.
 
     **Guarantee.** The query's smaller S is taken only where the Gram matrix is known to fall, and its v² only where R
     is the running-count matrix, whose c² is T. Tests:
@@ -83,13 +83,13 @@ def sensitivity_on(engine: Factorization, query: Query, adjacency: Adjacency) ->
     if math.isinf(S):
         raise ParameterError(
             f"one event can change {query.name!r} again and again in this kind of stream, so noise for its increments "
-            "is not private: give a horizon and leave the factorisation out (or name 'direct')"
+            "is not private: give a horizon and leave the factorization out (or name 'direct')"
         )
     return S
 
 
 def _smallest_sensitivity(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
-    """The smallest S that is proved for this query on this factorisation; infinite where none is."""
+    """The smallest S that is proved for this query on this factorization; infinite where none is."""
     candidates = [query.squared_sensitivity(adjacency)]
     if engine.falling_gram:
         candidates.append(query.falling_sensitivity(adjacency) or math.inf)
@@ -108,7 +108,7 @@ def make_noise(
     views: tuple[str, ...] = (RUNNING,),
     **rest: Any,
 ) -> Noise:
-    """The noise of a stream: Laplace on a pure tree where δ = 0, else Gaussian through the factorisation.
+    """The noise of a stream: Laplace on a pure tree where δ = 0, else Gaussian through the factorization.
 
     Its key belongs to the whole declaration (`mechanisms.declared_key`).
     """

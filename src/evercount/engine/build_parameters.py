@@ -44,7 +44,7 @@ def build_parameters(
     budget, engine = choose_noise(query, budget, horizon, factorization, shown)
     names = check_postprocess(postprocess)
     if "monotone" in names and not query.monotone:
-        raise ParameterError(f"{query.name!r} may truly fall, so its releases cannot be made monotone")
+        raise ParameterError(f"{query.name!r} can decrease, so its releases cannot be made monotone")
     query.check_budget(budget)
     asked = query if part is None else CellRange(query, part)
     built = make_noise(noise, query, engine, budget, horizon, names, shown, part=part, **source)

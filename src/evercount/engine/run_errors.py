@@ -230,7 +230,7 @@ class RunErrors:
         if method not in ("union", "simulate"):
             raise ParameterError(f"method must be 'union' or 'simulate', got {method!r}")
         if self._sums is not None:
-            raise ParameterError("a ratio has no error that is known before: no bound for all ticks is offered")
+            raise ParameterError("bound() is unavailable for ratios: their error depends on how many events come")
         last = self.first_tick + len(self) - 1
         numbers = max(last * self._values.shape[1] if self._looks_back else self._values.size, 1)
         factors = np.full((len(self), 1), float(simultaneous_quantile(numbers, beta)))

@@ -101,9 +101,9 @@ def unpack(blob: bytes) -> dict[str, Any]:
         size = int.from_bytes(content[:8], "big")
         tree = _with_blocks(json.loads(content[8 : 8 + size]), content, 8 + size)
     except (zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SnapshotError(f"the snapshot holds something else than it should ({type(error).__name__})") from error
+        raise SnapshotError(f"malformed snapshot ({type(error).__name__})") from error
     if not isinstance(tree, dict):
-        raise SnapshotError("the snapshot holds something else than it should")
+        raise SnapshotError("malformed snapshot")
     return tree
 
 

@@ -61,7 +61,7 @@ def load_stream(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]
     except EvercountError as error:
         raise SnapshotError(f"the snapshot's stream cannot be built here: {error}") from error
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise SnapshotError(f"the snapshot lacks something or holds something else: {error!r}") from error
+        raise SnapshotError(f"malformed snapshot: {error!r}") from error
 
 
 def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:

@@ -32,7 +32,9 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
     start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
     first, last = releases.first_tick, releases.first_tick + len(releases) - 1
     if len(start) and (np.any(start >= stop) or stop.max() > last or (start.min() < first and first > 1)):
-        raise ParameterError(f"a view needs released ticks: {first} to {last} are here, and each span needs one more")
+        raise ParameterError(
+            f"a view needs released ticks: spans lie within ticks {first} to {last} and hold at least one"
+        )
     if len(start) and start.min() < 0:
         raise ParameterError("ticks before the first cannot be counted")
     sums = np.concatenate([np.zeros((1, releases.rows.shape[1])), releases.rows])

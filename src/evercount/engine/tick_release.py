@@ -163,7 +163,7 @@ class Release(Generic[V_co]):
             The labels that pass, largest number first, with intervals as in `top`.
 
         Raises:
-            ParameterError: the threshold is no number, or the level is not between 0 and 1.
+            ParameterError: the threshold is not a number, or the level is not between 0 and 1.
         """
         if threshold is not None:
             threshold = check_number("threshold", threshold)

@@ -1,4 +1,4 @@
-"""Factorisations M = L·R of the running-count matrix, by name. Deterministic mathematics: no randomness, no ε."""
+"""Factorizations M = L·R of the running-count matrix, by name. Deterministic mathematics: no randomness, no ε."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FACTORIZATIONS: dict[str, type[Factorization]] = {
         Direct,
     )
 }
-"""Every factorisation that a Gaussian stream can run, by the name that users type."""
+"""Every factorization that a Gaussian stream can run, by the name that users type."""
 
 ENDLESS = ("anytime", "unbounded", "fresh")
 """The names of those that run without a horizon."""
@@ -41,7 +41,7 @@ _PERIODS = re.compile(r"periods-([1-9][0-9]{0,8})")
 
 
 def factorization(name: str | None, horizon: int | None) -> Factorization:
-    """Build a factorisation from its name.
+    """Build a factorization from its name.
 
     Args:
         name: A key of `FACTORIZATIONS`, or "periods-7" for sums over the last 7 ticks. None chooses `balanced` for a
@@ -49,11 +49,11 @@ def factorization(name: str | None, horizon: int | None) -> Factorization:
         horizon: The number of ticks, or None for a stream without end.
 
     Returns:
-        The factorisation.
+        The factorization.
 
     Raises:
-        UnknownName: There is no factorisation of this name.
-        ParameterError: The horizon is no whole number from 1 to 2^50, or this factorisation needs one.
+        UnknownName: There is no factorization of this name.
+        ParameterError: The horizon is not a whole number from 1 to 2^50, or this factorization needs one.
         TooLarge: `optimal` is computed for at most 1024 ticks.
 
     >>> factorization("binary-tree", 1000).name

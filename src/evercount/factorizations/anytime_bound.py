@@ -1,6 +1,6 @@
-"""How close a factorisation without a horizon can come to the optimum at every tick: a certified lower bound.
+"""How close a factorization without a horizon can come to the optimum at every tick: a certified lower bound.
 
-Let an endless factorisation have columns of R of norm at most 1 and ‖L_t‖ ≤ ρ·γ₂(M_t) at every t ≤ T, with M_t the
+Let an endless factorization have columns of R of norm at most 1 and ‖L_t‖ ≤ ρ·γ₂(M_t) at every t ≤ T, with M_t the
 running count over t ticks. Then diag(1/γ₂(M_t))·L and R factorise A = diag(1/γ₂(M_t))·M, with row norms of at most ρ:
 so ρ ≥ γ₂(A). And γ₂(A) ≥ ‖D_√p·A·D_√q‖_* for all weights p, q ≥ 0 with sums 1 (the dual; Haagerup). Smaller rows only
 make γ₂ smaller, so upper bounds on γ₂(M_t) may stand for it.
@@ -23,7 +23,7 @@ ROUNDING = 1e-9
 
 
 def anytime_lower_bound(horizon: int) -> float:
-    """ρ such that no endless factorisation stays below ρ times the optimum told T = t at every t up to the horizon.
+    """ρ such that no endless factorization stays below ρ times the optimum told T = t at every t up to the horizon.
 
     Args:
         horizon: The number of ticks, from 2 to 1024.
@@ -34,7 +34,7 @@ def anytime_lower_bound(horizon: int) -> float:
     Raises:
         ParameterError: The horizon is not such a number.
 
-    Test: tests/factorizations/test_anytime.py::test_no_endless_factorisation_comes_closer.
+    Test: tests/factorizations/test_anytime.py::test_no_endless_factorization_comes_closer.
 
     >>> round(anytime_lower_bound(16), 4)
     1.1821

@@ -1,4 +1,4 @@
-"""The contract of a factorisation M = L·R of the running-count matrix, and of its streaming state.
+"""The contract of a factorization M = L·R of the running-count matrix, and of its streaming state.
 
 Ticks are numbered 1, 2, … in public; arrays are indexed from 0. Nothing here is random and nothing knows ε: the noise
 of tick t is row t of L times standard normals z that the caller draws.
@@ -30,7 +30,7 @@ class State:
 
     Args:
         tick: The number of ticks that are done.
-        arrays: The factorisation's own memory; the last axis of each array runs over cells.
+        arrays: The factorization's own memory; the last axis of each array runs over cells.
 
     >>> import numpy as np
     >>> State(tick=3, arrays=(np.zeros((10, 1)),)).nbytes
@@ -70,9 +70,9 @@ def check_horizon(horizon: Any, *, unbounded: bool = False) -> int | None:
 
 
 def check_known_horizon(horizon: Any) -> int:
-    """`check_horizon` for a factorisation that cannot run without a horizon."""
+    """`check_horizon` for a factorization that cannot run without a horizon."""
     if horizon is None:
-        raise ParameterError("this factorisation needs a known horizon; use factorization='anytime' for horizon=None")
+        raise ParameterError("this factorization needs a known horizon; use factorization='anytime' for horizon=None")
     if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer):
         raise ParameterError(f"horizon must be a whole number of ticks (or None), got {horizon!r}")
     if not 1 <= horizon <= LARGEST_HORIZON:
@@ -81,7 +81,7 @@ def check_known_horizon(horizon: Any) -> int:
 
 
 class Factorization(ABC):
-    """A factorisation of the lower-triangular all-ones matrix, with exact norms and a streaming form.
+    """A factorization of the lower-triangular all-ones matrix, with exact norms and a streaming form.
 
     A subclass sets the three attributes below and implements the abstract methods. To add one, register it in
     `evercount.factorizations.FACTORIZATIONS`; the contract test then runs over it.
@@ -93,7 +93,7 @@ class Factorization(ABC):
 
     Guarantee. `column_norm` is never below ‖R‖_{1→2} of the matrices that `dense()` returns and that `next`/`block`
     run, and every entry of RᵀR is ≥ 0, so that the sensitivity rule Δ² ≤ column_norm²·S of `sensitivity.proof.md`
-    applies. Tests: tests/factorizations/test_factorizations_contract.py runs over every registered factorisation.
+    applies. Tests: tests/factorizations/test_factorizations_contract.py runs over every registered factorization.
 
     >>> import numpy as np
     >>> from evercount.factorizations import BinaryTree
@@ -203,7 +203,7 @@ class Factorization(ABC):
             ParameterError: There is no horizon, so the error grows for ever.
         """
         if self.horizon is None:
-            raise ParameterError("an unbounded factorisation has no worst row; ask for a tick")
+            raise ParameterError("an unbounded factorization has no worst row; ask for a tick")
         ticks = tick_grid(self.horizon)
         norms = self.row_norms(ticks)
         largest = int(np.argmax(norms))
@@ -223,7 +223,7 @@ class Factorization(ABC):
 
         Raises:
             TooLarge: More than `LARGEST_DENSE_TICKS` ticks.
-            ParameterError: More ticks than the horizon has, or None for a factorisation without a horizon.
+            ParameterError: More ticks than the horizon has, or None for a factorization without a horizon.
         """
 
     # -- streaming -----------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ class Factorization(ABC):
         """Memory of the streaming state for one cell, in bytes."""
         return self.initial(1).nbytes
 
-    # -- checks that all factorisations share ----------------------------------------------------------------------
+    # -- checks that all factorizations share ----------------------------------------------------------------------
 
     def _check_ticks(self, ticks: npt.ArrayLike) -> IntArray:
         array = np.asarray(ticks)
@@ -340,7 +340,7 @@ class Factorization(ABC):
     def _check_dense(self, ticks: int | None) -> int:
         size = self.horizon if ticks is None else ticks
         if size is None:
-            raise ParameterError("an unbounded factorisation needs the number of ticks for dense()")
+            raise ParameterError("an unbounded factorization needs the number of ticks for dense()")
         self._check_ticks(np.asarray([size]))
         if size > LARGEST_DENSE_TICKS:
             raise TooLarge(f"dense matrices are for tests, up to {LARGEST_DENSE_TICKS} ticks; {size} were asked for")

@@ -14,7 +14,7 @@ from evercount.factorizations.base import NORM_ROUNDING_MARGIN, Factorization, S
 class Direct(Factorization):
     """R = M, L = I: independent noise on every released value. It needs a horizon: its price grows with √T.
 
-    For changes of single increments that is the worst of all factorisations. But where one event moves the *value* by
+    For changes of single increments that is the worst of all factorizations. But where one event moves the *value* by
     at most v at every tick, however often, ‖R(X−X′)‖² ≤ T·v² (`Query.squared_value_sensitivity`), which may be far
     below c²·S.
 

@@ -135,7 +135,7 @@ class EndlessBridge(PureFactorization):
         arrays = [array for epoch in range(len(ENDLESS)) for array in self.bridge(epoch).public_parameters()]
         return (ENDS.astype(np.float64), *arrays)
 
-    # -- the contract of a factorisation ---------------------------------------------------------------------------
+    # -- the contract of a factorization ---------------------------------------------------------------------------
 
     @property
     def state_bytes(self) -> int:

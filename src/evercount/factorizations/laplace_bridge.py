@@ -202,7 +202,7 @@ class Bridge(PureFactorization):
         shares: IntArray = self._split(0, self._top()).shares[0]
         return shares
 
-    # -- the contract of a factorisation ----------------------------------------------------------------------------
+    # -- the contract of a factorization ----------------------------------------------------------------------------
 
     @property
     def state_bytes(self) -> int:

@@ -90,7 +90,7 @@ class DigitTree(PureFactorization):
             if digit:
                 size = self.base**level
                 return (node - size + 1, node) if digit > 0 else (node + 1, node + size)
-        raise ParameterError(f"0 is no node, got {node}")
+        raise ParameterError(f"0 is not a node, got {node}")
 
     def total_weight(self) -> int:
         """Σ of `weight` over all ticks of the horizon, in closed form: the exact mean squared error follows."""
@@ -111,7 +111,7 @@ class DigitTree(PureFactorization):
             total += below(self.horizon + offset + 1) - below(offset)
         return total
 
-    # -- the contract of a factorisation -----------------------------------------------------------------------------
+    # -- the contract of a factorization -----------------------------------------------------------------------------
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
         """√weight: the std at t is that of a node times this."""

@@ -1,4 +1,4 @@
-"""`optimal`: the numerical optimum of max row norm × max column norm over all factorisations, for up to 1024 ticks.
+"""`optimal`: the numerical optimum of max row norm × max column norm over all factorizations, for up to 1024 ticks.
 
 γ₂(M) = max over p of ‖D_√p · M · D_√q‖_*, q = p reversed, Σp = 1; the maximiser also gives the best L and R.
 """
@@ -38,16 +38,16 @@ BLAS_THREADS = 2
 
 
 class Optimal(Factorization):
-    """The best factorisation up to a relative gap of 1e-5, made lower triangular by a Cholesky factor of RᵀR.
+    """The best factorization up to a relative gap of 1e-5, made lower triangular by a Cholesky factor of RᵀR.
 
-    `lower_bound` is a certificate: no factorisation of M has a smaller product of norms.
+    `lower_bound` is a certificate: no factorization of M has a smaller product of norms.
 
     Args:
         horizon: The number of ticks, at most 1024.
 
     Raises:
         TooLarge: The horizon is above 1024.
-        ParameterError: The horizon is no whole number of at least 1, or the iteration did not end.
+        ParameterError: The horizon is not a whole number of at least 1, or the iteration did not end.
 
     >>> engine = Optimal(64)
     >>> tick, norm = engine.worst_row()

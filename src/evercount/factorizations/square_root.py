@@ -18,7 +18,7 @@ from evercount.factorizations.square_root_filter import Exponentials, design
 
 
 class SquareRoot(Factorization):
-    """L = Toep(F) and R = Toep(1/((1−z)F)): the paper's factorisation up to a loss below 1e-6, in O(log T) memory.
+    """L = Toep(F) and R = Toep(1/((1−z)F)): the paper's factorization up to a loss below 1e-6, in O(log T) memory.
 
     L·R = M holds exactly for every filter F; the norms are those of the filter that runs.
 

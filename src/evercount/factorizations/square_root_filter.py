@@ -157,7 +157,7 @@ def design(ticks: int, loss: float = FILTER_LOSS) -> Rational:
 
 
 def norm_product(filter_: Rational, ticks: int) -> float:
-    """‖L‖·‖R‖ of the `square-root` factorisation with this filter over `ticks` ticks."""
+    """‖L‖·‖R‖ of the `square-root` factorization with this filter over `ticks` ticks."""
     n = np.asarray(float(ticks))
     return float(np.sqrt(filter_.forward().squared_sums(n) * filter_.summed_inverse().squared_sums(n)))
 

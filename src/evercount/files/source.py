@@ -58,7 +58,7 @@ class Source:
     delimiter: str = ","
 
     def scan(self) -> str:
-        """SQL: the table function that reads the file; rows that cannot be taken apart go to DuckDB's reject tables."""
+        """SQL: the table function that reads the file; rows that cannot be parsed go to DuckDB's reject tables."""
         if self.kind == "parquet":
             return _reading("read_parquet", self.path)
         single = self.kind == "jsonl"

@@ -56,7 +56,7 @@ class RiskFunction(ABC):
             One number, or an array of the shape of theta.
 
         Raises:
-            ParameterError: If theta is no number in [0, 1].
+            ParameterError: If theta is not a number in [0, 1].
         """
         points = read_points(theta)
         result = np.interp(points, self.knots, self._values(self.raw_slopes if raw else self.slopes))
@@ -76,7 +76,7 @@ class RiskFunction(ABC):
             One number, or an array of the shape of theta.
 
         Raises:
-            ParameterError: If theta is no number in [0, 1].
+            ParameterError: If theta is not a number in [0, 1].
         """
         return self.f(theta) + (1 - float(self._values(self.slopes)[-1])) / 2
 

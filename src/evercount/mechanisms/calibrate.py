@@ -1,4 +1,4 @@
-"""From a budget, a sensitivity and a factorisation to a noise stream with the right σ."""
+"""From a budget, a sensitivity and a factorization to a noise stream with the right σ."""
 
 from __future__ import annotations
 

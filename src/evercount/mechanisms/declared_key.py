@@ -16,7 +16,7 @@ from evercount.noise import Secret
 def declaration_fingerprint(declaration: Mapping[str, Any], engine: Factorization, sigma: float) -> str:
     """A digest of a whole declaration: what is asked, how noise is correlated, and how much of it there is.
 
-    σ and the numbers of the factorisation belong to it: the same normals at two scales would reveal each other.
+    σ and the numbers of the factorization belong to it: the same normals at two scales would reveal each other.
     """
     public = {**declaration, "factorization": [engine.name, engine.horizon], "sigma": float(sigma).hex()}
     digest = hashlib.blake2b(digest_size=32, person=b"evercount.stream")

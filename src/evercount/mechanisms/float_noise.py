@@ -162,7 +162,7 @@ class FloatStream(NoiseStream):
         for number, state in enumerate(stream._states):
             own = tuple(arrays[number * len(state.arrays) : (number + 1) * len(state.arrays)])
             if len(arrays) != len(stream._states) * len(state.arrays):
-                raise SnapshotError("the snapshot's noise state does not belong to this factorisation")
+                raise SnapshotError("the snapshot's noise state does not belong to this factorization")
             stream._states[number] = State(int(dumped["tick"]), own)
         stream.take(int(dumped["skip"]))
         return stream

@@ -30,7 +30,7 @@ class NamedNoise(NoiseStream):
     The columns of `rows` are the names in the order in which they joined; `place` has the column of each name.
 
     **Guarantee.** The noise of a name at a tick is that of an `ExactStream` of this name alone: it depends on (secret,
-    factorisation, scale, name, tick) and on nothing else, so joining, order, snapshots and joined cohorts change no
+    factorization, scale, name, tick) and on nothing else, so joining, order, snapshots and joined cohorts change no
     number. Tests: tests/mechanisms/test_named_noise.py::test_company_and_time_of_joining_change_no_number and
     tests/mechanisms/test_named_noise.py::test_snapshots_and_joined_cohorts_change_no_number.
     """

@@ -195,7 +195,7 @@ def plan(
 
     With δ > 0 pure mechanisms stand beside Gaussian ones, as they keep the promise too.
     `ticks`: over how many ticks a stream without a horizon is compared. The lower bound holds for the worst tick of
-    every factorisation mechanism with tight Gaussian noise (nuclear norm of M over T): `bounds.nuclear_lower`. It is
+    every factorization mechanism with tight Gaussian noise (nuclear norm of M over T): `bounds.nuclear_lower`. It is
     one of running sums, and NaN for windows and averages. An average per event is refused.
 
     Args:
@@ -339,7 +339,7 @@ def _simultaneous(
 def _candidates(
     query: Query, budget: Budget, horizon: int | None, names: tuple[str, ...] | None
 ) -> list[tuple[str, Query, str | None, Budget]]:
-    """(label, query with its method settled, factorisation, budget) of every row."""
+    """(label, query with its method settled, factorization, budget) of every row."""
     pure = pure_budget(budget)
     if names is None:
         names = (PURE_ENDLESS if horizon is None else PURE) if _has_l1(query, budget) else ()

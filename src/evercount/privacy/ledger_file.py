@@ -4,7 +4,7 @@ One JSON object per line. The first line states the total, every later one an en
 the line before and its own content. The lines are only ever added. `<file>.head` holds how many lines there are, the
 last link and which file it is about (inode, device, path); it is replaced after every new line.
 
-What is noticed when the file is opened again:
+Tampering that is detected when the file is opened again:
 
 - a line that was changed, removed, moved or added in the middle: its link does not match;
 - lines removed at the end, or the whole file: the head names more lines;

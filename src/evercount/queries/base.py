@@ -288,7 +288,7 @@ class Query(Sensitivities, Generic[V_co]):
             The state.
 
         Raises:
-            SnapshotError: it is no state of this query.
+            SnapshotError: it is not a state of this query.
         """
         return data
 

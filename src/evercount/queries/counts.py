@@ -218,7 +218,7 @@ class Sum(Query[float]):
             One whole number for each event.
 
         Raises:
-            InputError: A value is no number or lies outside the declared range.
+            InputError: A value is not a number or lies outside the declared range.
         """
         if isinstance(events, list | tuple) and not {bool, str}.isdisjoint(map(type, events)):
             raise InputError("the events of a tick must be numbers: no text, no true or false")

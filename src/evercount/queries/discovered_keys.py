@@ -299,7 +299,7 @@ def count_keys(events: Any) -> dict[str, int]:
 def normal_key(number: int, key: Any) -> str:
     """The key of event `number` in composed form, or EventRefused."""
     if not isinstance(key, str):
-        raise EventRefused(number, f"is no key: a key is a text, not {type(key).__name__}")
+        raise EventRefused(number, f"is not a key: a key is a text, not {type(key).__name__}")
     normal, wrong = _checked(key)
     if wrong is not None:
         raise EventRefused(number, f"has a key that {wrong}")

@@ -334,7 +334,7 @@ class Histogram(Query[FloatArray]):
 
     def _no_key(self, number: int, key: Any) -> dict[Any, int]:
         wanted = "a whole number" if self._keys is None else "a string"
-        raise EventRefused(number, f"is no key: a key is {wanted}, not {key!r:.80} ({type(key).__name__})")
+        raise EventRefused(number, f"is not a key: a key is {wanted}, not {key!r:.80} ({type(key).__name__})")
 
     def _unknown_key(self, number: int, key: Any) -> EventRefused:
         return EventRefused(

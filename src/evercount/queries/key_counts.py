@@ -127,7 +127,7 @@ class KeyCounts:
         keys = _split(data["keys"])
         rare = dict(zip(_split(data["rare"]), data["rare counts"].tolist(), strict=True))
         if len(keys) != len(data["counts"]) or len(data["listed"]) != len(data["since"]):
-            raise ValueError("the counts of keys are not in one piece")
+            raise ValueError("the counts of keys are inconsistent")
         return cls(
             rare,
             {},

@@ -37,7 +37,7 @@ class Quantiles(TreeQuery, QuantileReader):
             `Rollup`.
 
     Raises:
-        ParameterError: lo is not below hi, bins is no such power of two, or the range is too narrow for doubles.
+        ParameterError: lo is not below hi, bins is not such a power of two, or the range is too narrow for doubles.
 
     Guarantee. See `TreeQuery`: S = Σ weight² for add-remove, log2(bins) + 1 by default. Intervals of quantiles hold at
     least as often as they say, for one tick and one quantile. Proof: `rollup.proof.md`, "Quantiles". Tests:

@@ -2,7 +2,7 @@
 
 Guarantee. For every pair of neighbouring streams under `adjacency`, and every cell, let P and N be the sums
 over all ticks of the positive and of the negative parts of the change of that cell's increments (in real
-units: increment × grid). Then Σ_cells (P² + N²) ≤ squared_sensitivity(adjacency). With a factorisation whose R
+units: increment × grid). Then Σ_cells (P² + N²) ≤ squared_sensitivity(adjacency). With a factorization whose R
 has a nonnegative Gram matrix and column norm c this implies ‖R(X−X′)‖_F ≤ c·√S: see
 `factorizations/sensitivity.proof.md`. Each subclass proves its S beside its code; `evercount audit sensitivity`
 attacks the claim by enumeration or random search.
@@ -72,7 +72,7 @@ class Sensitivities(Capabilities, ABC):
         return budget.scale_sensitivity(S)
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
-        """A smaller S for factorisations whose Gram matrix falls away from the diagonal; None where there is none.
+        """A smaller S for factorizations whose Gram matrix falls away from the diagonal; None where there is none.
 
         Args:
             adjacency: "add-remove" or "replace".
@@ -89,7 +89,7 @@ class Sensitivities(Capabilities, ABC):
     def squared_value_sensitivity(self, adjacency: Adjacency) -> float | None:
         """v²: the most that one event changes the values of a tick, Σ_cells (change of the running sum)².
 
-        None where nothing better than the increments' S is known. It is what the factorisation `direct` needs.
+        None where nothing better than the increments' S is known. It is what the factorization `direct` needs.
 
         Args:
             adjacency: "add-remove" or "replace".

@@ -84,7 +84,7 @@ class Substrings(WordQuery):
             The squared sensitivity.
 
         Raises:
-            ParameterError: the horizon is no whole number above 0.
+            ParameterError: the horizon is not a whole number above 0.
 
         Guarantee. Proposition 4 of `substrings.proof.md`; test
         tests/queries/test_queries_substrings.py::test_exact_sensitivity_matches_brute_force.

@@ -40,7 +40,7 @@ def top_discovered(
         level: the probability that all intervals hold at once.
 
     Raises:
-        ParameterError: k is not a whole number of at least 1, or the level is no probability.
+        ParameterError: k is not a whole number of at least 1, or the level is not a probability.
     """
     k, miss = check_count("k", k), 1 - check_probability("level", level)
     first = len(RESERVED)

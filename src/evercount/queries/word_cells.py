@@ -78,7 +78,7 @@ class Words:
         return {**{letter: code for code, letter in enumerate(names)}, None: HOLE}
 
     def read(self, events: Any) -> list[int]:
-        """The letters of a tick as codes, None as HOLE; an InputError names the first event that is no letter."""
+        """The letters of a tick as codes, None as HOLE; an InputError names the first event that is not a letter."""
         if isinstance(events, bytes | Mapping) or not isinstance(events, Iterable):
             raise InputError(f"a tick is a string or a sequence of letters, not {type(events).__name__}")
         listed = events.tolist() if isinstance(events, np.ndarray) else list(events)
@@ -209,7 +209,7 @@ class WordQuery(Query[FloatArray]):
             The number of the cell, from 0.
 
         Raises:
-            InputError: It is no word of the query.
+            InputError: It is not a word of the query.
         """
         return self._words.cell(word)
 

@@ -96,8 +96,8 @@ def smoothness(parameters: Mapping[str, Any], context: Context) -> Result:
                 one.xaxis.set_major_formatter(lambda tick, _: f"{tick / 1000:,.4g}")
         return drawn
 
-    verdict = "as the paper says: trees are not smooth, its factorisation is"
-    paper = {"claim": "the binary mechanism's error is non-smooth and non-monotonic, the factorisation's is smooth"}
+    verdict = "as the paper says: trees are not smooth, its factorization is"
+    paper = {"claim": "the binary mechanism's error is non-smooth and non-monotonic, the factorization's is smooth"}
     return Result({"smoothness": rows}, findings, verdict, paper, figures={"smoothness": figure})
 
 
@@ -141,7 +141,7 @@ def sparse(parameters: Mapping[str, Any], context: Context) -> Result:
 SMOOTHNESS = Item(
     "smoothness",
     "Error over time of pure and Gaussian mechanisms",
-    "The error of the binary mechanism jumps from tick to tick; that of the factorisation does not.",
+    "The error of the binary mechanism jumps from tick to tick; that of the factorization does not.",
     smoothness,
     full={"epsilon": 1.0, "delta": 1e-10, "exponents": (10, 16, 20)},
     quick={"exponents": (10, 12)},

@@ -112,7 +112,7 @@ def bridges(parameters: Mapping[str, Any], context: Context) -> Result:
         {"bridges": rows, "endless-bridge": endless, "bridge-against-gaussian": winners},
         findings,
         "not in the paper: with delta 0 the bridge has less error than published trees, and for small delta less than "
-        "every Gaussian factorisation",
+        "every Gaussian factorization",
         {"published": PUBLISHED},
         figures={"bridges": figure},
     )

@@ -1,4 +1,4 @@
-"""Figure 2, the remark on the binary mechanism and the constants of all factorisations."""
+"""Figure 2, the remark on the binary mechanism and the constants of all factorizations."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def gaps(parameters: Mapping[str, Any], context: Context) -> Result:
     false = sum(row["paper's Ψ (no upper bound)"] < row["square root, true norm"] for row in rows)
     findings = [
         f"The paper's Ψ less Mathias' bound is at most {max(claimed):.3f}, as the paper says (less than 0.5). But Ψ "
-        f"is below the true norm of the paper's own factorisation at {false} of {len(rows)} horizons: it is not an "
+        f"is below the true norm of the paper's own factorization at {false} of {len(rows)} horizons: it is not an "
         "upper bound.",
         f"The true gap of the square root to Mathias' bound is {min(true):.3f} to {max(true):.3f}, not below 0.5.",
         f"The bound of Haagerup and Kraus, 1 + ln T/π, is {rows[-1]['Haagerup, Kraus − nuclear']:.3f} above the "
@@ -188,7 +188,7 @@ COMPARED = ("square-root", "normalized", "balanced", "optimal")
 
 
 def constants(parameters: Mapping[str, Any], context: Context) -> Result:
-    """c = norm − ln T/π of every factorisation beside the certified optimum and the lower bound."""
+    """c = norm − ln T/π of every factorization beside the certified optimum and the lower bound."""
     rows: list[Row] = []
     exponents = parameters["exponents"]
     for exponent in context.steps(exponents):
@@ -222,7 +222,7 @@ def constants(parameters: Mapping[str, Any], context: Context) -> Result:
             }
         )
     least = [
-        {"T": T, "no endless factorisation below": anytime_lower_bound(T)}
+        {"T": T, "no endless factorization below": anytime_lower_bound(T)}
         for T in context.steps(parameters["endless up to"])
     ]
     with_optimum = [row for row in rows if row["optimal"] is not None]
@@ -234,14 +234,14 @@ def constants(parameters: Mapping[str, Any], context: Context) -> Result:
         f"computed (up to {with_optimum[-1]['T']}).",
         f"unbounded, which is told no horizon, costs {endless[0]['ratio']:.3f} (t = {endless[0]['t']}) to "
         f"{endless[-1]['ratio']:.3f} (t = {endless[-1]['t']}) times the error of the paper's mechanism told T = t.",
-        f"Certified: no factorisation without a horizon stays below {least[-1]['no endless factorisation below']:.4f} "
+        f"Certified: no factorization without a horizon stays below {least[-1]['no endless factorization below']:.4f} "
         f"times the optimum told T = t at every t up to {least[-1]['T']}.",
     ]
     return Result(
         {"constants": rows, "unbounded": endless, "endless-lower-bound": least},
         findings,
-        "beyond the paper: its constant 1.066 can be lowered to about 0.75; no factorisation goes below 0.70",
-        {"square root": "1 + ln((4T−3)/5)/π − ln T/π → 0.929, which its factorisation does not reach: 1.0663"},
+        "beyond the paper: its constant 1.066 can be lowered to about 0.75; no factorization goes below 0.70",
+        {"square root": "1 + ln((4T−3)/5)/π − ln T/π → 0.929, which its factorization does not reach: 1.0663"},
         {"constants": lambda: _draw_constants(rows, endless, exponents, parameters["unbounded exponents"])},
     )
 
@@ -254,7 +254,7 @@ def _draw_constants(rows: list[Row], endless: list[Row], exponents: list[int], m
         label = "certified optimum" if name == "optimal" else name
         axes[0].plot(*zip(*points, strict=True), line, markersize=4, color=COLOURS[name], label=label)
     axes[0].plot(exponents, [r["lower bound (nuclear)"] for r in rows], "--", color="#333333", label="lower bound")
-    finish(axes[0], "T", "c = norm − ln T/π", "constant of each factorisation", legend=False)
+    finish(axes[0], "T", "c = norm − ln T/π", "constant of each factorization", legend=False)
     axes[0].legend(frameon=False, fontsize=8, loc="upper right", bbox_to_anchor=(1.0, 0.9))
     powers(axes[0], exponents[0], exponents[-1])
     axes[1].plot(
@@ -298,8 +298,8 @@ BINARY = Item(
 )
 CONSTANTS = Item(
     "constants",
-    "Constants of all factorisations",
-    "Beyond the paper: how close each factorisation is to the best possible one.",
+    "Constants of all factorizations",
+    "Beyond the paper: how close each factorization is to the best possible one.",
     constants,
     {
         "exponents": list(range(4, 21)),

@@ -121,7 +121,7 @@ def reductions(parameters: Mapping[str, Any], context: Context) -> Result:
     findings = [
         f"All {len(rows)} reductions {'give' if all_hold else 'DO NOT GIVE'} the running counts on all {tries} random "
         f"inputs of {ticks} ticks, and turn neighbours into neighbours.",
-        f"So no factorisation mechanism for the harder problems has a worst std below {floor:.2f} here; ours have "
+        f"So no factorization mechanism for the harder problems has a worst std below {floor:.2f} here; ours have "
         + ", ".join(f"{row['our worst std for the harder problem']:.2f} ({row['harder problem']})" for row in rows)
         + ".",
     ]

@@ -141,7 +141,7 @@ def simulate(
     checkpoint: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Simulation]:
-    """Statistics of the named factorisations over `repetitions` streams of `horizon` ticks each.
+    """Statistics of the named factorizations over `repetitions` streams of `horizon` ticks each.
 
 
 

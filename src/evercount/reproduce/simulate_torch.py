@@ -56,7 +56,7 @@ class Plan:
 
 
 def describe(engine: Any, std: FloatArray | None, edges: Sequence[float]) -> dict[str, Any]:
-    """A factorisation as a mapping of numbers, which `Plan.of` reads."""
+    """A factorization as a mapping of numbers, which `Plan.of` reads."""
     ticks = int(engine.horizon)
     described: dict[str, Any] = {"name": engine.name, "ticks": ticks, "edges": list(edges)}
     if std is not None:

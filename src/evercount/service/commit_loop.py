@@ -281,7 +281,7 @@ class Writer(threading.Thread):
         live = self.store.streams.get(name)
         try:
             self._mend()
-            live = self.store.streams.get(name)  # mending may have loaded it afresh
+            live = self.store.streams.get(name)  # the repair may have loaded it afresh
             if live is not None and live.due(now):
                 most = min((tick - live.open_tick for tick, _, _ in self._waiting.get(name, [])), default=None)
                 self.catch_up.close_slice(live, now, most)

@@ -219,7 +219,7 @@ def _constant(values: Sequence[Any], kind: str) -> Column:
 
 
 def event_rows(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """One row for each placed row: place, cell, units, who, us and o; a row without user or order is no event."""
+    """One row for each placed row: place, cell, units, who, us and o; a row without user or order is not an event."""
     rows = rows if "cell" in rows.columns else _join_keys(rows, declaration)
     no_user = fn.when(fn.coalesce(fn.col("who"), fn.lit("")) == "", -8).when(fn.col("o").isNull(), -NO_ORDER)
     place = fn.when(fn.col("place") > 0, fn.coalesce(no_user, fn.col("place"))).otherwise(fn.col("place"))

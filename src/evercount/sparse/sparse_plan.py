@@ -52,7 +52,7 @@ def _norms(ticks: int) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def anytime_sigma(name: str, epsilon: float, delta: float) -> tuple[float, Factorization]:
-    """(σ, factorisation) of Gaussian noise without a horizon."""
+    """(σ, factorization) of Gaussian noise without a horizon."""
     engine = factorization(name, None)
     noise = build_noise(
         "insecure-float",

@@ -28,9 +28,7 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
     def row_of(table: Any) -> Any:
         stored = connection.execute(select(table).where(table.c.stream == number)).mappings().first()
         if stored is None:
-            raise StoreError(
-                "the store is not in one piece: a stream's row is missing", f"{table.name} of {row['name']!r}"
-            )
+            raise StoreError("the store is inconsistent: a stream's row is missing", f"{table.name} of {row['name']!r}")
         return stored
 
     declaration = declared(row)
@@ -54,9 +52,7 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
     cut = read_cut(connection, number)
     stored_ticks = (stream.tick, state["tick"], sums["tick"] - 1)
     if stored_ticks != ((tick, tick, tick) if cut is None else (0, tick, cut.closing)):
-        raise StoreError(
-            "a stream is not in one piece: its state, sums and releases disagree", f"stream {row['name']!r}"
-        )
+        raise StoreError("a stream is inconsistent: its state, sums and releases disagree", f"stream {row['name']!r}")
     live = LiveStream(
         number,
         declaration,

@@ -1,4 +1,4 @@
-"""Which arithmetic the noise of a factorisation has, in integers and in doubles, and its proved price in δ."""
+"""Which arithmetic the noise of a factorization has, in integers and in doubles, and its proved price in δ."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ BITS_STEP = 22
 FEWEST_BITS, MOST_BITS = 6 * BITS_STEP, 10 * BITS_STEP
 
 Kernel = FilterKernel | TreeKernel
-"""The arithmetic of one factorisation: `FilterKernel` has the contract."""
+"""The arithmetic of one factorization: `FilterKernel` has the contract."""
 
 _known: WeakKeyDictionary[Factorization, Kernel] = WeakKeyDictionary()
-"""Kernels of the factorisations that are in use. A cache that held a factorisation would hold its tables, which grow to
+"""Kernels of the factorizations that are in use. A cache that held a factorization would hold its tables, which grow to
 megabytes: tests/store/test_store_retire.py::test_a_retired_stream_leaves_the_memory."""
 
 
 def make_kernel(factorization: Factorization, bits: int) -> Kernel:
-    """The arithmetic of a factorisation with `bits` fractional bits (ignored where nothing is rounded)."""
+    """The arithmetic of a factorization with `bits` fractional bits (ignored where nothing is rounded)."""
     narrow, none = (factorization.horizon or MOST_TICKS) <= LONG_HORIZON, np.empty(0)
     match factorization:
         case Weighted(weights=weights):
@@ -64,11 +64,11 @@ def make_kernel(factorization: Factorization, bits: int) -> Kernel:
             return HonakerFullKernel(horizon, bits)
         case Optimal():
             return OptimalKernel(factorization.dense()[0])
-    raise ParameterError(f"there is no exact arithmetic for the factorisation {factorization.name!r}")
+    raise ParameterError(f"there is no exact arithmetic for the factorization {factorization.name!r}")
 
 
 def kernel(factorization: Factorization) -> Kernel:
-    """The arithmetic of a factorisation, with the number of bits that all its streams share.
+    """The arithmetic of a factorization, with the number of bits that all its streams share.
 
     It has the fewest bits for which the rounding inside, summed over all ticks, is below 2^−88, or is within a factor
     16 of what the 128 bits of a normal cost anyway. The scale plays no part, so `numeric_delta` grows with it.
@@ -105,7 +105,7 @@ def numeric_delta(
 
     It grows with the scale, the cells, ε and the ticks; so a price for a larger scale covers a smaller one.
 
-    **Guarantee.** If real Gaussian noise of this factorisation and scale, rounded to the grid, is (ε, δ₀)-DP, then a
+    **Guarantee.** If real Gaussian noise of this factorization and scale, rounded to the grid, is (ε, δ₀)-DP, then a
     release with `ExactStream` is (ε, δ₀ + numeric_delta)-DP against anyone who cannot tell AES-256 and BLAKE2b from
     random functions. Proof: `exact_noise.proof.md`, theorem. Assumption: the data are whole numbers of grid units.
     Tests: `tests/mechanisms/test_exact_error.py` (measured error below the bound; a planted loss of bits is caught).

@@ -1,6 +1,6 @@
 """Exact noise: the correlated noise of a stream in fixed-point integers, rounded to whole grid units.
 
-Every number is a function of (secret, factorisation, scale, tick, cell): a fixed-point number that integer arithmetic
+Every number is a function of (secret, factorization, scale, tick, cell): a fixed-point number that integer arithmetic
 defines, rounded. Doubles with a proved error bound decide which integer that is. Where they are within that bound of
 the boundary, pairs of doubles decide, and where these are, the integers of the definition. So any split, any subset of
 cells, a restored stream and another machine give the same numbers.
@@ -46,7 +46,7 @@ class ExactStream(NoiseStream):
     `limit` is the last tick that may be taken; by default the horizon or, without one, `numeric_horizon` at ε = 1. With
     `names`, one for each cell, a cell's noise is a function of its name instead of its number.
 
-    **Guarantee.** Row t of cell c is a function of (secret, factorisation, scale, t, first_cell + c) alone. With real
+    **Guarantee.** Row t of cell c is a function of (secret, factorization, scale, t, first_cell + c) alone. With real
     normals z* that the secret's bits stand for, all rows equal the rounding of scale·(L z*) but with probability
     numeric_delta/(1 + e^ε). Proof: `exact_noise.proof.md`. Tests: `tests/mechanisms/test_exact_noise.py` (splits,
     restores, subsets, exact rationals as reference), `tests/mechanisms/test_near_noise.py` (doubles and integers give
@@ -267,7 +267,7 @@ class ExactStream(NoiseStream):
             raise SnapshotError(f"the noise state is damaged ({type(error).__name__})") from None
         if not same:
             raise SnapshotError(
-                "the noise state belongs to other public parameters (factorisation, horizon, scale or cells); "
+                "the noise state belongs to other public parameters (factorization, horizon, scale or cells); "
                 "restore it with those it was made with"
             )
         far = tick - start > MOST_TICKS_AT_ONCE

@@ -1,4 +1,4 @@
-"""The recursive factorisations in fixed point and in doubles: `balanced`, `normalized`, `unbounded`, `square-root`.
+"""The recursive factorizations in fixed point and in doubles: `balanced`, `normalized`, `unbounded`, `square-root`.
 
 Time is cut into blocks. With X the (weighted) normals of a block and S the buffers before it,
 
@@ -41,9 +41,9 @@ Public = tuple[FloatArray, FloatArray, FloatArray, float, float, float]
 
 
 class FilterKernel:
-    """One recursive factorisation with `bits` fractional bits. `eta` is None where normals have no weights.
+    """One recursive factorization with `bits` fractional bits. `eta` is None where normals have no weights.
 
-    `n` is None for `square-root`, whose noise is no running sum. The state is one row per buffer and, where there is a
+    `n` is None for `square-root`, whose noise has no running sum. The state is one row per buffer and, where there is a
     running sum, a last row with it: integers, or two doubles each, (2, rows, cells). With `narrow`, dumps cut the low
     parts of buffers to 24 bits.
 
@@ -216,7 +216,7 @@ class FilterKernel:
         high, low = self.n.pairs(start, size, blocks)
         unit_n = slices.power_above(float(high.max()))
         n = slices.cut(high, low, unit_n)
-        sums = n  # not read where the noise is no running sum
+        sums = n  # not read where the noise is not a running sum
         if self.summed:
             sums = slices.settle(slices.product(matrices.output.swapaxes(1, 2), n, np.matmul), unit_n)
             slices.check_exact(sums.swapaxes(1, 2), largest_inputs(size, self.order), unit_n)

@@ -1,4 +1,4 @@
-"""The public numbers of recursive factorisations: matrices of a block and weights, in integers and in slices."""
+"""The public numbers of recursive factorizations: matrices of a block and weights, in integers and in slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other factorisations, in fixed point and in doubles: the binary trees and `optimal`.
+"""Other factorizations, in fixed point and in doubles: the binary trees and `optimal`.
 
 Only `honaker` and `honaker-full` round. In doubles a number of a tree is two of them: a multiple of 2^−40, of which
 sums are exact, and a rest. `exact_noise.proof.md`, lemmas 6, 7 and 12, has the same letters.

@@ -179,7 +179,7 @@ class CutGraph:
             The bound.
 
         Raises:
-            ParameterError: the sizes are not those of two disjoint sets of vertices, or the multiplier is no number.
+            ParameterError: the sizes are not those of two disjoint sets of vertices, or the multiplier is not a number.
         """
         small, large = sorted(self._sizes(sizes))
         return cuts_paper(ticks, check_number("multiplier", multiplier), small, large)

@@ -212,7 +212,7 @@ class Matching(GraphQuery[float]):
 
     Guarantee: see GraphQuery. The effect of one edge can go and come back with every new pair, so S grows with
     the square of the largest matching m: 2m², or m² + (m−1)² for ``delete`` (m is public there). Coming and going take
-    turns, so where the Gram matrix falls (all factorisations here) 2m is enough, or 4m − 6 for replace (m ≥ 3).
+    turns, so where the Gram matrix falls (all factorizations here) 2m is enough, or 4m − 6 for replace (m ≥ 3).
 
     Args:
         vertices: the number of vertices. The parameters of the edge stream are those of `GraphQuery`.
