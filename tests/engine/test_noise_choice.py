@@ -87,6 +87,19 @@ def test_intervals_of_every_view_hold(name: str, budget: Budget) -> None:
     assert np.all(narrow < least_share(0.95, cells))
 
 
+@pytest.mark.parametrize("budget", [GAUSSIAN, PURE])
+def test_bounds_of_a_view_hold_for_all_its_numbers_at_once(budget: Budget) -> None:
+    """2,000 groups of four cells over twelve ticks; a bound for single numbers would fail."""
+    groups, ticks = 2000, 12
+    stream = Stream(Histogram(4 * groups), budget, YEAR, "fresh", secret=SECRET.derive("bound"), views=ALL)
+    view = stream.run_totals(np.zeros((ticks, 4 * groups), np.int64)).last(7)
+    off = np.abs(view.values).reshape(len(view), groups, 4)
+    wide = view.only(*view.cells[:4]).bound(0.05)[:, np.newaxis]
+    assert np.mean(np.all(off <= wide, axis=(0, 2))) >= least_share(0.95, groups)
+    single = view.only(*view.cells[:4]).half_widths(0.95)[:, np.newaxis]
+    assert np.mean(np.all(off <= single, axis=(0, 2))) < 0.7, "planted"
+
+
 def test_views_are_part_of_the_key_and_of_the_snapshot() -> None:
     one = Stream(Count(), GAUSSIAN, YEAR, "balanced", secret=SECRET, views=["per-tick"], replay=True).run([0] * 20)
     other = Stream(Count(), GAUSSIAN, YEAR, "balanced", secret=SECRET, views=["running"], replay=True).run([0] * 20)
