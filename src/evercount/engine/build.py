@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,13 @@ def _blend(budget: Budget, horizon: int | None, name: Spec, views: tuple[str, ..
         if set(name) != {"name", "poles", "zeros"} or name["name"] != "blend":
             raise ParameterError("a fitted factorization is stored as {name = 'blend', poles = [...], zeros = [...]}")
         return Blend(horizon, BlendFilter.from_dict({key: name[key] for key in ("poles", "zeros")}))
-    widths = [view_width(view) or RUNNING for view in views]
-    return Blend(horizon, fit_blend(widths, FITTED_TICKS if horizon is None else horizon))
+    widths = tuple(view_width(view) or RUNNING for view in views)
+    return Blend(horizon, _fitted(widths, FITTED_TICKS if horizon is None else horizon))
+
+
+@lru_cache(maxsize=64)
+def _fitted(widths: tuple[int | str, ...], ticks: int) -> BlendFilter:
+    return fit_blend(widths, ticks)
 
 
 def _worst_error(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
