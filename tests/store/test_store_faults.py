@@ -112,7 +112,7 @@ def test_a_foreign_database_is_left_alone(tmp_path: Path) -> None:
         Store(place)
 
 
-def test_a_store_that_is_not_in_one_piece_is_refused(tmp_path: Path) -> None:
+def test_an_inconsistent_store_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "a.db"
     store = Store(place)
     store.close_ticks(store.declare(StreamDeclaration.from_dict(TABLE), 0.0), 2, 0.0)
@@ -120,7 +120,7 @@ def test_a_store_that_is_not_in_one_piece_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(place) as connection:
         connection.execute("update accumulators set tick = 2")
     connection.close()
-    with pytest.raises(StoreError, match="one piece"):
+    with pytest.raises(StoreError, match="inconsistent"):
         Store(place)
     with sqlite3.connect(place) as connection:
         connection.execute("update accumulators set tick = 3")
