@@ -43,7 +43,6 @@ SLOW_FILES = {
     "queries/test_queries_cuts.py",
     "queries/test_queries_matching.py",
     "queries/test_queries_values.py",
-    "queries/test_queries_window.py",
     "reproduce/test_reproduce_items.py",
     "service/test_dashboard.py",
     "service/test_dashboard_views.py",

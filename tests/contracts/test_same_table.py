@@ -490,6 +490,7 @@ def test_every_door_publishes_the_same_table(name: str, door: str, tmp_path: Pat
     assert found == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_service_on_postgresql_publishes_the_same_table(name: str, tmp_path: Path, postgres: Any) -> None:
     one = CASES[name]
