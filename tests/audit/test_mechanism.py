@@ -50,8 +50,10 @@ def attacked(query: Query, budget: Budget, name: str | None, runs: int, noise: s
     return attack(program, pair, runs, SECRET, low_bits=noise == "exact")
 
 
-@pytest.mark.parametrize("noise", ["exact", "insecure-float"])
-@pytest.mark.parametrize("name", ["balanced", "binary-tree", "fresh", "blend"])
+@pytest.mark.parametrize(
+    ("name", "noise"),
+    [("balanced", "exact"), ("binary-tree", "exact"), ("fresh", "exact"), ("blend", "insecure-float")],
+)
 def test_attack_comes_within_a_tenth_of_the_promise(name: str, noise: str) -> None:
     """S is attained, so a good attack reaches the claim, and no attack gets beyond it."""
     report = attacked(FINE, Budget(3.0, 0.01), name, 4000, noise)

@@ -125,6 +125,13 @@ def test_one_version():
     assert data["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "evercount.__version__"}
 
 
+def test_nothing_heavy_is_imported_before_a_command_runs():
+    loaded = process(("-c", "import sys, evercount.cli; print(*sys.modules)")).stdout.split()
+    heavy = {"scipy", "duckdb", "pyarrow", "pandas", "matplotlib", "sqlalchemy", "fastapi", "uvicorn", "httpx"}
+    assert "evercount.queries.graphs.degrees" in loaded
+    assert heavy & {name.partition(".")[0] for name in loaded} == set()
+
+
 def test_defaults_are_in_the_help():
     text = " ".join(evercount("plan", "--help").stdout.split())
     assert "[default: (0.5)]" in text

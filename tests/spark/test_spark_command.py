@@ -136,7 +136,18 @@ def test_the_documented_commands_run(spark: Any, tmp_path: Path) -> None:
         assert shown == [0, 1000, 1000, 1000]
 
 
-@pytest.mark.slow
+def test_a_failing_micro_batch_names_its_file(spark: Any, streams: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "broken.parquet").write_bytes(b"this is not Parquet" * 100)
+    rest = ("--db", tmp_path / "store.db", "--checkpoint", tmp_path / "c", "--schema", "ts timestamp, key string")
+    answer = call(streams, tmp_path / "in", *rest)
+    assert answer.exit_code == InputError.exit_code, answer.stderr
+    last = answer.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: the source cannot be read: ")
+    assert "broken.parquet" in last
+
+
+@pytest.mark.soak
 def test_a_failing_micro_batch_is_one_line(streams: Path, tmp_path: Path) -> None:
     """A file that is not Parquet, in a process of its own: what Spark's JVM writes is seen there only."""
     require_spark()

@@ -9,7 +9,6 @@ from math import isqrt
 from typing import ClassVar
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from evercount._arrays import FloatArray
 from evercount._validate import check_whole
@@ -25,6 +24,13 @@ from evercount.queries.graphs.graph_query import GraphQuery, OneStepQuery
 from evercount.queries.graphs.graph_state import Tracker
 from evercount.queries.memory_limit import require_fits
 from evercount.queries.publishing import Publishing
+
+
+def _falling(values: FloatArray) -> FloatArray:
+    """The nearest sequence that falls."""
+    from scipy.optimize import isotonic_regression  # imported here: it takes longer than all the rest of start-up
+
+    return np.asarray(isotonic_regression(values, increasing=False).x)
 
 
 class _HighDegreeTracker(Tracker):
@@ -185,7 +191,7 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         [7.0, 3.0, 0.0]
         """
         at_least = np.cumsum(values[::-1])[::-1][1:]
-        falling = np.clip(isotonic_regression(at_least, increasing=False).x, 0.0, self.vertices)
+        falling = np.clip(_falling(at_least), 0.0, self.vertices)
         return np.asarray(-np.diff(falling, prepend=float(self.vertices), append=0.0)) + 0.0
 
     def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
@@ -325,7 +331,7 @@ class DegreeSequence(GraphQuery[FloatArray]):
 
     def consistent(self, values: FloatArray) -> FloatArray:
         """The nearest falling sequence in [0, D]; no further from the truth."""
-        return np.asarray(np.clip(isotonic_regression(values, increasing=False).x, 0.0, self.degree_bound))
+        return np.asarray(np.clip(_falling(values), 0.0, self.degree_bound))
 
     def value_change_bound(self) -> ValueChangeBound:
         """Two different places by one each; of two edges in one direction, one place by two and two by one at worst."""
