@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evercount import Average, Budget, Count, Histogram, Stream
+from evercount import Average, Budget, Count, DiscoveredKeys, Histogram, Stream
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import Schedule
 from evercount.engine.noise_choice import MARGIN, candidates, choose_noise, least_alone
@@ -98,6 +98,16 @@ def test_bounds_of_a_view_hold_for_all_its_numbers_at_once(budget: Budget) -> No
     assert np.mean(np.all(off <= wide, axis=(0, 2))) >= least_share(0.95, groups)
     single = view.only(*view.cells[:4]).half_widths(0.95)[:, np.newaxis]
     assert np.mean(np.all(off <= single, axis=(0, 2))) < 0.7, "planted"
+
+
+@pytest.mark.parametrize("views", [("per-tick",), ("per-tick", "last-24")])
+@pytest.mark.parametrize("horizon", [None, 48])
+def test_unlisted_keys_take_the_noise_that_they_can_have(views: tuple[str, ...], horizon: int | None) -> None:
+    """Fresh noise does not know keys that join; the noise of running totals, or a blend, serves their views."""
+    stream = Stream(DiscoveredKeys(), Budget(2.0, 1e-6), horizon, views=views)
+    assert stream.factorization.name in ("anytime", "balanced", "blend")
+    stream.step(["oslo"] * 500)
+    stream.close()
 
 
 def test_views_are_part_of_the_key_and_of_the_snapshot() -> None:

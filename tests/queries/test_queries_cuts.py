@@ -381,7 +381,7 @@ def test_extreme_cuts_are_covered(n: int) -> None:
             covered += estimate.low <= goal <= estimate.high
             cut = exact.cut(estimate.side).value
             off = abs(
-                estimate.value - (cut / len(estimate.side) / (n - len(estimate.side)) if "sparse" in name else cut)
+                estimate.released - (cut / len(estimate.side) / (n - len(estimate.side)) if "sparse" in name else cut)
             )
             bars += off <= estimate.error
             naive += off <= norm.isf((1 - level) / 2) * estimate.std

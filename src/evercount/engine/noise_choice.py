@@ -141,7 +141,9 @@ def least_alone(
     together = [min(stds) for stds in zip(*(one.stds for one in found), strict=True)]
     if len(views) == 1:
         return (together[0],)
-    alone = [min(one.stds[0] for one in candidates(query, budget, horizon, (view,))) for view in views]
+    alone = [
+        min((one.stds[0] for one in candidates(query, budget, horizon, (view,))), default=math.inf) for view in views
+    ]
     return tuple(map(min, together, alone))
 
 
