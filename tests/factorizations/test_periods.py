@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evercount import Budget, Count, Histogram, Secret, Stream
+from evercount import Budget, Count, Edges, Histogram, Secret, Stream
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import Balanced, Factorization, Periods, factorization
 from evercount.planning.largest import largest
@@ -58,6 +58,8 @@ def test_only_the_periods_that_a_unit_touches_cost_anything() -> None:
     users = Stream(Count(), Budget(1.0, 1e-6, unit="user", max_events=4), None, "periods-30", secret=SECRET)
     assert years == one
     assert users.numeric_delta > 3 * one
+    graph = Stream(Edges(4), Budget(1.0, 1e-6), 3000, "periods-30", secret=SECRET)
+    assert graph.numeric_delta > 90 * one, "one edge may move the increments of every later period"
 
 
 def test_roundings_are_counted() -> None:
