@@ -79,8 +79,8 @@ class BadRows(InputError):
         listed = "".join(f"\n  {reject}" for reject in shown)
         more = f"\n  … and {bad - len(shown)} more" if bad > len(shown) else ""
         super().__init__(
-            f"{name} has {bad} bad {'row' if bad == 1 else 'rows'}; nothing was published:{listed}{more}\nMend them, "
-            "or leave them out with --skip-bad; --rejects FILE writes all of them to a file."
+            f"{name} has {bad} bad {'row' if bad == 1 else 'rows'}; nothing was published:{listed}{more}\nFix them, "
+            "or skip them with --skip-bad; --rejects FILE writes all of them to a file."
         )
 
 
