@@ -10,6 +10,7 @@ from evercount.engine.cell_range import CellRange
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.noise_choice import check_noise_for, choose_noise
 from evercount.engine.state import StreamParameters
+from evercount.engine.user_counting import PeriodOf, UserCaps
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import check_horizon
 from evercount.mechanisms import NOISES
@@ -27,6 +28,7 @@ def build_parameters(
     replay: bool,
     part: range | None = None,
     views: Iterable[str] = (),
+    period_of: PeriodOf | None = None,
     **source: Any,
 ) -> StreamParameters:
     """All that a stream never changes, with every check; `source` says where its noise comes from.
@@ -41,14 +43,15 @@ def build_parameters(
         raise UnknownName("noise", noise, NOISES)
     horizon = check_horizon(horizon, unbounded=True)
     shown = check_noise_for(query, views)
+    query.check_budget(budget)
     budget, engine = choose_noise(query, budget, horizon, factorization, shown)
     names = check_postprocess(postprocess)
     if "monotone" in names and not query.monotone:
         raise ParameterError(f"{query.name!r} can decrease, so its releases cannot be made monotone")
-    query.check_budget(budget)
     asked = query if part is None else CellRange(query, part)
     built = make_noise(noise, query, engine, budget, horizon, names, shown, part=part, **source)
     errors = ErrorModel(asked, engine, built.sigma, built.stream.rounded, query.outputs)
     found, std = query.discovery, lambda ticks: built.sigma / query.grid * engine.row_norms(ticks)
     thresholds = None if found is None else found.thresholds(budget, horizon, std)
-    return StreamParameters(asked, budget, horizon, engine, built, names, replay, errors, thresholds, shown)
+    caps = UserCaps.of(query, budget, period_of)
+    return StreamParameters(asked, budget, horizon, engine, built, names, replay, errors, thresholds, shown, caps)

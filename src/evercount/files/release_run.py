@@ -172,12 +172,12 @@ def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run
     earlier = () if state is None else state.earlier
     restarted = job.new_noise_stream and state is not None
     if job.new_noise_stream and state is not None:
-        old = Stream.load(state.stream)
+        old = Stream.load(state.stream, job.declaration.period_of)
         cleanup.callback(old.close)
         earlier, state = (*earlier, Spent(old.budget.to_dict(), old.numeric_delta)), None
     job = _settled(job, state)
     declaration = job.declaration
-    stream = declaration.build(secret=job.secret) if state is None else Stream.load(state.stream)
+    stream = declaration.build(secret=job.secret) if state is None else Stream.load(state.stream, declaration.period_of)
     cleanup.callback(stream.close)
     composed = compose_sentence(earlier, Spent(stream.budget.to_dict(), stream.numeric_delta)) if earlier else None
     first, stop = _due(job, stream)

@@ -128,8 +128,8 @@ class Filter:
         delta = min(self._delta, gaussian.delta_of(mu, 0.0) / 2) if mu else 0.0
         if delta < _LEAST_DELTA:
             return None
-        total = self.total
-        return Cost(Budget.from_mu(mu, delta, total.adjacency, total.unit, total.max_events), leak=0.0)
+        left = Budget.from_mu(mu, delta)
+        return Cost(replace(self.total, epsilon=left.epsilon, delta=left.delta, calibration="tight"), leak=0.0)
 
 
 def _half(delta: float) -> float:

@@ -260,9 +260,8 @@ def compose_mu(mus: Iterable[float]) -> float:
 
 def check_same_unit(one: Budget, other: Budget) -> None:
     """Refuse to add budgets which protect different things."""
-    first = (one.adjacency, one.unit, one.max_events)
-    second = (other.adjacency, other.unit, other.max_events)
-    if first != second:
+    if one.neighbours != other.neighbours:
         raise ParameterError(
-            f"budgets compose only for the same adjacency, unit and max_events: {first} and {second} differ."
+            f"budgets compose only for the same adjacency, unit and period: {one.neighbours} and {other.neighbours} "
+            "differ."
         )

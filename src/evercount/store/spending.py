@@ -34,11 +34,10 @@ class Spending:
         A store enforces the cap of each stream (or its query needs none), so every stream about users keeps its promise
         for all events of a user, however many it counts: all of them speak about the same unit.
         """
-        return self.budget.adjacency, self.budget.unit
+        return self.budget.neighbours
 
     def cost(self) -> Cost:
-        """What it costs the unit, without the number of events that are counted."""
-        return Cost(replace(self.budget, max_events=1), self.numeric_delta)
+        return Cost(self.budget, self.numeric_delta)
 
     def to_dict(self) -> dict[str, Any]:
         return {"budget": self.budget.to_dict(), "mu": self.mu, "numeric_delta": self.numeric_delta}
@@ -108,13 +107,13 @@ def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[s
         entries.append({"stream": line.stream, "mu": line.mu, **line.budget.to_dict(), **mark})
         groups.setdefault(line.group(), []).append(line)
     totals = []
-    for (adjacency, unit), members in groups.items():
+    for (adjacency, unit, period), members in groups.items():
         together = compose(line.cost() for line in members)
         totals.append(
             {
                 "adjacency": adjacency,
                 "unit": unit,
-                "max_events": max(line.budget.max_events for line in members),
+                "period": period,
                 "streams": len(members),
                 "epsilon": together.epsilon,
                 "delta": together.delta,

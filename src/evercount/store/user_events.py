@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, insert, select
 from evercount._arrays import AnyArray, IntArray
 from evercount.errors import StoreError
 from evercount.queries.capabilities import rows_of
-from evercount.queries.user_cap import last_turns
+from evercount.queries.user_cap import Caps, last_turns
 from evercount.store.commit_batches import user_hash
 from evercount.store.known_users import KnownUsers
 from evercount.store.open_stream import LiveStream
@@ -96,14 +96,15 @@ def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: r
     """
     capped = CappedTicks(users=KnownUsers(live.id, sealer))
     assert capped.users is not None
-    query, most = live.declaration.query, live.declaration.budget.max_events
+    query, caps = live.declaration.query, Caps.of(live.declaration.budget)
     for tick in _ticks_with_events(connection, live, ticks):
         records = _records(connection, live, sealer, tick)
         code = _codes(records["user"])
         names = [bytes(user) for user in records["user"][np.unique(code, return_index=True)[1]]]
         seen = capped.users.read(connection, names)
-        before = np.asarray([seen[name] for name in names], np.int64)
-        kept = records[before[code] + last_turns(code, records["time"], records["order"]) <= most]
+        before = np.asarray([seen[name] for name in names], np.int64).reshape(-1, 4)
+        room = caps.rooms(before[:, 0], before[:, 1])
+        kept = records[last_turns(code, records["time"], records["order"]) <= room[code]]
         cells, place = np.unique(kept["cell"], return_inverse=True)
         units = np.zeros(len(cells), np.int64)
         np.add.at(units, place, kept["units"])
@@ -113,8 +114,10 @@ def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: r
         _, cell, total = rows_of(query).totals(at, cells.astype(np.int64), events, units)
         np.add.at(row, cell, total)
         capped.totals[tick] = row
-        after = np.minimum(most, before + np.bincount(code, minlength=len(names)))
-        capped.users.change(dict(zip(names, after.tolist(), strict=True)))
+        counted = np.minimum(room, np.bincount(code, minlength=len(names))).tolist()
+        capped.users.change(
+            {name: caps.after(seen[name], tick, number) for name, number in zip(names, counted, strict=True)}
+        )
     return capped
 
 

@@ -351,7 +351,7 @@ class Store(Reading):
                     insert_rows(connection, schema.public_keys, keys)
                 self._consume(connection, live, first + count - 1, blob, zeros, counted)
         except BaseException as error:
-            live.stream, live.encoder = Stream.restore(live.blob), None
+            live.stream, live.encoder = Stream.restore(live.blob, live.declaration.period_of), None
             if isinstance(error, EvercountError) and not isinstance(error, StoreError):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
