@@ -65,13 +65,19 @@ def _blend(query: Query, budget: Budget, horizon: int | None, name: Spec, views:
             raise ParameterError("a fitted factorization is stored as {name = 'blend', poles = [...], zeros = [...]}")
         return Blend(horizon, BlendFilter.from_dict({key: name[key] for key in ("poles", "zeros")}))
     widths = tuple(view_width(view) or RUNNING for view in views)
-    q = ticks_touched(query, budget, horizon) or 1
-    return Blend(horizon, _fitted(widths, FITTED_TICKS if horizon is None else horizon, q))
+    return Blend(
+        horizon, _fitted(widths, FITTED_TICKS if horizon is None else horizon, full_ticks(query, budget, horizon))
+    )
 
 
 @lru_cache(maxsize=64)
 def _fitted(widths: tuple[int | str, ...], ticks: int, q: int) -> BlendFilter:
     return fit_blend(widths, ticks, q)
+
+
+def full_ticks(query: Query, budget: Budget, horizon: int | None) -> int:
+    """The ticks that a unit fills in the worst case, for which a blend is fitted; 1 where noise is for single ones."""
+    return (budget.touched(horizon).full_ticks or 1) if query.memoryless else 1
 
 
 def ticks_touched(query: Query, budget: Budget, horizon: int | None) -> int | None:
@@ -116,9 +122,10 @@ def squared_norm(engine: Factorization, query: Query, budget: Budget, horizon: i
     """Δ² with ‖R(X−X′)‖_F² ≤ Δ² for all neighbours of the budget, after the caps.
 
     **Guarantee.** Let N events of one unit count, at most m in each of q ticks. N single changes cost at most c²·S·N².
-    Where an event changes its own tick alone, R(X−X′) has at most q rows behind it, each of norm m·√S, so it costs at
-    most m²·S·B_q (`factorizations/participation.proof.md`). Queries that name users have their own S: of all that a
-    user does, or of each of its q ticks. Proof: `queries/user_cap.proof.md`, Theorems 3 and 4. Tests:
+    Where an event changes its own tick alone, X−X′ has at most q rows, each of norm m·√S, so it costs at most m²·S·B_q
+    (`factorizations/participation.proof.md`), and the worst case fills ⌈N/m⌉ of them. Queries that name users have
+    their own S: of all that a user does, or of each of its q ticks. Proof: `queries/user_cap.proof.md`, Theorems 3 and
+    4. Tests:
     tests/engine/test_unit_noise.py::test_no_neighbours_beat_the_norm (all patterns of small streams) and
     tests/engine/test_unit_noise.py::test_planted_norms_are_caught.
     """
@@ -134,7 +141,7 @@ def squared_norm(engine: Factorization, query: Query, budget: Budget, horizon: i
     if events == 1 or not query.memoryless:
         return whole
     each = query.squared_sensitivity(adjacency) * (unit.per_tick or events) ** 2
-    return min(whole, each * participation(engine, unit.ticks or events, unit.span))
+    return min(whole, each * participation(engine, unit.full_ticks or events, unit.span))
 
 
 def make_noise(

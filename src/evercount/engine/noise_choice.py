@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from evercount.bounds import nuclear_lower
-from evercount.engine.build import Spec, choose_engine, make_noise, ticks_touched
+from evercount.engine.build import Spec, choose_engine, full_ticks, make_noise
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.view_widths import RUNNING, view_width
 from evercount.errors import ParameterError
@@ -85,7 +85,7 @@ def choose_noise(
     if name is not None and name != BEST:
         budget = pure_budget(budget) if isinstance(name, str) and is_pure_name(name) and not budget.pure else budget
         return budget, choose_engine(query, budget, horizon, name, views)
-    if name is None and views == (RUNNING,) and (ticks_touched(query, budget, horizon) or 1) == 1:
+    if name is None and views == (RUNNING,) and full_ticks(query, budget, horizon) == 1:
         return budget, choose_engine(query, budget, horizon, None, views)
     return _least_error(query, budget, horizon, views, 1.0 if name == BEST else MARGIN)
 
@@ -95,6 +95,8 @@ def _least_error(
     query: Query, budget: Budget, horizon: int | None, views: tuple[str, ...], margin: float
 ) -> tuple[Budget, Factorization]:
     found = candidates(query, budget, horizon, views, margin)
+    if views == (RUNNING,) and margin == MARGIN:  # running totals alone keep the noise of their budget
+        found = [one for one in found if one.budget.pure == budget.pure]
     if not found:
         return budget, choose_engine(query, budget, horizon, None, views)
     least = least_alone(query, budget, horizon, views, found)
@@ -116,7 +118,7 @@ def candidates(
     found: list[Candidate] = []
     widths = [view_width(view) for view in views]
     for own in [budget] if budget.pure else [pure_budget(budget), budget]:
-        for name in _names(own.pure, horizon, widths, ticks_touched(query, own, horizon) or 1):
+        for name in _names(own.pure, horizon, widths, full_ticks(query, own, horizon)):
             if name == "blend" and found:
                 one = own.noise_multiplier() * math.sqrt(_in_one_tick(query, own))
                 floor = [one * (1.0 if width else float(nuclear_lower(horizon or REFERENCE_TICKS))) for width in widths]

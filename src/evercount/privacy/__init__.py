@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evercount.privacy.budget import Adjacency, Budget, Calibration, Unit
 from evercount.privacy.composition import Cost, compose
-from evercount.privacy.guarantee_text import Enforced, GuaranteeText, guarantee_text
+from evercount.privacy.guarantee_text import Enforced, GuaranteeText, counted_text, guarantee_text
 from evercount.privacy.ledger import Entry, Ledger
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "Ledger",
     "Unit",
     "compose",
+    "counted_text",
     "guarantee_text",
 ]

@@ -33,6 +33,13 @@ class Touched(NamedTuple):
     span: int | None
     """All its ticks lie within so many consecutive ones."""
 
+    @property
+    def full_ticks(self) -> int | None:
+        """The ticks that it fills, the last perhaps in part, if it does as much as it may in each: the worst case."""
+        if self.events is None or self.per_tick is None:
+            return self.ticks
+        return _least(self.ticks, -(-self.events // self.per_tick))
+
 
 @dataclass(frozen=True)
 class Budget:

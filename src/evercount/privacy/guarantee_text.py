@@ -131,7 +131,7 @@ def _user_words(budget: Budget, enforced: Enforced) -> _Words:
         unit = f"Every single user id, with everything under it ({cap}). {several}"
         question, compared = "is under a user id", "everything under the id"
     if budget.adjacency == "add-remove":
-        asked = f"whether anything {question}" + ("" if within else " in the data at all")
+        asked = f"whether anything {question if within else 'under a user id is in the data at all'}"
         return _Words(protected, f"if {that} had been left out", asked, f"with {compared} as without it", "", unit)
     if enforced == "query":
         return _Words(
