@@ -21,7 +21,7 @@ from evercount.declare.view_names import check_views, noise_views
 from evercount.engine.build import Spec, check_postprocess
 from evercount.engine.noise_choice import check_noise_for, choose_noise
 from evercount.engine.stream import Stream
-from evercount.engine.user_counting import PeriodOf
+from evercount.engine.user_counting import PeriodOf, UserCaps
 from evercount.engine.view_widths import RUNNING
 from evercount.errors import MissingExtra, ParameterError, UnknownName
 from evercount.noise import Secret
@@ -298,6 +298,11 @@ class StreamDeclaration:
             views=self.noise_for,
             period_of=self.period_of,
         )
+
+    @property
+    def user_caps(self) -> UserCaps | None:
+        """What is counted of a user, where users are protected."""
+        return UserCaps.of(self.query, self.budget, self.period_of)
 
     @property
     def period_of(self) -> PeriodOf | None:

@@ -81,6 +81,10 @@ class UserCaps:
         """Whether users are read from the events, and capped."""
         return self.query.people is not None and self.caps != Caps()
 
+    def forgets_after(self, tick: int) -> bool:
+        """Whether no cap looks back beyond this tick: a period ends with it, or caps look at one tick only."""
+        return self.caps.within_a_tick or self.period_of(tick + 1) != self.period_of(tick)
+
     def cap(
         self, ticks: Sequence[Any], users: Sequence[Iterable[str]] | None, first_tick: int, known: UserState
     ) -> tuple[list[Any], UserChanges]:
@@ -99,7 +103,7 @@ class UserCaps:
             left, fresh = self._cap_tick(events, names, tick, before)
             kept.append(left)
             changes |= fresh
-            if self.caps.within_a_tick or self.period_of(tick + 1) != self.period_of(tick):
+            if self.forgets_after(tick):
                 changes, forget = UserState(), True
         return kept, UserChanges(changes, forget)
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, insert, select
 from evercount._arrays import AnyArray, IntArray
 from evercount.errors import StoreError
 from evercount.queries.capabilities import rows_of
-from evercount.queries.user_cap import Caps, last_turns
+from evercount.queries.user_cap import last_turns
 from evercount.store.commit_batches import user_hash
 from evercount.store.known_users import KnownUsers
 from evercount.store.open_stream import LiveStream
@@ -86,18 +86,24 @@ class CappedTicks:
 
 
 def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: range) -> CappedTicks:
-    """Apply the cap of the whole stream to the next ticks, in order.
+    """Apply the caps of users to the next ticks, in order.
 
-    **Guarantee.** An event counts if, of its user's events, those of earlier ticks that the store knows and those of
-    its own tick at or before its (time, order) are together at most `max_events`. It looks at the places of that
-    user's events alone, never at their contents or at how they were cut into batches: `queries/user_cap.proof.md`,
-    Lemma 1. Tests: tests/store/test_user_events.py::test_the_cap_is_that_of_plain_python and
+    **Guarantee.** An event counts if no more events of its user stand at or before its (time, order) in its tick than
+    the caps have room for after the earlier ticks of the period. It looks at the places of that user's events alone,
+    never at their contents or at how they were cut into batches: `queries/user_cap.proof.md`, Lemma 1. Tests:
+    tests/store/test_user_events.py::test_the_cap_is_that_of_plain_python and
     tests/contracts/test_same_table.py::test_spark_publishes_the_same_table.
     """
     capped = CappedTicks(users=KnownUsers(live.id, sealer))
     assert capped.users is not None
-    query, caps = live.declaration.query, Caps.of(live.declaration.budget)
-    for tick in _ticks_with_events(connection, live, ticks):
+    query, rule = live.declaration.query, live.declaration.user_caps
+    assert rule is not None
+    caps, filled = rule.caps, set(_ticks_with_events(connection, live, ticks))
+    for tick in ticks:
+        if tick > ticks.start and rule.forgets_after(tick - 1):
+            capped.users.forget()
+        if tick not in filled:
+            continue
         records = _records(connection, live, sealer, tick)
         code = _codes(records["user"])
         names = [bytes(user) for user in records["user"][np.unique(code, return_index=True)[1]]]
@@ -118,6 +124,8 @@ def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: r
         capped.users.change(
             {name: caps.after(seen[name], tick, number) for name, number in zip(names, counted, strict=True)}
         )
+    if rule.forgets_after(ticks.stop - 1):
+        capped.users.forget()
     return capped
 
 

@@ -37,6 +37,7 @@ from evercount.store.commit_batches import Group
 from evercount.store.database import Database, insert_rows
 from evercount.store.ended_stream import EndedStream
 from evercount.store.head_keeper import HeadKeeper, keep_lost_spending, quarantine
+from evercount.store.known_users import forget_users
 from evercount.store.load_streams import load_live, load_retired
 from evercount.store.noise_ahead import NoiseAhead
 from evercount.store.open_stream import Accepted, Batch, LiveStream
@@ -408,6 +409,7 @@ class Store(Reading):
     ) -> None:
         self.write_state(connection, live, tick, blob)
         self.write_accumulator(connection, live, tick + 1, zeros)
+        forget_users(connection, live, range(live.open_tick, tick + 1))
         if counted is not None:
             counted.write(connection, live, tick)
         if live.declaration.remembers:
