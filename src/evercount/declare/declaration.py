@@ -9,7 +9,6 @@ import json
 import tomllib
 from copy import copy
 from dataclasses import field, replace
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -85,9 +84,12 @@ def _like(pattern: str) -> Any:
 
 
 SUMS = f"{RUNNING}|{PER_TICK}|{LAST.pattern}"
-Sum = Annotated[str, _like(SUMS)]
-View = Annotated[str, _like(f"{SUMS}|per-day|per-week|{QUANTILE.pattern}")]
-Postprocess = Annotated[str, _like("|".join(POSTPROCESSES))]
+Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Description = Annotated[str, Field(max_length=2000), AfterValidator(_public)]
+Tick = Annotated[str, _like(f"{MANUAL}|{TICK_TEXT.pattern}")]
+Sums = Annotated[tuple[Annotated[str, _like(SUMS)], ...], Strict(False)]
+Views = Annotated[tuple[Annotated[str, _like(f"{SUMS}|per-day|per-week|{QUANTILE.pattern}")], ...], Strict(False)]
+Postprocess = Annotated[tuple[Annotated[str, _like("|".join(POSTPROCESSES))], ...], Strict(False)]
 
 
 class Asked(NamedTuple):
@@ -109,11 +111,7 @@ class StreamDeclaration:
     """
 
     name: Annotated[
-        str,
-        Field(
-            pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
-            description="1 to 64 letters, digits, dots, hyphens and underscores, the first a letter or digit",
-        ),
+        Name, Field(description="1 to 64 letters, digits, dots, hyphens and underscores, the first a letter or digit")
     ]
     query: Annotated[
         Query,
@@ -127,11 +125,7 @@ class StreamDeclaration:
         PlainSerializer(Budget.to_dict),
         Field(description="a table such as {epsilon = 1.0, delta = 1e-9}, with epsilon above 0 and delta below 1"),
     ]
-    tick: Annotated[
-        str,
-        _like(f"{MANUAL}|{TICK_TEXT.pattern}"),
-        Field(description="the length of a tick, such as 15m, 1h or 1d, or 'manual'"),
-    ] = MANUAL
+    tick: Annotated[Tick, Field(description="the length of a tick, such as 15m, 1h or 1d, or 'manual'")] = MANUAL
     start: Annotated[
         Any,
         PlainValidator(lambda time: time, json_schema_input_type=str | float | None),
@@ -139,9 +133,7 @@ class StreamDeclaration:
     ] = None
     """As text in UTC once the declaration is made."""
     zone: Annotated[str | None, Field(description="the name of a time zone, such as Europe/Vienna or UTC")] = None
-    description: Annotated[
-        str, Field(max_length=2000, description="a text of at most 2000 characters"), AfterValidator(_public)
-    ] = ""
+    description: Annotated[Description, Field(description="a text of at most 2000 characters")] = ""
     horizon: Annotated[
         Annotated[int, Field(ge=1, le=2**40)] | None,
         Field(description="a whole number of ticks from 1 to 2^40, or null for none"),
@@ -157,22 +149,13 @@ class StreamDeclaration:
     late: Annotated[Literal["drop", "next"], Field(description="drop or next")] = "drop"
     public: Annotated[bool, Field(description="true or false")] = False
     postprocess: Annotated[
-        tuple[Postprocess, ...],
-        Strict(False),
+        Postprocess,
         AfterValidator(check_postprocess),
         Field(description='a list of names such as ["nonnegative", "integer"]'),
     ] = ()
-    views: Annotated[
-        tuple[View, ...],
-        Strict(False),
-        Field(description='a list of names such as ["per-day", "last-24"]'),
-    ] = ()
+    views: Annotated[Views, Field(description='a list of names such as ["per-day", "last-24"]')] = ()
     """What is shown. They may change at any time: they declare no other stream."""
-    noise_for: Annotated[
-        tuple[Sum, ...],
-        Strict(False),
-        Field(description='a list of names such as ["per-tick", "last-24"]'),
-    ] = ()
+    noise_for: Annotated[Sums, Field(description='a list of names such as ["per-tick", "last-24"]')] = ()
     """The views that the noise is chosen for: running, per-tick, last-7. They never change. By default those of the
     first declaration's `views`, and `running` where it has none."""
     schedule: Schedule = field(init=False, repr=False, compare=False)
@@ -248,7 +231,7 @@ class StreamDeclaration:
 
     def to_dict(self) -> dict[str, Any]:
         """The inverse of `from_dict`, with every default written out."""
-        written: dict[str, Any] = _adapter().dump_python(self, mode="json")
+        written: dict[str, Any] = _MODEL.dump_python(self, mode="json")
         return written
 
     def to_toml(self) -> str:
@@ -268,13 +251,13 @@ class StreamDeclaration:
         A start may be left open by either. Names, descriptions, views and who may read do not matter here.
         """
         mine, theirs = self.to_dict(), other.as_known(self).to_dict()
-        kept = ("name", "description", "public", "views", "query", "budget", "tick", "start", "zone")
         if self.query.name == other.query.name:
             differences = _changes(mine["query"]["parameters"], theirs["query"]["parameters"])
         else:
             differences = _changes(mine, theirs, ["query"])
         differences += _changes(mine["budget"], theirs["budget"])
-        differences += _changes(mine, theirs, [name for name in mine if name not in kept])
+        told = ("name", "description", "public", "views", "query", "budget", "tick", "start", "zone")
+        differences += _changes(mine, theirs, [name for name in mine if name not in told])
         if not self.schedule.same_ticks(other.schedule):
             differences += _changes(mine, theirs, ["tick", "start", "zone"])
         return differences
@@ -328,6 +311,9 @@ class StreamDeclaration:
         return self.query.initial_state() is not None
 
 
+_MODEL = TypeAdapter(StreamDeclaration)
+
+
 def read_declarations(path: Path) -> list[StreamDeclaration]:
     """The streams of a TOML file: an array of tables named `stream`."""
     return [declaration for declaration, _ in read_streams(path)]
@@ -360,14 +346,9 @@ def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
     return list(streams.values())
 
 
-@cache
-def _adapter() -> TypeAdapter[StreamDeclaration]:
-    return TypeAdapter(StreamDeclaration)
-
-
 def declaration_schema() -> dict[str, Any]:
     """The JSON schema of a declaration, its tables under `$defs`, with references as OpenAPI has them."""
-    return _adapter().json_schema(ref_template="#/components/schemas/{model}")
+    return _MODEL.json_schema(ref_template="#/components/schemas/{model}")
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any], names: list[str] | None = None) -> list[str]:

@@ -43,8 +43,5 @@ class FilePlaces:
             return text if text == "-" else str(folder / text)
 
         files = {name: getattr(self, name) for name in ("output", "state", "rejects", "plot")}
-        return replace(
-            self,
-            input=tuple(map(placed, self.input)),
-            **{name: place and placed(place) for name, place in files.items()},
-        )
+        moved = {name: place and placed(place) for name, place in files.items()}
+        return replace(self, input=tuple(map(placed, self.input)), **moved)
