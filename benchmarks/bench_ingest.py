@@ -63,7 +63,6 @@ def declared(folder: Path, users: bool = False) -> StreamDeclaration:
     from evercount.cli.release_declaration import read_keys
     from evercount.declare.columns import Columns
     from evercount.declare.declaration import StreamDeclaration
-    from evercount.declare.schedule import Schedule
     from evercount.privacy import Budget
     from evercount.queries import Histogram
 
@@ -71,7 +70,8 @@ def declared(folder: Path, users: bool = False) -> StreamDeclaration:
         "bench",
         Histogram(read_keys(folder / "regions.txt")),
         Budget(1.0, 1e-6, unit="user", max_events=20) if users else Budget(1.0, 1e-6),
-        Schedule.of("1h", "2026-01-01"),
+        "1h",
+        "2026-01-01",
         horizon=TICKS,
         columns=Columns("ts", key="region", user="uid" if users else None),
     )

@@ -293,10 +293,9 @@ def check_file_of_events(folder: Path, content: bytes) -> None:
     """Published is a table of all ticks and cells, or nothing at all."""
     file, out = folder / "events.csv", folder / "out.csv"
     file.write_bytes(content)
-    schedule = Schedule.of("1h", "2026-01-01T00:00:00Z")
     query, columns = Histogram(["a", "b"]), Columns("time", "key")
-    declaration = StreamDeclaration("fuzz", query, Budget(1.0, 1e-6), schedule, columns=columns)
-    job = Job(str(file), declaration, str(out), schedule.start_of(4))
+    declaration = StreamDeclaration("fuzz", query, Budget(1.0, 1e-6), "1h", "2026-01-01T00:00:00Z", columns=columns)
+    job = Job(str(file), declaration, str(out), declaration.schedule.start_of(4))
     try:
         release_file(job)
     except EvercountError:

@@ -86,4 +86,4 @@ def test_a_declaration_finds_the_length_itself() -> None:
     assert "period_ticks" not in declared.to_dict()["budget"]
     assert StreamDeclaration.from_dict(declared.to_dict()) == declared
     assert declared.build().budget.touched().ticks == 25
-    assert replace(declared, schedule=replace(declared.schedule, start=None)).budget.period_ticks == 25
+    assert declared.with_schedule(replace(declared.schedule, start=None)).budget.period_ticks == 25

@@ -57,10 +57,9 @@ def declared(
         "events",
         build_query(query, parameters),
         Budget(1.0, 1e-6, **unit),
-        schedule,
         columns=Columns(time, key, value, user),
         late=late,
-    )
+    ).with_schedule(schedule)
 
 
 HISTOGRAM = declared(CLOCK, "ts", "histogram", "region", KEYS)
@@ -204,7 +203,7 @@ def test_users_that_are_counted_come_in_the_declared_order(tmp_path: Path) -> No
     path = write(tmp_path, rows, "jsonl")
     for order, expected in ((None, ["ann", "bob", "cid"]), ("seq", ["bob", "ann", "cid"])):
         query, columns = build_query("active-users", {}), Columns("ts", user="user", order=order)
-        spec = StreamDeclaration("events", query, Budget(1.0, 1e-6), CLOCK, columns=columns)
+        spec = StreamDeclaration("events", query, Budget(1.0, 1e-6), columns=columns).with_schedule(CLOCK)
         totals = counted(path, spec, tmp_path / "s").totals
         assert isinstance(totals, TickEvents)
         assert totals.ticks[1] == expected

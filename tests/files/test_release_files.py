@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from evercount.cli import app
 from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import Schedule
 from evercount.files.count_rows import count
 from evercount.files.source import open_source
 from evercount.privacy import Budget
@@ -94,8 +93,8 @@ def test_traps_beside_the_files_are_not_written_to(tmp_path: Path) -> None:
 
 def counted_by(column: str) -> StreamDeclaration:
     """Hourly counts of rows whose time stands in that column."""
-    schedule = Schedule.of("1h", "2026-01-01T00:00Z")
-    return StreamDeclaration("events", Count(), Budget(1.0, 1e-6), schedule, columns=Columns(column))
+    budget, columns = Budget(1.0, 1e-6), Columns(column)
+    return StreamDeclaration("events", Count(), budget, "1h", "2026-01-01T00:00Z", columns=columns)
 
 
 def test_names_of_folders_are_no_patterns(tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ def test_version_is_written_once():
         ("rich", ["plan", "--epsilon", "1", "--delta", "1e-6", "--horizon", "8"], "cli"),
         ("tomli_w", ["release", "events.csv", "--show-declaration", "--time", "t", "--every", "1h", "--start",
                      "2026-01-01", "--epsilon", "1", "--delta", "1e-6"], "cli"),
+        ("pydantic", ["release", "events.csv", "--show-declaration", "--time", "t", "--every", "1h", "--start",
+                      "2026-01-01", "--epsilon", "1", "--delta", "1e-6"], "cli"),
         ("sqlalchemy", ["serve", "--db", "a.db"], "service"),
         ("fastapi", ["serve", "--db", "a.db"], "service"),
         ("sqlalchemy", ["store", "verify", "--db", "a.db"], "service"),
@@ -123,7 +125,7 @@ def test_the_library_alone_needs_its_dependencies_only():
         (needed, "from evercount import *; print(Stream(Count(), Budget(1.0, 1e-6), horizon=8).step(3).std)"),
     ):
         blocked = {name for name, of in owners.items() if not {*of} & {*reached, *allowed} and name != "_cffi_backend"}
-        assert {"typer", "rich", "tomli_w", "pandas", "pyarrow"} <= blocked
+        assert {"typer", "rich", "tomli_w", "pandas", "pyarrow", "pydantic"} <= blocked
         code = BLOCKED.partition("from evercount")[0].format(blocked=blocked) + program
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]

@@ -11,8 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from evercount.declare.declaration import FIELDS, StreamDeclaration, read_declarations
-from evercount.service import openapi
+from evercount.declare.declaration import StreamDeclaration, declaration_schema, read_declarations
 from evercount.service.openapi import EXAMPLES, HOST, answers, sent_body
 from evercount.service.runtime import Service
 from evercount.store import Store
@@ -62,7 +61,8 @@ def test_every_operation_has_an_example_that_the_service_takes(tmp_path: Path) -
     clock = HandClock(NOON)
     service = Service(Store(tmp_path / "a.db"), clock=clock, admin=ADMIN)
     with served(service) as client:
-        described = client.get("/openapi.json").json()["paths"]
+        api = client.get("/openapi.json").json()
+        described = api["paths"]
         assert set(EXAMPLES) == {(method, path) for path, methods in described.items() for method in methods}
         client.post("/v1/streams", json=MANUAL, headers=HEADERS).raise_for_status()
         order = [("post", "/v1/streams"), ("post", "/v1/streams/{name}/events"), ("post", "/v1/tokens")]
@@ -83,7 +83,7 @@ def test_every_operation_has_an_example_that_the_service_takes(tmp_path: Path) -
         if "requestBody" in operation:
             body = operation["requestBody"]["content"]["application/json"]
             assert body["example"] == sent_body(EXAMPLES[method, path])
-            jsonschema_rs.validate(body["schema"], body["example"])
+            jsonschema_rs.validate({**body["schema"], "components": api["components"]}, body["example"])
         if f"{method.upper()} {path}" in real:
             good = next(answer for status, answer in operation["responses"].items() if status.startswith("2"))
             assert shape(good["content"]["application/json"]["example"]) == shape(real[f"{method.upper()} {path}"])
@@ -97,13 +97,14 @@ def test_no_secret_is_in_an_example() -> None:
 
 def test_the_description_knows_every_field_of_a_declaration() -> None:
     """What `streams.toml` declares, the description allows; and it allows no other field."""
-    schema = openapi.DECLARATION["requestBody"]["content"]["application/json"]["schema"]
-    assert set(schema["properties"]) == set(FIELDS)
+    schema = declaration_schema()
+    schema["components"] = {"schemas": schema["$defs"]}
     validator = jsonschema_rs.validator_for(schema)
     declared = [one.to_dict() for one in read_declarations(ROOT / "examples" / "streams.toml")]
     pure = {"name": "a", "query": "count", "budget": {"epsilon": 1, "delta": 0}, "tick": "2w", "zone": "UTC"}
     declared.append(StreamDeclaration.from_dict({**pure, "views": ["last-7"]}).to_dict())
     for table in (*declared, pure):
         validator.validate(table)
-    for wrong in ({"tick": "1y"}, {"views": ["daily"]}, {"secret": 1}, {"horizon": 0}):
+    misspelt = {"budget": {"epsilon": 1, "delta": 0, "units": "event"}}
+    for wrong in ({"tick": "1y"}, {"views": ["daily"]}, {"secret": 1}, {"horizon": 0}, {"horizon": True}, misspelt):
         assert not validator.is_valid({**pure, **wrong}), wrong

@@ -20,7 +20,6 @@ from evercount.audit.published_parts import parts_of, published_table
 from evercount.audit.universes import universe_of_rows
 from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import Schedule
 from evercount.errors import ParameterError
 from evercount.files.release_run import Job, release_file
 from evercount.noise import Secret
@@ -65,7 +64,8 @@ class FilesProgram:
             "audited",
             self.query,
             self.budget,
-            Schedule.of("1h", START),
+            "1h",
+            START,
             horizon=self.horizon,
             factorization=self.factorization,
             columns=Columns(

@@ -94,8 +94,8 @@ def declared_by_options(flags: Flags, views: tuple[str, ...] = ()) -> StreamDecl
     """The declaration that the options write."""
     from evercount.declare.columns import Columns
     from evercount.declare.declaration import StreamDeclaration
-    from evercount.declare.schedule import Schedule
     from evercount.privacy import Budget
+    from evercount.queries import build_query
 
     missing = [f"--{name}" for name in ("time", "every", "start", "epsilon", "delta") if flags[name] is None]
     if missing:
@@ -104,13 +104,13 @@ def declared_by_options(flags: Flags, views: tuple[str, ...] = ()) -> StreamDecl
         raise ParameterError("--user and --max-events go together: that many events of a user are counted")
     unit = {} if flags["user"] is None else {"unit": "user", "max_events": flags["max-events"]}
     name, parameters = _query(flags)
-    from evercount.queries import build_query
-
     return StreamDeclaration(
         name="release",
         query=build_query(name, parameters),
         budget=Budget(flags["epsilon"], flags["delta"], adjacency=flags["adjacency"] or "add-remove", **unit),
-        schedule=Schedule.of(flags["every"], flags["start"], flags["tz"] or "UTC"),
+        tick=flags["every"],
+        start=flags["start"],
+        zone=flags["tz"] or "UTC",
         horizon=None if flags["horizon"] is None else parse_horizon(flags["horizon"]),
         factorization=flags["factorization"],
         columns=Columns(

@@ -1,56 +1,102 @@
 """StreamDeclaration: all that an operator says about one stream, once and for all. Every door reads the same one.
 
-One TOML form (`streams.toml`, an array of tables named `stream`), one JSON form (the same fields), one validator.
+One TOML form (`streams.toml`, an array of tables named `stream`), one JSON form and one schema with the same fields.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, Strict, TypeAdapter
 
 from evercount.declare.columns import Columns
 from evercount.declare.file_places import FilePlaces
-from evercount.declare.schedule import MANUAL, Schedule, format_utc, parse_time, zone_named
+from evercount.declare.schedule import MANUAL, TICK_TEXT, Schedule, format_utc
+from evercount.declare.table import table
 from evercount.declare.unit_periods import period_of, with_period_ticks
-from evercount.declare.view_names import check_views, noise_views
-from evercount.engine.build import Spec, check_postprocess
+from evercount.declare.view_names import QUANTILE, check_views, noise_views
+from evercount.engine.build import POSTPROCESSES, Spec, check_postprocess
 from evercount.engine.noise_choice import check_noise_for, choose_noise
 from evercount.engine.stream import Stream
 from evercount.engine.user_counting import PeriodOf, UserCaps
-from evercount.engine.view_widths import RUNNING
-from evercount.errors import MissingExtra, ParameterError, UnknownName
+from evercount.engine.view_widths import LAST, PER_TICK, RUNNING
+from evercount.errors import MissingExtra, ParameterError
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries import QUERIES, Query, build_query
 from evercount.text_rules import check_public_text
 
-Late = Literal["drop", "next"]
 
-LONGEST_DESCRIPTION = 2000
-LARGEST_HORIZON = 2**40
-STREAM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-FIELDS = (
-    "name",
-    "description",
-    "query",
-    "budget",
-    "tick",
-    "start",
-    "zone",
-    "horizon",
-    "factorization",
-    "columns",
-    "late",
-    "public",
-    "postprocess",
-    "views",
-    "noise_for",
-)
+@table("query", "query.")
+class QueryTable:
+    """What is asked of the stream."""
+
+    name: Annotated[str, Field(description="the name of a query")]
+    parameters: Annotated[dict[str, Any], Field(description="a table")] = field(default_factory=dict)
+
+    def built(self) -> Query:
+        """The query, with defaults under which no event is refused because of earlier ones."""
+        parameters = self.parameters
+        if self.name in QUERIES:
+            parameters = QUERIES[self.name].quiet_parameters(parameters)
+        try:
+            return build_query(self.name, dict(parameters))
+        except ParameterError:
+            raise
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+            # a parameter of a wrong type that a query's own checks did not foresee
+            raise ParameterError(f"parameters of {self.name!r}: {type(error).__name__}: {error!s:.200}") from None
+
+
+def _members(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("not a table")  # the field's description says what it must be
+    return value
+
+
+def _query(value: Any) -> Query:
+    if isinstance(value, Query):
+        return value
+    return QueryTable(**({"name": value} if isinstance(value, str) else _members(value))).built()
+
+
+BudgetTable = table("budget", "budget.")(Budget)  # strict, and with the names of the fields
+
+
+def _budget(value: Any) -> Budget:
+    return value if type(value) is Budget else Budget(**BudgetTable(**_members(value)).to_dict())
+
+
+def _declared_budget(budget: Budget) -> dict[str, Any]:
+    """Without what the schedule says."""
+    return {name: value for name, value in budget.to_dict().items() if name != "period_ticks"}
+
+
+def _public(description: str) -> str:
+    lines = description.split("\n")
+    for line in lines if len(lines) == 1 else map(str.strip, lines):  # lines may be indented
+        if line:
+            check_public_text("description:", line)
+    return description
+
+
+def _like(pattern: str) -> Any:
+    """For the schema alone: the checks that follow know the nearest right name."""
+    return Field(json_schema_extra={"pattern": f"^({pattern})$"})
+
+
+SUMS = f"{RUNNING}|{PER_TICK}|{LAST.pattern}"
+Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Description = Annotated[str, Field(max_length=2000), AfterValidator(_public)]
+Tick = Annotated[str, _like(f"{MANUAL}|{TICK_TEXT.pattern}")]
+Sums = Annotated[tuple[Annotated[str, _like(SUMS)], ...], Strict(False)]
+Views = Annotated[tuple[Annotated[str, _like(f"{SUMS}|per-day|per-week|{QUANTILE.pattern}")], ...], Strict(False)]
+Postprocess = Annotated[tuple[Annotated[str, _like("|".join(POSTPROCESSES))], ...], Strict(False)]
 
 
 class Asked(NamedTuple):
@@ -61,7 +107,7 @@ class Asked(NamedTuple):
     noise_for: bool
 
 
-@dataclass(frozen=True)
+@table("a stream's declaration")
 class StreamDeclaration:
     """A declared stream. Immutable: another budget, query or schedule is another stream.
 
@@ -71,64 +117,79 @@ class StreamDeclaration:
     '2026-03-31T00:00:00+02:00'
     """
 
-    name: str
-    query: Query
-    budget: Budget
-    schedule: Schedule = field(default_factory=Schedule)
-    description: str = ""
-    horizon: int | None = None
-    factorization: Spec | None = None
+    name: Annotated[
+        Name, Field(description="1 to 64 letters, digits, dots, hyphens and underscores, the first a letter or digit")
+    ]
+    query: Annotated[
+        Query,
+        PlainValidator(_query, json_schema_input_type=str | QueryTable),
+        PlainSerializer(lambda query: {"name": query.name, "parameters": query.parameters()}),
+        Field(description='a name, or a table such as {name = "histogram", parameters = {keys = ["North", "South"]}}'),
+    ]
+    budget: Annotated[
+        Budget,
+        PlainValidator(_budget, json_schema_input_type=BudgetTable),
+        PlainSerializer(_declared_budget),
+        Field(description="a table such as {epsilon = 1.0, delta = 1e-9}, with epsilon above 0 and delta below 1"),
+    ]
+    tick: Annotated[Tick, Field(description="the length of a tick, such as 15m, 1h or 1d, or 'manual'")] = MANUAL
+    start: Annotated[
+        Any,
+        PlainValidator(lambda time: time, json_schema_input_type=str | float | None),
+        Field(description="the time at which the first tick begins; left open, the stream begins when it is declared"),
+    ] = None
+    """As text in UTC once the declaration is made."""
+    zone: Annotated[str | None, Field(description="the name of a time zone, such as Europe/Vienna or UTC")] = None
+    description: Annotated[Description, Field(description="a text of at most 2000 characters")] = ""
+    horizon: Annotated[
+        Annotated[int, Field(ge=1, le=2**40)] | None,
+        Field(description="a whole number of ticks from 1 to 2^40, or null for none"),
+    ] = None
+    factorization: Annotated[Spec | None, Field(description="a name, or null for the default")] = None
     """None for the best for `noise_for`. It is settled here: the budget is then what the noise keeps, with δ = 0 for
     Laplace noise, and a ledger is asked for that. A fitted one is stored with its numbers."""
-    columns: Columns | None = None
-    late: Late = "drop"
-    public: bool = False
-    postprocess: tuple[str, ...] = ()
-    views: tuple[str, ...] = ()
+    columns: Annotated[
+        Columns | None,
+        BeforeValidator(lambda value: Columns(**value) if isinstance(value, dict) else value),
+        Field(description='a table such as {time = "when", key = "region"}'),
+    ] = None
+    late: Annotated[Literal["drop", "next"], Field(description="drop or next")] = "drop"
+    public: Annotated[bool, Field(description="true or false")] = False
+    postprocess: Annotated[
+        Postprocess,
+        AfterValidator(check_postprocess),
+        Field(description='a list of names such as ["nonnegative", "integer"]'),
+    ] = ()
+    views: Annotated[Views, Field(description='a list of names such as ["per-day", "last-24"]')] = ()
     """What is shown. They may change at any time: they declare no other stream."""
-    noise_for: tuple[str, ...] = ()
+    noise_for: Annotated[Sums, Field(description='a list of names such as ["per-tick", "last-24"]')] = ()
     """The views that the noise is chosen for: running, per-tick, last-7. They never change. By default those of the
     first declaration's `views`, and `running` where it has none."""
-    asked: Asked | None = field(default=None, repr=False, compare=False)
+    schedule: Schedule = field(init=False, repr=False, compare=False)
+    asked: Asked = field(init=False, repr=False, compare=False)
     """What was declared before the noise was chosen."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not STREAM_NAME.fullmatch(self.name):
+        schedule = Schedule.of(self.tick, self.start, "UTC" if self.zone is None else self.zone)
+        if schedule.calendar and self.zone is None:
             raise ParameterError(
-                "a stream's name is 1 to 64 letters, digits, dots, hyphens and underscores and starts with a letter or "
-                f"digit, got {self.name!r:.80}"
+                f'tick = {self.tick!r} follows the calendar of a time zone: add zone = "Europe/Vienna" or '
+                'zone = "UTC"; for ticks of 86,400 seconds sharp write 24h'
             )
-        if not isinstance(self.description, str) or len(self.description) > LONGEST_DESCRIPTION:
-            raise ParameterError(f"description must be a text of at most {LONGEST_DESCRIPTION} characters")
-        lines = self.description.split("\n")
-        for line in lines if len(lines) == 1 else map(str.strip, lines):  # lines may be indented
-            if line:
-                check_public_text("description:", line)
-        if self.horizon is not None and (
-            isinstance(self.horizon, bool)
-            or not isinstance(self.horizon, int)
-            or not 1 <= self.horizon <= LARGEST_HORIZON
-        ):
-            raise ParameterError(
-                f"horizon must be a whole number of ticks from 1 to 2^40, or null for none, got {self.horizon!r:.80}"
-            )
-        if self.late not in get_args(Late):
-            raise UnknownName("late rule", self.late, get_args(Late))
-        if not isinstance(self.public, bool):
-            raise ParameterError(f"public must be true or false, got {self.public!r:.80}")
-        if not (self.factorization is None or isinstance(self.factorization, str | dict)):
-            raise ParameterError(
-                f"factorization must be a name, or null for the default, got {self.factorization!r:.80}"
-            )
+        self._schedule_is(schedule)
         if self.columns is not None:
             self._check_columns(self.columns)
-        check_views(self.views, self.query, self.schedule, self.postprocess)
+        check_views(self.views, self.query, schedule, self.postprocess)
         self._settle_noise()
+
+    def _schedule_is(self, schedule: Schedule) -> None:
+        start = None if schedule.start is None else format_utc(schedule.start)
+        for name, value in (("schedule", schedule), ("start", start), ("tick", schedule.tick), ("zone", schedule.zone)):
+            object.__setattr__(self, name, value)
 
     def _settle_noise(self) -> None:
         """Choose the noise, once: the declaration that is stored says which."""
-        if self.asked is None:
-            object.__setattr__(self, "asked", Asked(self.budget, self.factorization, bool(self.noise_for)))
+        object.__setattr__(self, "asked", Asked(self.budget, self.factorization, bool(self.noise_for)))
         views = check_noise_for(self.query, self.noise_for or noise_views(self.views, self.schedule))
         object.__setattr__(self, "noise_for", views)
         object.__setattr__(self, "budget", with_period_ticks(self.budget, self.schedule))
@@ -141,12 +202,11 @@ class StreamDeclaration:
     def as_known(self, known: StreamDeclaration) -> StreamDeclaration:
         """This declaration with the noise of a stream that is known, where it does not say what its noise is for."""
         asked = self.asked
-        assert asked is not None
         if asked.noise_for or self.noise_for == known.noise_for:
             return self
         fitted = known.factorization if isinstance(known.factorization, dict) else None
         name = fitted if fitted is not None and asked.factorization in (None, "blend", "best") else asked.factorization
-        return replace(self, budget=asked.budget, factorization=name, noise_for=known.noise_for, asked=None)
+        return replace(self, budget=asked.budget, factorization=name, noise_for=known.noise_for)
 
     def _check_columns(self, columns: Columns) -> None:
         rows = self.query.rows
@@ -174,55 +234,14 @@ class StreamDeclaration:
 
     @classmethod
     def from_dict(cls, data: Any) -> StreamDeclaration:
-        table = _table("a stream's declaration", data, FIELDS, required=("name", "query", "budget"))
-        tick, zone = table.get("tick", MANUAL), table.get("zone")
-        schedule = Schedule(tick, None, "UTC" if zone is None else zone)
-        if schedule.calendar and zone is None:
-            raise ParameterError(
-                f'tick = {tick!r} follows the calendar of a time zone: add zone = "Europe/Vienna" or zone = "UTC"; '
-                "for ticks of 86,400 seconds sharp write 24h"
-            )
-        start = table.get("start")
-        if start is not None:
-            schedule = Schedule(tick, parse_time(start, zone_named(schedule.zone), "start"), schedule.zone)
-        columns = table.get("columns")
-        description = table.get("description")
-        return cls(
-            name=table["name"],
-            query=_query(table["query"]),
-            budget=_budget(table["budget"]),
-            schedule=schedule,
-            description="" if description is None else description,
-            horizon=table.get("horizon"),
-            factorization=table.get("factorization"),
-            columns=None if columns is None else Columns.from_dict(columns),
-            late=table.get("late", "drop"),
-            public=table.get("public", False),
-            postprocess=_postprocess(table.get("postprocess") or ()),
-            views=_views("views", table.get("views") or ()),
-            noise_for=_views("noise_for", table.get("noise_for") or ()),
-        )
+        if not isinstance(data, dict):
+            raise ParameterError(f"a stream's declaration must be a table, got {type(data).__name__}")
+        return cls(**data)
 
     def to_dict(self) -> dict[str, Any]:
         """The inverse of `from_dict`, with every default written out."""
-        start = self.schedule.start
-        return {
-            "name": self.name,
-            "description": self.description,
-            "query": {"name": self.query.name, "parameters": self.query.parameters()},
-            "budget": {name: value for name, value in self.budget.to_dict().items() if name != "period_ticks"},
-            "tick": self.schedule.tick,
-            "start": None if start is None else format_utc(start),
-            "zone": self.schedule.zone,
-            "horizon": self.horizon,
-            "factorization": self.factorization,
-            "columns": None if self.columns is None else self.columns.to_dict(),
-            "late": self.late,
-            "public": self.public,
-            "postprocess": list(self.postprocess),
-            "views": list(self.views),
-            "noise_for": list(self.noise_for),
-        }
+        written: dict[str, Any] = _MODEL.dump_python(self, mode="json")
+        return written
 
     def to_toml(self) -> str:
         """The declaration as a `[[stream]]` table of `streams.toml`; `read_declarations` is the inverse."""
@@ -241,35 +260,15 @@ class StreamDeclaration:
         A start may be left open by either. Names, descriptions, views and who may read do not matter here.
         """
         mine, theirs = self.to_dict(), other.as_known(self).to_dict()
-        differences = []
-        for name in FIELDS:
-            if (
-                name in ("name", "description", "public", "views", "start", "tick", "zone")
-                or mine[name] == theirs[name]
-            ):
-                continue
-            if name == "query" and mine[name]["name"] == theirs[name]["name"]:
-                before, after = mine[name]["parameters"], theirs[name]["parameters"]
-                changed = [key for key in before if before[key] != after.get(key)]
-                differences += [
-                    f"{key} holds other {key}, or the same in another order"
-                    if key in ("keys", "paths")
-                    else f"{key} was {before[key]!r} and is now {after.get(key)!r}"
-                    for key in changed
-                ]
-            elif name == "budget":
-                before, after = mine[name], theirs[name]
-                differences += [
-                    f"{key} was {before.get(key)!r} and is now {after.get(key)!r}"
-                    for key in {**before, **after}
-                    if before.get(key) != after.get(key)
-                ]
-            else:
-                differences.append(f"{name} was {mine[name]!r} and is now {theirs[name]!r}")
+        if self.query.name == other.query.name:
+            differences = _changes(mine["query"]["parameters"], theirs["query"]["parameters"])
+        else:
+            differences = _changes(mine, theirs, ["query"])
+        differences += _changes(mine["budget"], theirs["budget"])
+        told = ("name", "description", "public", "views", "query", "budget", "tick", "start", "zone")
+        differences += _changes(mine, theirs, [name for name in mine if name not in told])
         if not self.schedule.same_ticks(other.schedule):
-            for name in ("tick", "start", "zone"):
-                if mine[name] != theirs[name]:
-                    differences.append(f"{name} was {mine[name]!r} and is now {theirs[name]!r}")
+            differences += _changes(mine, theirs, ["tick", "start", "zone"])
         return differences
 
     # -- the engine ------------------------------------------------------------------------------------------------
@@ -311,7 +310,14 @@ class StreamDeclaration:
 
     def started(self, start: int) -> StreamDeclaration:
         """The declaration with the start that the stream really has, in microseconds since 1970."""
-        return replace(self, schedule=replace(self.schedule, start=start))
+        return self.with_schedule(replace(self.schedule, start=start))
+
+    def with_schedule(self, schedule: Schedule) -> StreamDeclaration:
+        """The declaration on another schedule, with the noise that it has."""
+        other = copy(self)
+        other._schedule_is(schedule)
+        object.__setattr__(other, "budget", with_period_ticks(self.budget, schedule))
+        return other
 
     def same_as(self, other: StreamDeclaration) -> bool:
         """Whether `other` declares this stream again, in every field; it may leave the start open."""
@@ -324,6 +330,9 @@ class StreamDeclaration:
     def remembers(self) -> bool:
         """Whether the encoder needs the events of a tick together."""
         return self.query.initial_state() is not None or self.query.whole_ticks
+
+
+_MODEL = TypeAdapter(StreamDeclaration)
 
 
 def read_declarations(path: Path) -> list[StreamDeclaration]:
@@ -343,10 +352,13 @@ def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
     if data or not isinstance(tables, list):
         raise ParameterError(f"{path} must hold [[stream]] tables only; it also has {', '.join(data) or 'a [stream]'}")
     streams: dict[str, tuple[StreamDeclaration, FilePlaces]] = {}
-    for number, table in enumerate(tables, 1):
+    for number, one in enumerate(tables, 1):
         try:
-            places = FilePlaces.from_dict(table.pop("files", {}) if isinstance(table, dict) else {}, path.parent)
-            declaration = StreamDeclaration.from_dict(table)
+            files = one.pop("files", {}) if isinstance(one, dict) else {}
+            if not isinstance(files, dict):
+                raise ParameterError('files must be a table such as {input = "events/*.csv", output = "flu.csv"}')
+            places = FilePlaces(**files).below(path.parent)
+            declaration = StreamDeclaration.from_dict(one)
             if declaration.name in streams:
                 raise ParameterError(f"the name {declaration.name!r} is declared twice")
         except ParameterError as error:
@@ -355,59 +367,19 @@ def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
     return list(streams.values())
 
 
-def _query(data: Any) -> Query:
-    """The declared query, with defaults under which no event is refused because of earlier ones."""
-    table = {"name": data} if isinstance(data, str) else data
-    table = _table("query", table, ("name", "parameters"), required=("name",))
-    name, parameters = table["name"], table.get("parameters") or {}
-    if not isinstance(name, str) or not isinstance(parameters, dict):
-        raise ParameterError("query must be {name: text, parameters: table}")
-    if name in QUERIES:
-        parameters = QUERIES[name].quiet_parameters(parameters)
-    return _build(name, parameters)
+def declaration_schema() -> dict[str, Any]:
+    """The JSON schema of a declaration, its tables under `$defs`, with references as OpenAPI has them."""
+    return _MODEL.json_schema(ref_template="#/components/schemas/{model}")
 
 
-def _budget(data: Any) -> Budget:
-    if not isinstance(data, dict):
-        raise ParameterError("budget must be a table with epsilon and delta")
-    try:
-        return Budget.from_dict(data)
-    except TypeError as error:
-        raise ParameterError(f"budget: {error}") from None
-
-
-def _postprocess(data: Any) -> tuple[str, ...]:
-    if not isinstance(data, list | tuple) or not all(isinstance(item, str) for item in data):
-        raise ParameterError("postprocess must be a list of names")
-    return check_postprocess(data)
-
-
-def _views(what: str, data: Any) -> tuple[str, ...]:
-    if not isinstance(data, list | tuple):
-        raise ParameterError(f'{what} must be a list of names such as ["per-tick", "last-24"]')
-    return tuple(data)
-
-
-def _build(name: str, parameters: Mapping[str, Any]) -> Query:
-    try:
-        return build_query(name, dict(parameters))
-    except ParameterError:
-        raise
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-        # a parameter of a wrong type that a query's own checks did not foresee
-        raise ParameterError(f"parameters of {name!r}: {type(error).__name__}: {error!s:.200}") from None
-
-
-def _table(what: str, data: Any, known: tuple[str, ...], required: tuple[str, ...]) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise ParameterError(f"{what} must be a table, got {type(data).__name__}")
-    for key in data:
-        if key not in known:
-            raise UnknownName(f"field of {what}", key, known)
-    missing = [key for key in required if key not in data]
-    if missing:
-        raise ParameterError(f"{what} lacks {', '.join(missing)}")
-    return data
+def _changes(before: dict[str, Any], after: dict[str, Any], names: list[str] | None = None) -> list[str]:
+    return [
+        f"{name} holds other {name}, or the same in another order"
+        if name in ("keys", "paths")
+        else f"{name} was {before.get(name)!r} and is now {after.get(name)!r}"
+        for name in ({**before, **after} if names is None else names)
+        if before.get(name) != after.get(name)
+    ]
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:

@@ -5,49 +5,43 @@ It belongs to the file door alone. The declaration does not hold it: the same st
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from evercount.errors import ParameterError, UnknownName
+from pydantic import BeforeValidator, Field, Strict
+
+from evercount.declare.table import table
+
+Text = Annotated[str, Field(min_length=1)]
+Place = Annotated[Text | None, Field(description="a text")]
 
 
-@dataclass(frozen=True)
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+@table("files", "files.")
 class FilePlaces:
     """The files of one stream. Paths are relative to the folder of `streams.toml`.
 
-    >>> FilePlaces.from_dict({"input": "events/*.csv", "output": "flu.csv"}, Path("/srv")).output
+    >>> FilePlaces(input="events/*.csv", output="flu.csv").below(Path("/srv")).output
     '/srv/flu.csv'
     """
 
-    input: tuple[str, ...] = ()
-    output: str | None = None
-    state: str | None = None
-    rejects: str | None = None
-    plot: str | None = None
-    delimiter: str | None = None
+    input: Annotated[
+        tuple[Text, ...], Strict(False), BeforeValidator(_listed), Field(description="a text, or a list of texts")
+    ] = ()
+    output: Place = None
+    state: Place = None
+    rejects: Place = None
+    plot: Place = None
+    delimiter: Place = None
 
-    @classmethod
-    def from_dict(cls, data: Any, folder: Path) -> FilePlaces:
-        known = tuple(field.name for field in fields(cls))
-        if not isinstance(data, dict):
-            raise ParameterError('files must be a table such as {input = "events/*.csv", output = "flu.csv"}')
-        for name in data:
-            if name not in known:
-                raise UnknownName("field of files", name, known)
-        inputs = data.get("input", [])
-        given = {**data, "input": [inputs] if isinstance(inputs, str) else inputs}
-        for name, value in given.items():
-            texts = value if name == "input" else [value]
-            if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
-                raise ParameterError(f"files: {name} must be a text, got {data[name]!r:.80}")
-        delimiter = given.pop("delimiter", None)
-        placed: dict[str, Any] = {
-            name: tuple(_below(folder, text) for text in value) if name == "input" else _below(folder, value)
-            for name, value in given.items()
-        }
-        return cls(**placed, delimiter=delimiter)
+    def below(self, folder: Path) -> FilePlaces:
+        def placed(text: str) -> str:
+            return text if text == "-" else str(folder / text)
 
-
-def _below(folder: Path, text: str) -> str:
-    return text if text == "-" else str(folder / text)
+        files = {name: getattr(self, name) for name in ("output", "state", "rejects", "plot")}
+        moved = {name: place and placed(place) for name, place in files.items()}
+        return replace(self, input=tuple(map(placed, self.input)), **moved)

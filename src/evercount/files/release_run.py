@@ -198,7 +198,7 @@ def _settled(job: Job, state: State | None) -> Job:
         return job
     known = StreamDeclaration.from_dict(state.declaration)
     if not job.zone_given:
-        declaration = replace(declaration, schedule=replace(schedule, zone=known.schedule.zone))
+        declaration = declaration.with_schedule(replace(schedule, zone=known.schedule.zone))
     differences = known.differences(declaration)
     for name, value in job.output_facts.items():
         if state.output_facts.get(name) != value:
@@ -208,7 +208,7 @@ def _settled(job: Job, state: State | None) -> Job:
             "this is another stream than the one in the state: " + "; ".join(differences) + ". Use the previous "
             "parameters to continue it; --new-noise-stream starts again with these and adds to the spent budget"
         )
-    return replace(job, declaration=replace(declaration.as_known(known), schedule=known.schedule))
+    return replace(job, declaration=declaration.as_known(known).with_schedule(known.schedule))
 
 
 def _due(job: Job, stream: Stream) -> tuple[int, int]:

@@ -64,7 +64,7 @@ def create_app(service: Service) -> FastAPI:
     add_releases(app, service)
     add_administration(app, service)
     add_pages(app)
-    openapi.add_examples(app.openapi())  # the description is made once and kept
+    openapi.complete(app.openapi())  # the description is made once and kept
     return app
 
 

@@ -7,10 +7,8 @@ import shlex
 from importlib import resources
 from typing import Any
 
-from evercount.declare.declaration import LARGEST_HORIZON
+from evercount.declare.declaration import declaration_schema
 
-VIEW_PATTERN = r"^(running|per-tick|per-day|per-week|last-[1-9][0-9]{0,8}|quantile-0\.[0-9]{1,6})$"
-NOISE_PATTERN = r"^(running|per-tick|last-[1-9][0-9]{0,8})$"
 ERROR: dict[str, Any] = {
     "type": "object",
     "required": ["error"],
@@ -81,46 +79,7 @@ EVENTS: dict[str, Any] = {
 DECLARATION: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["name", "query", "budget"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "name": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
-                        "description": {"type": "string", "maxLength": 2000},
-                        "query": {
-                            "type": ["object", "string"],
-                            "required": ["name"],
-                            "properties": {"name": {"type": "string"}, "parameters": {"type": "object"}},
-                        },
-                        "budget": {
-                            "type": "object",
-                            "required": ["epsilon", "delta"],
-                            "properties": {
-                                "epsilon": {"type": "number", "exclusiveMinimum": 0},
-                                "delta": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
-                                "adjacency": {"enum": ["add-remove", "replace"]},
-                                "unit": {"enum": ["event", "user"]},
-                                "max_events": {"type": "integer", "minimum": 1},
-                            },
-                        },
-                        "tick": {"type": "string", "pattern": "^(manual|[1-9][0-9]{0,8}(ms|s|m|h|d|w))$"},
-                        "start": {"type": ["string", "null"]},
-                        "zone": {"type": ["string", "null"]},
-                        "horizon": {"type": ["integer", "null"], "minimum": 1, "maximum": LARGEST_HORIZON},
-                        "factorization": {"type": ["string", "object", "null"]},
-                        "columns": {"type": ["object", "null"], "required": ["time"]},
-                        "late": {"enum": ["drop", "next"]},
-                        "public": {"type": "boolean"},
-                        "postprocess": {"type": "array", "items": {"enum": ["nonnegative", "integer", "monotone"]}},
-                        "views": {"type": "array", "items": {"type": "string", "pattern": VIEW_PATTERN}},
-                        "noise_for": {"type": "array", "items": {"type": "string", "pattern": NOISE_PATTERN}},
-                    },
-                }
-            }
-        },
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/StreamDeclaration"}}},
     }
 }
 
@@ -195,8 +154,11 @@ def sent_body(command: str) -> Any:
     return json.loads(words[words.index("-d") + 1]) if "-d" in words else None
 
 
-def add_examples(described: dict[str, Any]) -> None:
-    """Give each operation of the description its command, and the bodies of its request and its answer."""
+def complete(described: dict[str, Any]) -> None:
+    """Add the schema of a declaration, and for each operation its command and the bodies of request and answer."""
+    schema = declaration_schema()
+    schemas = described.setdefault("components", {}).setdefault("schemas", {})
+    schemas |= {**schema.pop("$defs"), "StreamDeclaration": schema}
     recorded = answers()
     for (method, path), command in EXAMPLES.items():
         operation = described["paths"][path][method]

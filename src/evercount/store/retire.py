@@ -92,10 +92,8 @@ def retire_stream(
 
 def successor_of(declaration: StreamDeclaration, name: str, now: float) -> StreamDeclaration:
     """The same declaration under another name; a start that has passed is left open, so that it begins now."""
-    schedule = declaration.schedule
-    if schedule.begin <= instant_of(now):
-        schedule = replace(schedule, start=None)
-    return replace(declaration, name=name, schedule=schedule)
+    passed = declaration.schedule.begin <= instant_of(now)
+    return replace(declaration, name=name, start=None if passed else declaration.start)
 
 
 def _check_successor(store: Store, ended: EndedStream | None, following: StreamDeclaration) -> None:

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +206,7 @@ class Store(Reading):
             self._refuse_twin(declaration.build(secret=secret, replay=True), secret)
         secret = secret or Secret.generate()
         text = declaration.canonical()
-        declaration = replace(declaration, schedule=declaration.schedule.opened(instant_of(now)))
+        declaration = declaration.with_schedule(declaration.schedule.opened(instant_of(now)))
         schedule = declaration.schedule
         if not schedule.manual and schedule.tick_of(instant_of(now)) > MOST_MISSED:
             raise ParameterError(f"start lies more than {MOST_MISSED} ticks in the past: start the stream later")
