@@ -44,6 +44,7 @@ QUERIES: tuple[Query, ...] = (
     queries.Quantiles(0, 4, bins=4),
     queries.DistinctUsers(),
     queries.ActiveUsers(max_ticks=4),
+    queries.Occupancy(),
     queries.Substrings("ab", 2),
     queries.Episodes("ab", 2),
     queries.Cuts(3),

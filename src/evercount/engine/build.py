@@ -21,7 +21,7 @@ from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.mechanisms import Noise, build_noise
 from evercount.mechanisms.laplace_noise import build_pure_for
 from evercount.mechanisms.laplace_rates import unit_rate
-from evercount.privacy import Budget
+from evercount.privacy import Budget, Unit
 from evercount.queries.base import Adjacency, Query
 
 FITTED_TICKS = 2**16
@@ -51,7 +51,7 @@ def choose_engine(
     if budget.pure or name is not None or horizon is None or query.squared_value_sensitivity(adjacency) is None:
         return engine
     direct = Direct(horizon)
-    return direct if _worst_error(direct, query, adjacency) < _worst_error(engine, query, adjacency) else engine
+    return direct if _worst_error(direct, query, budget) < _worst_error(engine, query, budget) else engine
 
 
 def _blend(budget: Budget, horizon: int | None, name: Spec, views: tuple[str, ...]) -> Blend:
@@ -71,31 +71,35 @@ def _fitted(widths: tuple[int | str, ...], ticks: int) -> BlendFilter:
     return fit_blend(widths, ticks)
 
 
-def _worst_error(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
-    """The largest std of a cell over all ticks, for a noise multiplier of 1."""
-    S = _smallest_sensitivity(engine, query, adjacency)
+def _worst_error(engine: Factorization, query: Query, budget: Budget) -> float:
+    """The largest std of a cell over all ticks, for a noise multiplier of 1, and users of one event."""
+    S = _smallest_sensitivity(engine, query, budget.adjacency, budget.unit)
     return float(np.sqrt(S)) * engine.column_norm * engine.worst_row()[1]
 
 
-def sensitivity_on(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
-    """S with ‖R(X−X′)‖_F² ≤ c²·S for this query on this factorization.
+def sensitivity_on(engine: Factorization, query: Query, adjacency: Adjacency, unit: Unit = "event") -> float:
+    """S with ‖R(X−X′)‖_F² ≤ c²·S for this query on this factorization: of one event, or of a user whom events name.
 
     **Guarantee.** The query's smaller S is taken only where the Gram matrix is known to fall, and its v² only where R
     is the running-count matrix, whose c² is T. Tests:
-    tests/queries/test_queries_matching.py::test_smaller_claim_is_used_only_where_it_is_proved and
-    tests/queries/test_queries_values.py::test_values_are_claimed_only_for_direct_noise.
+    tests/queries/test_queries_matching.py::test_smaller_claim_is_used_only_where_it_is_proved,
+    tests/queries/test_queries_values.py::test_values_are_claimed_only_for_direct_noise and
+    tests/queries/test_queries_occupancy.py::test_smaller_claims_are_used_only_where_they_are_proved.
     """
-    S = _smallest_sensitivity(engine, query, adjacency)
+    S = _smallest_sensitivity(engine, query, adjacency, unit)
     if math.isinf(S):
+        capped = "" if query.people is None else ", or cap the events of a user that the query counts"
         raise ParameterError(
-            f"one event can change {query.name!r} again and again in this kind of stream, so noise for its increments "
-            "is not private: give a horizon and leave the factorization out (or name 'direct')"
+            f"one {unit} can change {query.name!r} again and again in this kind of stream, so noise for its increments "
+            f"is not private: give a horizon and leave the factorization out (or name 'direct'){capped}"
         )
     return S
 
 
-def _smallest_sensitivity(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
+def _smallest_sensitivity(engine: Factorization, query: Query, adjacency: Adjacency, unit: Unit) -> float:
     """The smallest S that is proved for this query on this factorization; infinite where none is."""
+    if unit == "user" and query.people is not None:
+        return query.people.user_sensitivity(adjacency, engine.falling_gram, engine.releases_values)
     candidates = [query.squared_sensitivity(adjacency)]
     if engine.falling_gram:
         candidates.append(query.falling_sensitivity(adjacency) or math.inf)
@@ -136,7 +140,12 @@ def make_noise(
         cells=query.cells if query.discovery is None else query.discovery.touched_cells(budget),
         names=None if query.discovery is None else query.discovery.first_names,
         grid=query.grid,
-        squared_sensitivity=query.protected_sensitivity(budget, sensitivity_on(engine, query, budget.adjacency)),
+        squared_sensitivity=query.protected_sensitivity(
+            budget,
+            sensitivity_on(engine, query, budget.adjacency, budget.unit),
+            engine.falling_gram,
+            engine.releases_values,
+        ),
         budget=budget.reserve(own) if own else budget,
         horizon=horizon,
         touched=budget.max_events if query.initial_state() is None else None,

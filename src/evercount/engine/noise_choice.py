@@ -119,7 +119,7 @@ def candidates(
         for name in _names(own.pure, horizon, widths):
             if name == "blend" and found:
                 one = own.noise_multiplier() * math.sqrt(
-                    query.protected_sensitivity(own, query.squared_sensitivity(own.adjacency))
+                    query.protected_sensitivity(own, query.squared_sensitivity(own.adjacency), falling=True)
                 )
                 floor = [one * (1.0 if width else float(nuclear_lower(horizon or REFERENCE_TICKS))) for width in widths]
                 least = tuple(min(stds) for stds in zip(*(each.stds for each in found), strict=True))

@@ -228,19 +228,25 @@ def plan(
     span = _span(horizon, ticks)
     S = query.falling_sensitivity(budget.adjacency)  # what the rows use, as all their Gram matrices fall
     S = query.squared_sensitivity(budget.adjacency) if S is None or budget.pure else S
+    if budget.unit == "user" and query.people is not None:
+        S = query.people.user_sensitivity(budget.adjacency, falling=not budget.pure)
     by_value = query.squared_value_sensitivity(budget.adjacency)
+    by_value = None if by_value is None else query.protected_sensitivity(budget, by_value, values=True)
     only_values = by_value is not None and math.isinf(S)
-    S = query.protected_sensitivity(budget, by_value if by_value is not None and only_values else S)
+    if by_value is not None and only_values:
+        S = by_value
+    else:
+        S = query.protected_sensitivity(budget, S, falling=not budget.pure)
     grid = tick_grid(span, points)
     floor = math.nan  # there is no lower bound of this kind for Laplace noise
     if not budget.pure and query.publishing.as_they_are and not only_values:  # else measured with other weights
         tight = replace(budget, calibration="tight").noise_multiplier() * math.sqrt(S)
         floor = tight * float(nuclear_lower(span))
-        if by_value is not None and tight * math.sqrt(budget.scale_sensitivity(by_value) / S * span) < floor:
+        if by_value is not None and tight * math.sqrt(by_value / S * span) < floor:
             floor = math.nan  # it bounds noise for increments; noise on values is smaller here
     rows = []
     even = np.unique(np.linspace(1, span, 512).astype(np.int64))
-    for label, asked, name, own in _candidates(query, budget, horizon, names):
+    for label, asked, name, own in _candidates(query, budget, horizon, names, only_values):
         try:
             model, reserved, state = _model(asked, name, own, horizon)
         except ParameterError:
@@ -337,7 +343,7 @@ def _simultaneous(
 
 
 def _candidates(
-    query: Query, budget: Budget, horizon: int | None, names: tuple[str, ...] | None
+    query: Query, budget: Budget, horizon: int | None, names: tuple[str, ...] | None, only_values: bool
 ) -> list[tuple[str, Query, str | None, Budget]]:
     """(label, query with its method settled, factorization, budget) of every row."""
     pure = pure_budget(budget)
@@ -349,7 +355,7 @@ def _candidates(
                 gaussian = tuple(name for name in gaussian if name != "optimal")
             if query.squared_value_sensitivity(budget.adjacency) is None:
                 gaussian = tuple(name for name in gaussian if name != "direct")
-            elif query.squared_sensitivity(budget.adjacency) == math.inf:
+            elif only_values:
                 gaussian = ("direct",)
             names = (*gaussian, *names[:2])
     candidates: list[tuple[str, Query, str | None, Budget]] = [
@@ -363,7 +369,7 @@ def _candidates(
 def _has_l1(query: Query, budget: Budget) -> bool:
     """Whether pure mechanisms can be compared: the query has an l1 sensitivity, or the budget needs one."""
     try:
-        query.l1_sensitivity(budget.adjacency)
+        query.protected_l1(budget)
     except ParameterError:
         return budget.pure
     return True

@@ -54,12 +54,14 @@ class Sensitivities(Capabilities, ABC):
             return self.people.user_l1_sensitivity(budget.adjacency)
         return self.l1_sensitivity(budget.adjacency) * budget.max_events
 
-    def protected_sensitivity(self, budget: Budget, S: float) -> float:
+    def protected_sensitivity(self, budget: Budget, S: float, falling: bool = False, values: bool = False) -> float:
         """S for what the budget protects, from the S of one event; the query's own user-level S is never scaled.
 
         Args:
             budget: What is protected.
             S: The squared sensitivity for one event.
+            falling: Whether the Gram matrix of R falls; as `People.user_sensitivity`.
+            values: Whether R is the running-count matrix.
 
         Returns:
             The squared sensitivity for one protected unit.
@@ -68,7 +70,7 @@ class Sensitivities(Capabilities, ABC):
         tests/queries/test_queries_distinct_users.py::test_noise_is_calibrated_to_the_unit.
         """
         if budget.unit == "user" and self.people is not None:
-            return self.people.user_sensitivity(budget.adjacency)
+            return self.people.user_sensitivity(budget.adjacency, falling, values)
         return budget.scale_sensitivity(S)
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
