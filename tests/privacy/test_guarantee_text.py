@@ -11,7 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import ActiveUsers, Budget, Count, DistinctUsers, Histogram, Quantiles, Rollup, SparseCount, Stream, Sum
+from evercount import (
+    ActiveUsers,
+    Budget,
+    Count,
+    DistinctUsers,
+    Histogram,
+    Occupancy,
+    Quantiles,
+    Rollup,
+    SparseCount,
+    Stream,
+    Sum,
+)
 from evercount.audit.neighbours import change_norm
 from evercount.privacy import Enforced, guarantee_text
 from evercount.queries.base import Adjacency, Query
@@ -55,6 +67,7 @@ KINDS: dict[str, tuple[Query, Any]] = {
     "rollup": (Rollup([("a",), ("b",)]), [("a",)]),
     "distinct users": (DistinctUsers(), ["ann|mon"]),
     "active users": (ActiveUsers(2, ["a"]), [("ann|mon", "a")]),
+    "occupancy": (Occupancy(["a"], max_events=2), [("ann|mon", "a")]),
 }
 
 
