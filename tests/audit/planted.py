@@ -17,6 +17,7 @@ from evercount import (
     DistinctUsers,
     HighDegree,
     Histogram,
+    Occupancy,
     Quantiles,
     Rollup,
     Secret,
@@ -255,15 +256,22 @@ class ValueInTwoBins(Quantiles):
 class OncePerKeyAsOnce(DistinctUsers):
     """A user counts under every key, with the S of a user that counts once."""
 
-    def user_sensitivity(self, adjacency: Any) -> float:
+    def user_sensitivity(self, adjacency: Any, falling: bool = False, values: bool = False) -> float:
         return 1.0
 
 
 class EveryTickAsOnce(ActiveUsers):
     """A user counts in many ticks, with the S of a user that counts in one."""
 
-    def user_sensitivity(self, adjacency: Any) -> float:
+    def user_sensitivity(self, adjacency: Any, falling: bool = False, values: bool = False) -> float:
         return 1.0
+
+
+class MovesAsOneChange(Occupancy):
+    """A user who moves changes two cells, with the S of a user who changes one."""
+
+    def user_sensitivity(self, adjacency: Any, falling: bool = False, values: bool = False) -> float:
+        return Occupancy(max_events=1).user_sensitivity(adjacency, falling, values)
 
 
 def level_weights_forgotten() -> LibraryProgram:
@@ -281,6 +289,10 @@ def once_per_key_as_once() -> LibraryProgram:
 
 def every_tick_as_once() -> LibraryProgram:
     return LibraryProgram(EveryTickAsOnce(max_ticks=4), Budget(1.0, 1e-6, unit="user"), 6)
+
+
+def moves_as_one_change() -> LibraryProgram:
+    return LibraryProgram(MovesAsOneChange(["a", "b"], max_events=6), Budget(1.0, 1e-6, unit="user"), 6, "balanced")
 
 
 def paper_substrings() -> LibraryProgram:

@@ -218,6 +218,43 @@ def test_user_claims_are_reached(keys: Any, adjacency: Adjacency) -> None:
         assert change_norm(one, other) == query.user_sensitivity(adjacency) == (200 if keys is None else 381)
 
 
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize("keys", [None, AB], ids=["one place", "moves"])
+def test_one_period_of_one_user(keys: Any, most: int, adjacency: Adjacency) -> None:
+    """All that one person does in ticks 2 to 4, with an event before and after it or not; reached on `fresh`."""
+    if keys is not None and adjacency == "add-remove":
+        keys = ["a", "b", "c"]  # where nobody has to come back to the place that is missed
+    query = Occupancy(keys)
+    claim = query.period_sensitivity(adjacency, most)
+    each = [(), *((one,) for one in places(query)), *product(places(query), repeat=2)]
+    inside = [step for step in product(each, repeat=3) if sum(map(len, step)) <= most]
+    found = dict.fromkeys(FALLING, 0.0)
+    for before, after in product([(), *((one,) for one in places(query))], repeat=2):
+        ticks = [[("u", where) for where in before], None, None, None, [("u", where) for where in after]]
+        rows = np.unique(
+            [
+                encoded(query, [ticks[0], *[[("u", where) for where in step] for step in period], ticks[4]])
+                for period in inside
+            ],
+            axis=0,
+        )
+        quiet = encoded(query, [ticks[0], [], [], [], ticks[4]])
+        others = rows if adjacency == "replace" else [quiet]
+        changes = np.unique([one - other for one, other in product(rows, others)], axis=0)
+        for name in FALLING:
+            R = RIGHT[name, 5]
+            norms = np.square(np.einsum("st,ptc->psc", R, changes)).sum(axis=(1, 2))
+            found[name] = max(found[name], float(norms.max() / np.square(R).sum(axis=0).max()))
+    assert max(found.values()) <= claim * (1 + 1e-9)
+    if adjacency == "add-remove":
+        assert claim == (most + 1) * (1 if keys is None else 2)
+        # with one place an even number of turns ends where it began, and nothing is left to change later
+        assert found["fresh"] == claim - (keys is None and most % 2 == 0)
+    with pytest.raises(ParameterError, match="whole stream"):
+        Occupancy(keys, max_events=2).period_sensitivity(adjacency, most)
+
+
 class HalfTheMoves(Occupancy):
     """Planted: moves between keys counted as one change, which is the claim without keys."""
 

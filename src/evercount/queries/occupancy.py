@@ -156,6 +156,20 @@ class Occupancy(Query, People):
             raise ParameterError("a person may come and go any number of times: give max_events, or a positive delta")
         return float(self._changes(self._most) * (1 if adjacency == "add-remove" else 2))
 
+    def period_sensitivity(self, adjacency: Adjacency, events: int) -> float:
+        """S where Gram matrices fall, for what one user does in one period, of which so many events are counted.
+
+        **Guarantee.** For caps that hold per user and period and are applied before this query, which then has none of
+        its own. The change goes on after the period, until the user's next event. Proof: `occupancy.proof.md`, "One
+        period of one user". Test: tests/queries/test_queries_occupancy.py::test_one_period_of_one_user.
+        """
+        check_name("adjacency", adjacency, ADJACENCIES)
+        if self._most is not None:
+            raise ParameterError("max_events counts events of the whole stream, so it is not for single periods")
+        if adjacency == "add-remove":
+            return float(self._touched * (events + 1))
+        return float(4 * events - 2 if self._touched == 1 else 8 * events)
+
     def _changes(self, events: int) -> int:
         """How many cells so many events of one user change at most, each time by 1: the first event changes one."""
         return self._touched * events - self._touched + 1
