@@ -159,6 +159,16 @@ class Occupancy(Query, People):
     def period_sensitivity(self, adjacency: Adjacency, events: int) -> float:
         """S where Gram matrices fall, for what one user does in one period, of which so many events are counted.
 
+        Args:
+            adjacency: "add-remove" or "replace".
+            events: how many events of a user and period count at most.
+
+        Returns:
+            S.
+
+        Raises:
+            ParameterError: the query has a cap of its own, over the whole stream.
+
         **Guarantee.** For caps that hold per user and period and are applied before this query, which then has none of
         its own. The change goes on after the period, until the user's next event. Proof: `occupancy.proof.md`, "One
         period of one user". Test: tests/queries/test_queries_occupancy.py::test_one_period_of_one_user.
