@@ -256,22 +256,22 @@ class ValueInTwoBins(Quantiles):
 class OncePerKeyAsOnce(DistinctUsers):
     """A user counts under every key, with the S of a user that counts once."""
 
-    def user_sensitivity(self, adjacency: Any, falling: bool = False, values: bool = False) -> float:
+    def user_sensitivity(self, adjacency: Any, *, falling: bool = False, values: bool = False) -> float:
         return 1.0
 
 
 class EveryTickAsOnce(ActiveUsers):
     """A user counts in many ticks, with the S of a user that counts in one."""
 
-    def user_sensitivity(self, adjacency: Any, falling: bool = False, values: bool = False) -> float:
+    def user_sensitivity(self, adjacency: Any, *, falling: bool = False, values: bool = False) -> float:
         return 1.0
 
 
 class MovesAsOneChange(Occupancy):
     """A user who moves changes two cells, with the S of a user who changes one."""
 
-    def user_sensitivity(self, adjacency: Any, falling: bool = False, values: bool = False) -> float:
-        return Occupancy(max_events=1).user_sensitivity(adjacency, falling, values)
+    def user_sensitivity(self, adjacency: Any, *, falling: bool = False, values: bool = False) -> float:
+        return Occupancy(max_events=1).user_sensitivity(adjacency, falling=falling, values=values)
 
 
 def level_weights_forgotten() -> LibraryProgram:

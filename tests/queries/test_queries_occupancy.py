@@ -251,15 +251,32 @@ def test_one_period_of_one_user(keys: Any, most: int, adjacency: Adjacency) -> N
         assert claim == (most + 1) * (1 if keys is None else 2)
         # with one place an even number of turns ends where it began, and nothing is left to change later
         assert found["fresh"] == claim - (keys is None and most % 2 == 0)
+    capped = Occupancy(keys, max_events=2)
     with pytest.raises(ParameterError, match="whole stream"):
-        Occupancy(keys, max_events=2).period_sensitivity(adjacency, most)
+        capped.period_sensitivity(adjacency, most)
+    for kinds in ({}, {"falling": True}, {"values": True}):  # two histories of one user, whichever they are
+        assert capped.user_sensitivity(adjacency, True, **kinds) == capped.user_sensitivity("replace", **kinds)
+    assert capped.user_l1_sensitivity(adjacency, True) == capped.user_l1_sensitivity("replace")
+
+
+@pytest.mark.parametrize("keys", [None, AB], ids=["one place", "moves"])
+def test_one_period_under_a_cap_of_the_whole_stream(keys: Any) -> None:
+    """Whoever loses the events of a period has later ones counted in their place: more than a user who is absent."""
+    query = Occupancy(keys, max_events=3)
+    found = 0.0
+    for events in product([(), *((one,) for one in places(query))], repeat=6):
+        ticks = [[("u", where) for where in step] for step in events]
+        rows = [encoded(query, stream) for stream in (ticks, [ticks[0], [], [], *ticks[3:]])]
+        found = max(found, float(np.square(rows[0] - rows[1]).sum()))
+    assert query.user_sensitivity("add-remove", falling=True) < found
+    assert found <= query.user_sensitivity("add-remove", True, falling=True)
 
 
 class HalfTheMoves(Occupancy):
     """Planted: moves between keys counted as one change, which is the claim without keys."""
 
-    def user_sensitivity(self, adjacency: Adjacency, falling: bool = False, values: bool = False) -> float:
-        return Occupancy(max_events=self._most).user_sensitivity(adjacency, falling, values)
+    def user_sensitivity(self, adjacency: Adjacency, *more: Any, **kinds: Any) -> float:
+        return Occupancy(max_events=self._most).user_sensitivity(adjacency, *more, **kinds)
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
@@ -369,7 +386,8 @@ def test_a_refused_run_leaves_nobody_inside() -> None:
     streams = [Stream(Occupancy(), USERS, 16, "direct", noise="insecure-float", seed=1) for _ in range(2)]
     with pytest.raises(InputError):
         streams[0].run([[("ann", "in")], [7]])
-    assert np.array_equal(*(stream.step([("bob", "in")]).values for stream in streams))
+    one, other = (stream.step([("bob", "in")]).values for stream in streams)
+    assert np.array_equal(one, other)
 
 
 def test_many_events_of_one_user_beyond_the_cap_are_ignored() -> None:
@@ -378,7 +396,7 @@ def test_many_events_of_one_user_beyond_the_cap_are_ignored() -> None:
     rows = [
         Stream(Occupancy(max_events=3), USERS, 4, noise="insecure-float", seed=1).run(run).rows for run in (ticks, once)
     ]
-    assert np.array_equal(*rows)
+    assert np.array_equal(rows[0], rows[1])
 
 
 @pytest.mark.parametrize("order", [False, True])

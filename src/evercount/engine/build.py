@@ -99,7 +99,7 @@ def sensitivity_on(engine: Factorization, query: Query, adjacency: Adjacency, un
 def _smallest_sensitivity(engine: Factorization, query: Query, adjacency: Adjacency, unit: Unit) -> float:
     """The smallest S that is proved for this query on this factorization; infinite where none is."""
     if unit == "user" and query.people is not None:
-        return query.people.user_sensitivity(adjacency, engine.falling_gram, engine.releases_values)
+        return query.people.user_sensitivity(adjacency, falling=engine.falling_gram, values=engine.releases_values)
     candidates = [query.squared_sensitivity(adjacency)]
     if engine.falling_gram:
         candidates.append(query.falling_sensitivity(adjacency) or math.inf)

@@ -156,7 +156,7 @@ class QuantileReader(Protocol):
 class People(Protocol):
     """Events name their users themselves, and one user may have any number of events."""
 
-    def user_sensitivity(self, adjacency: Adjacency, falling: bool = False, values: bool = False) -> float:
+    def user_sensitivity(self, adjacency: Adjacency, *, falling: bool = False, values: bool = False) -> float:
         """S for one user with any number of events.
 
         Args:

@@ -130,7 +130,7 @@ class DistinctUsers(Query, People):
             return 2.0 + more
         return (4.0 if self._most == len(self._keys) else 8.0) + more
 
-    def user_sensitivity(self, adjacency: Adjacency, falling: bool = False, values: bool = False) -> float:
+    def user_sensitivity(self, adjacency: Adjacency, *, falling: bool = False, values: bool = False) -> float:
         """S for one user with any number of events: see the class."""
         check_name("adjacency", adjacency, ADJACENCIES)
         changes = self._most + self._total
@@ -227,7 +227,7 @@ class ActiveUsers(DistinctUsers):
             return 1.0 + self._most
         return 2.0 if self._keys is None else 2.0 * (self._most + 3)
 
-    def user_sensitivity(self, adjacency: Adjacency, falling: bool = False, values: bool = False) -> float:
+    def user_sensitivity(self, adjacency: Adjacency, *, falling: bool = False, values: bool = False) -> float:
         """S for one user with any number of events: see the class."""
         check_name("adjacency", adjacency, ADJACENCIES)
         return float(self._most * self._ticks**2 * (1 if adjacency == "add-remove" else 2))

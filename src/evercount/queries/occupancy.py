@@ -133,10 +133,25 @@ class Occupancy(Query, People):
 
     # -- one user ------------------------------------------------------------------------------------------------------
 
-    def user_sensitivity(self, adjacency: Adjacency, falling: bool = False, values: bool = False) -> float:
-        """S for one user with any number of events: see the class. Infinite without a cap, except on values."""
+    def user_sensitivity(
+        self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
+    ) -> float:
+        """S for one user with any number of events: see the class. Infinite without a cap, except on values.
+
+        With `period` neighbours differ in what one user does in a period. The cap goes on counting over all of them, so
+        these are any two histories of one user: as costly as a user in place of another.
+
+        Args:
+            adjacency: "add-remove" or "replace".
+            period: whether neighbours differ in one period of the user only.
+            falling: as `People.user_sensitivity`.
+            values: as `People.user_sensitivity`.
+
+        Returns:
+            S for one user.
+        """
         check_name("adjacency", adjacency, ADJACENCIES)
-        replaced = adjacency == "replace"
+        replaced = adjacency == "replace" or period
         found = [math.inf]
         if values:
             found.append(self._touched if replaced else 1)
@@ -149,12 +164,23 @@ class Occupancy(Query, People):
             found.append((half**2 + rest**2 + moves) * (4 if replaced else 1))
         return float(min(found))
 
-    def user_l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """Δ₁ for one user with any number of events: the number of changes, twice that under replace."""
+    def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
+        """Δ₁ for one user with any number of events: the number of changes, twice that under replace or in a period.
+
+        Args:
+            adjacency: "add-remove" or "replace".
+            period: whether neighbours differ in one period of the user only.
+
+        Returns:
+            Δ₁ for one user.
+
+        Raises:
+            ParameterError: nothing bounds the number of changes.
+        """
         check_name("adjacency", adjacency, ADJACENCIES)
         if self._most is None:
             raise ParameterError("a person may come and go any number of times: give max_events, or a positive delta")
-        return float(self._changes(self._most) * (1 if adjacency == "add-remove" else 2))
+        return float(self._changes(self._most) * (2 if adjacency == "replace" or period else 1))
 
     def period_sensitivity(self, adjacency: Adjacency, events: int) -> float:
         """S where Gram matrices fall, for what one user does in one period, of which so many events are counted.

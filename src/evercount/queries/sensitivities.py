@@ -70,7 +70,7 @@ class Sensitivities(Capabilities, ABC):
         tests/queries/test_queries_distinct_users.py::test_noise_is_calibrated_to_the_unit.
         """
         if budget.unit == "user" and self.people is not None:
-            return self.people.user_sensitivity(budget.adjacency, falling, values)
+            return self.people.user_sensitivity(budget.adjacency, falling=falling, values=values)
         return budget.scale_sensitivity(S)
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
