@@ -270,8 +270,8 @@ class EveryTickAsOnce(ActiveUsers):
 class MovesAsOneChange(Occupancy):
     """A user who moves changes two cells, with the S of a user who changes one."""
 
-    def user_sensitivity(self, adjacency: Any, *, falling: bool = False, values: bool = False) -> float:
-        return Occupancy(max_events=1).user_sensitivity(adjacency, falling=falling, values=values)
+    def user_sensitivity(self, adjacency: Any, *more: Any, **kinds: Any) -> float:
+        return Occupancy(max_events=1).user_sensitivity(adjacency, *more, **kinds)
 
 
 def level_weights_forgotten() -> LibraryProgram:
