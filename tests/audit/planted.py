@@ -17,6 +17,7 @@ from evercount import (
     DistinctUsers,
     HighDegree,
     Histogram,
+    Occupancy,
     Quantiles,
     Rollup,
     Secret,
@@ -255,7 +256,7 @@ class ValueInTwoBins(Quantiles):
 class OncePerKeyAsOnce(DistinctUsers):
     """A user counts under every key, with the S of a user that counts once."""
 
-    def user_sensitivity(self, adjacency: Any, period: bool = False) -> float:
+    def user_sensitivity(self, adjacency: Any, *more: Any, **kinds: Any) -> float:
         return 1.0
 
 
@@ -266,6 +267,13 @@ class EveryTickAsOnce(ActiveUsers):
 
     def check_budget(self, budget: Budget) -> None:
         pass
+
+
+class MovesAsOneChange(Occupancy):
+    """A user who moves changes two cells, with the S of a user who changes one."""
+
+    def user_sensitivity(self, adjacency: Any, *more: Any, **kinds: Any) -> float:
+        return Occupancy(max_events=1).user_sensitivity(adjacency, *more, **kinds)
 
 
 def level_weights_forgotten() -> LibraryProgram:
@@ -283,6 +291,10 @@ def once_per_key_as_once() -> LibraryProgram:
 
 def every_tick_as_once() -> LibraryProgram:
     return LibraryProgram(EveryTickAsOnce(), Budget(1.0, 1e-6, unit="user", max_ticks=4), 6)
+
+
+def moves_as_one_change() -> LibraryProgram:
+    return LibraryProgram(MovesAsOneChange(["a", "b"], max_events=6), Budget(1.0, 1e-6, unit="user"), 6, "balanced")
 
 
 def paper_substrings() -> LibraryProgram:

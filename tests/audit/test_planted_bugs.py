@@ -28,6 +28,7 @@ BY_REPLAY: list[Any] = [
     planted.value_in_two_bins,
     planted.once_per_key_as_once,
     planted.every_tick_as_once,
+    planted.moves_as_one_change,
     planted.TwoVersionsOfATick,
     planted.LateEventInAClosedTick,
     planted.KeyAppearsWithItsFirstEvent,

@@ -18,6 +18,7 @@ from evercount import (
     Edges,
     Histogram,
     Marginals,
+    Occupancy,
     Quantiles,
     Rollup,
     Secret,
@@ -146,6 +147,7 @@ TREES: dict[str, Query] = {
     "quantiles": Quantiles(0, 4, 4),
     "distinct-users": DistinctUsers(["a", "b"], max_keys=2, total=True),
     "active-users": ActiveUsers(keys=["a", "b"]),
+    "occupancy": Occupancy(["a", "b"], max_events=2),
     "top-k": TopK(("north", "south", "west"), 2),
     "discovered-keys": DiscoveredKeys(),
 }

@@ -24,6 +24,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "marginals": {"columns": [list(flu.REGIONS), SCORES]},
     "distinct-users": {"keys": list(flu.REGIONS), "total": True},
     "active-users": {},
+    "occupancy": {"keys": list(flu.REGIONS), "max_events": 3},
     "quantiles": {"lo": 0, "hi": 10, "bins": 8},
     "sum": {"lo": 0, "hi": 10},
     "average": {"lo": 0, "hi": 10},

@@ -86,6 +86,12 @@ CASES = {
         {"name": "active-users", "parameters": {"keys": [*KEYS, "unlisted"]}},
         {"user": "who", "key": "region"},
     ),
+    "occupancy of users": case(
+        {"name": "occupancy", "parameters": {"keys": [*KEYS, "unlisted"], "max_events": 3}},
+        {"user": "who", "key": "move"},
+        budget={**GAUSSIAN, "unit": "user"},
+    ),
+    "occupancy, without a cap": case("occupancy", {"user": "who", "key": "door", "order": "seq"}),
     "quantiles": case({"name": "quantiles", "parameters": {"lo": -1, "hi": 1, "bins": 16}}, {"value": "score"}),
     "quantiles of odd bins": case(
         {"name": "quantiles", "parameters": {"lo": -1.1, "hi": 1.3, "bins": 32, "weights": [0, 1, 2, 1, 1, 3]}},
@@ -166,6 +172,7 @@ def events_of(one: Case, number: int = 600) -> list[dict[str, Any]]:
                 "seq": i * 7 - 1000,
             }
         )
+        rows[-1] |= {"move": rows[-1]["region"] if i % 3 else "out", "door": "in" if i % 3 else "out"}
     return rows
 
 
@@ -207,11 +214,11 @@ def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
             seen[row["who"]] = seen.get(row["who"], 0) + 1
             if seen[row["who"]] > declaration.budget.max_events:
                 continue
-        payload: Any = row["region"] if columns.key else row["score"] if columns.value else 1
+        payload: Any = row[columns.key] if columns.key else row["score"] if columns.value else 1
         if columns.levels:  # no name: an unknown path
             payload = tuple(row[name] or "no name" for name in columns.levels)
         if query.people is not None:
-            payload = (row["who"], row["region"]) if columns.key else row["who"]
+            payload = (row["who"], row[columns.key]) if columns.key else row["who"]
         ticks[schedule.tick_of(row["instant"]) - 1].append(payload)
     counting = query.event_number is not None
     stream = declaration.build(secret=secret, replay=True)
@@ -253,7 +260,7 @@ def by_service(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
     declaration = one.declaration
     schedule, columns = declaration.schedule, declaration.columns
     assert columns is not None
-    payload = "region" if columns.key else "score" if columns.value else None
+    payload = columns.key if columns.key else "score" if columns.value else None
     store = Store(place or folder / "store.db")
     try:
         live = store.declare(declaration, schedule.begin / 1e6, secret)
@@ -404,7 +411,7 @@ REFUSED_BY_SPARK = {
     name
     for name, one in CASES.items()
     if (one.declaration.budget.unit == "user" and not ordered(one))
-    or one.declaration.query.name in ("active-users", "discovered-keys")
+    or one.declaration.query.name in ("active-users", "discovered-keys", "occupancy")
 }
 """A cap per user without a declared order, users that are counted, and keys that nobody listed."""
 COUNTED_ALIKE = {"average per tick", "periods", "pure windows", "honaker-full", "endless", "post-processed"}

@@ -11,7 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount import ActiveUsers, Budget, Count, DistinctUsers, Histogram, Quantiles, Rollup, SparseCount, Stream, Sum
+from evercount import (
+    ActiveUsers,
+    Budget,
+    Count,
+    DistinctUsers,
+    Histogram,
+    Occupancy,
+    Quantiles,
+    Rollup,
+    SparseCount,
+    Stream,
+    Sum,
+)
 from evercount.audit.neighbours import change_norm
 from evercount.engine.build import squared_norm
 from evercount.factorizations import Fresh
@@ -57,6 +69,7 @@ KINDS: dict[str, tuple[Query, Any]] = {
     "rollup": (Rollup([("a",), ("b",)]), [("a",)]),
     "distinct users": (DistinctUsers(), ["ann|mon"]),
     "active users": (ActiveUsers(["a"]), [("ann|mon", "a")]),
+    "occupancy": (Occupancy(["a"], max_events=2), [("ann|mon", "a")]),
 }
 
 

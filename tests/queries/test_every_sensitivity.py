@@ -46,6 +46,7 @@ from evercount.queries.graphs import (
 )
 from evercount.queries.histogram import Histogram, TopK
 from evercount.queries.marginals import Marginals
+from evercount.queries.occupancy import Occupancy
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.substrings import Substrings
@@ -178,6 +179,13 @@ def swapped(one: str, other: str, *rest: str, first: Sequence[str] = ()) -> list
     return [(ticks[0], ticks[1])]
 
 
+def moved(here: str, there: str) -> list[tuple[Any, Any]]:
+    """One user does not come here, the other goes there instead, and with a cap of 3 their last events differ."""
+    around = [("u", there), ("v", here)]
+    later = [around, [("u", here), ("v", there)]]
+    return [([around, [("u", here)], *later], [around, [("v", there)], *later])]
+
+
 PATH = ((0, 1), (1, 2))
 COUNTS = [
     Case(Count(), 3),
@@ -224,6 +232,12 @@ PEOPLE = [
     Case(ActiveUsers(), 4),
     Case(ActiveUsers(AB), 2, users(ActiveUsers(AB)), pairs=swapped("ua ub va", "vb ub va")),
     Case(ActiveUsers(AB, 2), 2, users(ActiveUsers(AB, 2))),
+    Case(Occupancy(), 4),
+    Case(Occupancy(["a"]), 4),
+    Case(Occupancy(AB), 4, pairs=moved("a", "b")),
+    Case(Occupancy(AB), 2, users(Occupancy(AB)), pairs=moved("a", "b")),
+    Case(Occupancy(max_events=3), 4, pairs=moved("in", "out")),
+    Case(Occupancy(AB, max_events=3), 4, pairs=moved("a", "b")),
 ]
 WORDS = [
     words(Substrings("ab", 1), 2),

@@ -94,6 +94,23 @@ def test_active_users_per_tick(client: httpx.Client) -> None:
         assert abs(span["values"][0] - true) < 8 * span["std"][0]
 
 
+def test_who_is_inside(client: httpx.Client) -> None:
+    facts = declare(client, {"name": "occupancy", "parameters": {"keys": ["north", "south"], "max_events": 3}})
+    assert facts["labels"] == ["north", "south"]
+    assert send(client, [{"user": f"u{i}", "key": "north"} for i in range(500)] * 2) == 200
+    assert send(client, [[f"u{i}", "south"] for i in range(200)]) == 200
+    first = close(client)
+    assert send(client, [{"user": f"u{i}", "key": "out"} for i in range(500)]) == 200  # a fourth event of 200
+    second = close(client)
+    for release, true in ((first, (300, 200)), (second, (0, 200))):
+        for value, std, number in zip(release["values"], release["std"], true, strict=True):
+            assert abs(value - number) < 8 * std
+            assert 16 * std < 200
+    for event in ({"user": "ann"}, {"user": "ann", "key": "in"}, {"user": "ann", "key": None}, ["ann"], "ann"):
+        assert send(client, [event]) == 422
+    assert "however many events that is" in client.get("/v1/streams/s").json()["guarantee"]
+
+
 def test_paths_values_and_columns(client: httpx.Client) -> None:
     columns = {"time": "ts", "levels": ["state", "county"]}
     rollup = {"name": "rollup", "parameters": {"paths": [["a", "x"], ["a", "y"], ["b", "x"]]}}

@@ -44,6 +44,7 @@ QUERIES: tuple[Query, ...] = (
     queries.Quantiles(0, 4, bins=4),
     queries.DistinctUsers(),
     queries.ActiveUsers(),
+    queries.Occupancy(),
     queries.Substrings("ab", 2),
     queries.Episodes("ab", 2),
     queries.Cuts(3),

@@ -17,6 +17,7 @@ from evercount.queries.distinct_users import ActiveUsers, DistinctUsers
 from evercount.queries.graphs import GraphQuery
 from evercount.queries.histogram import Histogram
 from evercount.queries.marginals import Marginals
+from evercount.queries.occupancy import Occupancy
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.word_cells import WordQuery
@@ -129,6 +130,11 @@ def _of_users(query: DistinctUsers) -> Universe:
     # place of another changes a tick only where the same user has another event in it.
     first, other = events[0], events[len(events) // 2]
     return Universe(events, merge=False, replaced_ticks=(((first, first), (first, other)),))
+
+
+@universe.register
+def _of_occupancy(query: Occupancy) -> Universe:
+    return Universe(_bounded(tuple(product(("ann", "bob"), query.rows.keys[0]))))
 
 
 @universe.register

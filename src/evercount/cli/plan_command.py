@@ -41,6 +41,9 @@ def plan(
     ] = None,
     adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
     calibration: Annotated[str | None, typer.Option(help="tight, classic or paper.", show_default="tight")] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="event or user; user where --user-events is given.", show_default="event")
+    ] = None,
     user_events: Annotated[
         int | None, typer.Option(help="Protect a user with at most this many events, not one event.")
     ] = None,
@@ -84,16 +87,17 @@ def plan(
     from evercount.privacy import Budget
     from evercount.queries import build_query
 
-    unit: dict[str, Any] = {"unit": "user", "max_events": user_events} if user_events is not None else {}
+    unit = unit or ("event" if user_events is None else "user")
+    protected: dict[str, Any] = {"unit": unit, "max_events": 1 if user_events is None else user_events}
     who = cast("Adjacency", adjacency)  # the budget checks it
     if rho is not None:
         for option, value in (("--epsilon", epsilon), ("--calibration", calibration)):
             if value is not None:
                 raise ParameterError(f"{option} {value} beside --rho {rho}: ρ fixes the noise by itself, give only one")
-        budget = Budget.from_rho(rho, delta, adjacency=who, **unit)
+        budget = Budget.from_rho(rho, delta, adjacency=who, **protected)
     else:
         tuned = cast("Calibration", calibration or "tight")
-        budget = Budget(0.5 if epsilon is None else epsilon, delta, adjacency=who, calibration=tuned, **unit)
+        budget = Budget(0.5 if epsilon is None else epsilon, delta, adjacency=who, calibration=tuned, **protected)
     for name in mechanism or []:
         if not budget.pure and name not in FACTORIZATIONS and not is_pure_name(name):
             raise UnknownName("factorization", name, (*FACTORIZATIONS, *PURE))

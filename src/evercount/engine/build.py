@@ -22,7 +22,7 @@ from evercount.factorizations.participation import participation
 from evercount.mechanisms import Noise, build_noise
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.mechanisms.laplace_rates import unit_rate
-from evercount.privacy import Budget
+from evercount.privacy import Budget, Unit
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.sensitivities import bounded
 
@@ -53,7 +53,7 @@ def choose_engine(
     if budget.pure or name is not None or horizon is None or query.squared_value_sensitivity(adjacency) is None:
         return engine
     direct = Direct(horizon)
-    return direct if _worst_error(direct, query, adjacency) < _worst_error(engine, query, adjacency) else engine
+    return direct if _worst_error(direct, query, budget) < _worst_error(engine, query, budget) else engine
 
 
 def _blend(query: Query, budget: Budget, horizon: int | None, name: Spec, views: tuple[str, ...]) -> Blend:
@@ -85,31 +85,38 @@ def ticks_touched(query: Query, budget: Budget, horizon: int | None) -> int | No
     return bounded("ticks", budget, horizon) if query.memoryless else None
 
 
-def _worst_error(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
-    """The largest std of a cell over all ticks, for a noise multiplier of 1."""
-    S = _smallest_sensitivity(engine, query, adjacency)
+def _worst_error(engine: Factorization, query: Query, budget: Budget) -> float:
+    """The largest std of a cell over all ticks, for a noise multiplier of 1, and users of one event."""
+    S = _smallest_sensitivity(engine, query, budget.adjacency, budget.unit, budget.period is not None)
     return float(np.sqrt(S)) * engine.column_norm * engine.worst_row()[1]
 
 
-def sensitivity_on(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
-    """S with ‖R(X−X′)‖_F² ≤ c²·S for this query on this factorization.
+def sensitivity_on(
+    engine: Factorization, query: Query, adjacency: Adjacency, unit: Unit = "event", period: bool = False
+) -> float:
+    """S with ‖R(X−X′)‖_F² ≤ c²·S for this query on this factorization: of one event, or of a user whom events name.
 
     **Guarantee.** The query's smaller S is taken only where the Gram matrix is known to fall, and its v² only where R
     is the running-count matrix, whose c² is T. Tests:
-    tests/queries/test_queries_matching.py::test_smaller_claim_is_used_only_where_it_is_proved and
-    tests/queries/test_queries_values.py::test_values_are_claimed_only_for_direct_noise.
+    tests/queries/test_queries_matching.py::test_smaller_claim_is_used_only_where_it_is_proved,
+    tests/queries/test_queries_values.py::test_values_are_claimed_only_for_direct_noise and
+    tests/queries/test_queries_occupancy.py::test_smaller_claims_are_used_only_where_they_are_proved.
     """
-    S = _smallest_sensitivity(engine, query, adjacency)
+    S = _smallest_sensitivity(engine, query, adjacency, unit, period)
     if math.isinf(S):
+        capped = "" if query.people is None else ", or cap the events of a user that the query counts"
         raise ParameterError(
-            f"one event can change {query.name!r} again and again in this kind of stream, so noise for its increments "
-            "is not private: give a horizon and leave the factorization out (or name 'direct')"
+            f"one {unit} can change {query.name!r} again and again in this kind of stream, so noise for its increments "
+            f"is not private: give a horizon and leave the factorization out (or name 'direct'){capped}"
         )
     return S
 
 
-def _smallest_sensitivity(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
+def _smallest_sensitivity(engine: Factorization, query: Query, adjacency: Adjacency, unit: Unit, period: bool) -> float:
     """The smallest S that is proved for this query on this factorization; infinite where none is."""
+    if unit == "user" and query.people is not None:
+        own, values = query.people.user_sensitivity, engine.releases_values
+        return own(adjacency, period, falling=engine.falling_gram, values=values)
     candidates = [query.squared_sensitivity(adjacency)]
     if engine.falling_gram:
         candidates.append(query.falling_sensitivity(adjacency) or math.inf)
@@ -132,9 +139,10 @@ def squared_norm(engine: Factorization, query: Query, budget: Budget, horizon: i
     unit, adjacency = budget.touched(horizon), budget.adjacency
     people = query.people if budget.unit == "user" else None
     if people is not None:
-        own = people.user_sensitivity(adjacency, budget.period is not None)
         if not people.each_tick:
-            return own * engine.column_norm**2
+            period = budget.period is not None
+            return sensitivity_on(engine, query, adjacency, "user", period) * engine.column_norm**2
+        own = people.user_sensitivity(adjacency)
         return own * participation(engine, bounded("ticks", budget, horizon), unit.span)
     events = bounded("events", budget, horizon)
     whole = sensitivity_on(engine, query, adjacency) * events**2 * engine.column_norm**2

@@ -134,7 +134,20 @@ def _people() -> list[Example]:
         Example("Quantiles(0, 128, bins=64)", queries.Quantiles(0, 128, bins=64), waits, 11),
         Example("DistinctUsers()", queries.DistinctUsers(), users),
         Example("ActiveUsers()", queries.ActiveUsers(), users),
+        Example("Occupancy()", queries.Occupancy(), _stays()),
     ]
+
+
+def _stays() -> list[list[tuple[str, str]]]:
+    """120 people come in every tick, and each stays for eight ticks on average."""
+    rng = np.random.default_rng(2028)
+    ticks: list[list[tuple[str, str]]] = [[] for _ in range(TICKS)]
+    for number, length in enumerate(rng.geometric(1 / 8, 120 * TICKS).tolist()):
+        came = number // 120
+        ticks[came].append((f"user {number}", "in"))
+        if came + length < TICKS:
+            ticks[came + length].append((f"user {number}", "out"))
+    return ticks
 
 
 def show(example: Example) -> Shown:

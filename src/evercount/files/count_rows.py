@@ -124,14 +124,15 @@ class _Scan:
         return self._added_up(f"SELECT place, cell{self._units} FROM ({counted})"), bad, known
 
     def users_by_tick(self) -> tuple[TickEvents, int]:
-        """The first event of each user (and key) in each tick, in order, for queries that count users; and bad rows.
+        """The events of each tick in order, for queries that name users; and bad rows.
 
-        Later events of the same user and key in the same tick change nothing, so they are left out here.
+        Unless the query says that they matter, later events of the same user and key in the same tick are left out.
         """
         bad = self._make_table()
+        first = f"QUALIFY row_number() OVER (PARTITION BY place, who, cell ORDER BY us{self._order}, rowid) = 1 "
         rows = self.connection.execute(
             "SELECT place, who, cell FROM event WHERE place > 0 "
-            f"QUALIFY row_number() OVER (PARTITION BY place, who, cell ORDER BY us{self._order}, rowid) = 1 "
+            f"{'' if rows_of(self.declaration.query).repeats else first}"
             f"ORDER BY place, us{self._order}, rowid"
         ).fetchall()
         keys = rows_of(self.declaration.query).keys[0] if is_keyed(self.declaration) else None

@@ -229,13 +229,15 @@ def plan(
     S = query.falling_sensitivity(budget.adjacency)  # what the rows use, as all their Gram matrices fall
     S = query.squared_sensitivity(budget.adjacency) if S is None or budget.pure else S
     by_value = query.squared_value_sensitivity(budget.adjacency)
-    only_values = by_value is not None and math.isinf(S)
-    people = query.people if budget.unit == "user" else None
-    S = by_value if by_value is not None and only_values else S
-    if people is not None:
-        S = people.user_sensitivity(budget.adjacency, budget.period is not None)
+    if budget.unit == "user" and query.people is not None:
+        user = partial(query.people.user_sensitivity, budget.adjacency, budget.period is not None)
+        S = user(falling=not budget.pure)
+        by_value = None if by_value is None else user(values=True)
     else:  # all that a unit may do in one tick
-        S *= (budget.touched(horizon).per_tick or 1) ** 2
+        most = (budget.touched(horizon).per_tick or 1) ** 2
+        S, by_value = S * most, None if by_value is None else by_value * most
+    only_values = by_value is not None and math.isinf(S)
+    S = by_value if by_value is not None and only_values else S
     grid = tick_grid(span, points)
     floor = math.nan  # there is no lower bound of this kind for Laplace noise
     if not budget.pure and query.publishing.as_they_are and not only_values:  # else measured with other weights
@@ -245,7 +247,7 @@ def plan(
             floor = math.nan  # it bounds noise for increments; noise on values is smaller here
     rows = []
     even = np.unique(np.linspace(1, span, 512).astype(np.int64))
-    for label, asked, name, own in _candidates(query, budget, horizon, names):
+    for label, asked, name, own in _candidates(query, budget, horizon, names, only_values):
         try:
             model, reserved, state = _model(asked, name, own, horizon)
         except ParameterError:
@@ -342,19 +344,19 @@ def _simultaneous(
 
 
 def _candidates(
-    query: Query, budget: Budget, horizon: int | None, names: tuple[str, ...] | None
+    query: Query, budget: Budget, horizon: int | None, names: tuple[str, ...] | None, only_values: bool
 ) -> list[tuple[str, Query, str | None, Budget]]:
     """(label, query with its method settled, factorization, budget) of every row."""
     pure = pure_budget(budget)
     if names is None:
-        names = (PURE_ENDLESS if horizon is None else PURE) if _has_l1(query, budget) else ()
+        names = (PURE_ENDLESS if horizon is None else PURE) if _has_l1(query, budget, horizon) else ()
         if not budget.pure:
             gaussian = ENDLESS if horizon is None else tuple(FACTORIZATIONS)
             if horizon is None or horizon > LARGEST_OPTIMAL:
                 gaussian = tuple(name for name in gaussian if name != "optimal")
             if query.squared_value_sensitivity(budget.adjacency) is None:
                 gaussian = tuple(name for name in gaussian if name != "direct")
-            elif query.squared_sensitivity(budget.adjacency) == math.inf:
+            elif only_values:
                 gaussian = ("direct",)
             names = (*gaussian, *names[:2])
     candidates: list[tuple[str, Query, str | None, Budget]] = [
@@ -365,10 +367,10 @@ def _candidates(
     return candidates
 
 
-def _has_l1(query: Query, budget: Budget) -> bool:
+def _has_l1(query: Query, budget: Budget, horizon: int | None) -> bool:
     """Whether pure mechanisms can be compared: the query has an l1 sensitivity, or the budget needs one."""
     try:
-        query.l1_sensitivity(budget.adjacency)
+        query.protected_l1(budget, horizon)
     except ParameterError:
         return budget.pure
     return True

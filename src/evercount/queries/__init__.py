@@ -20,6 +20,7 @@ from evercount.queries.graphs.min_cut import MinCut
 from evercount.queries.graphs.subgraph_counts import Edges, KStars, Triangles
 from evercount.queries.histogram import Histogram, TopK
 from evercount.queries.marginals import Marginals
+from evercount.queries.occupancy import Occupancy
 from evercount.queries.prefix import PrefixQuery, register_encoder
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
@@ -39,6 +40,7 @@ QUERIES: dict[str, type[Query]] = {
         Quantiles,
         DistinctUsers,
         ActiveUsers,
+        Occupancy,
         Substrings,
         Episodes,
         Cuts,
@@ -88,6 +90,7 @@ EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
     "top-k": {"keys": ["north", "south", "east"], "k": 2},
     "rollup": {"paths": [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"], ["Styria", "Graz"]]},
     "marginals": {"columns": [["north", "south"], ["young", "old"]]},
+    "occupancy": {"max_events": 20},
     "quantiles": {"lo": 0, "hi": 100, "bins": 64},
     "substrings": {"alphabet": "abc", "max_length": 3},
     "episodes": {"alphabet": "abc", "max_length": 3},
@@ -180,6 +183,7 @@ __all__ = [
     "Matching",
     "MinCut",
     "MinDegree",
+    "Occupancy",
     "PrefixQuery",
     "Quantiles",
     "Query",

@@ -170,21 +170,27 @@ class People(Protocol):
             One user for each event.
         """
 
-    def user_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
+    def user_sensitivity(
+        self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
+    ) -> float:
         """S for one user with any number of events.
 
         Args:
             adjacency: "add-remove" or "replace".
             period: whether neighbours differ in one period of the user only.
+            falling: whether the Gram matrix of R falls (`Factorization.falling_gram`): S may be smaller then.
+            values: whether R is the running-count matrix, so that v² is enough (`Factorization.releases_values`).
 
         Returns:
-            S for one user.
+            S for one user; infinite where no noise of this kind is private.
 
         Raises:
             UnknownName: there is no such adjacency.
 
         **Guarantee.** As for S of `Query`, with two streams as neighbours that differ in the events of one user (in one
-        period). Test: tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
+        period). Tests:
+        tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration and
+        tests/queries/test_queries_occupancy.py::test_user_sensitivity_by_enumeration.
         """
 
     def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
@@ -235,6 +241,8 @@ class Rows:
     """Lowest and highest legal value, and the grid that it is rounded to."""
     bins: tuple[float, float, int] | None = None
     """Where the value of a row chooses its cell: (lowest value, width of a bin, number of bins)."""
+    repeats: bool = False
+    """Where rows name users: whether a second row of the same user and key in a tick matters."""
     totals: Callable[[IntArray, IntArray, IntArray, IntArray], Groups] = _events
     """From groups of rows, (tick, cell of the key or 0, number of rows, sum of values in grid units), to (tick, cell,
     total in grid units)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +22,27 @@ TOTAL = "total"
 
 Seen = dict[str, list[str]]
 """The keys under which each user has been counted. As sensitive as the events."""
+
+
+def named_pairs(events: Any, keys: Container[str], keyed: bool = True) -> list[tuple[str, str]]:
+    """The events of a tick as pairs (user, key), each checked; without keys an event is its user."""
+    if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
+        raise InputError(f"a tick is a sequence of events, not {type(events).__name__}; for one event write [event]")
+    pairs = []
+    for number, event in enumerate(events):
+        where = f"event {number} of the tick (from 0)"
+        if not keyed:
+            user, key = event, ONLY
+        elif isinstance(event, list | tuple) and len(event) == 2:
+            user, key = event
+        else:
+            raise InputError(f"{where} must be a pair (user, key)")
+        if not isinstance(user, str) or not 0 < len(user) <= LONGEST_USER:
+            raise InputError(f"{where}: a user is a text of 1 to {LONGEST_USER} characters")
+        if not isinstance(key, str) or key not in keys:
+            raise InputError(f"{where} has the key {key!r:.80}, which is not in the public list")
+        pairs.append((user, key))
+    return pairs
 
 
 class DistinctUsers(Query, People):
@@ -110,7 +131,9 @@ class DistinctUsers(Query, People):
             return 2.0 + more
         return (4.0 if self._most == len(self._keys) else 8.0) + more
 
-    def user_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
+    def user_sensitivity(
+        self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
+    ) -> float:
         """S for one user with any number of events: see the class."""
         check_name("adjacency", adjacency, ADJACENCIES)
         each = {("add-remove", False): 1, ("replace", False): 2, ("add-remove", True): 2, ("replace", True): 5}
@@ -131,7 +154,7 @@ class DistinctUsers(Query, People):
         return float(((adjacency == "replace") + 1 + period) * (self._most + self._total))
 
     def users_of(self, events: Iterable[Any]) -> list[str]:
-        return [user for user, _ in self._pairs(events)]
+        return [user for user, _ in named_pairs(events, self._index, self._keys is not None)]
 
     def initial_state(self) -> Seen:
         """Nobody seen."""
@@ -139,7 +162,7 @@ class DistinctUsers(Query, People):
 
     def encode(self, state: Seen, events: Any) -> tuple[IntArray, Seen]:
         """New users of one tick; the state is changed in place after all events are checked."""
-        pairs = self._pairs(events)
+        pairs = named_pairs(events, self._index, self._keys is not None)
         row = np.zeros(self.cells, np.int64)
         for user, key in pairs:
             if user not in state:
@@ -152,28 +175,7 @@ class DistinctUsers(Query, People):
         return row, state
 
     def check_events(self, events: Iterable[Any]) -> None:
-        self._pairs(events)
-
-    def _pairs(self, events: Any) -> list[tuple[str, str]]:
-        if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
-            raise InputError(
-                f"a tick is a sequence of events, not {type(events).__name__}; for one event write [event]"
-            )
-        return [self._checked(number, event) for number, event in enumerate(events)]
-
-    def _checked(self, number: int, event: Any) -> tuple[str, str]:
-        where = f"event {number} of the tick (from 0)"
-        if self._keys is None:
-            user, key = event, ONLY
-        elif isinstance(event, list | tuple) and len(event) == 2:
-            user, key = event
-        else:
-            raise InputError(f"{where} must be a pair (user, key)")
-        if not isinstance(user, str) or not 0 < len(user) <= LONGEST_USER:
-            raise InputError(f"{where}: a user is a text of 1 to {LONGEST_USER} characters")
-        if not isinstance(key, str) or key not in self._index:
-            raise InputError(f"{where} has the key {key!r:.80}, which is not in the public list")
-        return user, key
+        named_pairs(events, self._index, self._keys is not None)
 
     def load_state(self, data: Any) -> Seen:
         """The inverse of `dump_state`."""
@@ -234,7 +236,9 @@ class ActiveUsers(DistinctUsers):
             return 1.0 if adjacency == "add-remove" else 2.0
         return 2.0 if adjacency == "add-remove" else 8.0
 
-    def user_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
+    def user_sensitivity(
+        self, adjacency: Adjacency, period: bool = False, *, falling: bool = False, values: bool = False
+    ) -> float:
         """S of one tick for one user with any number of events: see the class."""
         check_name("adjacency", adjacency, ADJACENCIES)
         return float(self._most * (1 if adjacency == "add-remove" else 2))
@@ -258,7 +262,7 @@ class ActiveUsers(DistinctUsers):
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         """Users of one tick."""
         today: dict[str, list[str]] = {}
-        for user, key in self._pairs(events):
+        for user, key in named_pairs(events, self._index, self._keys is not None):
             seen = today.setdefault(user, [])
             if key not in seen and len(seen) < self._most:
                 seen.append(key)

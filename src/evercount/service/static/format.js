@@ -134,7 +134,7 @@ export const byId = (id) => document.getElementById(id);
 
 const KINDS = {
   count: "Running count", histogram: "Running count", "top-k": "Running count", rollup: "Running count", marginals: "Running count", "discovered-keys": "Running count",
-  sum: "Running sum", quantiles: "Values so far", "distinct-users": "Different users", "active-users": "Active users, all ticks added up",
+  sum: "Running sum", quantiles: "Values so far", "distinct-users": "Different users", "active-users": "Active users, all ticks added up", occupancy: "Inside now",
   substrings: "Occurrences so far", episodes: "Occurrences so far", cuts: "Weight of this edge so far", prefix: "Running number",
   edges: "Edges of the graph", triangles: "Triangles of the graph", "k-stars": "Stars of the graph", components: "Connected parts of the graph",
   "degree-histogram": "Vertices of this degree", "degree-sequence": "Degrees, largest first", "high-degree": "Vertices of at least this degree", "min-degree": "Smallest degree of a vertex",
