@@ -120,7 +120,7 @@ class StreamDeclaration:
             )
         if self.columns is not None:
             self._check_columns(self.columns)
-        check_views(self.views, self.query, self.schedule, self.postprocess)
+        check_views(self.views, self.query.for_views(()), self.schedule, self.postprocess)
         self._settle_noise()
 
     def _settle_noise(self) -> None:
@@ -129,6 +129,8 @@ class StreamDeclaration:
             object.__setattr__(self, "asked", Asked(self.budget, self.factorization, bool(self.noise_for)))
         views = check_noise_for(self.query, self.noise_for or noise_views(self.views, self.schedule))
         object.__setattr__(self, "noise_for", views)
+        object.__setattr__(self, "query", self.query.for_views(views))
+        check_views(self.views, self.query, self.schedule, self.postprocess)
         kept, engine = choose_noise(self.query, self.budget, self.horizon, self.factorization, views)
         object.__setattr__(self, "budget", kept)
         if self.factorization is not None or views != (RUNNING,):

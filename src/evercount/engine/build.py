@@ -12,7 +12,7 @@ import numpy as np
 
 from evercount.engine.view_widths import RUNNING, view_width
 from evercount.errors import ParameterError, UnknownName
-from evercount.factorizations import Direct, Factorization, factorization
+from evercount.factorizations import Direct, Factorization, Fresh, factorization
 from evercount.factorizations.blend import Blend, BlendFilter
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.fit_blend import fit_blend
@@ -127,6 +127,11 @@ def make_noise(
         "postprocess": postprocess,
         **({} if views == (RUNNING,) else {"views": views}),
     }
+    if query.discovery is not None and isinstance(engine, Fresh) != query.publishing.own_ticks:
+        raise ParameterError(
+            "keys that nobody listed have 'fresh' noise where views=['per-tick'] is all that is published, and there "
+            "no other: omit the factorization"
+        )
     if budget.pure:
         return build_pure_for(query, budget, engine, name, declaration=declaration, **rest)
     own = 0.0 if query.discovery is None else query.discovery.own_delta(budget)
@@ -139,7 +144,7 @@ def make_noise(
         squared_sensitivity=query.protected_sensitivity(budget, sensitivity_on(engine, query, budget.adjacency)),
         budget=budget.reserve(own) if own else budget,
         horizon=horizon,
-        touched=budget.max_events if query.initial_state() is None else None,
+        touched=budget.max_events if query.initial_state() is None or query.publishing.own_ticks else None,
         declaration=declaration,
         **rest,
     )

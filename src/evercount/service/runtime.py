@@ -239,7 +239,8 @@ class Service:
         latest: tuple[tuple[str, float, float], ...] = ()
         if live.declaration.public and closed and len(live.labels) <= MOST_GAUGES:
             (last,) = self.store.read_releases(live.id, live.declaration, closed - 1, 1)
-            latest = tuple(zip(live.labels, last["values"], last["std"], strict=True))
+            known = zip(live.labels, last["values"], last["std"], strict=False)  # a key may be missing at a tick
+            latest = tuple(one for one in known if one[1] is not None)
         lag = 0.0 if end is None else max(0.0, now - end)
         return StreamMetrics(live.name, closed, lag, live.due(now), latest)
 
