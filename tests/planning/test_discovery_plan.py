@@ -44,7 +44,10 @@ def test_the_plan_of_keys_of_the_day_is_that_of_the_stream() -> None:
     found = json.loads(shown.output)
     assert found["discovery"]["ticks"][0]["threshold"] == only.threshold
     assert found["rows"][0]["stds"]["per-tick"] == pytest.approx(stream.std([1])[0, 0])
-    assert "threshold" in CliRunner().invoke(app, ["plan", *options]).output
+    for views in (["--view", "per-tick"], []):  # and of keys that stay
+        shown = CliRunner().invoke(app, ["plan", *options[:-2], *views])
+        assert shown.exit_code == 0, shown.output
+        assert "threshold" in shown.output
 
 
 def test_a_count_is_seen_as_often_as_the_plan_says() -> None:

@@ -203,6 +203,7 @@ def test_keys_of_the_day_are_shown_at_their_ticks_only(client: httpx.Client, ser
         assert kind == "json" or view.count("oslo") == 4
     facts = client.get("/v1/streams/today").json()
     assert facts["views"] == ["per-tick"]
+    assert facts["query"]["own_ticks"]
     assert "no sum over several" in refusal(client, "today", view="last-24")
     plan = client.get("/v1/streams/today/plan").json()
     assert len(set(plan["thresholds"].values())) == 1

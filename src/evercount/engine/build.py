@@ -129,8 +129,8 @@ def make_noise(
     }
     if query.discovery is not None and isinstance(engine, Fresh) != query.publishing.own_ticks:
         raise ParameterError(
-            "keys that nobody listed have 'fresh' noise where views=['per-tick'] is all that is published, and there "
-            "no other: omit the factorization"
+            "keys that nobody listed have 'fresh' noise if views=['per-tick'] is all that is published, and only then: "
+            "omit the factorization"
         )
     if budget.pure:
         return build_pure_for(query, budget, engine, name, declaration=declaration, **rest)

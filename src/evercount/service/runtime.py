@@ -269,7 +269,11 @@ class Service:
         facts = {
             "name": live.name,
             "description": declaration.description,
-            "query": {"name": declaration.query.name, **short_parameters(declaration.query.parameters())},
+            "query": {
+                "name": declaration.query.name,
+                **short_parameters(declaration.query.parameters()),
+                **({"own_ticks": True} if declaration.query.publishing.own_ticks else {}),
+            },
             "cells": len(live.labels),
             "labels": list(live.labels[:CELLS_PER_PAGE]),
             "budget": declaration.budget.to_dict(),
