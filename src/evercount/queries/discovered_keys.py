@@ -86,7 +86,11 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
         self.share = check_probability("share", share)
 
     def for_views(self, views: tuple[str, ...]) -> Self:
-        """Keys of the day where only single ticks are published."""
+        """Keys of the day where only single ticks are published.
+
+        Raises:
+            ParameterError: It has discovery ticks of its own.
+        """
         own = views == (PER_TICK,)
         if own and self.every > 1:
             raise ParameterError(
