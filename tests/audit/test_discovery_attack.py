@@ -25,7 +25,8 @@ class FirstEvent(DiscoveredKeys):
     def thresholds(self, *arguments: Any) -> Thresholds:
         right = super().thresholds(*arguments)
         assert right is not None
-        return AlwaysPassed(right.minimum, right.every, right.horizon, right.most, right.delta, right.std)
+        fields = (right.minimum, right.every, right.horizon, right.reach, right.delta, right.std, right.own_ticks)
+        return AlwaysPassed(*fields)
 
 
 class AlwaysPassed(Thresholds):
@@ -39,7 +40,8 @@ class NoMinimum(DiscoveredKeys):
     def thresholds(self, *arguments: Any) -> Thresholds:
         right = super().thresholds(*arguments)
         assert right is not None
-        return Lower(right.minimum, right.every, right.horizon, right.most, right.delta, right.std)
+        fields = (right.minimum, right.every, right.horizon, right.reach, right.delta, right.std, right.own_ticks)
+        return Lower(*fields)
 
 
 class Lower(Thresholds):
@@ -58,9 +60,9 @@ WRONG: dict[str, tuple[DiscoveredKeys, Budget]] = {
 }
 
 
-def attacked(query: DiscoveredKeys, budget: Budget, runs: int) -> Any:
+def attacked(query: DiscoveredKeys, budget: Budget, runs: int, views: tuple[str, ...] = ()) -> Any:
     pair = neighbours(4, budget.max_events, query.minimum)
-    return attack_discovery(library_program(query, budget, 4), budget, pair, runs, ROOT)
+    return attack_discovery(library_program(query, budget, 4, views=views), budget, pair, runs, ROOT)
 
 
 def test_streams_keep_their_promise_and_planted_bugs_do_not() -> None:
@@ -73,6 +75,16 @@ def test_streams_keep_their_promise_and_planted_bugs_do_not() -> None:
         assert not report.holds, (name, report.summary())
         assert report.listed > 0
         assert "BROKEN" in report.summary()
+
+
+def test_keys_of_the_day_keep_their_promise_and_planted_bugs_do_not() -> None:
+    users = Budget(1.0, 0.2, unit="user", max_events=3)
+    for query, budget in ((DiscoveredKeys(), BUDGET), (DiscoveredKeys(minimum=5), users)):
+        report = attacked(query, budget, 50, ("per-tick",))
+        assert report.holds, report.summary()
+    for wrong in (FirstEvent(), NoMinimum(minimum=20)):
+        report = attacked(wrong, BUDGET, 120, ("per-tick",))
+        assert not report.holds, report.summary()
 
 
 def test_one_secret_and_one_person_less_changes_only_what_is_covered() -> None:

@@ -17,6 +17,7 @@ from evercount.factorizations import Factorization, factorization
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.factorizations.participation import participation
 from evercount.queries.base import Adjacency, Query
+from evercount.queries.discovery_threshold import Reach
 
 T = 5
 UNITS: list[dict[str, Any]] = [
@@ -192,8 +193,14 @@ def test_keys_that_nobody_listed() -> None:
     query = DiscoveredKeys()
     assert (query.touched_cells(once, 10), query.touched_cells(often, 10)) == (2, 7)
     streams = [Stream(query, budget, 10, views=("running",)) for budget in (once, often)]
-    assert [stream.thresholds.most for stream in streams if stream.thresholds] == [1, 6]
+    assert [stream.thresholds.reach for stream in streams if stream.thresholds] == [
+        Reach(1, 1, 1, 1),
+        Reach(6, 6, 1, 6),
+    ]
     assert streams[1].sigma > 3 * streams[0].sigma
+    daily = Stream(query, often, 10, views=("per-tick",)).thresholds
+    assert daily is not None
+    assert daily.reach == Reach(2, 2, 3, 6)
 
 
 def test_a_query_with_memory_keeps_the_square_of_all_its_events() -> None:

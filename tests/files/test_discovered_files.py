@@ -12,10 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from evercount.cli import app
+from evercount.cli.release_command import noise_line
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import parse_time, zone_named
 from evercount.declare.view_names import show_view
-from evercount.errors import BadRows, StoreError
+from evercount.errors import BadRows, ParameterError, StoreError
 from evercount.files.release_run import Job, release_file
 from evercount.files.sink import read_numbers
 from evercount.noise import Secret
@@ -24,6 +25,9 @@ duckdb = pytest.importorskip("duckdb")
 
 NFC, NFD = "Gr\u00fcnau", unicodedata.normalize("NFD", "Gr\u00fcnau")
 BAD = ["", " north", "a\tb", "\u202enorth", "x" * 201, "y" * 1_000_000]
+
+
+TOWNS = [["oslo"] * 60 * (hour % 2) + ["=bergen"] * 50 * (hour % 3 > 1) + [f"hut {hour}"] for hour in range(14)]
 
 
 def declaration(**rest: Any) -> StreamDeclaration:
@@ -56,6 +60,33 @@ def write(path: Path, rows: list[tuple[int, str]]) -> None:
 def table(folder: Path) -> list[dict[str, str]]:
     with (folder / "out.csv").open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_keys_of_the_day_are_those_of_the_library(tmp_path: Path, form: str) -> None:
+    """Runs in pieces; the view is read back from the published file, with the names that it has there."""
+    one = declaration(views=["per-tick"], horizon=None)
+    write(tmp_path / "events.csv", [(hour, key) for hour, keys in enumerate(TOWNS) for key in keys])
+    secret, out = Secret.from_hex("e9" * 32), tmp_path / f"out.{form}"
+    for until in (3, 9, 14):
+        now = parse_time(f"2026-01-01T{until:02d}:00Z", zone_named("UTC"), "now")
+        outcome = release_file(Job(str(tmp_path / "events.csv"), one, str(out), now, secret=secret))
+    assert "fresh noise" in noise_line(outcome.declaration)
+    releases = one.build(secret=secret, replay=True).run(TOWNS)
+    assert list(releases.labels) == ["total", "other", "=bergen", "oslo"]
+    wanted = show_view(releases, "per-tick", one.schedule).columns
+    assert [wanted["cell"].count(key) for key in ("total", "oslo", "=bergen")] == [14, 7, 4]
+    reader = {"csv": "read_csv", "jsonl": "read_json", "parquet": "read_parquet"}[form]
+    if form == "csv":
+        wanted["cell"] = [cell.replace("=", "'=") for cell in wanted["cell"]]
+    columns = [column for column in wanted if column != "start"]
+    rows = list(zip(*(wanted[column] for column in columns), strict=True))
+    view = duckdb.sql(f"SELECT * EXCLUDE start FROM {reader}('{tmp_path / f'out.per-tick.{form}'}')").fetchall()
+    assert view == rows
+    whole = duckdb.sql(f"SELECT tick AS first, * EXCLUDE start FROM {reader}('{out}')").fetchall()
+    assert whole == rows, "the release file has the same rows"
+    with pytest.raises(ParameterError, match="no sum over several"):
+        release_file(Job(str(tmp_path / "events.csv"), one, str(out), now, secret=secret, views=("last-5",)))
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])

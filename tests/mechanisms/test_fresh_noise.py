@@ -80,8 +80,8 @@ def test_neighbours_agree_but_for_their_tick() -> None:
     assert (other - one).tolist() == [0, 0, 1, 0]
 
 
-def test_unlisted_keys_are_refused() -> None:
+def test_running_totals_of_unlisted_keys_are_refused() -> None:
     from evercount import DiscoveredKeys
 
-    with pytest.raises(ParameterError, match="no noise of 'fresh'"):
+    with pytest.raises(ParameterError, match="omit the factorization"):
         Stream(DiscoveredKeys(), GAUSSIAN, 10, "fresh")

@@ -29,6 +29,27 @@ def test_the_plan_has_the_thresholds_of_the_stream() -> None:
     assert plan_discovery(BUDGET, 10, Count()) is None
 
 
+def test_the_plan_of_keys_of_the_day_is_that_of_the_stream() -> None:
+    query, views = DiscoveredKeys(minimum=4), ["per-tick"]
+    stream, made = Stream(query, BUDGET, views=views), plan_discovery(BUDGET, None, query, [30], views=views)
+    assert made is not None
+    assert stream.thresholds is not None
+    (only,) = made.ticks
+    assert (made.factorization, only.threshold) == ("fresh", stream.thresholds.at(10**6))
+    assert only.std == pytest.approx(stream.sigma)
+    assert made.delta_1 + 2 * made.delta_2 < BUDGET.delta
+    options = ["-q", "discovered-keys", "--epsilon", "1", "--delta", "1e-3", "--horizon", "none", "--view", "per-tick"]
+    shown = CliRunner().invoke(app, ["plan", *options, "-p", "minimum=4", "--count", "30", "--json"])
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(shown.output)
+    assert found["discovery"]["ticks"][0]["threshold"] == only.threshold
+    assert found["rows"][0]["stds"]["per-tick"] == pytest.approx(stream.std([1])[0, 0])
+    for views in (["--view", "per-tick"], []):  # and of keys that stay
+        shown = CliRunner().invoke(app, ["plan", *options[:-2], *views])
+        assert shown.exit_code == 0, shown.output
+        assert "threshold" in shown.output
+
+
 def test_a_count_is_seen_as_often_as_the_plan_says() -> None:
     """Real streams: keys with one count each, all at the one discovery tick."""
     query, keys = DiscoveredKeys(every=8), 500

@@ -248,6 +248,21 @@ def test_a_key_that_becomes_public_appears_on_the_page(service: Running, visit: 
     assert float(shown(page, "#focus-value")) == made["values"][3]
 
 
+def test_keys_of_the_day_come_and_go_on_the_page(service: Running, visit: Callable[..., Any]) -> None:
+    query, budget = "discovered-keys", {"epsilon": 8.0, "delta": 0.01}
+    service.call("streams", {"name": "days", "query": query, "budget": budget, "public": True, "views": ["per-tick"]})
+    made = service.close("days", ["Oslo"] * 90)
+    page = visit("#/stream/days/Oslo")
+    wait_state(page, "live")
+    assert float(shown(page, "#focus-value")) == made["values"][2]
+    assert "Count of this tick" in page.locator("#focus-eyebrow").inner_text()
+    assert page.locator("#span-view option").all_inner_texts() == ["New per tick"]
+    service.close("days", ["Bergen"] * 90)
+    wait_tick(page, 2)
+    assert page.evaluate("evercount.page.history.labels") == ["total", "other", "Oslo", "Bergen"]
+    assert shown(page, "#focus-value") == "–", "Oslo is not published at this tick"
+
+
 def test_the_band_is_what_was_released_and_is_drawn(service: Running, visit: Callable[..., Any]) -> None:
     page = visit("#/stream/flu/Corse")
     wait_state(page, "live")

@@ -68,6 +68,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
     for name, more in others.items():
         live = store.declare(StreamDeclaration.from_dict({**HOURLY, "name": name, **more}), START)
         store.close_ticks(live, 2, START)
+    today = {"name": "today", "query": "discovered-keys", "views": ["per-tick"]}
+    live = store.declare(StreamDeclaration.from_dict({**HOURLY, **today}), START)
+    for hour in range(6):
+        towns = ["bergen"] * (80 * (hour % 2)) + ["oslo"] * (90 * (hour % 3 > 0)) + ["a hut"]
+        assert isinstance(store.accept([read_batch(live.declaration, json.dumps(towns).encode())], START)[0], Accepted)
+        store.close_ticks(live, 1, START)
     manual = {"name": "manual", "query": "count", "budget": BUDGET, "public": True}
     store.close_ticks(store.declare(StreamDeclaration.from_dict(manual), START), 2, START)
     return Service(store, clock=HandClock(START + (HOURS - 1) * 3600), admin=ADMIN)
@@ -170,6 +176,40 @@ def test_discovered_keys_are_shown_from_the_tick_in_which_they_became_public(
     assert [span["values"][0] is None for span in both["spans"]] == [
         span["values"][0] is None for span in get(client, "places", view="per-day", cell="bergen")["spans"]
     ]
+
+
+def test_keys_of_the_day_are_shown_at_their_ticks_only(client: httpx.Client, service: Service) -> None:
+    found = get(client, "today", view="per-tick")
+    assert found["labels"] == ["total", "other", "bergen", "oslo"]
+    known = [[value is not None for value in span["values"][2:]] for span in found["spans"]]
+    assert known[:6] == [[hour % 2 > 0, hour % 3 > 0] for hour in range(6)]
+    assert not any(map(any, known[6:])), "nothing came later"
+    for span in found["spans"]:
+        assert sum(value for value in span["values"][1:] if value is not None) == span["values"][0]
+        assert span["first"] == span["last"]
+    published = get(client, "today")
+    for span, release in zip(found["spans"], published["releases"], strict=True):
+        for part in ("values", "std", "low", "high"):
+            assert span[part][: len(release[part])] == pytest.approx(release[part])
+            assert span[part][len(release[part]) :] == [None] * (4 - len(release[part]))
+    assert get(client, "today", view="running")["spans"] == found["spans"], "the published numbers as they are"
+    assert get(client, "today", view="per-tick", cell="oslo")["spans"][1]["values"] == found["spans"][1]["values"][3:]
+    compared = get(client, "today", view="per-tick", cell="oslo", minus="bergen")["spans"]
+    assert [span["values"][0] is not None for span in compared] == [all(both) for both in known]
+    for kind in ("csv", "json", "jsonl"):
+        text = client.get(f"/v1/streams/today/releases.{kind}").text
+        assert (text.count("oslo"), text.count("bergen"), text.count("a hut")) == (4, 3, 0)
+        view = client.get(f"/v1/streams/today/releases.{kind}", params={"view": "per-tick"}).text
+        assert kind == "json" or view.count("oslo") == 4
+    facts = client.get("/v1/streams/today").json()
+    assert facts["views"] == ["per-tick"]
+    assert facts["query"]["own_ticks"]
+    assert "no sum over several" in refusal(client, "today", view="last-24")
+    plan = client.get("/v1/streams/today/plan").json()
+    assert len(set(plan["thresholds"].values())) == 1
+    newest = [line for line in service.metrics_page(False).splitlines() if 'stream="today"' in line]
+    assert any('cell="total"' in line for line in newest)
+    assert not any("bergen" in line for line in newest), "it is not in the last release"
 
 
 def test_two_streams_are_compared_over_common_spans(client: httpx.Client, service: Service) -> None:

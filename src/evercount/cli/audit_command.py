@@ -229,6 +229,7 @@ def discovery(
     adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
     max_events: Annotated[int | None, typer.Option(help="Protect users with at most this many events.")] = None,
     ticks: Annotated[int, typer.Option(help="Ticks of the streams.", min=1, max=64)] = 6,
+    view: Annotated[list[str] | None, typer.Option(help="What is published: per-tick for keys of the day.")] = None,
     runs: Annotated[int, typer.Option(help="Runs on either side.")] = 400,
     secret: Annotated[str | None, typer.Option(help="Root of the runs' secrets in hex; default: fresh.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -254,7 +255,7 @@ def discovery(
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("runs", total=2 * runs)
         report = attack_discovery(
-            library_program(query, budget, ticks),
+            library_program(query, budget, ticks, views=view or ()),
             budget,
             neighbours(ticks, budget.max_events or 1, query.minimum),
             runs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from evercount.queries import Query
 
 WIDTH = 80
+NO_COUNTS = "--count is for queries whose keys nobody listed, and {!r} has a list or no keys"
 """Characters of a terminal line that everybody has."""
 
 
@@ -120,7 +121,7 @@ def plan(
     if ticks is not None and not 1 <= ticks <= LARGEST_HORIZON:
         raise ParameterError(f"--ticks must be between 1 and 2^50, got {ticks}")
     if view:
-        _print_views(budget, length, view, asked, json_output)
+        _print_views(budget, length, view, asked, json_output, count or ())
         return
     comparison = make_plan(
         budget,
@@ -144,7 +145,7 @@ def plan(
     costs = measure_resources(asked, budget, length)
     discovery = plan_discovery(budget, length, asked, count or ())
     if count and discovery is None:
-        raise ParameterError(f"--count is for queries whose keys nobody listed, and {query!r} has a list or no keys")
+        raise ParameterError(NO_COUNTS.format(query))
     if json_output:
         more = {} if discovery is None else {"discovery": discovery.to_dict()}
         typer.echo(json.dumps(_finite({**comparison.to_dict(), "resources": costs.to_dict(), **more}), indent=1))
@@ -238,10 +239,13 @@ COLUMNS = (
 )
 
 
-def _print_views(budget: Budget, horizon: int | None, views: list[str], query: Query, json_output: bool) -> None:
+def _print_views(
+    budget: Budget, horizon: int | None, views: list[str], query: Query, json_output: bool, counts: Sequence[int]
+) -> None:
     """The worst std of each view, for every noise that may be chosen."""
     import json
 
+    from evercount.planning.discovery_plan import plan_discovery
     from evercount.planning.plan_views import plan_views
 
     if {"per-day", "per-week"} & set(views):
@@ -250,12 +254,18 @@ def _print_views(budget: Budget, horizon: int | None, views: list[str], query: Q
             "daily ticks last-7; a declaration takes per-day and per-week"
         )
     found = plan_views(budget, horizon, views, query)
+    discovery = plan_discovery(budget, horizon, query, counts, views=views)
+    if counts and discovery is None:
+        raise ParameterError(NO_COUNTS.format(query.name))
     if json_output:
-        typer.echo(json.dumps(found.to_dict(), indent=1))
+        more = {} if discovery is None else {"discovery": discovery.to_dict()}
+        typer.echo(json.dumps({**found.to_dict(), **more}, indent=1))
         return
     typer.echo(f"{found.query}: worst std of each view, epsilon={budget.epsilon:g}, delta={budget.delta:g}")
     typer.echo(str(found))
     typer.echo("twice: epsilon of two such streams over the same events.")
+    if discovery is not None:
+        _print_discovery(discovery)
 
 
 def _print_discovery(discovery: DiscoveryPlan) -> None:

@@ -247,6 +247,8 @@ def noise_line(declaration: StreamDeclaration) -> str:
     views = ", ".join(declaration.noise_for)
     if declaration.noise_for == ("running",):
         return "The noise is chosen for running totals; --view per-tick on the first run chooses it for single ticks."
+    if declaration.query.publishing.own_ticks:
+        return "Each tick has its own keys and fresh noise; for keys that stay, name more views on the first run."
     name = declaration.factorization if isinstance(declaration.factorization, str) else "blend"
     return f"The noise ({name}) is chosen for {views}; running totals and other views have a larger error, as stated."
 

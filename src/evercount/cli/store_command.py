@@ -225,7 +225,7 @@ def export_releases(
             for release in reading.all_releases(stream):
                 named = labels[: len(release["values"])]  # keys may have become public later
                 numbers = zip(named, release["values"], release["std"], release["low"], release["high"], strict=True)
-                for row in numbers:
+                for row in (one for one in numbers if one[1] is not None):
                     full = (release["tick"], release["start"], *row)
                     if form == "csv":
                         writer.writerow(full)

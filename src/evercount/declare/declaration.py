@@ -179,7 +179,7 @@ class StreamDeclaration:
         self._schedule_is(schedule)
         if self.columns is not None:
             self._check_columns(self.columns)
-        check_views(self.views, self.query, schedule, self.postprocess)
+        check_views(self.views, self.query.for_views(()), schedule, self.postprocess)
         self._settle_noise()
 
     def _schedule_is(self, schedule: Schedule) -> None:
@@ -192,6 +192,8 @@ class StreamDeclaration:
         object.__setattr__(self, "asked", Asked(self.budget, self.factorization, bool(self.noise_for)))
         views = check_noise_for(self.query, self.noise_for or noise_views(self.views, self.schedule))
         object.__setattr__(self, "noise_for", views)
+        object.__setattr__(self, "query", self.query.for_views(views))
+        check_views(self.views, self.query, self.schedule, self.postprocess)
         object.__setattr__(self, "budget", with_period_ticks(self.budget, self.schedule))
         self.query.check_budget(self.budget)
         kept, engine = choose_noise(self.query, self.budget, self.horizon, self.factorization, views)

@@ -12,7 +12,7 @@ import numpy as np
 
 from evercount.engine.view_widths import RUNNING, view_width
 from evercount.errors import ParameterError, UnknownName
-from evercount.factorizations import Direct, Factorization, factorization
+from evercount.factorizations import Direct, Factorization, Fresh, factorization
 from evercount.factorizations.blend import Blend, BlendFilter
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.fit_blend import fit_blend
@@ -175,6 +175,11 @@ def make_noise(
         "postprocess": postprocess,
         **({} if views == (RUNNING,) else {"views": views}),
     }
+    if query.discovery is not None and isinstance(engine, Fresh) != query.publishing.own_ticks:
+        raise ParameterError(
+            "keys that nobody listed have 'fresh' noise if views=['per-tick'] is all that is published, and only then: "
+            "omit the factorization"
+        )
     if budget.pure:
         l1 = query.protected_l1(budget, horizon)
         return build_pure(

@@ -43,6 +43,7 @@ def build_parameters(
         raise UnknownName("noise", noise, NOISES)
     horizon = check_horizon(horizon, unbounded=True)
     shown = check_noise_for(query, views)
+    query = query.for_views(shown)
     query.check_budget(budget)
     budget, engine = choose_noise(query, budget, horizon, factorization, shown)
     names = check_postprocess(postprocess)
@@ -51,7 +52,10 @@ def build_parameters(
     asked = query if part is None else CellRange(query, part)
     built = make_noise(noise, query, engine, budget, horizon, names, shown, part=part, **source)
     errors = ErrorModel(asked, engine, built.sigma, built.stream.rounded, query.outputs)
-    found, std = query.discovery, lambda ticks: built.sigma / query.grid * engine.row_norms(ticks)
-    thresholds = None if found is None else found.thresholds(budget, horizon, std)
+    thresholds = None
+    if query.discovery is not None:
+        thresholds = query.discovery.thresholds(
+            budget, horizon, lambda ticks: built.sigma / query.grid * errors.norms(ticks)
+        )
     caps = UserCaps.of(query, budget, period_of)
     return StreamParameters(asked, budget, horizon, engine, built, names, replay, errors, thresholds, shown, caps)

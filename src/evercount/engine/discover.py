@@ -13,6 +13,7 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 from evercount.engine.state import Rows, StreamParameters, StreamState, postprocessed
 from evercount.mechanisms.named_noise import NamedNoise
+from evercount.queries.discovered_keys import RESERVED
 from evercount.queries.key_counts import KeyCounts
 
 TICKS_AT_A_TIME = 32
@@ -33,6 +34,8 @@ def advance_keys(
     and tests/engine/test_discover.py::test_only_public_facts_order_the_keys.
     """
     assert len(increments) == len(encoder.pending)
+    if parameters.query.publishing.own_ticks:
+        return _advance_own_ticks(parameters, state, increments[:, 0], encoder)
     table, ticks = encoder.opened(), encoder.pending
     published: list[Published] = []
     totals = state.totals
@@ -43,7 +46,6 @@ def advance_keys(
         totals = totals + increments[part].sum(axis=0)
     assert parameters.query.discovery is not None
     labels = parameters.query.discovery.labels_now(table)
-    widths = np.asarray([len(values) for values, _ in published], np.int64)
     values, sums = (_padded([row[side] for row in published], len(labels)) for side in (0, 1))
     values, _ = postprocessed(parameters.postprocess, values, None)
     after = replace(
@@ -53,7 +55,47 @@ def advance_keys(
         encoder=table,
         last_sums=sums[-1:] if len(sums) else None,
     )
-    return Rows(values, sums, labels, widths), after
+    return Rows(values, sums, labels), after
+
+
+def _advance_own_ticks(
+    parameters: StreamParameters, state: StreamState, numbers: IntArray, encoder: KeyCounts
+) -> tuple[Rows, StreamState]:
+    """Release the keys of the day: nothing of one tick enters another.
+
+    **Guarantee.** The release of a tick is a function of its own counts and of the noise of its own keys at this tick.
+    Proof: `queries/discovered_keys.proof.md`, Theorem 9. Test:
+    tests/queries/test_keys_of_the_day.py::test_against_a_dense_oracle.
+    """
+    noise, thresholds = parameters.noise.stream, parameters.thresholds
+    assert isinstance(noise, NamedNoise)
+    assert thresholds is not None
+    totals = numbers + noise.rows(state.tick + 1, len(numbers))[:, noise.place[""]].astype(np.int64)
+    found: list[dict[str, int]] = []
+    for tick, more in enumerate(encoder.pending, state.tick + 1):
+        names = sorted(key for key, count in more.items() if count >= thresholds.minimum)
+        noisy = np.asarray([more[key] for key in names], np.int64) + noise.at(tick, names).astype(np.int64)
+        passed = np.flatnonzero(noisy >= thresholds.at(tick)).tolist()
+        found.append({names[place]: int(noisy[place]) for place in passed})
+    keys = sorted({key for day in found for key in day})
+    place = {key: number for number, key in enumerate(keys, 2)}
+    values, sums = (np.full((len(found), 2 + len(keys)), np.nan) for _ in range(2))
+    for row, day in enumerate(found):
+        values[row, :2] = totals[row], totals[row] - sum(day.values())
+        values[row, [place[key] for key in day]] = list(day.values())
+    if found:
+        std = parameters.errors.std(range(state.tick + 1, state.tick + 1 + len(found)))[:, :1]
+        sums = np.where(np.isnan(values), np.nan, (values - thresholds.at(state.tick + 1) - 1) / std)
+        sums[:, :2] = 0.0
+    last = KeyCounts.shown(list(found[-1]), state.tick + len(found)) if found else replace(encoder, pending=())
+    published, _ = postprocessed(parameters.postprocess, values, None)
+    after = replace(
+        state,
+        tick=state.tick + len(found),
+        encoder=last,
+        last_sums=sums[-1:, ~np.isnan(values[-1])] if found else None,
+    )
+    return Rows(published, sums, [*RESERVED, *keys]), after
 
 
 def _block(

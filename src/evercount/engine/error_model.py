@@ -43,12 +43,15 @@ class ErrorModel:
 
     def norms(self, ticks: IntArray) -> FloatArray:
         """Std of one cell's published number over σ, at each 1-based tick."""
+        if self.query.publishing.own_ticks:  # noise is fresh
+            return np.ones(len(ticks))
         return np.asarray(self.query.publishing.sum_weights(ticks) * self.factorization.row_norms(ticks))
 
     def std(self, ticks: npt.ArrayLike, width: int | None = None) -> FloatArray:
         """Std of the published numbers, or of those of the last `width` ticks, shape (ticks, outputs or 1)."""
         if width is None:
             return self.errors(ticks)[0]
+        self.query.publishing.check_views("", width)
         at = np.atleast_1d(np.asarray(ticks))
         std, _ = self.difference_errors(np.maximum(at - width, 0), at)
         return np.asarray(std * np.atleast_1d(self.query.publishing.norms()))
@@ -92,7 +95,9 @@ class ErrorModel:
         horizon = self.factorization.horizon
         if at.size and (at.min() < 1 or (horizon is not None and at.max() > horizon)):
             raise ParameterError(f"ticks must lie in 1..{horizon or '…'}, got {int(at.min())}..{int(at.max())}")
-        weights, roundings = self.query.publishing.sum_weights(at), self.factorization.roundings(np.zeros_like(at), at)
+        published = self.query.publishing
+        before = at - 1 if published.own_ticks else np.zeros_like(at)
+        weights, roundings = published.sum_weights(at), self.factorization.roundings(before, at)
         if self.pure:
             variance, plain, _ = self._laplace(at)
             return self._discrete(variance, plain, weights, roundings)

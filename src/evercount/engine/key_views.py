@@ -24,7 +24,8 @@ Parts = tuple[tuple[str, int], ...]
 class Ends(NamedTuple):
     """What was published at the ends of spans, columns `total`, `other` and keys in the order of their cells.
 
-    A key has NaN at a tick at which it was not public; before the first tick all numbers are zero.
+    A key has NaN at a tick at which it was not public; before the first tick all numbers are zero. Where ticks publish
+    their own numbers, every span is one tick, and all is zero before it.
     """
 
     low: FloatArray
@@ -118,7 +119,8 @@ def key_view(
     change = (ends.high - ends.low)[:, keep]
     assert errors.query.discovery is not None
     least = errors.query.discovery.least_listed
-    changes = KeyChanges(change, ends.high[:, keep], ends.evidence[:, keep[1:]], after == 0, least)
+    opening = np.ones(len(after), bool) if errors.query.publishing.own_ticks else after == 0
+    changes = KeyChanges(change, ends.high[:, keep], ends.evidence[:, keep[1:]], opening, least)
     columns = {TOTAL: 0, OTHER: 0, **{labels[place]: column for column, place in enumerate(keep) if place}}
     cells = tuple(labels[output] for output in outputs)
     parts: tuple[Parts, ...] = tuple(((cell, 1),) for cell in cells)
@@ -134,7 +136,7 @@ def needed_columns(outputs: Sequence[int], width: int) -> list[int]:
 
 
 def evidence_ticks(after: IntArray, until: IntArray) -> IntArray:
-    """The ticks at which each span's keys must be public: where it begins, or its end where it begins with tick 1."""
+    """The ticks at which each span's keys must be public: where it begins, or its end where all is zero before it."""
     return np.where(after > 0, after, until)
 
 

@@ -40,7 +40,7 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         guarantee: the guarantee of the whole stream in one sentence.
         postprocessed: the post-processing that was applied.
         sums: the noisy sums behind the numbers, where the query keeps them.
-        growth: where keys are discovered, the labels of the last tick and how many of them each tick publishes.
+        labels: where keys are discovered, those of all ticks; a number that a tick does not publish is NaN.
 
     >>> from evercount import Budget, Count, Stream
     >>> releases = Stream(Count(), Budget(1.0, 1e-6), 24, noise="insecure-float", seed=1).run([100, 50])
@@ -57,10 +57,10 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         guarantee: str,
         postprocessed: tuple[str, ...] = (),
         sums: FloatArray | None = None,
-        growth: tuple[Sequence[str], IntArray] | None = None,
+        labels: Sequence[str] | None = None,
     ) -> None:
         super().__init__(first_tick, values, errors, postprocessed, sums)
-        self._growth = growth  # labels of the last tick, and how many of them each tick publishes
+        self._labels = labels
         self.noise = noise
         self.guarantee = guarantee
 
@@ -80,19 +80,19 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
 
     @property
     def labels(self) -> Sequence[str]:
-        """One label per output; where keys are discovered, of the last tick."""
-        return self._errors.query.labels if self._growth is None else self._growth[0]
+        """One label per output; where keys are discovered, of all that these ticks publish."""
+        return self._errors.query.labels if self._labels is None else self._labels
 
-    def width(self, index: int) -> int:
-        """How many numbers one of the ticks publishes; the rest of its row is NaN.
+    def published(self, index: int) -> slice | IntArray:
+        """Which outputs one of the ticks publishes; the others of its row are NaN.
 
         Args:
             index: The place of the tick in this run, from 0.
 
         Returns:
-            The number of numbers.
+            Their places.
         """
-        return self._values.shape[1] if self._growth is None else int(self._growth[1][index])
+        return slice(None) if self._labels is None else np.flatnonzero(~np.isnan(self._values[index]))
 
     @property
     def rows(self) -> FloatArray:
@@ -228,9 +228,9 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
             "high": high.ravel(),
             **{name: np.full(self._values.size, text, dtype=object) for name, text in self._marks().items()},
         }
-        if self._growth is None:
+        if self._labels is None:
             return columns
-        public = ~np.isnan(columns["value"])  # a key has no row before it is public
+        public = ~np.isnan(columns["value"])  # a key has no row where it is not public
         return {name: column[public] for name, column in columns.items()}
 
     def _marks(self) -> dict[str, str]:

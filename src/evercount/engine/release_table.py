@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evercount._arrays import FloatArray
+from evercount._arrays import FloatArray, IntArray
 from evercount.engine.release import Releases
 
 LEVEL = 0.95
@@ -28,7 +28,7 @@ class ReleaseTable:
     cells: Sequence[str]
     numbers: FloatArray
     """value, std, low and high, shape (ticks, 4, cells). Finite, no negative zero: files and databases give back the
-    same bits. NaN where a discovered key was not public yet: no row of a file or a database stands for it."""
+    same bits. NaN where a discovered key was not public: no row of a file or a database stands for it."""
 
     @classmethod
     def of(cls, releases: Releases, starts: Sequence[int | None], level: float = LEVEL) -> ReleaseTable:
@@ -53,27 +53,52 @@ class ReleaseTable:
     def columns(self) -> dict[str, list[Any]]:
         """The columns of COLUMNS, one row per tick and published cell."""
         public = ~np.isnan(self.numbers[:, 0])
-        widths = np.count_nonzero(public, axis=1).tolist()
+        rows, places = (side.tolist() for side in np.nonzero(public))
         return {
-            "tick": [tick for tick, width in zip(self.ticks, widths, strict=True) for _ in range(width)],
-            "start": [start for start, width in zip(self.starts, widths, strict=True) for _ in range(width)],
-            "cell": [cell for width in widths for cell in self.cells[:width]],
+            "tick": [self.first_tick + row for row in rows],
+            "start": [self.starts[row] for row in rows],
+            "cell": [self.cells[place] for place in places],
             **{name: self.numbers[:, index][public].tolist() for index, name in enumerate(NUMBERS)},
         }
 
     def described(self, show: Callable[[int], str], hashes: Mapping[int, bytes]) -> list[dict[str, Any]]:
-        """Each tick as readers of a service get it; `hashes` are those of the release chain."""
+        """Each tick as readers of a service get it; `hashes` are those of the release chain.
+
+        Numbers reach to the last cell that the tick published; before it, None stands for a cell that it did not.
+        """
         return [
             {
                 "tick": tick,
                 "start": None if start is None else show(start),
-                **dict(zip(("values", "std", "low", "high"), numbers.tolist(), strict=True)),
+                **dict(zip(("values", "std", "low", "high"), _filled(places, numbers), strict=True)),
                 "hash": hashes.get(tick, b"").hex(),
             }
-            for tick, start, numbers in self.each_tick()
+            for tick, start, places, numbers in self.each_tick()
         ]
 
-    def each_tick(self) -> Iterator[tuple[int, int | None, FloatArray]]:
-        """(tick, start, numbers of shape (4, published cells)) of each tick."""
+    def each_tick(self) -> Iterator[tuple[int, int | None, IntArray, FloatArray]]:
+        """(tick, start, places of published cells, their numbers of shape (4, cells)) of each tick."""
         for tick, start, numbers in zip(self.ticks, self.starts, self.numbers, strict=True):
-            yield tick, start, numbers[:, ~np.isnan(numbers[0])]
+            places = np.flatnonzero(~np.isnan(numbers[0]))
+            yield tick, start, places, numbers[:, places]
+
+    def among(self, cells: Sequence[str]) -> ReleaseTable:
+        """The same numbers under these cells, which may be more and in another order."""
+        place = {cell: number for number, cell in enumerate(cells)}
+        width = self.numbers.shape[2]
+        numbers = np.full((len(self), len(NUMBERS), len(cells)), np.nan)
+        numbers[:, :, [place[cell] for cell in self.cells[:width]]] = self.numbers
+        return ReleaseTable(self.first_tick, self.starts, cells, numbers)
+
+
+def _filled(places: IntArray, numbers: FloatArray) -> list[list[float | None]]:
+    """Rows of numbers up to the last place, None where there is none."""
+    plain: list[list[float | None]] = numbers.tolist()
+    width = int(places[-1]) + 1 if len(places) else 0
+    if width == len(places):
+        return plain
+    rows: list[list[float | None]] = [[None] * width for _ in plain]
+    for row, known in zip(rows, plain, strict=True):
+        for place, number in zip(places.tolist(), known, strict=True):
+            row[place] = number
+    return rows

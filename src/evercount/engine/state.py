@@ -73,22 +73,19 @@ class StreamParameters:
         kind = self.noise.stream.name
         sentence = guarantee_sentence(self.budget, enforced_by(self.query, counting), self.replay, kind)
         rows.values.flags.writeable = False  # what is published stays as it is
-        growth = None if rows.labels is None or rows.widths is None else (rows.labels, rows.widths)
-        return Releases(first_tick, rows.values, self.errors, kind, sentence, self.postprocess, rows.sums, growth)
+        return Releases(first_tick, rows.values, self.errors, kind, sentence, self.postprocess, rows.sums, rows.labels)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Published numbers, shape (ticks, outputs), and the noisy sums behind them where their errors need these.
 
-    Where cells join while the stream runs, `labels` are those of the last tick, `widths` how many each tick publishes,
-    and numbers beyond that are NaN.
+    Where keys are discovered, `labels` are those of all these ticks, and numbers that a tick does not publish are NaN.
     """
 
     values: FloatArray
     sums: FloatArray | None
     labels: Sequence[str] | None = None
-    widths: IntArray | None = None
 
 
 @dataclass(frozen=True, eq=False)

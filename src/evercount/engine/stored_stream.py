@@ -105,7 +105,7 @@ def _load(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[StreamPa
     values = np.asarray(last["values"], dtype=np.float64)[np.newaxis]
     sums = None if last["sums"] is None else np.asarray(last["sums"], dtype=np.float64)
     labels = query.labels if query.discovery is None else query.discovery.labels_now(state.encoder)
-    rows = Rows(values, sums, labels, np.asarray([len(labels)])) if parameters.thresholds else Rows(values, sums)
+    rows = Rows(values, sums, labels if parameters.thresholds else None)
     release = parameters.releases(tick, rows, counting)[0]
     return parameters, StreamState(
         tick,

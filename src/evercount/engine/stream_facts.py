@@ -130,13 +130,14 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
         """
         return self._parameters.errors.std(ticks, view_width(view))
 
-    def read_back(self, values: FloatArray, first_tick: int = 1) -> Releases:
+    def read_back(self, values: FloatArray, first_tick: int = 1, labels: Sequence[str] | None = None) -> Releases:
         """Numbers that this stream published before, shape (ticks, outputs), as releases with their errors.
 
         Args:
             values: The published numbers. Where keys are discovered, one column for each label of the last tick, and
-                NaN where a key was not public yet.
+                NaN where a key was not public.
             first_tick: The 1-based tick of the first row.
+            labels: Of the columns; None for those of the last tick. Needed for keys of the day, which change.
 
         Returns:
             The releases.
@@ -145,13 +146,16 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
             ParameterError: The shape is another, or some of these ticks are not released.
         """
         rows = np.asarray(values, dtype=np.float64)
-        outputs = len(self.labels)
+        names = self.labels if labels is None else labels
+        outputs = len(names)
         if rows.ndim != 2 or rows.shape[1] != outputs or not 1 <= first_tick <= self.tick - len(rows) + 1:
             raise ParameterError(f"published numbers of released ticks have the shape (ticks, {outputs})")
-        published = Rows(rows.copy(), None) if self.thresholds is None else self._keys_read_back(rows, first_tick)
+        published = (
+            Rows(rows.copy(), None) if self.thresholds is None else self._keys_read_back(rows, first_tick, names)
+        )
         return self._parameters.releases(first_tick, published, self._state.counting)
 
-    def _keys_read_back(self, rows: FloatArray, first_tick: int) -> Rows:
+    def _keys_read_back(self, rows: FloatArray, first_tick: int, names: Sequence[str]) -> Rows:
         """Published numbers of discovered keys with the evidence that follows from them."""
         assert self.thresholds is not None
         tested = discovery_ticks(np.arange(first_tick, first_tick + len(rows)), self.thresholds)
@@ -159,7 +163,7 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
             raise ParameterError("releases of discovered keys are read back from tick 1 or from a discovery tick on")
         evidence = evidence_at(tested, rows[np.maximum(tested - first_tick, 0)], self.thresholds, self.error_model)
         evidence[:, : self.query.outputs] = 0.0
-        return Rows(rows.copy(), evidence, self.labels, np.count_nonzero(~np.isnan(rows), axis=1))
+        return Rows(rows.copy(), evidence, names)
 
     def __repr__(self) -> str:
         return (

@@ -29,14 +29,19 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
             f"these numbers were post-processed ({', '.join(releases.postprocessed)}), so that the error of their "
             "differences is not known; release without post-processing and post-process the view"
         )
+    own = releases.query.publishing.own_ticks
     start, stop = (np.atleast_1d(np.asarray(ticks, dtype=np.int64)) for ticks in (after, until))
     first, last = releases.first_tick, releases.first_tick + len(releases) - 1
-    if len(start) and (np.any(start >= stop) or stop.max() > last or (start.min() < first and first > 1)):
+    earliest = first - 1 if own else first
+    if len(start) and (np.any(start >= stop) or stop.max() > last or (start.min() < earliest and first > 1)):
         raise ParameterError(
             f"a view needs released ticks: spans lie within ticks {first} to {last} and hold at least one"
         )
     if len(start) and start.min() < 0:
         raise ParameterError("ticks before the first cannot be counted")
+    if own:
+        releases.query.publishing.check_views("", 1 if np.all(stop - start == 1) else None)
+        start = np.zeros_like(stop)
     sums = np.concatenate([np.zeros((1, releases.rows.shape[1])), releases.rows])
     offset = 1 - first if first > 1 else 0
     low, high = (sums[np.where(ticks > 0, ticks + offset, 0)] for ticks in (start, stop))
@@ -45,7 +50,7 @@ def spans(releases: Releases, name: str, after: npt.ArrayLike, until: npt.ArrayL
     if releases.query.discovery is None:
         return view_of(name, start, stop, high - low, outputs, *facts)
     evidence = releases.evidence(evidence_ticks(start, stop) - first)
-    return key_view(name, start, stop, Ends(low, high, evidence), releases.labels, outputs, *facts)
+    return key_view(name, stop - 1 if own else start, stop, Ends(low, high, evidence), releases.labels, outputs, *facts)
 
 
 def view_of(
@@ -76,7 +81,8 @@ def running(releases: Releases) -> View:
 
 
 def per_tick(releases: Releases) -> View:
-    until = releases.ticks if releases.first_tick == 1 else releases.ticks[1:]
+    own = releases.query.publishing.own_ticks
+    until = releases.ticks if releases.first_tick == 1 or own else releases.ticks[1:]
     return spans(releases, "per tick", until - 1, until)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, cast
 
 import numpy as np
 
-from evercount._arrays import FloatArray
+from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_number
 from evercount.errors import ParameterError
 from evercount.queries.base import Query, V_co
@@ -50,16 +50,17 @@ class Release(Generic[V_co]):
     @property
     def values(self) -> FloatArray:
         """The published numbers, one per output."""
-        return np.asarray(self._run.rows[self._index, : self._width], dtype=np.float64)
+        return np.asarray(self._run.rows[self._index][self._published], dtype=np.float64)
 
     @property
-    def _width(self) -> int:
-        return self._run.width(self._index)
+    def _published(self) -> slice | IntArray:
+        return self._run.published(self._index)
 
     @property
     def labels(self) -> Sequence[str]:
         """One label per output."""
-        return self._run.labels[: self._width]
+        places, labels = self._published, self._run.labels
+        return labels[places] if isinstance(places, slice) else tuple(labels[place] for place in places.tolist())
 
     @property
     def value(self) -> V_co:
@@ -74,7 +75,7 @@ class Release(Generic[V_co]):
     @property
     def std_all(self) -> FloatArray:
         """The exact std of each output (before post-processing)."""
-        return np.asarray(self._run.std_all[self._index, : self._width], dtype=np.float64)
+        return np.asarray(self._run.std_all[self._index][self._published], dtype=np.float64)
 
     @property
     def guarantee(self) -> str:
@@ -109,7 +110,7 @@ class Release(Generic[V_co]):
         Raises:
             ParameterError: the level is not between 0 and 1.
         """
-        low, high = (side[0, : self._width] for side in self._run.limits(level, self._index))
+        low, high = (side[0][self._published] for side in self._run.limits(level, self._index))
         ends = (float(low[0]), float(high[0])) if self.query.single else (low, high)
         return cast(tuple[V_co, V_co], ends)
 
@@ -122,7 +123,7 @@ class Release(Generic[V_co]):
         Returns:
             One half-width for each output.
         """
-        return np.asarray(self._run.half_widths(level, self._index)[0, : self._width])
+        return np.asarray(self._run.half_widths(level, self._index)[0][self._published])
 
     def top(self, k: int | None = None, level: float = 0.95) -> list[TopKey]:
         """The k largest published numbers with their labels; k defaults to that of a `TopK`, else to 1.
@@ -142,7 +143,7 @@ class Release(Generic[V_co]):
             ParameterError: k is not a whole number of at least 1, or the query publishes nothing to select from.
         """
         if self.query.discovery is not None:
-            evidence = self._run.evidence(np.asarray([self._index]))[0, : self._width]
+            evidence = self._run.evidence(np.asarray([self._index]))[0][self._published]
             errors = self._run.cell_errors(self._index)
             found, number = self.query.discovery, 1 if k is None else k
             return top_discovered(found, self.labels, self.values, evidence, errors, number, level)

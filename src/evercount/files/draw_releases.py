@@ -29,9 +29,9 @@ def draw_releases(
     """
     from evercount.plotting import band_plot
 
-    everything = tuple(stream.labels)
+    everything, numbers = read_numbers(output, stream, ("value", "low", "high"))
     labels = everything[:MOST_CELLS_DRAWN]
-    values, low, high = (side[:, : len(labels)] for side in read_numbers(output, stream, ("value", "low", "high")))
+    values, low, high = (side[:, : len(labels)] for side in numbers)
     ticks = np.arange(1, stream.tick + 1)
     schedule = declaration.schedule
     starts = np.asarray([schedule.start_of(int(tick)) for tick in ticks], "datetime64[us]")

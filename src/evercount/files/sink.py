@@ -127,13 +127,15 @@ def _parquet(
             writer.write_table(pa.table(table.columns(), schema=schema))
 
 
-def read_numbers(output: Path, stream: Stream, names: Sequence[str]) -> list[FloatArray]:
-    """These columns of a published file, each of shape (ticks, cells), NaN where a key was not public yet.
+def read_numbers(output: Path, stream: Stream, names: Sequence[str]) -> tuple[Sequence[str], list[FloatArray]]:
+    """The cells and these columns of a published file, each (ticks, cells), NaN where a key was not public.
 
     The file is opened here and handed over open: in a name DuckDB takes * ? [ for a pattern, and x=1 for a column.
     """
     pa, pq = parquet_modules()
-    schema = pa.schema([("tick", pa.int64()), *((name, pa.float64()) for name in names)])
+    own_ticks = stream.query.publishing.own_ticks
+    cell = [("cell", pa.string())] if own_ticks else []  # else cells have their order
+    schema = pa.schema([("tick", pa.int64()), *((name, pa.float64()) for name in names), *cell])
     kind = output_kind(output.name)
     try:
         with output.open("rb") as file:
@@ -150,16 +152,24 @@ def read_numbers(output: Path, stream: Stream, names: Sequence[str]) -> list[Flo
                 table = json_module.read_json(file, parse_options=parsed)
     except (pa.ArrowException, OSError) as error:
         raise StoreError(f"{output} is published, but cannot be read back: {str(error).splitlines()[0]}") from error
-    tick, *columns = (table.column(name).to_numpy() for name in schema.names)
+    tick, *columns = (table.column(name).to_numpy() for name in ("tick", *names))
     outputs, width = stream.query.outputs, len(stream.labels)
     widths = np.bincount(tick, minlength=stream.tick + 1)[1:] if tick.size and tick.min() >= 0 else tick
     legal = len(widths) == stream.tick and np.array_equal(tick, np.repeat(np.arange(1, stream.tick + 1), widths))
     grown = [outputs, *widths.tolist(), width] if legal else []  # discovered keys join in the order of their cells
-    if not legal or sorted(grown) != grown:
+    if not legal or (sorted(grown) != grown and not own_ticks):
         raise StoreError(f"{output} does not hold the {stream.tick} ticks of its stream, in order: it was changed")
+    if own_ticks:
+        cells = table.column("cell").to_pylist()
+        cells = [text.removeprefix("'") for text in cells] if kind == "csv" else cells
+        labels = [*stream.query.labels, *sorted(set(cells) - set(stream.query.labels))]
+        place = {label: number for number, label in enumerate(labels)}
+        numbers = np.full((len(names), stream.tick, len(labels)), np.nan)
+        numbers[:, tick - 1, [place[text] for text in cells]] = columns
+        return labels, list(numbers)
     numbers = np.full((len(names), stream.tick, width), np.nan)
     numbers[:, np.arange(width) < widths[:, np.newaxis]] = columns
-    return list(numbers)
+    return stream.labels, list(numbers)
 
 
 def _moments(pa: Any, zone: str) -> Any:

@@ -32,8 +32,8 @@ def write_views(
     output: Path, stream: Stream, declaration: StreamDeclaration, names: tuple[str, ...], level: float
 ) -> list[Path]:
     """Write these views of a published file next to it, each complete or as it was before."""
-    (rows,) = read_numbers(output, stream, ["value"])
-    releases = stream.read_back(rows)
+    labels, (rows,) = read_numbers(output, stream, ["value"])
+    releases = stream.read_back(rows, labels=labels)
     paths = [view_path(output, name) for name in names]
     for name, path in zip(names, paths, strict=True):
         view = show_view(releases, name, declaration.schedule, level)

@@ -70,9 +70,9 @@ def build_noise(
 
     With `declaration` the key is derived from the secret and the declaration (`declared_key`); without, the secret is
     the key. With `names` a cell's noise belongs to its name, and further names may join (`NamedNoise`); `cells` is then
-    how many cells one protected unit can touch. Noise that was dumped goes on with its own key and σ. With `part` it is
-    the noise of these cells only, the same as all `cells` have there. `touched` is the most ticks whose increments one
-    protected unit changes; None where that is not known.
+    how many cells one protected unit can touch; with `fresh`, rows are those of single ticks. Noise that was dumped
+    goes on with its own key and σ. With `part` it is the noise of these cells only, the same as all `cells` have there.
+    `touched` is the most ticks whose increments one protected unit changes; None where that is not known.
 
     Guarantee. σ = multiplier(ε, δ − numeric_delta)·Δ with Δ = `sensitivity`. If ‖R(X−X′)‖_F ≤ Δ for all neighbours,
     R·X + z with z ~ N(0, σ²) is (ε, δ − numeric_delta)-DP (`privacy/gaussian.proof.md`). Test:
@@ -118,13 +118,14 @@ def build_noise(
     first, number = (0, cells) if part is None else (part.start, len(part))
     stream: NoiseStream
     if names is not None:
-        if isinstance(factorization, Periods | Fresh):
+        if isinstance(factorization, Periods):
             raise ParameterError(f"keys that nobody listed have no noise of {factorization.name!r}: omit it")
+        engine = ONE_BY_ONE if isinstance(factorization, Fresh) else factorization
         if state is None:
             assert limit is not None  # exact noise always has a last tick
-            stream = NamedNoise(factorization, scale, key, names, limit, reserved)
+            stream = NamedNoise(engine, scale, key, names, limit, reserved)
         else:
-            stream = NamedNoise.load(factorization, scale, state)
+            stream = NamedNoise.load(engine, scale, state)
             limit = stream.limit if limit is None else min(limit, stream.limit)
     elif isinstance(factorization, Fresh):
         assert limit is not None

@@ -80,6 +80,13 @@ class NamedNoise(NoiseStream):
             self._add_cohorts(tick, fresh)
         return bool(fresh)
 
+    def at(self, tick: int, names: Sequence[str]) -> FloatArray:
+        """The noise of names at one tick, where ticks have independent noise: then nobody joins."""
+        if not names:
+            return np.empty(0)
+        factorization, scale = self._parameters
+        return ExactStream(factorization, scale, len(names), self._secret, limit=self.limit, names=names).row(tick)
+
     def _add_cohorts(self, tick: int, names: list[str]) -> None:
         factorization, scale = self._parameters
         for start in range(0, len(names), MOST_TOGETHER):

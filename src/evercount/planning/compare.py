@@ -352,6 +352,8 @@ def _candidates(
         names = (PURE_ENDLESS if horizon is None else PURE) if _has_l1(query, budget, horizon) else ()
         if not budget.pure:
             gaussian = ENDLESS if horizon is None else tuple(FACTORIZATIONS)
+            if query.discovery is not None:  # fresh noise is for keys of the day, which have no running totals
+                gaussian = tuple(name for name in gaussian if name != "fresh")
             if horizon is None or horizon > LARGEST_OPTIMAL:
                 gaussian = tuple(name for name in gaussian if name != "optimal")
             if query.squared_value_sensitivity(budget.adjacency) is None:

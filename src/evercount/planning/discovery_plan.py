@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from evercount.engine.build import choose_engine, make_noise
-from evercount.noise import Secret
+from evercount.engine.build import make_noise
+from evercount.engine.error_model import ErrorModel
+from evercount.engine.noise_choice import NOTHING, check_noise_for, choose_noise
 from evercount.privacy import Budget
 from evercount.queries.base import Query
 
@@ -56,6 +57,7 @@ def plan_discovery(
     counts: Sequence[int] = (),
     factorization: str | None = None,
     points: int = 6,
+    views: Sequence[str] = (),
 ) -> DiscoveryPlan | None:
     """The thresholds of a stream before it starts; None for queries whose keys are listed.
 
@@ -65,7 +67,8 @@ def plan_discovery(
         query: what is counted.
         counts: true counts for which the chance of being seen is asked.
         factorization: how noise is correlated; None for the default.
-        points: about how many discovery ticks are looked at.
+        points: about how many discovery ticks are looked at; one for keys of the day, whose ticks are alike.
+        views: what is published; ["per-tick"] alone for keys of the day.
 
     Returns:
         The plan, or None.
@@ -74,16 +77,20 @@ def plan_discovery(
     >>> planned = plan_discovery(Budget(1.0, 1e-6), 365, DiscoveredKeys(), [50, 200])
     >>> planned.ticks[-1].tick, planned.ticks[-1].threshold > 50, planned.ticks[-1].visible[0] < 0.01
     (365, True, True)
+    >>> plan_discovery(Budget(1.0, 1e-6), None, DiscoveredKeys(), views=["per-tick"]).ticks[0].threshold
+    34
     """
+    names = check_noise_for(query, views)
+    query = query.for_views(names)
     if query.discovery is None:
         return None
-    engine = choose_engine(query, budget, horizon, factorization)
-    nothing = Secret.from_hex("00" * 32)  # a plan draws nothing from it
-    noise = make_noise("exact", query, engine, budget, horizon, secret=nothing)
+    budget, engine = choose_noise(query, budget, horizon, factorization, names)
+    noise = make_noise("exact", query, engine, budget, horizon, views=names, secret=NOTHING)
+    errors = ErrorModel(query, engine, noise.sigma, noise.stream.rounded)
     thresholds = query.discovery.thresholds(
-        budget, horizon, lambda ticks: noise.sigma / query.grid * engine.row_norms(ticks)
+        budget, horizon, lambda ticks: noise.sigma / query.grid * errors.norms(ticks)
     )
-    last = (horizon or REFERENCE_TICKS) // thresholds.every
+    last = 1 if query.publishing.own_ticks else (horizon or REFERENCE_TICKS) // thresholds.every
     numbers = np.unique(np.rint(np.geomspace(1, last, points)).astype(np.int64)) * thresholds.every
     ticks = tuple(
         DiscoveryTick(

@@ -98,6 +98,7 @@ def plan_views(budget: Budget, horizon: int | None, views: Iterable[str], query:
     """
     query, horizon = query or Count(), check_horizon(horizon, unbounded=True)
     names = check_noise_for(query, views)
+    query = query.for_views(names)
     kept, engine = choose_noise(query, budget, horizon, None, names)
     rows = []
     for one in candidates(query, budget, horizon, names, margin=math.inf):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
@@ -302,6 +302,17 @@ class Capabilities:
     def event_number(self) -> EventNumber | None:
         """What is declared of the number of events, where a tick is that number."""
         return None
+
+    def for_views(self, views: tuple[str, ...]) -> Self:
+        """The query as a stream asks it whose noise is chosen for these views.
+
+        Args:
+            views: The names of the views.
+
+        Returns:
+            This query, unless what it publishes depends on them.
+        """
+        return self
 
     def consistent(self, values: FloatArray) -> FloatArray:
         """The nearest values that real data could have at one tick; post-processing.

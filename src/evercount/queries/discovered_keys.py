@@ -5,20 +5,21 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_name, check_probability
-from evercount.errors import EventRefused, InputError
+from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.privacy import Budget
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.capabilities import Discovery, Rows
 from evercount.queries.cell_errors import CellErrors
-from evercount.queries.discovery_threshold import Thresholds
+from evercount.queries.discovery_threshold import Reach, Thresholds
 from evercount.queries.histogram import ADJACENCIES, OTHER
 from evercount.queries.key_counts import KeyCounts
 from evercount.queries.publishing import KeptSums, Publishing
@@ -28,6 +29,8 @@ from evercount.text_rules import escaped, fault
 TOTAL = "total"
 RESERVED = (TOTAL, OTHER)
 """Labels of the first two cells. Events may name them as keys: they count in the total and are never listed."""
+PER_TICK = "per-tick"
+"""The only view of a stream of keys of the day."""
 LONGEST_KEY = 200
 """Characters of a key."""
 CLEAR = 2.0
@@ -40,6 +43,10 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
     A tick is a sequence of keys, one for each event, or a mapping from key to number of events. Published are `total`
     (all events), `other` (the total less the counts of public keys) and one count for each public key, in the order
     in which they became public. A key that is public stays so, and is published from that tick on.
+
+    A stream with views=["per-tick"] publishes the **keys of the day** instead: at each tick the keys whose count of
+    this tick alone passes the threshold, sorted, with that count; `total` and `other` are those of the tick, too. It
+    remembers no key and needs no horizon, and a key that does not pass is not in the release of that tick.
 
     Keys are compared in Unicode's composed form (NFC), have 1 to 200 characters and obey `text_rules`. An event whose
     key does not is refused.
@@ -57,7 +64,9 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
     which the noise has (1 − share)·δ, and with share·δ = (1 + e^ε)·δ₂ for the chance δ₂ that a key is listed because of
     one unit alone. Proof: `discovered_keys.proof.md`. Assumption: one event names one key. Tests:
     tests/queries/test_discovered_law.py::test_exact_law_of_one_tick_keeps_epsilon_and_delta and
-    tests/queries/test_discovered_law.py::test_a_key_of_one_person_is_listed_with_at_most_delta_2.
+    tests/queries/test_discovered_law.py::test_a_key_of_one_person_is_listed_with_at_most_delta_2. For keys of the day
+    these ε and δ are those of the ticks that a unit touches, however many ticks there are: Theorem 9,
+    tests/queries/test_keys_of_the_day.py::test_exact_delta_of_two_ticks.
 
     >>> from evercount import Budget, DiscoveredKeys, Stream
     >>> stream = Stream(DiscoveredKeys(), Budget(epsilon=1.0, delta=1e-6), horizon=10)
@@ -70,11 +79,27 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
     refuses_by_itself: ClassVar[bool] = True
     first_names: ClassVar[tuple[str, ...]] = ("",)
     """The total's noise has the empty name, which no key has."""
+    _own_ticks: bool = False
 
     def __init__(self, every: int = 1, minimum: int = 1, share: float = 0.5) -> None:
         self.every = check_count("every", every)
         self.minimum = check_count("minimum", minimum)
         self.share = check_probability("share", share)
+
+    def for_views(self, views: tuple[str, ...]) -> Self:
+        """Keys of the day where only single ticks are published.
+
+        Raises:
+            ParameterError: It has discovery ticks of its own.
+        """
+        own = views == (PER_TICK,)
+        if own and self.every > 1:
+            raise ParameterError(
+                f"every={self.every} is for keys that stay public; keys of the day are chosen at every tick: omit it"
+            )
+        chosen = copy(self)
+        chosen._own_ticks = own
+        return chosen
 
     # -- what is counted ---------------------------------------------------------------------------------------
 
@@ -130,8 +155,8 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
     def thresholds(self, budget: Budget, horizon: int | None, std: Callable[[IntArray], FloatArray]) -> Thresholds:
         """Δ₂ = share·δ/(1 + e^ε)."""
         delta = self.own_delta(budget) / (1 + float(np.exp(min(budget.epsilon, 700.0))))
-        most = bounded("events", budget, horizon)
-        return Thresholds(self.minimum, self.every, horizon, most, delta, std)
+        own = self._own_ticks
+        return Thresholds(self.minimum, self.every, horizon, Reach.of(budget, horizon, own), delta, std, own)
 
     def with_known_keys(self, events: Iterable[Any]) -> Query:
         return KnownKeys(self, sorted({normal_key(0, event) for event in events}))
@@ -170,11 +195,13 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
         return [normal if wrong is None else None for normal, wrong in checked]
 
     def expected_names(self, state: KeyCounts, events: Any = ()) -> Iterable[str]:
-        """Keys that have three quarters of the minimum.
+        """Keys that have three quarters of the minimum; none where noise belongs to one tick and is quickly drawn.
 
         Raises:
             InputError: An event is not a legal key.
         """
+        if self._own_ticks:
+            return ()
         least = self.minimum - self.minimum // 4
         more = {key: number for key, number in count_keys(events).items() if key not in RESERVED}
         return (*state.nearly(least), *state.nearly_with(more, least))
@@ -190,7 +217,7 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
     @property
     def publishing(self) -> Publishing:
         """A release keeps how clearly each key is above its threshold, which follows from what is published."""
-        return Publishing(change=self._between, kept=KeptSums(self._scale, self.interval))
+        return Publishing(change=self._between, kept=KeptSums(self._scale, self.interval), own_ticks=self._own_ticks)
 
     def _scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
         """`other` adds up the noise of the total and of all public keys."""
@@ -211,9 +238,9 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
         half = errors.half(level)
         low, high = values - half, values + half
         for number, row in enumerate(values):
-            keys = int(np.count_nonzero(~np.isnan(row))) - len(RESERVED)
+            part = np.flatnonzero(~np.isnan(row))[len(RESERVED) :]
+            keys = len(part)
             here = errors.at(slice(number, number + 1))
-            part = slice(len(RESERVED), len(RESERVED) + keys)
             low[number, part] = self._least(row[part], sums[number, part], here, miss / 2)
             clear = sums[number, part] >= CLEAR + CLEAR
             summed = float(np.count_nonzero(clear))
@@ -238,6 +265,7 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
 
         `other` is the change of the total less those of the keys that are shown.
         """
+        self.publishing.check_views("between: ", None)
         change = high - low
         weight = np.where(np.isnan(change), np.nan, 1.0)
         shown = ~np.isnan(change[2:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -9,9 +10,50 @@ import numpy as np
 
 from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
+from evercount.privacy import Budget
+from evercount.queries.sensitivities import bounded
 
 MARGIN = 1e-9
 """Relative head-room over the rounding of norms and tails."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What one protected unit can bring into the counts that are compared with thresholds.
+
+    Args:
+        events: the most events of one key in one tick.
+        keys: the most keys in one tick.
+        ticks: the most ticks.
+        total: the most events in all of them.
+    """
+
+    events: int
+    keys: int
+    ticks: int
+    total: int
+
+    @classmethod
+    def of(cls, budget: Budget, horizon: int | None, own_ticks: bool) -> Reach:
+        """Of all its events in running totals, or of those of each tick."""
+        most = bounded("events", budget, horizon)
+        if not own_ticks:
+            return cls(most, most, 1, most)
+        here = budget.touched(horizon).per_tick or most
+        return cls(here, here, bounded("ticks", budget, horizon), most)
+
+    def log_chance(self, log_pass: Callable[[IntArray], FloatArray]) -> float:
+        """A bound of log P(some key of the unit passes); `log_pass` is that of one key with so many of its events.
+
+        **Guarantee.** It holds however the events are spread over keys and ticks. Proof: `discovered_keys.proof.md`,
+        Lemma 2. Test: tests/queries/test_discovery_threshold.py::test_chances_hold_for_every_spread.
+        """
+        events = np.arange(1, self.events + 1)
+        logs = log_pass(events)
+        return min(
+            float(np.max(logs)) + math.log(self.keys * self.ticks),
+            float(np.max(logs - np.log(events))) + math.log(self.total),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,13 +64,16 @@ class Thresholds:
         minimum: the true count from which a key is compared with the threshold at all.
         every: discovery ticks are the multiples of this.
         horizon: the number of ticks, or None.
-        most: how many events one protected unit can have.
+        reach: what one protected unit can have.
         delta: δ₂, the probability with which all discovery ticks together may list a key because of one unit alone.
         std: from ticks to the std of a cell's noise before it is rounded, in events.
+        own_ticks: whether each tick compares its own counts, of which a unit changes those of `reach.ticks` ticks only,
+            instead of running totals. Then every tick has the same threshold, for ever.
 
-    **Guarantee.** However the `most` events of a unit are spread over keys, the probability that at some discovery tick
-    a key reaches its threshold whose count without the unit is below `minimum` is at most `delta`. Proof:
-    `discovered_keys.proof.md`, Lemma 2. Assumption: noise is normal of this std, rounded to the nearest whole number.
+    **Guarantee.** However the events of a unit are spread over keys, the probability that at some discovery tick a key
+    reaches its threshold whose count without the unit is below `minimum` is at most `delta`. Proof:
+    `discovered_keys.proof.md`, Lemmas 2 and 8. Assumption: noise is normal of this std, rounded to the nearest whole
+    number, and the std of own ticks is the same at all of them.
     Tests: tests/queries/test_discovery_threshold.py::test_thresholds_keep_their_delta_for_every_split and
     tests/queries/test_discovered_law.py::test_a_key_of_one_person_is_listed_with_at_most_delta_2.
     """
@@ -36,9 +81,10 @@ class Thresholds:
     minimum: int
     every: int
     horizon: int | None
-    most: int
+    reach: Reach
     delta: float
     std: Callable[[IntArray], FloatArray]
+    own_ticks: bool = False
     _known: dict[int, int] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -52,7 +98,12 @@ class Thresholds:
         return tick % self.every == 0
 
     def share(self, tick: int) -> float:
-        """The part of δ₂ that a discovery tick has: equal parts of a horizon, else δ₂/(j(j+1)) for the j-th."""
+        """The part of δ₂ that a discovery tick has: equal parts of a horizon, else δ₂/(j(j+1)) for the j-th.
+
+        With own ticks all of it: `reach` counts the ticks.
+        """
+        if self.own_ticks:
+            return self.delta
         if self.horizon is not None:
             return self.delta / (self.horizon // self.every)
         number = tick // self.every
@@ -60,27 +111,26 @@ class Thresholds:
 
     def at(self, tick: int) -> int:
         """The least noisy count that makes a key public at a discovery tick."""
-        if tick not in self._known:
-            self._known[tick] = self._least(tick)
-        return self._known[tick]
+        known = 0 if self.own_ticks else tick
+        if known not in self._known:
+            self._known[known] = self._least(tick)
+        return self._known[known]
 
     def _least(self, tick: int) -> int:
         from scipy.special import ndtri_exp
 
         log_delta = float(np.log(self.share(tick)))
         std = self._std(tick) * (1 + MARGIN)
-        certain = self.minimum - 1 + self.most
+        certain = self.minimum - 1 + self.reach.events
         low = certain  # a key of the unit alone would be listed about every second time
-        high = certain + 2 + int(np.ceil(-std * float(ndtri_exp(log_delta - np.log(self.most) - 1))))
+        high = certain + 2 + int(np.ceil(-std * float(ndtri_exp(log_delta - np.log(self.reach.total) - 1))))
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if self._log_chance(middle, std) <= log_delta - MARGIN else (middle, high)
         return high
 
     def _log_chance(self, threshold: int, std: float) -> float:
-        """log of most · max_i P(minimum − 1 + i + noise ≥ threshold)/i, i from 1 to `most`: Lemma 2."""
-        events = np.arange(1, self.most + 1)
-        return float(np.max(_log_pass_chance(self.minimum - 1 + events, threshold, std) + np.log(self.most / events)))
+        return self.reach.log_chance(lambda events: _log_pass_chance(self.minimum - 1 + events, threshold, std))
 
     def _std(self, tick: int) -> float:
         return float(self.std(np.asarray([tick]))[0])

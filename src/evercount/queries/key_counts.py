@@ -39,6 +39,13 @@ class KeyCounts:
     pending: tuple[Mapping[str, int], ...] = ()
     """What each tick that was encoded and not released adds to each key."""
 
+    @classmethod
+    def shown(cls, keys: list[str], tick: int) -> KeyCounts:
+        """What a stream without memory keeps of its last tick: the keys that were published, and no counts."""
+        places = np.arange(len(keys))
+        place = dict(zip(keys, range(len(keys)), strict=True))
+        return cls({}, {}, keys, place, np.zeros_like(places), places, np.full(len(keys), tick), np.zeros(len(keys)))
+
     @property
     def public(self) -> list[str]:
         """The keys that are public, in the order in which they became so."""

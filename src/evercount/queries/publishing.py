@@ -14,6 +14,12 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
 from evercount.queries.cell_errors import CellErrors
 
+ONE_TICK = (
+    "keys of the day are chosen anew at each tick, so a key may be missing at some ticks and has no sum over several; "
+    'for such sums declare a stream with the views that you need, for example ["per-tick", "last-7"]: its keys stay '
+    "public"
+)
+
 
 def _one() -> float:
     return 1.0
@@ -49,6 +55,8 @@ class Publishing:
         no_views: why differences of releases are no sums over ticks, and what to take; None where they are.
         change: (change, weight) as `between`, where it is not a difference of published numbers.
         kept: where errors follow from the sums of a release.
+        own_ticks: whether a release has the numbers of its own tick instead of running sums. Then there are views of
+            single ticks only.
 
     >>> Publishing().as_they_are, Publishing(decode=lambda tick, noisy: noisy / 2, norms=lambda: 0.5).as_they_are
     (True, False)
@@ -63,16 +71,19 @@ class Publishing:
     no_views: str | None = None
     change: Callable[[int, int, FloatArray, FloatArray], tuple[FloatArray, FloatArray]] | None = None
     kept: KeptSums | None = None
+    own_ticks: bool = False
 
     @property
     def as_they_are(self) -> bool:
         """Whether each published number is one noisy running sum, so that lower bounds for running sums hold for it."""
         return self.decode is None
 
-    def check_views(self, prefix: str) -> None:
-        """Refuse differences of releases where they have no meaning; `prefix` begins the message."""
+    def check_views(self, prefix: str, width: int | None = 1) -> None:
+        """Refuse views of so many ticks (None: all so far) where they have no meaning; `prefix` begins the message."""
         if self.no_views is not None:
             raise ParameterError(f"{prefix}{self.no_views}")
+        if self.own_ticks and width != 1:
+            raise ParameterError(f"{prefix}{ONE_TICK}")
 
     def roundings(self) -> FloatArray | float:
         """What a change of 1 in every cell can do to each output."""

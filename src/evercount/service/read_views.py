@@ -197,7 +197,8 @@ def _published(store: Reading, live: Shown, asked: Asked, numbers: int) -> ViewA
     lowest = 0.0 if "nonnegative" in declaration.postprocess else -np.inf
 
     def column(name: str, least: float = -np.inf) -> list[list[float | None]]:
-        return [[max(least, row[name][i]) if i < len(row[name]) else None for i in places] for row in rows]
+        known = [{i: value for i, value in enumerate(row[name]) if value is not None} for row in rows]
+        return [[max(least, row[i]) if i in row else None for i in places] for row in known]
 
     schedule = declaration.schedule
     at = [row["tick"] for row in rows]
@@ -230,14 +231,15 @@ def _view(store: Reading, live: Shown, name: str, cells: Sequence[str], limit: i
     labels, outputs = list(live.labels), _outputs(live, cells)
     columns = needed_columns(outputs, len(labels)) if query.discovery is not None else outputs
     most = max(1, min(limit, numbers // len(columns)))
-    after, until = view_spans(name, declaration.schedule, live.closed, most)
+    own_ticks = query.publishing.own_ticks
+    after, until = view_spans("per-tick" if own_ticks else name, declaration.schedule, live.closed, most)
     # an ended stream has the errors of its declaration; there is no noise left to ask
     stream = declaration.build(replay=True) if isinstance(live, EndedStream) else live.stream
     said = live if isinstance(live, EndedStream) else stream
     facts = (stream.error_model, said.guarantee, said.noise)
-    ticks, thresholds = [after, until], stream.thresholds
+    ticks, thresholds = [np.zeros_like(after) if own_ticks else after, until], stream.thresholds
     if thresholds is not None:
-        ticks.append(discovery_ticks(evidence_ticks(after, until), thresholds))
+        ticks.append(discovery_ticks(evidence_ticks(*ticks), thresholds))
     values = store.values_at(live.id, np.unique(np.concatenate(ticks)), columns)
     low, high, *tested = (_at(values, at, len(columns)) for at in ticks)
     if thresholds is None:

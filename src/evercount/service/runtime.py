@@ -239,7 +239,8 @@ class Service:
         latest: tuple[tuple[str, float, float], ...] = ()
         if live.declaration.public and closed and len(live.labels) <= MOST_GAUGES:
             (last,) = self.store.read_releases(live.id, live.declaration, closed - 1, 1)
-            latest = tuple(zip(live.labels, last["values"], last["std"], strict=True))
+            known = zip(live.labels, last["values"], last["std"], strict=False)  # a key may be missing at a tick
+            latest = tuple(one for one in known if one[1] is not None)
         lag = 0.0 if end is None else max(0.0, now - end)
         return StreamMetrics(live.name, closed, lag, live.due(now), latest)
 
@@ -268,7 +269,11 @@ class Service:
         facts = {
             "name": live.name,
             "description": declaration.description,
-            "query": {"name": declaration.query.name, **short_parameters(declaration.query.parameters())},
+            "query": {
+                "name": declaration.query.name,
+                **short_parameters(declaration.query.parameters()),
+                **({"own_ticks": True} if declaration.query.publishing.own_ticks else {}),
+            },
             "cells": len(live.labels),
             "labels": list(live.labels[:CELLS_PER_PAGE]),
             "budget": declaration.budget.to_dict(),

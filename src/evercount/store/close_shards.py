@@ -142,12 +142,12 @@ def _close_some(database: Database, sealer: Sealer, stream: int, number: int) ->
 
 
 def release_rows(stream: int, table: ReleaseTable, first_cell: int = 0) -> Iterator[tuple[Any, ...]]:
-    """The rows of `schema.releases`: stream, tick, cell, value, std, low, high; none for keys not public yet."""
+    """The rows of `schema.releases`: stream, tick, cell, value, std, low, high; none for keys that are not public."""
     if np.isnan(table.numbers).any():
         return (
             (stream, tick, cell, *row)
-            for tick, _, numbers in table.each_tick()
-            for cell, row in enumerate(numbers.T.tolist(), first_cell)
+            for tick, _, places, numbers in table.each_tick()
+            for cell, row in zip((places + first_cell).tolist(), numbers.T.tolist(), strict=True)
         )
     ticks, parts, cells = table.numbers.shape
     return zip(

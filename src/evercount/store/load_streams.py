@@ -61,7 +61,7 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
         blob,
         head,
         unpack_totals(totals, stream.query.cells),
-        labels=stream.labels,
+        labels=Reading.labels_of(connection, number, declaration),
         cut=cut,
     )
     live.closed = tick

@@ -120,6 +120,9 @@ class Reading:
         for after in range(0, until, size):
             with self.database.reading() as connection:
                 tables = _tables(connection, stream, declaration, after, min(after + size, until))
+            if declaration.query.publishing.own_ticks:  # in the order in which every door publishes them
+                known = len(declaration.query.labels)
+                tables = [table.among([*table.cells[:known], *sorted(table.cells[known:])]) for table in tables]
             yield from tables
 
     def _page(
@@ -296,11 +299,17 @@ class Reading:
         if previous != bytes(row["genesis"]):
             yield f"{name}: the declaration was changed after it was stored"
         tick, keys, width = 0, _public_keys(connection, row["id"], declaration), declaration.query.outputs
+        labels = [*declaration.query.labels, *(label for label, _ in keys)] if keys else declaration.query.labels
         for release in self._all_releases(connection, row, declaration):
             tick += 1
-            numbers = np.asarray([release[part] for part in ("values", "std", "low", "high")])
-            fresh = [label for label, since in keys if since == tick]
-            width += len(fresh)
+            if declaration.query.publishing.own_ticks:
+                places = [place for place, value in enumerate(release["values"]) if value is not None]
+                fresh, width = [labels[place] for place in places], len(places)
+            else:
+                fresh = [label for label, since in keys if since == tick]
+                width += len(fresh)
+                places = list(range(len(release["values"])))
+            numbers = np.asarray([[release[part][i] for i in places] for part in ("values", "std", "low", "high")])
             previous = link(previous, release["tick"], numbers, fresh)
             if release["tick"] != tick or numbers.shape[1] != width:
                 yield f"{name}: the releases around tick {tick} are not complete"
@@ -355,7 +364,7 @@ def _tables(
     """The stored numbers of ticks after+1 … last: one table, or one for each tick where some rows are missing."""
     table = schema.releases
     labels = Reading.labels_of(connection, stream, declaration)
-    columns = (table.c.tick, table.c.value, table.c.std, table.c.low, table.c.high)
+    columns = (table.c.tick, table.c.cell, table.c.value, table.c.std, table.c.low, table.c.high)
     where = (table.c.stream == stream) & (table.c.tick > after) & (table.c.tick <= last)
     if cells is not None:
         # each tick is looked up by itself, so that no other cell is read
@@ -369,10 +378,15 @@ def _tables(
     stored = np.asarray([tuple(row) for row in rows], dtype=np.float64)
     ticks, sizes = np.unique(stored[:, 0].astype(np.int64), return_counts=True)
     starts = declaration.schedule.starts_of
+    if declaration.query.publishing.own_ticks:  # any of the keys may be missing at a tick
+        numbers = np.full((last - after, 4, len(labels)), np.nan)
+        row, cell = stored[:, 0].astype(np.int64) - after - 1, stored[:, 1].astype(np.int64)
+        numbers[row, :, cell - (0 if cells is None else cells.start)] = stored[:, 2:]
+        return [ReleaseTable(after + 1, starts(after + 1, last - after), labels, numbers)]
     if (sizes == sizes[0]).all() and ticks[-1] - ticks[0] + 1 == len(ticks):
-        numbers = stored[:, 1:].reshape(len(ticks), sizes[0], 4).transpose(0, 2, 1)
+        numbers = stored[:, 2:].reshape(len(ticks), sizes[0], 4).transpose(0, 2, 1)
         return [ReleaseTable(int(ticks[0]), starts(int(ticks[0]), len(ticks)), labels, numbers)]
-    parts = np.split(stored[:, 1:], np.cumsum(sizes)[:-1])
+    parts = np.split(stored[:, 2:], np.cumsum(sizes)[:-1])
     return [
         ReleaseTable(tick, starts(tick, 1), labels, part.T[np.newaxis])
         for tick, part in zip(ticks.tolist(), parts, strict=True)

@@ -18,7 +18,8 @@ def genesis(declaration: str, start: float) -> bytes:
 def link(previous: bytes, tick: int, numbers: FloatArray, fresh: Sequence[str] = ()) -> bytes:
     """The hash of one released tick; `numbers` has the rows value, std, low and high, and a column for each output.
 
-    `fresh` are the keys that became public at this tick, where nobody listed them.
+    `fresh` are the keys that became public at this tick, where nobody listed them; of keys of the day, the labels of
+    all numbers.
 
     **Guarantee.** Two chains with the same hash at a tick released the same numbers up to and including it, in the same
     order and under the same keys, if BLAKE2b is collision-resistant. Test:

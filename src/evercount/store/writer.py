@@ -15,6 +15,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, format_utc, instant_of
 from evercount.engine.close_ticks import close_ticks
+from evercount.engine.release_table import ReleaseTable
 from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickEvents, TickTotals
@@ -335,12 +336,17 @@ class Store(Reading):
             totals = self.open_ticks(live, count, counted)
             (table,) = close_ticks(live.stream, totals, live.declaration.schedule.starts_of)
             links: list[tuple[int, int, bytes, float]] = []
-            keys: list[tuple[int, int, str, int]] = []
-            for tick, _, numbers in table.each_tick():
-                known = len(live.labels) + len(keys)
-                fresh = table.cells[known : numbers.shape[1]]
-                keys += [(live.id, known + number, label, tick) for number, label in enumerate(fresh)]
-                head = link(head, tick, numbers, fresh)
+            keys = _new_keys(live, table)
+            labels = [*live.labels, *(label for _, _, label, _ in keys)] if keys else live.labels
+            own_ticks = live.declaration.query.publishing.own_ticks
+            if own_ticks:
+                table = table.among(labels)
+            for tick, _, places, numbers in table.each_tick():
+                if own_ticks:
+                    named = [labels[place] for place in places.tolist()]
+                else:
+                    named = [label for _, _, label, since in keys if since == tick]
+                head = link(head, tick, numbers, named)
                 links.append((live.id, tick, head, closed_at))
             blob = live.stream.snapshot()
             zeros = np.zeros(live.stream.query.cells, np.int64)
@@ -357,7 +363,7 @@ class Store(Reading):
             raise
         live.blob, live.head, live.totals, live.events, live.groups = blob, head, zeros, [], 0
         live.looked_at = 0
-        live.encoder, live.closed, live.labels = None, live.stream.tick, live.stream.labels
+        live.encoder, live.closed, live.labels = None, live.stream.tick, labels
         self.write_head(live)
         hashes = {tick: digest for _, tick, digest, _ in links}
         described = table.last(describe, cells).described(format_utc, hashes)
@@ -428,3 +434,16 @@ class Store(Reading):
         """The sums of the open tick, into the open transaction."""
         sealed = live.pack_totals(self.sealer, totals, tick)
         connection.execute(NEW_SUMS, {"number": live.id, "new_tick": tick, "content": sealed})
+
+
+def _new_keys(live: LiveStream, table: ReleaseTable) -> list[tuple[int, int, str, int]]:
+    """Rows of `schema.public_keys` for the keys that these ticks publish for the first time, in the order of ticks."""
+    if live.declaration.query.discovery is None:
+        return []
+    known, public = set(live.labels), ~np.isnan(table.numbers[:, 0])
+    new = (place for place in range(public.shape[1]) if table.cells[place] not in known)
+    first = sorted((int(np.argmax(public[:, place])), place) for place in new)
+    return [
+        (live.id, len(live.labels) + number, table.cells[place], table.first_tick + row)
+        for number, (row, place) in enumerate(first)
+    ]

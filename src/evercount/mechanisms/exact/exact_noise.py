@@ -108,7 +108,7 @@ class ExactStream(NoiseStream):
         while done < ticks:
             if not len(rows):
                 before, start = state, ready
-                rows, state = self._blocks(ready, ticks - done, state)
+                rows, state = self._blocks(ready, self.shape(ticks - done), state)
                 ready += len(rows)
             count = min(len(rows), ticks - done)
             out[done : done + count], rows = rows[:count], rows[count:]
@@ -119,6 +119,13 @@ class ExactStream(NoiseStream):
         self.tick, self._rows, self._state, self._before, self._start = self.tick + ticks, rows, state, before, start
         return out
 
+    def row(self, tick: int) -> FloatArray:
+        """The noise of one tick, where that of no other tick is needed for it; nothing is taken."""
+        assert not self.kernel.rows
+        if not 1 <= tick <= self.limit:
+            raise PrecisionReached(self.limit)
+        return np.asarray(self._blocks(tick - 1, (1, 1), self._state)[0][0], np.float64)
+
     def skip_to(self, tick: int) -> None:
         """Take the noise of all ticks up to this one, and forget it."""
         while self.tick < tick:
@@ -127,7 +134,7 @@ class ExactStream(NoiseStream):
     def prepare(self) -> None:
         """Make the next block now if none is ready: the same numbers, and the next `take` of a tick is fast."""
         if not len(self._rows) and self.tick < self.limit:
-            rows, state = self._blocks(self.tick, 0, self._state)
+            rows, state = self._blocks(self.tick, self.shape(0), self._state)
             before, start = (state, self.tick + len(rows)) if self._rows_in_dumps else (self._state, self.tick)
             self._rows, self._state, self._before, self._start = rows, state, before, start
 
@@ -138,9 +145,9 @@ class ExactStream(NoiseStream):
         size, most = self.kernel.long_block if self.cells < MANY else BLOCK_TICKS, MOST_TICKS_AT_ONCE
         return size, 1 if self.cells >= 24 else max(1, (512 if ticks <= 512 else most) // size // self.cells)
 
-    def _blocks(self, start: int, ticks: int, state: FloatArray) -> tuple[AnyArray, FloatArray]:
-        """(noise, state after) of the blocks from `start` on that suit a call of `ticks` ticks."""
-        size, blocks = self.shape(ticks)
+    def _blocks(self, start: int, shape: tuple[int, int], state: FloatArray) -> tuple[AnyArray, FloatArray]:
+        """(noise, state after) of the blocks of this `shape` from `start` on."""
+        size, blocks = shape
         blocks = min(blocks, -(-(self.limit - start) // size))
         noise: AnyArray = np.empty((size * blocks, self.cells), np.int32)
         after = np.empty_like(state)

@@ -84,7 +84,8 @@ export class ComparePage {
       byId(id).replaceChildren(...facts.labels.map((label) => element("option", { value: label }, label)));
       byId(id).value = facts.labels.includes(kept) ? kept : (facts.labels[other] ?? facts.labels[0]);
     }
-    const views = [...a.views.filter((name) => b.views.includes(name) && !name.startsWith("quantile")), "running"];
+    const totals = a.query.own_ticks || b.query.own_ticks ? [] : ["running"];
+    const views = [...a.views.filter((name) => b.views.includes(name) && !name.startsWith("quantile")), ...totals];
     const kept = view ?? byId("compare-view").value;
     byId("compare-view").replaceChildren(...views.map((name) => element("option", { value: name }, viewTitle(name))));
     byId("compare-view").value = views.includes(kept) ? kept : [firstView(a), firstView(b)].find((name) => views.includes(name)) ?? views[0];

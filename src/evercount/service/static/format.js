@@ -142,7 +142,8 @@ const KINDS = {
 };
 
 /** What the published number is, in words. */
-export function kindOf({ name, parameters }) {
+export function kindOf({ name, parameters, own_ticks: ownTicks }) {
+  if (ownTicks) return "Count of this tick";
   if (name === "average") return `Average per ${parameters.per ?? "tick"}`;
   if (name === "window" || name === "window-of") return `Last ${number(parameters.width)} ticks`;
   return KINDS[name] ?? "Running number";

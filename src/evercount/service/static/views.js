@@ -118,9 +118,10 @@ export class SpanCard {
       this.view = "running";
       return;
     }
-    this.view = views.includes(view) || /^last-\d+$/.test(view ?? "") || view === "running" ? view : firstView(facts);
+    this.view = views.includes(view) || /^last-\d+$/.test(view ?? "") || (view === "running" && !facts.query.own_ticks) ? view : firstView(facts);
     const listed = views.includes(this.view) || this.view === "running" ? views : [this.view, ...views];
-    byId("span-view").replaceChildren(...[...listed, "running"].map((name) => element("option", { value: name }, viewTitle(name))));
+    const all = facts.query.own_ticks ? listed : [...listed, "running"]; // keys of the day have no running totals
+    byId("span-view").replaceChildren(...all.map((name) => element("option", { value: name }, viewTitle(name))));
     byId("span-view").value = this.view;
     this.ask();
   }
