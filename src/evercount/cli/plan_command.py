@@ -89,7 +89,7 @@ def plan(
     from evercount.queries import build_query
 
     unit = unit or ("event" if user_events is None else "user")
-    protected: dict[str, Any] = {"unit": unit, "max_events": 1 if user_events is None else user_events}
+    protected: dict[str, Any] = {"unit": unit, "max_events": user_events}
     who = cast("Adjacency", adjacency)  # the budget checks it
     if rho is not None:
         for option, value in (("--epsilon", epsilon), ("--calibration", calibration)):
