@@ -44,8 +44,8 @@ def check_views(
         known = isinstance(name, str) and (name in NAMES or LAST.fullmatch(name) or QUANTILE.fullmatch(name))
         if not known:
             raise UnknownName("view", name, NAMES)
-        timed = schedule is not None and not schedule.manual
-        one = name == PER_TICK or (timed and noise_views([name], schedule) == (PER_TICK,))
+        timed = None if schedule is None or schedule.manual else schedule
+        one = name == PER_TICK or (timed is not None and noise_views([name], timed) == (PER_TICK,))
         query.publishing.check_views(f"view {name!r}: ", 1 if one else None)
         if postprocess:
             raise ParameterError(
