@@ -1,0 +1,130 @@
+"""The yardstick: the least root-mean-square error that any factorization has for some views together.
+
+With G = RᵀR, a view W (its rows are sums of increments) and columns of R of norm at most 1, the mean squared error of
+the view is tr(W·G⁻¹·Wᵀ)/T in units of the noise multiplier. For weights w on the views, A = Σ w_v·W_vᵀW_v/T, the least
+of tr(A·G⁻¹) over diag(G) ≤ 1 is at least
+
+    2·tr((D^½·A·D^½)^½) − Σu   for every u ≥ 0, D = diag(u),
+
+with equality for the best u, which is a fixed point of u ← diag((D^½·A·D^½)^½): Lagrange's dual, whose inner minimum is
+at G = D^-½·(D^½·A·D^½)^½·D^-½. So every u is a certificate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from evercount._arrays import FloatArray
+from evercount.errors import TooLarge
+from evercount.factorizations.base import counting_matrix
+from evercount.factorizations.blas_threads import blas_threads
+from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON
+
+GAP = 2e-3
+"""Relative gap between an error and its certified least, at which the search ends."""
+MOST_STEPS, MOST_ROUNDS = 400, 40
+
+
+@dataclass(frozen=True)
+class DenseOptimum:
+    """The best factorization for some views of T ticks, event level, for a noise multiplier of 1.
+
+    Args:
+        rms: the root-mean-square error of each view over all ticks.
+        alone: the least that each view can have in a factorization of its own.
+        least_score: no factorization has a smaller largest ratio rms/alone over the views. Certified.
+    """
+
+    rms: tuple[float, ...]
+    alone: tuple[float, ...]
+    least_score: float
+
+    @property
+    def score(self) -> float:
+        """The largest ratio of a view's error to the least that it can have alone."""
+        return max(own / best for own, best in zip(self.rms, self.alone, strict=True))
+
+
+@lru_cache(maxsize=16)
+def dense_optimum(widths: tuple[int | None, ...], ticks: int) -> DenseOptimum:
+    """The optimum for views of these widths (1: per tick, 7: the last seven, None: running).
+
+    Args:
+        widths: One for each view.
+        ticks: The horizon, at most 1024.
+
+    Returns:
+        The optimum, with a certificate.
+
+    Raises:
+        TooLarge: There are more ticks.
+
+    **Guarantee.** `score` is at least `least_score`, which no factorization beats, and within 1 % of it. Test:
+    tests/planning/test_dense_optimum.py::test_no_factorization_beats_the_certificate.
+
+    >>> best = dense_optimum((1, None), 16)
+    >>> best.least_score <= best.score <= 1.01 * best.least_score
+    True
+    """
+    if ticks > LARGEST_OPTIMAL_HORIZON:
+        raise TooLarge(f"the optimum is computed for at most {LARGEST_OPTIMAL_HORIZON} ticks, {ticks} were asked for")
+    with blas_threads(2):
+        views = [_gram_of_view(width, ticks) for width in widths]
+        alone = [_solve([view], np.ones(1), None) for view in views]
+        least = np.sqrt([float(one.errors[0]) for one in alone])
+        scaled = [view / best**2 for view, best in zip(views, least, strict=True)]
+        weights, bound, u = np.full(len(views), 1.0 / len(views)), 0.0, None
+        for _ in range(MOST_ROUNDS):
+            found = _solve(scaled, weights, u)
+            u, bound = found.u, max(bound, found.lower)
+            if found.errors.max() <= bound * (1 + 2 * GAP):
+                break
+            weights = weights * found.errors**2
+            weights /= weights.sum()
+    certified = [np.sqrt(one.lower) for one in alone]
+    slack = min(low / best for low, best in zip(certified, least.tolist(), strict=True))
+    return DenseOptimum(
+        tuple(float(best * np.sqrt(error)) for best, error in zip(least, found.errors, strict=True)),
+        tuple(map(float, certified)),
+        float(np.sqrt(bound) * slack),
+    )
+
+
+def _gram_of_view(width: int | None, ticks: int) -> FloatArray:
+    """WᵀW/T of the view whose row t adds up the last `width` ticks."""
+    rows = counting_matrix(ticks)
+    if width is not None:
+        rows = rows - np.vstack([np.zeros((min(width, ticks), ticks)), rows])[:ticks]
+    return np.asarray(rows.T @ rows / ticks)
+
+
+@dataclass(frozen=True, eq=False)
+class _Solved:
+    errors: FloatArray
+    """Mean squared error of each view."""
+    lower: float
+    """No G has a smaller weighted mean of them."""
+    u: FloatArray
+
+
+def _solve(views: Sequence[FloatArray], weights: FloatArray, u: FloatArray | None) -> _Solved:
+    A = np.einsum("v,vij->ij", weights, np.stack(views))
+    u = np.sqrt(np.diagonal(A)).copy() if u is None else u
+    for _ in range(MOST_STEPS):
+        root = np.sqrt(u)
+        values, vectors = np.linalg.eigh(root[:, None] * A * root)
+        halves = np.sqrt(np.maximum(values, 0.0))
+        diagonal = (vectors**2) @ halves
+        lower = 2 * float(halves.sum()) - float(u.sum())
+        # G scaled to the largest diagonal entry: a factorization that exists, with its exact error
+        upper = float(halves.sum()) * float((diagonal / u).max())
+        if upper <= lower * (1 + GAP):
+            break
+        u = u * (diagonal / u) ** 1.8
+    root = np.sqrt(u)
+    inverse = root[:, None] * (vectors / halves) @ vectors.T * root * float((diagonal / u).max())
+    return _Solved(np.asarray([float(np.sum(view * inverse)) for view in views]), lower, u)
