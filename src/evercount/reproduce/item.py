@@ -24,8 +24,6 @@ class Context:
     """What a running item may use besides its parameters."""
 
     seed: int = 0
-    backend: str = "numpy"
-    device: str = "cpu"
     checkpoints: Path | None = None
     """Folder for the finished batches of a simulation until the item is done; None keeps no batches."""
     progress: Callable[[int, int], None] = _silent

@@ -40,7 +40,7 @@ from evercount.noise import Normals
 
 @dataclass(frozen=True, eq=False)
 class Public:
-    """The numbers of one call of `advance` that depend on nothing secret. Without weights, `n` and `sums` are not read."""
+    """The numbers of one call of `advance` that depend on nothing secret."""
 
     matrices: Tables
     eta: FloatArray
