@@ -163,7 +163,6 @@ class EndlessBridge(PureFactorization):
         return exact, plain, largest
 
     def suspects(self, ticks: int) -> list[int]:
-        """The worst tick of each epoch."""
         worst = []
         for epoch in range(int(self.epochs([ticks])[0]) + 1):
             inside = min(ticks, int(ENDS[epoch + 1])) - int(ENDS[epoch])

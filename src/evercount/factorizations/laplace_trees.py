@@ -371,7 +371,6 @@ class HybridTree(PureFactorization):
         return self.tree(epoch).levels * self.total_share / (self.total_share - 1)
 
     def suspects(self, ticks: int) -> list[int]:
-        """The worst tick of each epoch."""
         worst = []
         for epoch in range(ticks.bit_length()):
             tree, start = self.tree(epoch), 1 << epoch

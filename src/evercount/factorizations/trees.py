@@ -100,7 +100,6 @@ class BinaryTree(_DyadicTree):
     name = "binary-tree"
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """√popcount(t)."""
         return np.sqrt(np.bitwise_count(self._check_ticks(ticks)).astype(np.float64))
 
     def difference_norm(self, earlier: int, later: int) -> float:
@@ -121,7 +120,6 @@ class BinaryTree(_DyadicTree):
         return left, right
 
     def initial(self, cells: int = 1) -> State:
-        """One running noise per level."""
         return State(0, (np.zeros((self.horizon.bit_length() + 1, cells)),))
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:

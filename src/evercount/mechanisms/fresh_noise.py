@@ -39,7 +39,6 @@ class FreshStream(NoiseStream):
 
     @property
     def tick(self) -> int:
-        """How many ticks have been taken."""
         return self._each.tick
 
     def take(self, ticks: int) -> FloatArray:

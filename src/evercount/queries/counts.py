@@ -87,44 +87,36 @@ class Count(Query[float]):
 
     @property
     def event_number(self) -> EventNumber:
-        """A tick is its number of events."""
         return EventNumber(self.max_per_tick)
 
     @property
     def rows(self) -> Rows:
-        """A row is an event."""
         return Rows()
 
     @property
     def cells(self) -> int:
-        """One running sum."""
         return 1
 
     @property
     def monotone(self) -> bool:
-        """A running count never falls."""
         return True
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S: see the class."""
         return 1.0
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         return 1.0
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        """One nonnegative number."""
         return self.encode(state, totals)
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        """One whole number: the tick's events."""
         number = whole_numbers(events, 0, self.max_per_tick or LARGEST_TOTAL, "the number of events of a tick")
         if number.size != 1 or number.ndim > 1:
             raise InputError(f"a tick of Count is one number of events, got an array of shape {number.shape}")
         return number.reshape(1), state
 
     def encode_run(self, state: Any, ticks: Iterable[Any]) -> tuple[IntArray, Any]:
-        """Many ticks at once, as any one-dimensional sequence of numbers."""
         values = ticks if isinstance(ticks, np.ndarray | list | tuple) else list(ticks)
         numbers = whole_numbers(values, 0, self.max_per_tick or LARGEST_TOTAL, "numbers of events per tick")
         if numbers.ndim != 1:
@@ -132,7 +124,6 @@ class Count(Query[float]):
         return numbers[:, np.newaxis], state
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         return {"max_per_tick": self.max_per_tick}
 
 
@@ -179,21 +170,17 @@ class Sum(Query[float]):
 
     @property
     def cells(self) -> int:
-        """One running sum."""
         return 1
 
     @property
     def grid(self) -> float:
-        """The public unit that values are rounded to."""
         return self._grid
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """One published number."""
         return ("sum",)
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S: see the class."""
         return float((self._largest_change(adjacency) * self._grid) ** 2)
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
@@ -205,7 +192,6 @@ class Sum(Query[float]):
 
     @property
     def monotone(self) -> bool:
-        """A sum of nonnegative values never falls."""
         return self._low >= 0
 
     def units(self, events: Any) -> IntArray:
@@ -237,7 +223,6 @@ class Sum(Query[float]):
 
     @property
     def rows(self) -> Rows:
-        """A row has a value."""
         return Rows(("value",), range=(self.lo, self.hi, self._grid), totals=self._totals_of_rows)
 
     def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
@@ -245,11 +230,9 @@ class Sum(Query[float]):
         return tick, cell, units
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        """The values of the tick's events."""
         return np.asarray([self.units(events).sum()], dtype=np.int64), state
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         return {"lo": self.lo, "hi": self.hi, "grid": self._grid}
 
 
@@ -294,21 +277,17 @@ class Average(Sum):
 
     @property
     def cells(self) -> int:
-        """The sum; per event also the number of events."""
         return 2 if self.per == "event" else 1
 
     @property
     def outputs(self) -> int:
-        """One average."""
         return 1
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """One published number."""
         return ("average",)
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S: see the class."""
         if self.per == "tick":
             return super().squared_sensitivity(adjacency)
         absent = self._farthest**2 + self._one**2
@@ -323,7 +302,6 @@ class Average(Sum):
 
     @property
     def monotone(self) -> bool:
-        """An average may fall."""
         return False
 
     def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
@@ -334,7 +312,6 @@ class Average(Sum):
         return np.repeat(tick, 2), np.tile(np.asarray([0, 1]), len(tick)), both.ravel()
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        """The values of the tick's events."""
         units = self.units(events)
         if self.per == "tick":
             return np.asarray([units.sum()], dtype=np.int64), state
@@ -417,5 +394,4 @@ class Average(Sum):
         return np.minimum(low + mid, values), np.maximum(high + mid, values)
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         return {**super().parameters(), "per": self.per}

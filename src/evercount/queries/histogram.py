@@ -62,7 +62,6 @@ class Histogram(Query[FloatArray]):
 
     @property
     def single(self) -> bool:
-        """An array, whatever its length."""
         return False
 
     def __init__(
@@ -96,12 +95,10 @@ class Histogram(Query[FloatArray]):
 
     @property
     def cells(self) -> int:
-        """One per key, and one more for `other`."""
         return self._cells
 
     @cached_property
     def labels(self) -> Sequence[str]:
-        """The keys in the order given, then `other`."""
         known = tuple(map(str, range(self._known)) if self._keys is None else self._keys)
         return (*known, OTHER) if self._unknown == OTHER else known
 
@@ -120,7 +117,6 @@ class Histogram(Query[FloatArray]):
         return float(2 * touched if self._removals else min(2 * self._most, self._cells))
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         return {
             "keys": self._known if self._keys is None else list(self._keys),
             "max_keys_per_event": self._most,
@@ -150,7 +146,6 @@ class Histogram(Query[FloatArray]):
 
     @property
     def rows(self) -> Rows:
-        """A row has a key."""
         return Rows(("key",), list_keys=self._row_keys)
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
@@ -175,11 +170,9 @@ class Histogram(Query[FloatArray]):
 
     @property
     def monotone(self) -> bool:
-        """Counts fall only by removals."""
         return not self._removals
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        """The same as `encode_counts`."""
         return self.encode_counts(totals), state
 
     def encode_counts(self, counts: npt.ArrayLike) -> IntArray:
@@ -383,11 +376,9 @@ class TopK(Histogram):
 
     @property
     def k(self) -> int:
-        """How many keys `top` returns by default."""
         return self._k
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         return {**super().parameters(), "k": self._k}
 
 

@@ -72,11 +72,9 @@ class HighDegree(GraphQuery[float]):
     tau: int = field(kw_only=True)
 
     def check(self) -> None:
-        """The largest degree must be at least tau."""
         check_whole("tau", self.tau, 1, self.degree_bound)
 
     def new_tracker(self) -> Tracker:
-        """Degrees."""
         return _HighDegreeTracker(self.tau)
 
     def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
@@ -92,7 +90,6 @@ class HighDegree(GraphQuery[float]):
         return ValueChangeBound.rising(2)
 
     def largest_value(self) -> int:
-        """All vertices."""
         return self.vertices
 
 
@@ -136,30 +133,24 @@ class DegreeHistogram(GraphQuery[FloatArray]):
 
     @property
     def single(self) -> bool:
-        """An array, whatever its length."""
         return False
 
     def check(self) -> None:
-        """The cells must fit."""
         require_fits(self.degree_bound, "this histogram", "Choose a smaller max_degree, with enforce_degree=True.")
 
     def new_tracker(self) -> Tracker:
-        """Degrees."""
         return _DegreeTracker()
 
     @property
     def cells(self) -> int:
-        """One for each degree 1..D."""
         return self.degree_bound
 
     @property
     def outputs(self) -> int:
-        """One for each degree 0..D."""
         return self.degree_bound + 1
 
     @property
     def labels(self) -> Sequence[str]:
-        """The degrees."""
         return tuple(f"degree {number}" for number in range(self.outputs))
 
     @property
@@ -213,7 +204,6 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         return ValueChangeBound(4, 8, 16)
 
     def largest_value(self) -> int:
-        """All vertices."""
         return self.vertices
 
 
@@ -261,7 +251,6 @@ class MinDegree(OneStepQuery):
     name: ClassVar[str] = "min-degree"
 
     def new_tracker(self) -> Tracker:
-        """Numbers of vertices by degree."""
         return _MinDegreeTracker(self.vertices)
 
 
@@ -304,25 +293,20 @@ class DegreeSequence(GraphQuery[FloatArray]):
 
     @property
     def single(self) -> bool:
-        """An array, whatever its length."""
         return False
 
     def check(self) -> None:
-        """The cells must fit."""
         require_fits(self.vertices, "this sequence", "Use fewer vertices.")
 
     def new_tracker(self) -> Tracker:
-        """Degrees in order."""
         return _SequenceTracker(self.vertices)
 
     @property
     def cells(self) -> int:
-        """One for each vertex."""
         return self.vertices
 
     @property
     def labels(self) -> Sequence[str]:
-        """The places in the sequence."""
         return tuple(f"degree of place {number}" for number in range(1, self.vertices + 1))
 
     def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
@@ -338,7 +322,6 @@ class DegreeSequence(GraphQuery[FloatArray]):
         return ValueChangeBound(2, 4, 6)
 
     def largest_value(self) -> int:
-        """The largest degree."""
         return self.degree_bound
 
 

@@ -139,16 +139,13 @@ class SpanningForest(GraphQuery[float]):
     max_weight: int = field(kw_only=True)
 
     def check(self) -> None:
-        """Weights are positive."""
         check_whole("max_weight", self.max_weight, 1, 2**31)
 
     @property
     def weight_limit(self) -> int | None:
-        """max_weight."""
         return self.max_weight
 
     def new_tracker(self) -> Tracker:
-        """A forest."""
         return _ForestTracker(1, removals=self.deletes)
 
     def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
@@ -183,7 +180,6 @@ class Components(GraphQuery[float]):
         return _ForestTracker(-1, removals=True) if self.deletes or self.stream == "mixed" else _ComponentTracker()
 
     def empty_value(self) -> int:
-        """Every vertex alone."""
         return self.vertices
 
     def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
@@ -191,11 +187,9 @@ class Components(GraphQuery[float]):
         return [_forest_bound(stream, 1)]
 
     def value_change_bound(self) -> ValueChangeBound:
-        """One edge joins two components at most."""
         return ValueChangeBound.rising(1)
 
     def largest_value(self) -> int:
-        """Every vertex alone."""
         return self.vertices
 
 
@@ -224,7 +218,6 @@ class Matching(GraphQuery[float]):
     name: ClassVar[str] = "matching"
 
     def new_tracker(self) -> Tracker:
-        """A maximum matching."""
         return MatchingTracker()
 
     def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
@@ -245,7 +238,6 @@ class Matching(GraphQuery[float]):
         return float(max(2 * most - (self.stream == "delete"), 4 * most - 6))
 
     def value_change_bound(self) -> ValueChangeBound:
-        """One edge is one pair at most."""
         return ValueChangeBound.rising(1)
 
     def largest_value(self) -> int:

@@ -190,7 +190,6 @@ class GraphQuery(Query[V_co]):
 
     @property
     def cells(self) -> int:
-        """One running sum, unless a subclass says otherwise."""
         return 1
 
     @classmethod
@@ -212,7 +211,6 @@ class GraphQuery(Query[V_co]):
             )
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S: see the Guarantee of the class."""
         check_name("adjacency", adjacency, get_args(Adjacency))
         if self.stream == "mixed":  # an edge may come and go for ever
             return inf
@@ -273,7 +271,6 @@ class GraphQuery(Query[V_co]):
         return self.max_degree if self.max_degree is not None else self.vertices - 1
 
     def initial_state(self) -> GraphState:
-        """The start graph, tracked."""
         edges, dropped, _ = self.start_graph
         load: dict[int, int] = {}
         if self.stream == "mixed" and self.max_degree is not None:
@@ -311,7 +308,6 @@ class GraphQuery(Query[V_co]):
 
     @property
     def publishing(self) -> Publishing:
-        """The sums and the public value of the start graph."""
         return Publishing(self._decode, whole=True, no_views=NO_VIEWS)
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
@@ -328,7 +324,6 @@ class GraphQuery(Query[V_co]):
         return np.array(row, np.float64)
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         values = {part.name: getattr(self, part.name) for part in fields(self)}
         return values | {"initial_edges": [list(edge) for edge in self.initial_edges]}
 
@@ -411,9 +406,7 @@ class OneStepQuery(GraphQuery[float]):
         return float(2 * most - 1 if adjacency == "add-remove" else max(2 * most - 1, 4 * most - 6))
 
     def value_change_bound(self) -> ValueChangeBound:
-        """One edge raises it by one at most."""
         return ValueChangeBound.rising(1)
 
     def largest_value(self) -> int:
-        """The largest degree."""
         return self.degree_bound

@@ -53,9 +53,7 @@ class MinCut(OneStepQuery):
     name: ClassVar[str] = "min-cut"
 
     def check(self) -> None:
-        """The matrix must fit."""
         require_fits(self.vertices**2, "the matrix of this graph", "Use fewer vertices.")
 
     def new_tracker(self) -> Tracker:
-        """The matrix of edges."""
         return _MinCutTracker(self.vertices)

@@ -41,7 +41,6 @@ class Edges(GraphQuery[float]):
     name: ClassVar[str] = "edges"
 
     def new_tracker(self) -> Tracker:
-        """A counter."""
         return _EdgeTracker()
 
     def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
@@ -51,11 +50,9 @@ class Edges(GraphQuery[float]):
         return [ChangeBound(1, int(again), swap=2 if again else 1, kept=ProjectedChange(1, lost, lost))]
 
     def value_change_bound(self) -> ValueChangeBound:
-        """One edge is one."""
         return ValueChangeBound.rising(1)
 
     def largest_value(self) -> int:
-        """All pairs."""
         return comb(self.vertices, 2)
 
 
@@ -225,7 +222,6 @@ class Triangles(_SubgraphCount):
             )
 
     def new_tracker(self) -> Tracker:
-        """Adjacency sets."""
         return _TriangleTracker(counted=self.max_per_edge is not None)
 
     @property
