@@ -194,18 +194,8 @@ class Sum(Query[float]):
     def monotone(self) -> bool:
         return self._low >= 0
 
-    def units(self, events: Any) -> IntArray:
-        """The events' values in grid units, or an InputError that names the first illegal one.
-
-        Args:
-            events: The values of one tick.
-
-        Returns:
-            One whole number for each event.
-
-        Raises:
-            InputError: A value is not a number or lies outside the declared range.
-        """
+    def _units(self, events: Any) -> IntArray:
+        """The events' values in grid units, or an InputError that names the first illegal one."""
         if isinstance(events, list | tuple) and not {bool, str}.isdisjoint(map(type, events)):
             raise InputError("the events of a tick must be numbers: no text, no true or false")
         values = np.atleast_1d(np.asarray(events))
@@ -230,7 +220,7 @@ class Sum(Query[float]):
         return tick, cell, units
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        return np.asarray([self.units(events).sum()], dtype=np.int64), state
+        return np.asarray([self._units(events).sum()], dtype=np.int64), state
 
     def parameters(self) -> dict[str, Any]:
         return {"lo": self.lo, "hi": self.hi, "grid": self._grid}
@@ -248,9 +238,6 @@ class Average(Sum):
     Test: tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
 
     Args:
-        lo: as for `Sum`.
-        hi: as for `Sum`.
-        grid: as for `Sum`.
         per: "tick" or "event": what the sum is divided by.
 
     Raises:
@@ -308,11 +295,11 @@ class Average(Sum):
         """Per event also the number of rows, in grid units."""
         if self.per == "tick":
             return tick, cell, units
-        both = np.stack([units - self._mid * events, events * round(1 / self._grid)], axis=1)
+        both = np.stack([units - self._mid * events, events * self._one], axis=1)
         return np.repeat(tick, 2), np.tile(np.asarray([0, 1]), len(tick)), both.ravel()
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        units = self.units(events)
+        units = self._units(events)
         if self.per == "tick":
             return np.asarray([units.sum()], dtype=np.int64), state
         return np.asarray([(units - self._mid).sum(), len(units) * self._one], dtype=np.int64), state
@@ -331,7 +318,7 @@ class Average(Sum):
             self._per_event,
             no_views=NO_EVENTS,
             change=self._nothing_between,
-            kept=KeptSums(self.output_scale, self.interval),
+            kept=KeptSums(self._output_scale, self._interval),
         )
 
     def _per_tick(self, first_tick: int, noisy: FloatArray) -> FloatArray:
@@ -353,32 +340,15 @@ class Average(Sum):
     ) -> tuple[FloatArray, FloatArray]:
         raise ParameterError(NO_EVENTS)
 
-    def output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
-        """The factor from the std of a cell to that of the ratio at the published values.
-
-        Args:
-            sums: The noisy sums, shape (ticks, cells).
-            values: The published numbers, shape (ticks, outputs).
-
-        Returns:
-            The ratios, in the shape of `values`.
-        """
+    def _output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
+        """The factor from the std of a cell to that of the ratio at the published values."""
         events = np.maximum(sums[:, 1:2], 1.0)
         return np.asarray(np.sqrt(1 + (values - self._mid * self._grid) ** 2) / events)
 
-    def interval(
+    def _interval(
         self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
     ) -> tuple[FloatArray, FloatArray]:
         """Fieller's interval of the ratio.
-
-        Args:
-            values: The published numbers, shape (ticks, outputs).
-            sums: The noisy sums, shape (ticks, cells).
-            errors: The errors of a cell at these ticks.
-            level: The probability that an interval holds its true number.
-
-        Returns:
-            The lower and the upper ends, each in the shape of `values`.
 
         **Guarantee.** At every tick with at least one event it holds the true average of the values, rounded to the
         grid, with probability at least `level`. Proof: `averages.proof.md`. Test:

@@ -173,25 +173,11 @@ class Histogram(Query[FloatArray]):
         return not self._removals
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        return self.encode_counts(totals), state
+        """The caller promises that each event changed at most `max_keys_per_event` cells by at most one.
 
-    def encode_counts(self, counts: npt.ArrayLike) -> IntArray:
-        """Increments of a tick that was already counted per cell (shape ``(cells,)``, whole numbers).
-
-        The caller promises what `encode` would have checked: the array is a sum over events of which each changed at
-        most `max_keys_per_event` cells by at most one. That promise carries the privacy guarantee; nothing in the
-        array can confirm it. Without removals a negative entry is refused.
-
-        Args:
-            counts: The number of events of each cell.
-
-        Returns:
-            The increments.
-
-        Raises:
-            InputError: The array has another shape or type, an entry beyond 2^53, or a negative one without removals.
+        Nothing in the array can confirm it, and privacy depends on it. Without removals a negative entry is refused.
         """
-        array = np.asarray(counts)
+        array = np.asarray(totals)
         if array.shape != (self._cells,) or array.dtype.kind not in "iu":
             raise InputError(
                 f"counts must be whole numbers of shape ({self._cells},), one per cell, not {array.dtype} of shape "
@@ -201,7 +187,7 @@ class Histogram(Query[FloatArray]):
             raise InputError("counts have a negative entry; build the histogram with removals=True to allow it")
         if int(array.max()) > LARGEST_TOTAL or int(array.min()) < -LARGEST_TOTAL:
             raise InputError("counts have an entry beyond 2^53 in size, which a double cannot hold exactly")
-        return array.astype(np.int64)
+        return array.astype(np.int64), state
 
     def _count(self, cells: npt.NDArray[np.intp]) -> IntArray:
         return np.bincount(cells, minlength=self._cells).astype(np.int64, copy=False)
@@ -348,10 +334,6 @@ class TopK(Histogram):
     tests/queries/test_queries_top.py::test_top_values_obey_the_simultaneous_bound.
 
     Args:
-        keys: as for `Histogram`.
-        max_keys_per_event: as for `Histogram`.
-        removals: as for `Histogram`.
-        unknown: as for `Histogram`.
         k: how many keys `Release.top` gives by default.
 
     Raises:

@@ -52,8 +52,8 @@ class MinCut(OneStepQuery):
 
     name: ClassVar[str] = "min-cut"
 
-    def check(self) -> None:
+    def _check(self) -> None:
         require_fits(self.vertices**2, "the matrix of this graph", "Use fewer vertices.")
 
-    def new_tracker(self) -> Tracker:
+    def _new_tracker(self) -> Tracker:
         return _MinCutTracker(self.vertices)
