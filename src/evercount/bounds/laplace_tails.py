@@ -18,7 +18,8 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_base import PureFactorization
-from evercount.factorizations.laplace_trees import DigitTree, HybridTree, WindowTree
+from evercount.factorizations.laplace_trees import DigitTree, HybridTree
+from evercount.factorizations.laplace_windows import WindowTree
 
 ALL_TICKS = 1 << 20
 """Bounds for all ticks look at each of them up to this many; beyond, all are taken to be as bad as the worst."""

@@ -74,12 +74,9 @@ class Bridge(PureFactorization):
     tests/factorizations/test_laplace_bridge.py::test_shares_of_every_leaf_add_up_exactly,
     tests/mechanisms/test_bridge_stream.py::test_attack_on_the_joint_release.
 
-    Example:
-        >>> bridge = Bridge(1024)
-        >>> bridge.branching
-        (4, 16, 16)
-        >>> round(2**0.5 * bridge.worst_row()[1], 1)  # the worst std at ε = 1
-        12.3
+    >>> bridge = Bridge(1024)
+    >>> bridge.branching, round(2**0.5 * bridge.worst_row()[1], 1)  # and the worst std at ε = 1
+    ((4, 16, 16), 12.3)
     """
 
     name = "bridge"
@@ -199,8 +196,7 @@ class Bridge(PureFactorization):
     @property
     def top_shares(self) -> IntArray:
         """Shares of the nodes of the highest level, in UNITS."""
-        shares: IntArray = self._split(0, self._top()).shares[0]
-        return shares
+        return self._split(0, self._top()).shares[0].astype(np.int64)
 
     # -- the contract of a factorization ----------------------------------------------------------------------------
 
@@ -210,7 +206,6 @@ class Bridge(PureFactorization):
         return 8 * sum(k + 1 for k in self.branching)
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """Std over that of continuous Laplace noise of rate ε/Δ₁."""
         at = self._check_ticks(ticks)
         out = np.empty(at.size)
         flat = at.ravel()
