@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from evercount import ActiveUsers, Budget, Count, DistinctUsers, Histogram, Quantiles, Rollup, SparseCount, Stream, Sum
-from evercount.audit.neighbours import change_norm
 from evercount.privacy import Enforced, guarantee_text
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.user_cap import last_turns
+from neighbouring_streams import change_norm
 
 EVENT = "any one event"
 ID = "everything under any one user id "

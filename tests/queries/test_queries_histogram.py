@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.audit.neighbours import all_neighbours, worst_pair
 from evercount.errors import InputError, ParameterError, TooLarge
 from evercount.queries.histogram import Histogram, TopK
+from neighbouring_streams import all_neighbours, worst_pair
 
 
 def counts(query: Histogram, events: Any) -> list[int]:

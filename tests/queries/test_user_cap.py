@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.audit.neighbours import all_neighbours, change_norm, random_neighbours, worst_pair
 from evercount.errors import InputError, ParameterError
 from evercount.privacy import Budget
 from evercount.queries.base import Adjacency, Query
@@ -18,6 +17,7 @@ from evercount.queries.episodes import Episodes
 from evercount.queries.histogram import Histogram
 from evercount.queries.substrings import Substrings
 from evercount.queries.user_cap import cap_per_user, initial_users
+from neighbouring_streams import all_neighbours, change_norm, random_neighbours, worst_pair
 
 
 def user_sensitivity(query: Query, adjacency: Adjacency, most: int) -> float:
