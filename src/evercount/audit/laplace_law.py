@@ -61,26 +61,3 @@ def exact_epsilon(claim: Claim, ticks: int, difference: FloatArray, grid: float 
     moved = _shifted(law, tuple(round(d / grid) for d in difference))
     common = (law > 1e-12) & (moved > 1e-12)
     return float(np.abs(np.log(law[common] / moved[common])).max(initial=0.0))
-
-
-def law_distance(claim: Claim, noise: FloatArray, grid: float = 1.0) -> tuple[float, float]:
-    """(χ² statistic over its degrees of freedom, p-value) of observed noise, shape (runs, ticks), beside the exact law.
-
-    Points with an expected number below 5 are put together in one class.
-    """
-    from scipy.stats import chi2
-
-    runs, ticks = noise.shape
-    law, radius = first_law(claim, ticks, grid)
-    expected = law * runs
-    observed = np.zeros_like(law)
-    places = np.rint(noise / grid).astype(np.int64) + radius
-    inside = np.all((places >= 0) & (places < 2 * radius + 1), axis=1)
-    np.add.at(observed, tuple(places[inside].T), 1.0)
-    common = expected >= 5
-    classes = np.append(expected[common], runs - expected[common].sum())
-    counts = np.append(observed[common], runs - observed[common].sum())
-    used = classes > 1e-9
-    statistic = float(((counts[used] - classes[used]) ** 2 / classes[used]).sum())
-    freedom = max(int(used.sum()) - 1, 1)
-    return statistic / freedom, float(chi2.sf(statistic, freedom))
