@@ -51,10 +51,10 @@ class FilesProgram:
         self.runs_at = runs_at
         self.name = f"{self.door}: {query.name}"
         self.parts = parts_of(query, budget.pure)
-        self.declaration = self._declared()
+        self.declaration = self._declare()
         self.claim = cache(self._claim)
 
-    def _declared(self) -> StreamDeclaration:
+    def _declare(self) -> StreamDeclaration:
         """The declaration of the command."""
         rows = self.query.rows
         if rows is None:

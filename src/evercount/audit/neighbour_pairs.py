@@ -59,7 +59,7 @@ def named_user_pairs(events: Universe, budget: Budget, ticks: int) -> list[Pair]
     pairs = []
     for shape in shapes:
         for others in ((), rest):
-            came = [_renamed(events[::-1]) if budget.adjacency == "replace" else () for events in shape]
+            came = [_rename(events[::-1]) if budget.adjacency == "replace" else () for events in shape]
             pairs.append((tuple((*others, *tick) for tick in shape), tuple((*others, *tick) for tick in came)))
     return pairs
 
@@ -69,7 +69,7 @@ def user_of(event: Any) -> Any:
     return event[0] if isinstance(event, tuple) else event
 
 
-def _renamed(events: tuple[Any, ...]) -> tuple[Any, ...]:
+def _rename(events: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple((CHANGED, *event[1:]) if isinstance(event, tuple) else CHANGED for event in events)
 
 
@@ -85,8 +85,8 @@ def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pai
     the excess. Everybody else is a user with one event.
     """
     first = next(tick for tick, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
-    gone, came = _removed(one[first], other[first]), _removed(other[first], one[first])
-    common = (*one[:first], _removed(one[first], gone), *one[first + 1 :])
+    gone, came = _difference(one[first], other[first]), _difference(other[first], one[first])
+    common = (*one[:first], _difference(one[first], gone), *one[first + 1 :])
     places = list(islice(cycle(range(first, len(one) if spread else first + 1)), 2 * budget.max_events))
 
     def side(own: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
@@ -97,7 +97,7 @@ def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pai
     return tuple(side(gone)), tuple(side(came if budget.adjacency == "replace" else ()))
 
 
-def _removed(longer: tuple[Any, ...], shorter: tuple[Any, ...]) -> tuple[Any, ...]:
+def _difference(longer: tuple[Any, ...], shorter: tuple[Any, ...]) -> tuple[Any, ...]:
     """The events of `longer` that `shorter` lacks."""
     left = list(shorter)
     gone = []

@@ -159,7 +159,7 @@ def audit_sensitivity(
     world = universe
     if not world.merge and length != ticks:
         raise ParameterError(f"in this universe every step is a tick: steps must be {ticks}, got {length}")
-    named = _named(factorizations, ticks)
+    named = _matrices_by_name(factorizations, ticks)
     search = PairSearch(query, world, adjacency, ticks, length, named, random.Random(seed), changed)
     exhaustive = search.enumerate(budget, progress)
     if not exhaustive:
@@ -217,7 +217,7 @@ def gram_falls(R: FloatArray) -> bool:
     return bool(np.all(rows >= -1e-12) or np.all(columns >= -1e-12))
 
 
-def _named(factorizations: Factorizations, ticks: int) -> dict[str, FloatArray]:
+def _matrices_by_name(factorizations: Factorizations, ticks: int) -> dict[str, FloatArray]:
     if isinstance(factorizations, np.ndarray):
         factorizations = [factorizations]
     if not isinstance(factorizations, Mapping):

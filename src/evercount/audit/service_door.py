@@ -72,7 +72,7 @@ class ServiceProgram:
             return asyncio.run(self._serve(Path(folder, "store.db"), data, secret))
 
     async def _serve(self, place: Path, data: Data, secret: Secret) -> Published:
-        service = self._started(place)
+        service = self._start_service(place)
         try:
             service.store.declare(self._declaration(), MOMENT, secret)
             service.start()
@@ -81,14 +81,14 @@ class ServiceProgram:
                 await self._tick(app, tick, events)
                 if tick in self.restart_at:
                     service.stop()
-                    service = self._started(place)
+                    service = self._start_service(place)
                     service.start()
                     app = create_app(service)
             return await self._read(app)
         finally:
             service.stop()
 
-    def _started(self, place: Path) -> Service:
+    def _start_service(self, place: Path) -> Service:
         return Service(Store(place), clock=StoppedClock(), admin=ADMIN, limits=Limits())
 
     async def _ask(self, app: FastAPI, method: str, path: str, body: Any = None, token: bool = False) -> Any:

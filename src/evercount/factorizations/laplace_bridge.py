@@ -36,7 +36,7 @@ from evercount.factorizations.bridge_blocks import (
     Split,
     arrays_of,
     boundary_moments,
-    joined,
+    join_blocks,
     largest_scales,
     last_block,
 )
@@ -196,13 +196,12 @@ class Bridge(PureFactorization):
     @property
     def top_shares(self) -> IntArray:
         """Shares of the nodes of the highest level, in UNITS."""
-        return self._split(0, self._top()).shares[0].astype(np.int64)
+        return np.asarray(self._split(0, self._top()).shares[0])
 
     # -- the contract of a factorization ----------------------------------------------------------------------------
 
     @property
     def state_bytes(self) -> int:
-        """Memory of the streaming state for one cell: the boundaries of one block for each level."""
         return 8 * sum(k + 1 for k in self.branching)
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
@@ -366,7 +365,7 @@ class Bridge(PureFactorization):
                 nodes = self._offset[level] + index[:, None] * k + np.arange(k)
                 drawn = draw(nodes.ravel(), inner.shares.ravel()).reshape(len(index), k, -1)
                 parts.append(Boundary(fresh, inner, self._boundaries(level, inner.alpha, drawn, outer)))
-            blocks, split, ends = joined(parts)
+            blocks, split, ends = join_blocks(parts)
             kept.append(last_block(blocks, split, ends))
         assert ends is not None
         k = self.branching[-1]

@@ -281,13 +281,13 @@ class ConvexLoss(Loss):
                 raise ParameterError(f"{name} must be a function of (theta, data), got {getattr(self, name)!r}")
 
     def value(self, theta: float, data: Any) -> float:
-        return _returned("loss", self.loss(theta, data))
+        return _read_result("loss", self.loss(theta, data))
 
     def derivative(self, theta: float, data: Any) -> float:
-        return _returned("slope", self.slope(theta, data))
+        return _read_result("slope", self.slope(theta, data))
 
 
-def _returned(name: str, value: Any) -> float:
+def _read_result(name: str, value: Any) -> float:
     """What a function of the user returned, as a float; the message does not show it, as it follows from the data."""
     try:
         if isinstance(value, str | bytes):  # float would read them

@@ -259,7 +259,7 @@ class Histogram(Query[FloatArray]):
 
     def _change(self, number: int, event: Any) -> dict[int, int]:
         """The cells that one event changes, each by −1 or +1 (or by 0, for `other`)."""
-        named = self._named(number, event)
+        named = self._signs_by_key(number, event)
         if len(named) > self._most:
             raise EventRefused(
                 number,
@@ -278,7 +278,7 @@ class Histogram(Query[FloatArray]):
             change[self._known] = max(-1, min(1, strangers))
         return change
 
-    def _named(self, number: int, event: Any) -> dict[Any, int]:
+    def _signs_by_key(self, number: int, event: Any) -> dict[Any, int]:
         """The event as key → sign, with distinct keys."""
         if isinstance(event, Mapping):
             if not self._removals:
