@@ -29,8 +29,6 @@ class Audited(Program, Protocol):
 
 
 class DoorOpener(Protocol):
-    """Builds the program behind one door."""
-
     def __call__(
         self,
         query: Query,
@@ -83,7 +81,6 @@ USUAL_EXAMPLES = 100
 def open_door(
     door: str, query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
 ) -> Audited:
-    """The door of that name as a program under audit."""
     check_name("door", door, tuple(DOORS))
     return DOORS[door](query, budget, horizon, factorization, restarts)
 

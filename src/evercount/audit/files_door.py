@@ -55,7 +55,6 @@ class FilesProgram:
         self.claim = cache(self._claim)
 
     def _declare(self) -> StreamDeclaration:
-        """The declaration of the command."""
         rows = self.query.rows
         if rows is None:
             raise ParameterError(f"the door {self.door!r} serves queries whose events are rows, not {self.query!r}")

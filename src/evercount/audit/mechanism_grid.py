@@ -64,8 +64,6 @@ QUERIES: tuple[Query, ...] = (
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table."""
-
     query: Query
     factorization: str | None
     noise: str
@@ -74,7 +72,6 @@ class Case:
 
     @property
     def label(self) -> str:
-        """A short name."""
         return f"{self.query.name} · {self.factorization or 'own'} · {self.noise} · {self.adjacency}"
 
     @property
@@ -150,7 +147,6 @@ class Pooled:
         return self.proved <= 1 and (self.spent is None or self.spent <= 1 + LARGEST_Z * self.error)
 
     def summary(self) -> str:
-        """One line for people."""
         mean = "" if self.spent is None else f" attacked over possible {self.spent:.3f} ± {self.error:.3f},"
         line = f"{self.name}: {self.cases} attacks,{mean} proved over claimed epsilon at least {self.proved:.3f}"
         return line if self.holds else f"{line}\n  THE PROMISE IS BROKEN"

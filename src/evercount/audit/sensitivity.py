@@ -38,7 +38,6 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        """True unless the claim was beaten."""
         return self.found <= self.claimed * (1 + TOLERANCE)
 
     @property
@@ -87,7 +86,6 @@ class SensitivityReport:
 
     @property
     def holds(self) -> bool:
-        """True unless some claim was beaten."""
         return all(claim.holds for claim in self.claims)
 
     @property
@@ -96,7 +94,6 @@ class SensitivityReport:
         return self.claims[0].reached
 
     def summary(self) -> str:
-        """A few lines for people."""
         how = "all" if self.exhaustive else "a random search of"
         changed = "" if self.changed == 1 else f" that differ in {self.changed} events"
         lines = [

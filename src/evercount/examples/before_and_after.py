@@ -19,7 +19,6 @@ RUNS = 10
 
 
 def before_and_after() -> str:
-    """The table, in Markdown."""
     rows = [
         *_noise(),
         *_degrees(),

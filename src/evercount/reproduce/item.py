@@ -63,7 +63,6 @@ class Item:
     quick: Mapping[str, Any] = field(default_factory=dict)
 
     def parameters(self, quick: bool = False, repetitions: int | None = None) -> dict[str, Any]:
-        """The parameters of one run, full or quick."""
         chosen = {**self.full, **self.quick} if quick else dict(self.full)
         if repetitions is not None and "repetitions" in chosen:
             chosen["repetitions"] = repetitions

@@ -28,8 +28,6 @@ LARGEST_TABLE_IN_INDEX = 24
 
 @dataclass(frozen=True)
 class Options:
-    """The choices of the command line; see `evercount reproduce --help`."""
-
     out: Path
     quick: bool = False
     repetitions: int | None = None
@@ -142,7 +140,6 @@ def finished_record(folder: Path, key: Mapping[str, Any]) -> dict[str, Any] | No
 
 
 def write_tables(result: Result, folder: Path) -> list[str]:
-    """Write one CSV file per table; returns the file names."""
     files = []
     for name, rows in result.tables.items():
         path = folder / f"{slug(name)}.csv"
@@ -194,7 +191,6 @@ def slug(name: str) -> str:
 
 
 def index_page(records: Sequence[Mapping[str, Any]]) -> str:
-    """README.md of the output folder."""
     lines = ["# The paper's figures and tables, with our numbers beside the paper's", ""]
     lines += ["| item | what it is | result |", "|---|---|---|"]
     lines += [f"| [{r['item']}](#{r['item']}) | {r['title']} | {r['verdict']} |" for r in records]
@@ -214,7 +210,6 @@ def index_page(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The lines of a Markdown table."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     return lines + ["| " + " | ".join(format_cell(row.get(column)) for column in columns) + " |" for row in rows]

@@ -58,7 +58,6 @@ class Simulation:
 
     @property
     def repetitions(self) -> int:
-        """The number of independent streams."""
         return self.totals.repetitions
 
     @property
@@ -105,7 +104,6 @@ class Simulation:
 
 
 def measure(noise: FloatArray, std: FloatArray) -> Totals:
-    """The statistics of noise of shape (ticks, repetitions)."""
     size = np.abs(noise)
     normal = size / std[:, np.newaxis]
     running = np.maximum.accumulate(size, axis=0)

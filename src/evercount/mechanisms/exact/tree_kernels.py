@@ -164,7 +164,6 @@ class OptimalKernel(TreeKernel):
         self.left = np.pad(left, (0, -len(left) % BLOCK_TICKS))  # no stream takes the ticks that are added
 
     def window(self, start: int, stop: int) -> tuple[int, int]:
-        """All draws so far."""
         return 0, stop
 
     def norm(self, ticks: int) -> float:
