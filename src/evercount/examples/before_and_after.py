@@ -19,6 +19,7 @@ RUNS = 10
 
 
 def before_and_after() -> str:
+    """The table, in Markdown."""
     rows = [
         *_noise(),
         *_degrees(),
