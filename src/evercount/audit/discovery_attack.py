@@ -57,11 +57,11 @@ class DiscoveryReport:
         return line if self.holds else f"{line}\n  THE PROMISE IS BROKEN"
 
 
-def library_program(query: Query, budget: Budget, horizon: int | None, factorization: str | None = None) -> Program:
+def library_program(query: Query, budget: Budget, horizon: int | None) -> Program:
     """A stream of the library as a black box; each run has a secret of its own."""
 
     def run(ticks: Ticks, secret: Secret) -> Seen:
-        stream = Stream(query, budget, horizon, factorization, secret=secret, replay=True)
+        stream = Stream(query, budget, horizon, secret=secret, replay=True)
         releases = stream.run(ticks, capped=budget.unit == "user")
         return [dict(zip(release.labels, release.values.tolist(), strict=True)) for release in releases]
 

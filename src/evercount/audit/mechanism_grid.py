@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -116,19 +116,13 @@ def hardest_pairs(program: Audited, query: Query, budget: Budget, ticks: int, se
     return [max(pairs, key=lambda pair: compare(program, pair, secret).spent)]
 
 
-def run_case(
-    case: Case,
-    runs: int,
-    secret: Secret,
-    confidence: float = 1 - 1e-4,
-    progress: Callable[[int], None] | None = None,
-) -> AttackReport:
+def run_case(case: Case, runs: int, secret: Secret, confidence: float = 1 - 1e-4) -> AttackReport:
     """Attack one case on its hardest pair. The attack on float noise, which claims no more than real-number arithmetic,
     does not read its lowest bits. Every case has secrets of its own, so that attacks are independent."""
     program = case.program()
     secret = secret.derive(f"case {case.label} {case.pure}")
     pairs = hardest_pairs(program, case.query, program.budget, TICKS, secret)
-    return attack_all(program, pairs, runs, secret, confidence, progress, low_bits=case.noise == "exact")
+    return attack_all(program, pairs, runs, secret, confidence, low_bits=case.noise == "exact")
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def _difference(longer: tuple[Any, ...], shorter: tuple[Any, ...]) -> tuple[Any,
     return tuple(gone)
 
 
-def neighbours(events: Universe, budget: Budget, ticks: int, per_tick: int = 3) -> Any:
+def neighbours(events: Universe, budget: Budget, ticks: int) -> Any:
     """A hypothesis strategy of neighbouring data over this universe, for the budget's adjacency and unit."""
     try:
         from hypothesis import strategies as st
@@ -125,7 +125,7 @@ def neighbours(events: Universe, budget: Budget, ticks: int, per_tick: int = 3) 
         event = st.sampled_from(events.events)
         changed = draw(st.lists(event, min_size=1, max_size=most, unique=events.distinct))
         instead = [draw(st.sampled_from(_alternatives(item, events, budget))) for item in changed]
-        others = draw(st.lists(event, max_size=ticks * per_tick, unique=events.distinct))
+        others = draw(st.lists(event, max_size=3 * ticks, unique=events.distinct))
         if events.distinct:
             others = [item for item in others if item not in changed]
         if not events.merge:

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from evercount.audit.library_door import stream_claim
 from evercount.audit.program import Claim, Data, Published
 from evercount.audit.published_parts import parts_of, published_table
-from evercount.audit.universes import Universe, universe
+from evercount.audit.universes import universe
 from evercount.declare.declaration import StreamDeclaration
 from evercount.errors import InputError, MissingExtra
 from evercount.noise import Secret
@@ -52,12 +52,11 @@ class ServiceProgram:
         horizon: int | None = None,
         *,
         restart_at: tuple[int, ...] = (),
-        events: Universe | None = None,
     ) -> None:
         self.parts = parts_of(query, budget.pure)
         self.query, self.budget, self.horizon = query, budget, horizon
         self.restart_at = restart_at
-        self.universe = universe(query) if events is None else events
+        self.universe = universe(query)
         self.name = f"service: {query.name}"
         self.claim = cache(self._claim)
 
