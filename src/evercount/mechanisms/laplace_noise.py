@@ -255,18 +255,7 @@ def build_pure(
     return Noise(stream, sigma, 0.0, stream.limit, key if name == "exact" else None, fingerprint)
 
 
-def build_pure_for(
-    query: Query,
-    budget: Budget,
-    tree: Factorization,
-    name: str = "exact",
-    *,
-    seed: int | None = None,
-    secret: Secret | None = None,
-    dumped: dict[str, Any] | None = None,
-    declaration: Mapping[str, Any] | None = None,
-    part: range | None = None,
-) -> Noise:
+def build_pure_for(query: Query, budget: Budget, tree: Factorization, name: str = "exact", **rest: Any) -> Noise:
     """`build_pure` for a query and a budget with δ = 0: what a stream calls.
 
     **Guarantee.** As `build_pure`, for the budget's adjacency and unit: the l1 norm of a user's change is at most
@@ -274,17 +263,5 @@ def build_pure_for(
     """
     if budget.delta != 0:
         raise ParameterError(f"pure trees are for delta=0, the budget has delta={budget.delta:g}")
-    l1 = query.protected_l1(budget)
-    return build_pure(
-        name,
-        tree,
-        cells=query.cells,
-        grid=query.grid,
-        l1=l1,
-        epsilon=budget.epsilon,
-        seed=seed,
-        secret=secret,
-        dumped=dumped,
-        declaration=declaration,
-        part=part,
-    )
+    l1, epsilon = query.protected_l1(budget), budget.epsilon
+    return build_pure(name, tree, cells=query.cells, grid=query.grid, l1=l1, epsilon=epsilon, **rest)
