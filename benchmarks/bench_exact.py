@@ -20,8 +20,8 @@ from evercount import Budget, Histogram, Stream, Substrings
 from evercount.factorizations import (
     Balanced,
     BinaryTree,
+    Direct,
     Factorization,
-    Fresh,
     Honaker,
     HonakerFull,
     Normalized,
@@ -116,7 +116,7 @@ def _noises() -> list[Row]:
     for scale in (1e6, 1e9, 1e12):
         note = f"balanced 2^16, 1000 cells, scale {scale:g}: more close calls"
         compare("exact noise", _exact(Balanced(2**16), 1000, 64, scale), None, note)
-    others: list[Factorization] = [Normalized(2**16), SquareRoot(2**16), Fresh()]
+    others: list[Factorization] = [Normalized(2**16), SquareRoot(2**16), Direct(2**16)]
     others += [BinaryTree(2**16), Honaker(2**16), HonakerFull(2**16)]
     for f in others:
         compare("exact noise", _exact(f, 1000, 64), None, f"{f.name} {f.horizon}, 1000 cells")

@@ -46,7 +46,7 @@ def _histogram() -> list[Row]:
         "histogram 10^5 cells, 10^4 numbered events": lambda: numbered.encode(None, numbers),
         "histogram 10^5 cells, 10^4 named events": lambda: named.encode(None, names),
         "histogram 10^5 cells, 10^4 events of 2 keys": lambda: two.encode(None, pairs),
-        "histogram 10^5 cells, counted tick": lambda: numbered.encode_counts(counts),
+        "histogram 10^5 cells, counted tick": lambda: numbered.encode_totals(None, counts),
     }.items():
         spent = _seconds(work)
         note = "one tick, encoder only; ratio: to drawing 10^5 float normals"

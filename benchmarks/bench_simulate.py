@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from typing import Any
 
 import numpy as np
 
 from evercount.factorizations import factorization
-from evercount.reproduce import simulate_torch
-from evercount.reproduce.simulate import EDGES, measure, one_batch
+from evercount.reproduce.simulate import measure, one_batch
 
 TICKS = 2**16
 REPETITIONS = 64
@@ -31,11 +29,6 @@ def run() -> list[dict[str, Any]]:
         rows.append(_row(f"{name}: noise", time.perf_counter() - start, drawing))
         measure(noise, std)
         rows.append(_row(f"{name}: noise and statistics", time.perf_counter() - start, drawing))
-        if importlib.util.find_spec("torch") is not None:
-            plan = simulate_torch.Plan.of(simulate_torch.describe(engine, std, EDGES))
-            start = time.perf_counter()
-            simulate_torch.run(plan, REPETITIONS, 1, "cpu")
-            rows.append(_row(f"{name}: the same by torch, cpu", time.perf_counter() - start, drawing))
     return rows
 
 
@@ -44,6 +37,6 @@ def _row(name: str, seconds: float, drawing: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(f"{REPETITIONS} repetitions of {TICKS} ticks; on a GPU: python -m evercount.reproduce.gpu_bench")
+    print(f"{REPETITIONS} repetitions of {TICKS} ticks")
     for row in run():
         print(f"{row['name']:38}{row['value']:9.3f} s{row['ratio']:8.2f} ×")

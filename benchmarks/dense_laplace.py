@@ -8,7 +8,7 @@ bridge is. The two lines below reach 30.7 and 96.4.
     python benchmarks/dense_laplace.py 64 --levels 1 4 16 64 --steps 3000
     python benchmarks/dense_laplace.py 1024 --levels 1 10 100 1024 --steps 16000 --rate 3e-5 --freed 1e-6 --device cuda
 
-Needs PyTorch (`pip install 'evercount[gpu]'`).
+Needs PyTorch (`pip install torch`).
 """
 
 from __future__ import annotations

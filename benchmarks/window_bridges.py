@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 
 from evercount.factorizations.bridge_table import Design
 from evercount.factorizations.laplace_bridge import UNITS, Bridge
-from evercount.factorizations.laplace_trees import window_tree
+from evercount.factorizations.laplace_windows import window_tree
 
 SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {
     7: ((2,), (3,), (4,), (7,)),

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.11", "3.12", "3.13")
-HEAVY = {"gpu", "dev", "spark"}
+HEAVY = {"dev", "spark"}
 """Extras of more than 400 MB: checked when they are named."""
 MODULES = {
     "cli": "evercount.cli",
@@ -34,7 +34,6 @@ MODULES = {
     "docs": "mkdocs",
     "all": "evercount.service.http_app",
     "spark": "evercount.spark",
-    "gpu": "torch",
 }
 PROGRAM = """
 import importlib, sys

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.audit.neighbours import all_neighbours, change_norm, factored_norm
 from evercount.audit.sensitivity import SensitivityReport, Universe, audit_sensitivity
 from evercount.audit.universes import universe
 from evercount.errors import ParameterError, TooLarge, UnknownName
@@ -35,6 +34,7 @@ from evercount.queries.marginals import Marginals
 from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.substrings import Substrings
+from neighbouring_streams import all_neighbours, change_norm, factored_norm
 
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace")
 

@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from evercount import Budget, Count, Histogram, Secret, Sum
+from evercount._arrays import FloatArray
 from evercount.audit.attack import AttackReport, _likely_side, _repeats, attack, clopper_pearson, lowest_bits
-from evercount.audit.laplace_law import exact_epsilon, first_law, law_distance
+from evercount.audit.laplace_law import exact_epsilon, first_law
 from evercount.audit.library_door import LibraryProgram
 from evercount.audit.mechanism_grid import (
     GAUSSIAN,
@@ -196,6 +197,29 @@ def test_exact_law_of_the_first_ticks() -> None:
     assert exact_epsilon(claim, 2, np.array([0.0, 1.0])) == pytest.approx(0.5, rel=1e-6)
     with pytest.raises(ParameterError, match="whole numbers"):
         first_law(LibraryProgram(Count(), Budget(1.0, 1e-6), 2).claim(2), 1)
+
+
+def law_distance(claim: Claim, noise: FloatArray, grid: float = 1.0) -> tuple[float, float]:
+    """(χ² statistic over its degrees of freedom, p-value) of observed noise, shape (runs, ticks), beside the exact law.
+
+    Points with an expected number below 5 are put together in one class.
+    """
+    from scipy.stats import chi2
+
+    runs, ticks = noise.shape
+    law, radius = first_law(claim, ticks, grid)
+    expected = law * runs
+    observed = np.zeros_like(law)
+    places = np.rint(noise / grid).astype(np.int64) + radius
+    inside = np.all((places >= 0) & (places < 2 * radius + 1), axis=1)
+    np.add.at(observed, tuple(places[inside].T), 1.0)
+    common = expected >= 5
+    classes = np.append(expected[common], runs - expected[common].sum())
+    counts = np.append(observed[common], runs - observed[common].sum())
+    used = classes > 1e-9
+    statistic = float(((counts[used] - classes[used]) ** 2 / classes[used]).sum())
+    freedom = max(int(used.sum()) - 1, 1)
+    return statistic / freedom, float(chi2.sf(statistic, freedom))
 
 
 @pytest.mark.parametrize("name", ["pure-tree", "pure-binary"])

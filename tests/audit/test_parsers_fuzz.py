@@ -204,6 +204,7 @@ def test_messages_of_hierarchical_and_genprot_clients(message: Any, number: Any)
 
 
 DUMPS: list[Any] = [LocalServer(1.0, 1e-6, 400), GenProtServer(GenProtPlan(1.0, 100, "fuzz", buckets=4))]
+DUMPS.append(HierarchyServer(HierarchyPlan(1.0, 4)))
 
 
 @QUIET

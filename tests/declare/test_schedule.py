@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
+from evercount.declare import schedule
 from evercount.declare.schedule import EPOCH, UNITS, Schedule, microseconds, parse_tick, parse_time
 from evercount.errors import ParameterError
 
@@ -102,7 +103,7 @@ def test_sql_is_the_same_clock(zone: str, every: str) -> None:
     duckdb = pytest.importorskip("duckdb")
     clock = Schedule.of(every, "2026-01-05T00:00", zone)
     generator = np.random.default_rng(7)
-    near = [p.since + k for p in clock.pieces[1:8] for k in (-HOUR, -1, 0, 1, HOUR - 1, HOUR)]
+    near = [p.since + k for p in clock.pieces()[1:8] for k in (-HOUR, -1, 0, 1, HOUR - 1, HOUR)]
     instants = np.concatenate([generator.integers(clock.start, clock.start + 900 * DAY, 500), near])
     instants = np.asarray([t for t in instants if t >= clock.start], dtype=np.int64)
     got = (
@@ -119,7 +120,7 @@ def test_wall_times_in_sql(zone: str) -> None:
     duckdb = pytest.importorskip("duckdb")
     clock = Schedule.of("1h", "2026-01-05T00:00+00:00", zone)
     tz = ZoneInfo(zone)
-    changes = [p.since + p.offset + k * UNITS["m"] for p in clock.pieces[1:9] for k in range(-150, 151, 7)]
+    changes = [p.since + p.offset + k * UNITS["m"] for p in clock.pieces()[1:9] for k in range(-150, 151, 7)]
     walls = [*changes, *range(clock.start, clock.start + 700 * DAY, 5 * HOUR + 1)]
     expected = []
     for wall in walls:
@@ -129,4 +130,23 @@ def test_wall_times_in_sql(zone: str) -> None:
         expected.append(microseconds(back) if same else None)
     got = duckdb.connect().execute(f"SELECT {clock.sql_instant('w')} FROM (SELECT unnest(?) AS w)", [walls]).fetchall()
     assert [row[0] for row in got] == expected
-    assert (None in expected) == (len(clock.pieces) > 1)
+    assert (None in expected) == (len(clock.pieces()) > 1)
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_a_tick_looks_up_the_years_that_it_needs(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was asked before: the changes that are known are the first ones of a century."""
+    looked_up: list[int] = []
+    offset = schedule._offset
+    monkeypatch.setattr(schedule, "_offset", lambda tz, at: looked_up.append(at) or offset(tz, at))
+    schedule._pieces.cache_clear()
+    clock = Schedule.of("1d", "2026-01-05T00:00", zone)
+    for years in (0, 1, 5, 40):
+        moment = clock.begin + years * 365 * DAY + HOUR
+        tick = clock.tick_of(moment)
+        assert clock.start_of(tick) <= moment < clock.start_of(tick + 1)
+        assert len(looked_up) < 2 * 366 * (4 * years + 2)  # each doubling begins anew
+        known = clock.pieces(moment)
+        assert tuple(known) == tuple(clock.pieces())[: len(known)]
+        looked_up.clear()
+        schedule._pieces.cache_clear()

@@ -24,11 +24,6 @@ ALLOWED = {
     "reproduce/simulate.py: getattr(totals, f.name)": 1,
     # names of a tuple in the line above
     "local/losses.py: getattr(self, name)": 2,
-    # modules of this folder, which also run as plain scripts
-    "reproduce/gpu_bench.py: import_module(f'{__package__}.kernel_triton' if __package__ else 'kernel_triton')": 1,
-    "reproduce/gpu_bench.py: import_module(f'{__package__}.simulate_torch' if __package__ else 'simulate_torch')": 1,
-    "reproduce/kernel_triton.py: import_module(package + 'simulate_torch')": 2,
-    "reproduce/simulate_torch.py: import_module(f'{__package__}.{name}' if __package__ else name)": 1,
     # a library that the caller's method names: pyarrow, pandas or polars
     "engine/table_exports.py: import_module(name)": 1,
     # the program that a person asks to have audited, typed on the command line of that person's own shell

@@ -57,8 +57,6 @@ SHOWN = {
         "createdb",
     ): "it needs the reader's database; tests/serving.py does it for the next line",
     ("docs/paper.md", "evercount reproduce --out DIR"): "half an hour; tests/reproduce runs each item in a small size",
-    ("docs/paper.md", "evercount reproduce figure-1"): "it needs a GPU",
-    ("docs/paper.md", "python src/evercount/reproduce/gpu_bench.py"): "it needs a GPU",
     ("docs/scale.md", "pip install"): "it needs a package registry",
     ("docs/scale.md", "evercount spark"): "it needs Java; tests/spark/test_spark_command.py runs the command",
     ("docs/scale.md", "from evercount.spark import release_stream"): "Java; tests/spark/test_stream_release.py",

@@ -139,7 +139,7 @@ def test_sum_rounds_as_the_query_does(tmp_path: Path, form: str) -> None:
     query = Sum(-1.0, 1.0, 0.25)  # scores are eighths, so that halves of a grid unit are rounded
     expected = np.zeros(10, np.int64)
     for row in rows:
-        expected[int(row["ts"][11:13])] += query.units([row["score"]])[0]
+        expected[int(row["ts"][11:13])] += query.encode(None, [row["score"]])[0][0]
     got = counted(write(tmp_path, rows, form), spec, tmp_path / "scratch")
     np.testing.assert_array_equal(dense(got, 10, 1)[:, 0], expected)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from test_local_sensitivity import means
 
 import evercount.local.local_client as client_module
 from evercount.errors import AlreadyReleased, InputError, ParameterError
@@ -22,7 +23,7 @@ from evercount.local import (
     simulate,
 )
 from evercount.local.collection_plan import UNIT
-from evercount.local.local_client import entries_of, floors, means
+from evercount.local.local_client import entries_of, floors
 from evercount.local.messages import HEAD, unpack
 from evercount.noise import ExactNoise, Normals, Secret
 from evercount.noise.normal_sampler import NormalSequence

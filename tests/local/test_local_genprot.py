@@ -173,7 +173,7 @@ def test_estimates_are_unbiased_and_stds_right(rule: str) -> None:
     errors = []
     for seed in range(studies):
         server = GenProtServer(plan)
-        server._sum, server.accepted = simulate_genprot(plan, data, seed), len(data)
+        server._sums, server.accepted = simulate_genprot(plan, data, seed), len(data)
         errors.append(server.estimate().x - truth)
     std = server.estimate().std[1:-1]
     mean = np.mean(errors, axis=0)[1:-1]
@@ -258,10 +258,10 @@ def test_batches_dumps_and_merges_agree() -> None:
     right.add_many(pairs[30:60])
     third.add_many(pairs[60:])
     left.merge(GenProtServer.load(right.dump()), third)
-    assert (batch._sum == single._sum).all()
-    assert left._sum == pytest.approx(single._sum, abs=1e-12)
+    assert (batch._sums == single._sums).all()
+    assert left._sums == pytest.approx(single._sums, abs=1e-12)
     loaded = GenProtServer.load(batch.dump())
-    assert (loaded._sum == batch._sum).all()
+    assert (loaded._sums == batch._sums).all()
     assert (loaded.accepted, loaded.rejected, loaded.plan) == (100, len(bad), plan)
     for one in (b"12", "12", 5):
         with pytest.raises(InputError, match="batch"):
@@ -278,15 +278,15 @@ def test_damaged_dumps_are_refused() -> None:
         (b'"accepted": 1', b'"accepted": 0'),
         (b'"accepted": 1', b'"accepted": 1.5'),
         (b'"rejected": 0', b'"rejected": -1'),
-        (b'"sum": [', b'"sum": [NaN, '),
+        (b'"sums": [', b'"sums": [NaN, '),
         (b'"s", 4', b'"t", 4'),
-        (b'"sum": [', b'"sum": [1e9], "rest": ['),
+        (b'"sums": [', b'"sums": [1e9], "rest": ['),
     ]
     for old, new in changes:
         assert old in good
         with pytest.raises(SnapshotError):
             GenProtServer.load(good.replace(old, new))
-    values = server._sum.tolist()
+    values = server._sums.tolist()
     with pytest.raises(SnapshotError, match="no messages"):
         GenProtServer.load(good.replace(str(values[0]).encode(), b"1e9"))
     with pytest.raises(SnapshotError, match="no messages"):
@@ -357,7 +357,7 @@ def test_refusals() -> None:
         with pytest.raises(MessageRejected, match="number of a client"):
             server.add(number, 0)
     assert (server.accepted, server.rejected) == (0, 14)
-    assert not server._sum.any()
+    assert not server._sums.any()
     for other in (server, 5):
         with pytest.raises(ParameterError):
             server.merge(other)  # type: ignore[arg-type]

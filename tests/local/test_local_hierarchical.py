@@ -28,8 +28,9 @@ def collect(plan: HierarchyPlan, points: FloatArray, seed: int) -> tuple[Hierarc
         row = rng.integers(0, plan.nodes(at), len(mine))
         flipped = rng.random(len(mine)) >= plan.threshold / 2**64
         bit = (np.bitwise_count(row & mine) & 1) ^ flipped
-        server._sums[at - 1] += np.bincount(row, 1.0 - 2 * bit, plan.nodes(at)).astype(np.int64)
+        server._coefficients(at)[:] += np.bincount(row, 1.0 - 2 * bit, plan.nodes(at)).astype(np.int64)
         server._counts[at - 1] += len(mine)
+        server.accepted += len(mine)
     return server.estimate(), np.searchsorted(np.sort(bucket), np.arange(plan.buckets), side="right") / n
 
 
@@ -159,7 +160,8 @@ def test_bad_messages_are_rejected() -> None:
     other = HierarchyServer(plan)
     other.add_many(good)
     before = server.estimate().cdf
-    server.merge(other)
+    server.merge(HierarchyServer.load(other.dump()))
+    assert (server.accepted, server.rejected) == (200, 2 * len(bad))
     np.testing.assert_allclose(server.estimate().cdf, before)
     for wrong in (server, HierarchyServer(HierarchyPlan(2.0, 16, 4)), 5):
         with pytest.raises(ParameterError):

@@ -8,11 +8,22 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from evercount._arrays import FloatArray
 from evercount.errors import ParameterError, TooLarge, UnknownName
 from evercount.local import LocalPlan
 from evercount.local.collection_plan import UNIT, squared_distance
-from evercount.local.local_client import means
 from evercount.privacy import gaussian
+
+
+def means(plan: LocalPlan) -> FloatArray:
+    """R·e_j for every bucket j, as rows in real units: what messages are centred on, straight from the factor."""
+    table = np.zeros((plan.w, plan.entries), np.int64)
+    for j in range(plan.w):
+        table[j, j : plan.w] = plan.factor[: plan.w - j]
+        if plan.counters == 2:
+            k = plan.w - 1 - j
+            table[j, plan.w + k :] = plan.factor[: plan.w - k]
+    return np.asarray(table / UNIT)
 
 
 def toeplitz(column: np.ndarray) -> np.ndarray:
@@ -81,7 +92,7 @@ def test_golden_variances() -> None:
 
     plan = LocalPlan(0.5, 1e-6, 65536)
     assert plan.w == 128
-    assert 4 * plan.client_variance.max() == pytest.approx(2775, rel=2e-3)
+    assert 4 * (plan.sigma**2 + plan.entry**2 / 12) * (plan.left @ plan.left) == pytest.approx(2775, rel=2e-3)
     for form, want in (("one-counter", 2429), ("two-counter", 5018)):
         made = LocalPlan(0.5, 1e-6, 65536, form)  # type: ignore[arg-type]
         estimate = LocalEstimate(made, 1, np.zeros(129))

@@ -7,7 +7,7 @@ import pytest
 
 from evercount.errors import InputError, MessageRejected, ParameterError, SnapshotError
 from evercount.local import LocalClient, LocalServer, simulate
-from evercount.local.messages import HEAD, header, pack
+from evercount.local.messages import HEAD, pack
 from evercount.noise import Secret
 
 SECRET = Secret.from_hex("7" * 64)
@@ -53,7 +53,7 @@ def bad_messages() -> list[object]:
         good[:2] + bytes([9]) + good[3:],
         good[:3] + bytes([2]) + good[4:],
         good[:4] + b"\0\0\0\0" + good[8:],
-        header(plan) + huge.tobytes(),
+        plan.header + huge.tobytes(),
         LocalClient(0.4, 1e-6, 1000).message(0.5),
         LocalClient(0.5, 1e-6, 1000, form="two-counter").message(0.5),
     ]

@@ -19,8 +19,8 @@ from evercount.errors import ParameterError
 from evercount.factorizations import (
     Balanced,
     BinaryTree,
+    Direct,
     Factorization,
-    Fresh,
     Honaker,
     HonakerFull,
     Normalized,
@@ -43,7 +43,7 @@ ROUNDED = [
     Balanced(TICKS), Normalized(TICKS), Unbounded(), SquareRoot(TICKS), Honaker(TICKS), HonakerFull(TICKS),
     Blend(TICKS, LONG_MEMORY), Blend(None, LONG_MEMORY),
 ]  # fmt: skip
-EXACT = [Fresh(TICKS), BinaryTree(TICKS), Optimal(TICKS)]
+EXACT = [Direct(TICKS), BinaryTree(TICKS), Optimal(TICKS)]
 
 
 def name(f: Any) -> str:
@@ -153,14 +153,14 @@ def test_chance_of_a_rounding_boundary() -> None:
 
 
 @pytest.mark.parametrize(("horizon", "cells"), [(2**16, 1), (2**16, 1000), (10**8, 1)])
-@pytest.mark.parametrize("kind", [Balanced, Normalized, SquareRoot, Fresh, BinaryTree, Honaker, HonakerFull])
+@pytest.mark.parametrize("kind", [Balanced, Normalized, SquareRoot, Direct, BinaryTree, Honaker, HonakerFull])
 @pytest.mark.parametrize("scale", [0.01, 1.0, 6.0, 40.0])
 def test_price_is_below_2_to_minus_60(kind: type[Any], horizon: int, cells: int, scale: float) -> None:
     assert 0 < numeric_delta(kind(horizon), scale, cells, 1.0) <= 2.0**-60
 
 
 def test_price_grows_with_everything_it_should() -> None:
-    for f in (Balanced(2**16), Unbounded(), SquareRoot(2**16), Honaker(2**16), HonakerFull(2**16), Fresh()):
+    for f in (Balanced(2**16), Unbounded(), SquareRoot(2**16), Honaker(2**16), HonakerFull(2**16), Direct(2**16)):
         base = numeric_delta(f, 6.0, 10, 1.0, 1000)
         assert base < numeric_delta(f, 6.0, 11, 1.0, 1000)
         assert base < numeric_delta(f, 6.0, 10, 1.1, 1000)
@@ -188,13 +188,13 @@ def test_bits_depend_on_the_factorization_alone() -> None:
 
 
 def test_horizon_of_an_endless_stream() -> None:
-    for f in (Unbounded(), Fresh()):
-        for cells, least in [(1, 2**32), (1000, 2**26)]:
-            ticks = numeric_horizon(f, 6.0, cells, 1.0)
-            assert ticks >= least
-            assert ticks & (ticks - 1) == 0
-            assert numeric_delta(f, 6.0, cells, 1.0, ticks) <= 2.0**-60 < numeric_delta(f, 6.0, cells, 1.0, 2 * ticks)
-            assert numeric_delta(f, 6.0, cells, 1.0) == numeric_delta(f, 6.0, cells, 1.0, ticks)
+    f = Unbounded()
+    for cells, least in [(1, 2**32), (1000, 2**26)]:
+        ticks = numeric_horizon(f, 6.0, cells, 1.0)
+        assert ticks >= least
+        assert ticks & (ticks - 1) == 0
+        assert numeric_delta(f, 6.0, cells, 1.0, ticks) <= 2.0**-60 < numeric_delta(f, 6.0, cells, 1.0, 2 * ticks)
+        assert numeric_delta(f, 6.0, cells, 1.0) == numeric_delta(f, 6.0, cells, 1.0, ticks)
     assert numeric_horizon(Balanced(1000), 6.0, 1, 1.0) == 1000
     assert numeric_horizon(Unbounded(), 6.0, 1, 1.0, cap=1e-12) > numeric_horizon(Unbounded(), 6.0, 1, 1.0)
     with pytest.raises(ParameterError, match="coarser grid"):

@@ -14,8 +14,8 @@ import pytest
 from evercount.factorizations import (
     Balanced,
     BinaryTree,
+    Direct,
     Factorization,
-    Fresh,
     Honaker,
     HonakerFull,
     Normalized,
@@ -30,7 +30,7 @@ GOLDEN = Path(__file__).parent / "golden"
 SECRET = Secret.from_hex("a7" * 32)
 KINDS: dict[str, type[Any]] = {
     kind.name: kind
-    for kind in (Balanced, Normalized, Unbounded, SquareRoot, Fresh, BinaryTree, Honaker, HonakerFull, Optimal)
+    for kind in (Balanced, Normalized, Unbounded, SquareRoot, Direct, BinaryTree, Honaker, HonakerFull, Optimal)
 }
 NUMBERS = json.loads((GOLDEN / "exact_noise_numbers.json").read_text())
 HUNDRED_MILLION = json.loads((GOLDEN / "exact_noise_hundred_million.json").read_text())

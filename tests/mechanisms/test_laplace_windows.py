@@ -12,7 +12,8 @@ from evercount import Budget, Count, Stream
 from evercount.bounds.laplace_tails import continuous_std, laplace_factor
 from evercount.engine.build import make_noise
 from evercount.errors import HorizonReached, ParameterError
-from evercount.factorizations.laplace_trees import DigitTree, WindowTree, window_tree
+from evercount.factorizations.laplace_trees import DigitTree
+from evercount.factorizations.laplace_windows import WindowTree, window_tree
 from evercount.mechanisms import laplace_noise
 from evercount.mechanisms.laplace_noise import PureStream
 from evercount.noise import Secret

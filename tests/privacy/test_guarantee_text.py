@@ -24,12 +24,12 @@ from evercount import (
     Stream,
     Sum,
 )
-from evercount.audit.neighbours import change_norm
 from evercount.engine.build import squared_norm
 from evercount.factorizations import Fresh
 from evercount.privacy import Enforced, counted_text, guarantee_text
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.user_cap import last_turns
+from neighbouring_streams import change_norm
 
 EVENT = "any one event"
 ID = "everything under any one user id "

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.audit.neighbours import change_norm
 from evercount.audit.sensitivity import Claim, SensitivityReport, Universe, audit_sensitivity, gram_falls
 from evercount.audit.universes import universe
 from evercount.errors import ParameterError
@@ -51,6 +50,7 @@ from evercount.queries.quantiles import Quantiles
 from evercount.queries.rollup import Rollup
 from evercount.queries.substrings import Substrings
 from evercount.queries.word_cells import WordQuery
+from neighbouring_streams import change_norm
 from queries.test_queries_graphs_sensitivity import STAR_PAIR, TWO_TRIANGLES, shifted
 from small_queries import small
 

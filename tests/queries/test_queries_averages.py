@@ -9,10 +9,17 @@ from evercount import Average, Budget, Releases, Secret, Stream
 from evercount._arrays import FloatArray
 from evercount.queries.cell_errors import CellErrors
 from evercount.queries.fieller import fieller_interval
+from evercount.queries.publishing import KeptSums
 from many_streams import least_share, noise_of
 
 STREAMS = 8_000
 BUDGET = Budget(1.0, 1e-6)
+
+
+def kept(query: Average) -> KeptSums:
+    found = query.publishing.kept
+    assert found is not None
+    return found
 
 
 def released(query: Average, budget: Budget, ticks: list[list[float]]) -> tuple[FloatArray, Releases, FloatArray]:
@@ -27,7 +34,7 @@ def released(query: Average, budget: Budget, ticks: list[list[float]]) -> tuple[
 def held(query: Average, now: FloatArray, cell: CellErrors, truth: float, narrow: float = 1.0) -> float:
     """How many of the streams hold the truth, where their cells claim `narrow` times their error."""
     claimed = CellErrors(narrow * cell.spread, narrow * cell.slack, cell.pure)
-    low, high = query.interval(query.decode_run(1, now), now, claimed, 0.95)
+    low, high = kept(query).interval(query.decode_run(1, now), now, claimed, 0.95)
     return float(np.mean((low <= truth) & (truth <= high)))
 
 
@@ -43,10 +50,10 @@ def test_intervals_of_averages_per_event_hold(hi: int, share: float, events: int
         values = query.decode_run(t + 1, now)
         covered = held(query, now, cell, truth[t])
         assert covered >= 0.94, t
-        low, high = query.interval(values, now, cell, 0.95)
+        low, high = kept(query).interval(values, now, cell, 0.95)
         assert (low <= values).all()
         assert (values <= high).all()
-        half = 1.96 * cell.spread * query.output_scale(now, values)
+        half = 1.96 * cell.spread * kept(query).scale(now, values)
         naive.append(float(np.mean(np.abs(values - truth[t]) <= half)))
         if t == 59:
             assert covered <= 0.96

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from evercount import ActiveUsers, Budget, DistinctUsers, Stream
-from evercount.audit.neighbours import all_neighbours, all_streams, change_norm, worst_pair
 from evercount.audit.sensitivity import audit_sensitivity
 from evercount.declare.declaration import StreamDeclaration
 from evercount.errors import InputError, ParameterError
 from evercount.factorizations import factorization
 from evercount.planning.compare import plan
 from evercount.queries.base import Adjacency
+from neighbouring_streams import all_neighbours, all_streams, change_norm, worst_pair
 
 USERS = Budget(1.0, 1e-6, unit="user")
 AB, ABC = ["a", "b"], ["a", "b", "c"]

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.audit.neighbours import all_neighbours, change_norm, random_neighbours, worst_pair
 from evercount.errors import InputError, ParameterError, TooLarge
 from evercount.queries.episode_sensitivity import (
     LONGEST_EXACT,
@@ -25,6 +24,7 @@ from evercount.queries.episode_sensitivity import (
 )
 from evercount.queries.episode_tables import APART
 from evercount.queries.episodes import Episodes
+from neighbouring_streams import all_neighbours, change_norm, random_neighbours, worst_pair
 
 
 def minimal_occurrences(text: str, episode: str) -> set[tuple[int, int]]:

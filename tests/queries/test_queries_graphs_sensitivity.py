@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from evercount._arrays import IntArray
-from evercount.audit.neighbours import change_norm
 from evercount.audit.sensitivity import audit_sensitivity
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.graphs import (
@@ -29,6 +28,7 @@ from evercount.queries.graphs import (
     Triangles,
 )
 from evercount.queries.graphs.change_bounds import ChangeBound
+from neighbouring_streams import change_norm
 
 K4 = list(itertools.combinations(range(4), 2))
 TRIANGLE = [(0, 1, 1), (0, 2, 2), (1, 2, 2)]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.audit.neighbours import all_neighbours, worst_pair
 from evercount.errors import InputError, ParameterError, TooLarge
 from evercount.queries.histogram import Histogram, TopK
+from neighbouring_streams import all_neighbours, worst_pair
 
 
 def counts(query: Histogram, events: Any) -> list[int]:
@@ -118,18 +118,18 @@ def test_bad_events_are_named(events: Any, match: str) -> None:
 def test_counts_of_a_whole_tick() -> None:
     query = Histogram(3)
     given = np.array([2, 0, 5], np.int32)
-    out = query.encode_counts(given)
+    out = query.encode_totals(None, given)[0]
     assert out.dtype == np.int64
     assert out.tolist() == [2, 0, 5]
     out[0] = 9
     assert given[0] == 2
-    assert Histogram(3, removals=True).encode_counts([-1, 0, 2]).tolist() == [-1, 0, 2]
+    assert Histogram(3, removals=True).encode_totals(None, [-1, 0, 2])[0].tolist() == [-1, 0, 2]
     wrong: list[Any] = [[1, 2], [[1, 2, 3]], [1.0, 2.0, 3.0], [1, -1, 0], [2**60, 0, 0], [True, False, True]]
     for bad in wrong:
         with pytest.raises(InputError):
-            query.encode_counts(bad)
+            query.encode_totals(None, bad)
     with pytest.raises(InputError):
-        query.encode_counts(np.array([2**63 + 1, 0, 0], np.uint64))
+        query.encode_totals(None, np.array([2**63 + 1, 0, 0], np.uint64))
 
 
 def test_bad_parameters() -> None:

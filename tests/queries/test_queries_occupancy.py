@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from neighbouring_streams import change_norm
 
 from evercount import Budget, Count, Occupancy, Stream
-from evercount.audit.neighbours import change_norm
 from evercount.audit.sensitivity import audit_sensitivity, gram_falls
 from evercount.declare.declaration import StreamDeclaration
 from evercount.engine.build import choose_engine, sensitivity_on

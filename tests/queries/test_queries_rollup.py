@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from evercount import Budget, Histogram, Rollup, Stream
-from evercount.audit.neighbours import all_neighbours, worst_pair
 from evercount.audit.sensitivity import audit_sensitivity
 from evercount.errors import InputError, ParameterError
 from evercount.factorizations import factorization
@@ -19,6 +18,7 @@ from evercount.queries import build_query
 from evercount.queries.base import Adjacency
 from evercount.queries.rollup import path_key
 from many_streams import noise_of, published
+from neighbouring_streams import all_neighbours, worst_pair
 
 BUDGET = Budget(1.0, 1e-6)
 PATHS = [("T", "I"), ("S", "G"), ("T", "K"), ("S", "L"), ("W", "W")]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from evercount import Budget, Stream
-from evercount.audit.neighbours import ABSENT, all_neighbours, change_norm, worst_pair
 from evercount.errors import InputError, ParameterError, TooLarge
 from evercount.queries.substrings import Substrings
+from neighbouring_streams import ABSENT, all_neighbours, change_norm, worst_pair
 
 
 def plain_count(text: list[str | None], word: str) -> int:

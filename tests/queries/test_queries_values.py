@@ -74,7 +74,7 @@ def test_all_graphs_that_differ_in_two_edges(number: int, n: int) -> None:
     """Every graph on n vertices and every pair of edges: the three claims hold, and are reached where they can be."""
     query = mixed_queries(n)[number]
     values, pairs = all_values(query, n), n * (n - 1) // 2
-    reach, graphs = query.value_change_bound(), np.arange(len(values))
+    reach, graphs = query._value_change_bound(), np.arange(len(values))
     found = [0.0, 0.0, 0.0]
     for e in range(pairs):
         without = graphs[(graphs >> e & 1) == 0]
@@ -110,8 +110,8 @@ def test_spanning_forests_that_differ_in_two_edges(W: int) -> None:
             int(query.encode(query.initial_state(), tick)[0][0]) for tick in (chosen, [*chosen, e], [*chosen, f])
         )
         found = [max(found[0], (one - base) ** 2), max(found[1], (one - two) ** 2)]
-    assert found[0] == query.value_change_bound().one
-    assert found[1] <= query.value_change_bound().exchanged
+    assert found[0] == query._value_change_bound().one
+    assert found[1] <= query._value_change_bound().exchanged
 
 
 def neighbours_apart(query: GraphQuery, events: list[Any], length: int, adjacency: Adjacency) -> float:
@@ -179,7 +179,7 @@ def test_a_claim_that_is_too_small_is_caught() -> None:
     """Planted: the claim of add-remove for replace in a mixed stream."""
     query = Matching(4, "mixed", initial_edges=((0, 1),))
     events = [(u, v, sign) for u, v in ((0, 1), (2, 3)) for sign in (1, -1)]
-    assert neighbours_apart(query, events, 2, "replace") == 4 > query.value_change_bound().one
+    assert neighbours_apart(query, events, 2, "replace") == 4 > query._value_change_bound().one
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evercount.audit.neighbours import all_neighbours, change_norm, random_neighbours, worst_pair
 from evercount.engine.build import squared_norm
 from evercount.errors import InputError
 from evercount.factorizations import Balanced
@@ -20,6 +19,7 @@ from evercount.queries.episodes import Episodes
 from evercount.queries.histogram import Histogram
 from evercount.queries.substrings import Substrings
 from evercount.queries.user_cap import Caps, Used, UserState, cap_per_user
+from neighbouring_streams import all_neighbours, change_norm, random_neighbours, worst_pair
 
 
 def user_sensitivity(query: Query, adjacency: Adjacency, most: int) -> float:

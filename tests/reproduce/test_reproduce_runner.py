@@ -113,8 +113,6 @@ def test_without_matplotlib_there_are_numbers_and_a_note(tmp_path: Path) -> None
 def test_unknown_names_and_too_few_repetitions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="figure-1"):
         choose(["figure1"])
-    with pytest.raises(UnknownName):
-        run_items([], Options(tmp_path / "x", backend="jax"))
     with pytest.raises(ParameterError):
         run_items([], Options(tmp_path / "x", repetitions=1))
     assert not (tmp_path / "x").exists()

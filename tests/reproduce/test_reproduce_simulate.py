@@ -1,22 +1,16 @@
-"""The simulator against the exact answers, its two backends against each other, and its checkpoints."""
+"""The simulator against the exact answers and its checkpoints."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from evercount.errors import MissingExtra, ParameterError, UnknownName
+from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import factorization
-from evercount.reproduce import gpu_bench, simulate_torch
 from evercount.reproduce.counting_items import HALF_NORMAL
-from evercount.reproduce.simulate import EDGES, Simulation, measure, one_batch, simulate
+from evercount.reproduce.simulate import Simulation, measure, one_batch, simulate
 
 NAMES = ("binary-tree", "square-root", "balanced", "honaker")
 SIGMAS = 4.5
@@ -94,132 +88,5 @@ def test_an_interrupted_simulation_goes_on_where_it_stopped(tmp_path: Path) -> N
 def test_bad_requests_are_refused() -> None:
     with pytest.raises(UnknownName):
         simulate(["binary"], 64, 10)
-    with pytest.raises(UnknownName):
-        simulate(["binary-tree"], 64, 10, backend="jax")
     with pytest.raises(ParameterError):
         simulate(["binary-tree"], 64, 1)
-
-
-# -- torch ---------------------------------------------------------------------------------------------------------
-
-
-def torch_or_skip() -> None:
-    if importlib.util.find_spec("torch") is None:
-        reason = "torch is not installed (pip install 'evercount[gpu]'): the torch backend is not tested here"
-        print(reason)
-        pytest.skip(reason)
-
-
-def test_torch_without_torch_names_the_extra() -> None:
-    if importlib.util.find_spec("torch") is not None:
-        pytest.skip("torch is installed")
-    with pytest.raises(MissingExtra, match=r"evercount\[gpu\]"):
-        simulate(["binary-tree"], 64, 10, backend="torch")
-
-
-@pytest.mark.parametrize("name", ["binary-tree", "square-root", "balanced", "normalized"])
-def test_torch_noise_is_the_same_function_of_the_normals(name: str) -> None:
-    torch_or_skip()
-    torch = simulate_torch.load_torch()
-    ticks = 300 if name != "binary-tree" else 512
-    engine = factorization(name, ticks)
-    z = np.random.default_rng(1).standard_normal((7, ticks))
-    plan = simulate_torch.Plan.of(simulate_torch.describe(engine, engine.row_norms(np.arange(1, ticks + 1)), EDGES))
-    noise = simulate_torch.noise_of(torch, plan, torch.as_tensor(z.copy())).numpy()
-    expected, _ = engine.block(engine.initial(7), np.ascontiguousarray(z.T), ticks)
-    np.testing.assert_allclose(noise.T, expected, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", ["binary-tree", "square-root", "balanced"])
-def test_torch_statistics_agree_with_numpy(name: str) -> None:
-    torch_or_skip()
-    one = simulate([name], 256, 2000, seed=1)[name]
-    two = simulate([name], 256, 2000, seed=1, backend="torch")[name]
-    for which in range(3):
-        (a, error_a), (b, error_b) = one.summary(which), two.summary(which)
-        assert abs(a - b) < SIGMAS * np.hypot(error_a, error_b)
-    share = two.totals.below / 2000
-    spread = np.sqrt(np.maximum(share * (1 - share), 1e-3) / 1000)
-    assert np.abs((one.totals.below - two.totals.below) / 2000 / spread).max() < 6
-
-
-def test_gpu_benchmark_runs_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    torch_or_skip()
-    path = tmp_path / "poles.json"
-    assert gpu_bench.main(["--write-parameters", str(path), "--ticks", "256"]) == 0
-    arguments = ["--parameters", str(path), "--ticks", "256", "--repetitions", "500", "--device", "cpu"]
-    assert gpu_bench.main([*arguments, "--repeats", "1"]) == 0
-    line = json.loads(capsys.readouterr().out)
-    assert line["agrees"]
-    assert line["repetitions"] == 500
-
-
-def _as_plain_file(code: str, *arguments: str, **environment: str) -> str:
-    """Run code in a new process where the package cannot be imported, as on a machine that has torch only."""
-    folder = Path(gpu_bench.__file__).parent
-    start = f"import sys; sys.path.insert(0, {str(folder)!r}); sys.modules['evercount'] = None\n"
-    done = subprocess.run(
-        [sys.executable, "-c", start + code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, **environment},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_gpu_benchmark_runs_as_a_plain_file_without_the_package(tmp_path: Path) -> None:
-    torch_or_skip()
-    path = tmp_path / "poles.json"
-    gpu_bench.main(["--write-parameters", str(path), "--ticks", "128"])
-    code = "import gpu_bench; raise SystemExit(gpu_bench.main(sys.argv[1:]))"
-    sizes = ["--ticks", "128", "--repetitions", "300", "--repeats", "1"]
-    line = json.loads(_as_plain_file(code, "--parameters", str(path), "--device", "cpu", *sizes))
-    assert line["agrees"]
-
-
-FUSED = """
-import json, numpy as np, gpu_bench, kernel_triton, simulate_torch
-described = json.load(open(sys.argv[1]))
-plans = [simulate_torch.Plan.of(described[name]) for name in gpu_bench.MECHANISMS]
-count = 50
-found = kernel_triton.run(plans, count, 5, "cpu")
-print(json.dumps({plan.name: gpu_bench.check(plan, found[plan.name], count) for plan in plans}))
-"""
-
-
-def test_fused_kernel_in_tritons_interpreter(tmp_path: Path) -> None:
-    torch_or_skip()
-    if importlib.util.find_spec("triton") is None:
-        reason = "triton is not installed: the fused kernel is not tested here"
-        print(reason)
-        pytest.skip(reason)
-    path = tmp_path / "poles.json"
-    gpu_bench.main(["--write-parameters", str(path), "--ticks", "256"])
-    for checks in json.loads(_as_plain_file(FUSED, str(path), TRITON_INTERPRET="1")).values():
-        assert abs(checks["mean_z"]) < SIGMAS
-        assert checks["tick_z"] < 5.5  # 256 comparisons
-        assert 0.7 < checks["tick_z_rms"] < 1.3  # correlated ticks: far from 1 only when some ticks are wrong
-
-
-def test_benchmark_parameters_give_the_exact_std(tmp_path: Path) -> None:
-    path = tmp_path / "poles.json"
-    gpu_bench.main(["--write-parameters", str(path), "--ticks", "4096"])
-    described = json.loads(path.read_text())
-    for name in gpu_bench.MECHANISMS:
-        plan = simulate_torch.Plan.of(described[name])
-        np.testing.assert_allclose(plan.std, factorization(name, 4096).row_norms(np.arange(1, 4097)), rtol=1e-9)
-
-
-def test_benchmark_check_catches_a_wrong_scale() -> None:
-    """Negative control of the check that decides `agrees`."""
-    engine = factorization("square-root", 256)
-    std = engine.row_norms(np.arange(1, 257))
-    plan = simulate_torch.Plan.of(simulate_torch.describe(engine, std, EDGES))
-    noise = one_batch(engine, 4000, 1)
-    for factor, good in ((1.0, True), (1.05, False)):
-        totals = measure(noise * factor, std)
-        sums = {key: getattr(totals, key) for key in ("absolute", "largest", "running", "below", "each")}
-        assert (abs(gpu_bench.check(plan, sums, 4000)["mean_z"]) < SIGMAS) == good

@@ -56,14 +56,12 @@ class AttackReport:
         return not self.reason
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable."""
         fields = {
             key: (None if isinstance(v, float) and not math.isfinite(v) else v) for key, v in asdict(self).items()
         }
         return fields | {"holds": self.holds}
 
     def summary(self) -> str:
-        """One or two lines for people."""
         line = (
             f"{self.program}: claimed {self.measure} {self.claimed:.4g}, attacked {self.attacked:.4g} "
             f"[{self.low:.4g}, {self.high:.4g}] of {self.possible:.4g} possible, proved {self.proved:.4g}; "

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import product
+from typing import Any, Final, Protocol, get_args
+
+import numpy as np
 
 from evercount._arrays import FloatArray
-from evercount._validate import check_count
-from evercount.audit.neighbours import (
-    ABSENT,
-    Stream,
-    all_neighbours,
-    count_pairs,
-    random_neighbours,
-    worst_pair,
-)
+from evercount._validate import check_count, check_name
+from evercount.audit.pair_search import SQUARES, Pair, PairSearch
+from evercount.audit.universes import Universe
 from evercount.errors import ParameterError
 from evercount.queries.base import Adjacency, Query
 
 ENOUGH_PAIRS = 200_000
 """Up to this many pairs `check` tries all of them; above, it searches at random."""
+ABSENT: Final = object()
+"""Default of `noop`: a removed event leaves nothing behind."""
 
 
 class Factored(Protocol):
@@ -43,7 +43,7 @@ class Verdict:
     adjacency: Adjacency
     claimed: float
     found: float
-    pair: tuple[Stream, Stream] | None
+    pair: Pair | None
     tried: int
     exhaustive: bool
 
@@ -69,26 +69,52 @@ def check(
     per_tick: int = 1,
     noop: Any = ABSENT,
     seed: int = 0,
-    as_tick: Callable[[tuple[Any, ...]], Any] = list,
-    progress: Callable[[int], None] | None = None,
+    as_tick: Callable[[Sequence[Any]], Any] = list,
 ) -> Verdict:
     """Attack the declared S of any query by trying neighbouring streams over a finite universe of events.
 
-    All pairs are tried when there are at most 200,000 of them, else `samples` random ones. A refutation is a proof: the
-    pair is in the verdict. "Not refuted" is not a proof, only evidence for that universe and that many ticks.
+    Every tick has `per_tick` events. A neighbour lacks one event (or has `noop` in its place), or has another event
+    there (replace). All pairs are tried when there are at most 200,000 of them, else `samples` of a random search. A
+    refutation is a proof: the pair is in the verdict. "Not refuted" is not a proof, only evidence for that universe and
+    that many ticks.
     """
-    ticks, per_tick = check_count("ticks", ticks), check_count("per_tick", per_tick)
-    check_count("samples", samples)
+    check_name("adjacency", adjacency, get_args(Adjacency))
+    ticks, samples = check_count("ticks", ticks), check_count("samples", samples)
     if not universe:
         raise ParameterError("the universe needs at least one event.")
-    claimed = query.squared_sensitivity(adjacency)
-    exhaustive = count_pairs(universe, ticks, adjacency, per_tick=per_tick) <= ENOUGH_PAIRS
-    if exhaustive:
-        pairs = all_neighbours(universe, ticks, adjacency, per_tick=per_tick, noop=noop)
-    else:
-        pairs = random_neighbours(universe, ticks, adjacency, samples, seed=seed, per_tick=per_tick, noop=noop)
-    R = None if factorization is None else factorization.dense(ticks)[1]
-    worst = worst_pair(query, pairs, R=R, exhaustive=exhaustive, as_tick=as_tick, progress=progress)
-    if factorization is not None:
-        claimed *= factorization.column_norm**2
-    return Verdict(adjacency, claimed, worst.value, worst.pair, worst.tried, exhaustive)
+    world = _Ticks.of(universe, check_count("per_tick", per_tick), noop, as_tick)
+    R = np.eye(ticks) if factorization is None else factorization.dense(ticks)[1]
+    search = PairSearch(query, world, adjacency, ticks, ticks, {"R": R}, random.Random(seed))
+    exhaustive = search.enumerate(ENOUGH_PAIRS)
+    if not exhaustive:
+        search.climb(samples, None)
+    judge, norm = (SQUARES, 1.0) if factorization is None else (0, factorization.column_norm)
+    claimed = query.squared_sensitivity(adjacency) * norm**2
+    return Verdict(adjacency, claimed, search.largest[judge], search.worst[judge], search.pairs, exhaustive)
+
+
+@dataclass(frozen=True)
+class _Ticks(Universe):
+    """An event of this universe is a whole tick: the numbers of its events. Neighbours differ in one of these."""
+
+    known: int = 0
+
+    @classmethod
+    def of(cls, events: Sequence[Any], per_tick: int, noop: Any, as_tick: Callable[[Sequence[Any]], Any]) -> _Ticks:
+        full = tuple(product(range(len(events)), repeat=per_tick))
+        gone = () if noop is ABSENT else (len(events),)
+        shorter = tuple({((*tick[:at], *gone, *tick[at + 1 :]),) for tick in full for at in range(per_tick)})
+        every = [*events, noop]
+        return cls(
+            full,
+            shorter,
+            merge=False,
+            tick=lambda step: as_tick([every[number] for tick in step for number in tick]),
+            known=len(events),
+        )
+
+    def alternatives(self, event: Any, adjacency: str) -> list[tuple[Any, ...]]:
+        gone = () if len(self.absent[0][0]) < len(event) else (self.known,)
+        others = [gone] if adjacency == "add-remove" else [(number,) for number in range(self.known)]
+        edits = [(*event[:at], *other, *event[at + 1 :]) for at in range(len(event)) for other in others]
+        return [(tick,) for tick in dict.fromkeys(edits) if tick != event]

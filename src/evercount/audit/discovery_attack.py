@@ -44,15 +44,12 @@ class DiscoveryReport:
 
     @property
     def holds(self) -> bool:
-        """Whether the attack stays within the promise."""
         return self.proved <= self.delta
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable."""
         return asdict(self) | {"holds": self.holds}
 
     def summary(self) -> str:
-        """A line for people."""
         line = (
             f"claimed delta {self.delta:.4g} at epsilon {self.epsilon:g}; the attack proves at least {self.proved:.4g} "
             f"({self.event}); the key of one person was public in {self.listed} of {self.runs} runs"

@@ -28,53 +28,7 @@ class Audited(Program, Protocol):
     universe: Universe
 
 
-class DoorOpener(Protocol):
-    """Builds the program behind one door."""
-
-    def __call__(
-        self,
-        query: Query,
-        budget: Budget,
-        horizon: int | None,
-        factorization: str | None,
-        restarts: tuple[int, ...],
-    ) -> Audited: ...
-
-
-def _library(
-    query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
-) -> Audited:
-    return LibraryProgram(query, budget, horizon, factorization, restore_at=restarts)
-
-
-def _files(
-    query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
-) -> Audited:
-    from evercount.audit.files_door import FilesProgram
-
-    return FilesProgram(query, budget, horizon, factorization, runs_at=restarts)
-
-
-def _service(
-    query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
-) -> Audited:
-    if factorization is not None:
-        raise ParameterError("the service chooses the factorization itself: leave it out")
-    from evercount.audit.service_door import ServiceProgram
-
-    return ServiceProgram(query, budget, horizon, restart_at=restarts)
-
-
-def _spark(
-    query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
-) -> Audited:
-    from evercount.audit.spark_door import SparkProgram
-
-    return SparkProgram(query, budget, horizon, factorization)
-
-
-DOORS: dict[str, DoorOpener] = {"library": _library, "files": _files, "service": _service, "spark": _spark}
-"""Doors by name. Another door is one more entry; its imports stay inside its function."""
+DOORS = ("library", "files", "service", "spark")
 EXAMPLES = {"spark": 4}
 """Random neighbours that are tried where nobody says how many, for slow doors."""
 USUAL_EXAMPLES = 100
@@ -83,9 +37,22 @@ USUAL_EXAMPLES = 100
 def open_door(
     door: str, query: Query, budget: Budget, horizon: int | None, factorization: str | None, restarts: tuple[int, ...]
 ) -> Audited:
-    """The door of that name as a program under audit."""
-    check_name("door", door, tuple(DOORS))
-    return DOORS[door](query, budget, horizon, factorization, restarts)
+    check_name("door", door, DOORS)
+    if door == "library":
+        return LibraryProgram(query, budget, horizon, factorization, restore_at=restarts)
+    if door == "files":
+        from evercount.audit.files_door import FilesProgram
+
+        return FilesProgram(query, budget, horizon, factorization, runs_at=restarts)
+    if door == "spark":
+        from evercount.audit.spark_door import SparkProgram
+
+        return SparkProgram(query, budget, horizon, factorization)
+    if factorization is not None:
+        raise ParameterError("the service chooses the factorization itself: leave it out")
+    from evercount.audit.service_door import ServiceProgram
+
+    return ServiceProgram(query, budget, horizon, restart_at=restarts)
 
 
 def find_program(path: str) -> Audited:

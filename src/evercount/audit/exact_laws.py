@@ -63,11 +63,9 @@ class LawReport:
         return not self.reason
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable."""
         return asdict(self) | {"holds": self.holds, "reason": self.reason}
 
     def summary(self) -> str:
-        """One or two lines for people."""
         line = (
             f"{self.program}: claimed epsilon {self.claimed:.6g}, exact law {self.spent:.6g} (ratio "
             f"{self.spent / self.claimed:.4f}); {self.draws} draws of the program, p-value {self.p_value:.2g}"

@@ -50,11 +50,10 @@ class FilesProgram:
         self.runs_at = runs_at
         self.name = f"{self.door}: {query.name}"
         self.parts = parts_of(query, budget.pure)
-        self.declaration = self._declared()
+        self.declaration = self._declare()
         self.claim = cache(self._claim)
 
-    def _declared(self) -> StreamDeclaration:
-        """The declaration of the command."""
+    def _declare(self) -> StreamDeclaration:
         rows = self.query.rows
         if rows is None:
             raise ParameterError(f"the door {self.door!r} serves queries whose events are rows, not {self.query!r}")

@@ -35,12 +35,12 @@ def first_law(claim: Claim, ticks: int, grid: float = 1.0) -> tuple[FloatArray, 
     for column in columns:
         convolved = np.zeros_like(law)
         for step, weight in zip(steps.tolist(), weights.tolist(), strict=True):
-            convolved += weight * _shifted(law, tuple(step * c for c in column))
+            convolved += weight * _shift(law, tuple(step * c for c in column))
         law = convolved
     return law, radius
 
 
-def _shifted(law: FloatArray, by: tuple[int, ...]) -> FloatArray:
+def _shift(law: FloatArray, by: tuple[int, ...]) -> FloatArray:
     """The law moved by whole steps; what leaves the box is lost."""
     shifted = np.zeros_like(law)
     take = tuple(slice(max(0, -b), law.shape[i] - max(0, b)) for i, b in enumerate(by))
@@ -58,29 +58,6 @@ def exact_epsilon(claim: Claim, ticks: int, difference: FloatArray, grid: float 
     tests/audit/test_mechanism.py::test_exact_law_of_the_first_ticks.
     """
     law, _ = first_law(claim, ticks, grid)
-    moved = _shifted(law, tuple(round(d / grid) for d in difference))
+    moved = _shift(law, tuple(round(d / grid) for d in difference))
     common = (law > 1e-12) & (moved > 1e-12)
     return float(np.abs(np.log(law[common] / moved[common])).max(initial=0.0))
-
-
-def law_distance(claim: Claim, noise: FloatArray, grid: float = 1.0) -> tuple[float, float]:
-    """(χ² statistic over its degrees of freedom, p-value) of observed noise, shape (runs, ticks), beside the exact law.
-
-    Points with an expected number below 5 are put together in one class.
-    """
-    from scipy.stats import chi2
-
-    runs, ticks = noise.shape
-    law, radius = first_law(claim, ticks, grid)
-    expected = law * runs
-    observed = np.zeros_like(law)
-    places = np.rint(noise / grid).astype(np.int64) + radius
-    inside = np.all((places >= 0) & (places < 2 * radius + 1), axis=1)
-    np.add.at(observed, tuple(places[inside].T), 1.0)
-    common = expected >= 5
-    classes = np.append(expected[common], runs - expected[common].sum())
-    counts = np.append(observed[common], runs - observed[common].sum())
-    used = classes > 1e-9
-    statistic = float(((counts[used] - classes[used]) ** 2 / classes[used]).sum())
-    freedom = max(int(used.sum()) - 1, 1)
-    return statistic / freedom, float(chi2.sf(statistic, freedom))

@@ -45,7 +45,6 @@ class LibraryProgram:
         self.claim = cache(self._claim)
 
     def open(self, secret: Secret) -> Stream:
-        """The stream under audit before its first tick."""
         return open_for_replay(
             self.query, self.budget, self.horizon, self.factorization, secret=secret, noise=self.noise
         )

@@ -53,12 +53,12 @@ def audit_hierarchical(
     apart, pair, outcome = largest_ratio(laws)
     root = Secret.generate() if secret is None else secret
     p_value = draws_p_value(
-        laws["bucket 5"], lambda n: _sent(client(plan, root.derive(f"law {n}")), 5.5 / buckets), draws
+        laws["bucket 5"], lambda n: _send(client(plan, root.derive(f"law {n}")), 5.5 / buckets), draws
     )
     return LawReport("hierarchical client", epsilon, apart, pair, outcome, p_value, draws)
 
 
-def _sent(client: Any, value: float) -> Hashable:
+def _send(client: Any, value: float) -> Hashable:
     message: Hashable = client.message(value)
     client.close()
     return message
@@ -107,7 +107,7 @@ def audit_genprot(
     apart, pair, outcome = max(ratios)
     root = Secret.generate() if secret is None else secret
     law = _choice_laws(plan, 0)["bucket 1"]
-    p_value = draws_p_value(law, lambda n: _sent(client(plan, 0, root.derive(f"law {n}")), 0.5 / buckets), draws)
+    p_value = draws_p_value(law, lambda n: _send(client(plan, 0, root.derive(f"law {n}")), 0.5 / buckets), draws)
     return LawReport(f"genprot client, {rule}", epsilon, apart, pair, outcome, p_value, draws)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -65,8 +65,6 @@ QUERIES: tuple[Query, ...] = (
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table."""
-
     query: Query
     factorization: str | None
     noise: str
@@ -75,7 +73,6 @@ class Case:
 
     @property
     def label(self) -> str:
-        """A short name."""
         return f"{self.query.name} · {self.factorization or 'own'} · {self.noise} · {self.adjacency}"
 
     @property
@@ -120,19 +117,13 @@ def hardest_pairs(program: Audited, query: Query, budget: Budget, ticks: int, se
     return [max(pairs, key=lambda pair: compare(program, pair, secret).spent)]
 
 
-def run_case(
-    case: Case,
-    runs: int,
-    secret: Secret,
-    confidence: float = 1 - 1e-4,
-    progress: Callable[[int], None] | None = None,
-) -> AttackReport:
+def run_case(case: Case, runs: int, secret: Secret, confidence: float = 1 - 1e-4) -> AttackReport:
     """Attack one case on its hardest pair. The attack on float noise, which claims no more than real-number arithmetic,
     does not read its lowest bits. Every case has secrets of its own, so that attacks are independent."""
     program = case.program()
     secret = secret.derive(f"case {case.label} {case.pure}")
     pairs = hardest_pairs(program, case.query, program.budget, TICKS, secret)
-    return attack_all(program, pairs, runs, secret, confidence, progress, low_bits=case.noise == "exact")
+    return attack_all(program, pairs, runs, secret, confidence, low_bits=case.noise == "exact")
 
 
 @dataclass(frozen=True)
@@ -151,7 +142,6 @@ class Pooled:
         return self.proved <= 1 and (self.spent is None or self.spent <= 1 + LARGEST_Z * self.error)
 
     def summary(self) -> str:
-        """One line for people."""
         mean = "" if self.spent is None else f" attacked over possible {self.spent:.3f} ± {self.error:.3f},"
         line = f"{self.name}: {self.cases} attacks,{mean} proved over claimed epsilon at least {self.proved:.3f}"
         return line if self.holds else f"{line}\n  THE PROMISE IS BROKEN"

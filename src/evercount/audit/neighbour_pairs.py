@@ -60,7 +60,7 @@ def named_user_pairs(events: Universe, budget: Budget, ticks: int) -> list[Pair]
     pairs = []
     for shape in shapes:
         for others in ((), rest):
-            came = [_renamed(events[::-1]) if budget.adjacency == "replace" else () for events in shape]
+            came = [_rename(events[::-1]) if budget.adjacency == "replace" else () for events in shape]
             pairs.append((tuple((*others, *tick) for tick in shape), tuple((*others, *tick) for tick in came)))
     return pairs
 
@@ -70,7 +70,7 @@ def user_of(event: Any) -> Any:
     return event[0] if isinstance(event, tuple) else event
 
 
-def _renamed(events: tuple[Any, ...]) -> tuple[Any, ...]:
+def _rename(events: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple((CHANGED, *event[1:]) if isinstance(event, tuple) else CHANGED for event in events)
 
 
@@ -86,8 +86,8 @@ def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pai
     the excess. Everybody else is a user with one event.
     """
     first = next(tick for tick, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
-    gone, came = _removed(one[first], other[first]), _removed(other[first], one[first])
-    common = (*one[:first], _removed(one[first], gone), *one[first + 1 :])
+    gone, came = _difference(one[first], other[first]), _difference(other[first], one[first])
+    common = (*one[:first], _difference(one[first], gone), *one[first + 1 :])
     last = len(one) if budget.period_ticks is None else (first // budget.period_ticks + 1) * budget.period_ticks
     ticks = range(first, min(last, len(one)) if spread else first + 1)
     places = list(islice(cycle(ticks), 2 * bounded("events", budget, len(one))))
@@ -100,7 +100,7 @@ def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pai
     return tuple(side(gone)), tuple(side(came if budget.adjacency == "replace" else ()))
 
 
-def _removed(longer: tuple[Any, ...], shorter: tuple[Any, ...]) -> tuple[Any, ...]:
+def _difference(longer: tuple[Any, ...], shorter: tuple[Any, ...]) -> tuple[Any, ...]:
     """The events of `longer` that `shorter` lacks."""
     left = list(shorter)
     gone = []
@@ -112,7 +112,7 @@ def _removed(longer: tuple[Any, ...], shorter: tuple[Any, ...]) -> tuple[Any, ..
     return tuple(gone)
 
 
-def neighbours(events: Universe, budget: Budget, ticks: int, per_tick: int = 3) -> Any:
+def neighbours(events: Universe, budget: Budget, ticks: int) -> Any:
     """A hypothesis strategy of neighbouring data over this universe, for the budget's adjacency and unit."""
     try:
         from hypothesis import strategies as st
@@ -128,7 +128,7 @@ def neighbours(events: Universe, budget: Budget, ticks: int, per_tick: int = 3) 
         event = st.sampled_from(events.events)
         changed = draw(st.lists(event, min_size=1, max_size=most, unique=events.distinct))
         instead = [draw(st.sampled_from(_alternatives(item, events, budget))) for item in changed]
-        others = draw(st.lists(event, max_size=ticks * per_tick, unique=events.distinct))
+        others = draw(st.lists(event, max_size=3 * ticks, unique=events.distinct))
         if events.distinct:
             others = [item for item in others if item not in changed]
         if not events.merge:

@@ -95,7 +95,7 @@ class PairSearch:
                     done += 1
                     if progress is not None and (done % BATCH == 0 or done == total):
                         progress(done, total)
-                    neighbour = _edited(stream, places, chosen)
+                    neighbour = _edit(stream, places, chosen)
                     changed = self._rows_of(neighbour, known)
                     if rows is not None and changed is not None:
                         self._offer(stream, neighbour, rows, changed)
@@ -132,7 +132,7 @@ class PairSearch:
         """Pairs whose changed tick has several events, beside single events in all other ticks."""
         for stream, ticks in product(streams, self.world.replaced_ticks):
             for place in range(len(stream)):
-                one, other = (_edited(stream, (place,), (tick,)) for tick in ticks)
+                one, other = (_edit(stream, (place,), (tick,)) for tick in ticks)
                 rows, changed = self._encode(one), self._encode(other)
                 if rows is not None and changed is not None:
                     self._offer(one, other, rows, changed)
@@ -169,7 +169,7 @@ class PairSearch:
             pair = self._random_pair()
             score, stale = -1.0, 0
             while stale < 150 and self.pairs < budget:
-                candidate = pair if score < 0 else self._mutated(*pair)
+                candidate = pair if score < 0 else self._mutate(*pair)
                 rows = [self._encode(stream) for stream in candidate]
                 self.pairs += 1
                 if progress is not None and (self.pairs % BATCH == 0 or self.pairs == budget):
@@ -203,12 +203,12 @@ class PairSearch:
         places = [self.draw.randrange(len(stream))]
         if self.changed > 1:
             places = sorted(self.draw.sample(range(len(stream)), min(self.changed, len(stream))))
-        return tuple(stream), _edited(stream, places, [self._random_other(stream[place]) for place in places])
+        return tuple(stream), _edit(stream, places, [self._random_other(stream[place]) for place in places])
 
     def _random_other(self, step: Step) -> Step:
         return self.draw.choice(self.world.alternatives(step[0], self.adjacency) or [step])
 
-    def _mutated(self, one: Steps, other: Steps) -> tuple[Steps, Steps]:
+    def _mutate(self, one: Steps, other: Steps) -> tuple[Steps, Steps]:
         """The same pair with one to three steps changed, added, taken out or moved, in both streams alike."""
         steps = list(zip(one, other, strict=True))
         for _ in range(self.draw.randint(1, 3)):
@@ -270,7 +270,7 @@ class PairSearch:
         return tuple(self.world.tick(content) for content in contents)
 
 
-def _edited(stream: Sequence[Step], places: Sequence[int], steps: Sequence[Step]) -> Steps:
+def _edit(stream: Sequence[Step], places: Sequence[int], steps: Sequence[Step]) -> Steps:
     """The same stream with these steps at these places."""
     edited = list(stream)
     for place, step in zip(places, steps, strict=True):

@@ -36,12 +36,10 @@ class Finding:
 
     @property
     def ratio(self) -> float:
-        """Spent over promised."""
         return self.spent / self.limit
 
     @property
     def holds(self) -> bool:
-        """Whether the promise covers this pair."""
         return self.spent <= self.limit * (1 + TOLERANCE)
 
 
@@ -57,11 +55,9 @@ class ReplayReport:
 
     @property
     def holds(self) -> bool:
-        """True unless some pair broke the promise."""
         return self.worst is None or self.worst.holds
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable."""
         worst = self.worst
         return {
             "program": self.program,
@@ -76,7 +72,6 @@ class ReplayReport:
         }
 
     def summary(self) -> str:
-        """A few lines for people."""
         if self.worst is None:
             return f"{self.program}: no pair of neighbours was accepted ({self.refused} were refused)"
         worst = self.worst
@@ -91,7 +86,6 @@ class ReplayReport:
 
 
 def compare(program: Program, pair: Pair, secret: Secret) -> Finding:
-    """What one pair of neighbours spends."""
     one, other = (program.run(data, secret) for data in pair)
     claim = program.claim(max(map(len, pair)))
     if not one.same_structure(other):
@@ -177,8 +171,6 @@ def search(program: Program, strategy: Any, secret: Secret, examples: int = 100)
 
 
 class _Broken(AssertionError):
-    """Carries a finding through hypothesis."""
-
     def __init__(self, finding: Finding) -> None:
         super().__init__("the promise is broken")
         self.finding = finding

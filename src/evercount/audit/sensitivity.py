@@ -38,7 +38,6 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        """True unless the claim was beaten."""
         return self.found <= self.claimed * (1 + TOLERANCE)
 
     @property
@@ -87,7 +86,6 @@ class SensitivityReport:
 
     @property
     def holds(self) -> bool:
-        """True unless some claim was beaten."""
         return all(claim.holds for claim in self.claims)
 
     @property
@@ -96,7 +94,6 @@ class SensitivityReport:
         return self.claims[0].reached
 
     def summary(self) -> str:
-        """A few lines for people."""
         how = "all" if self.exhaustive else "a random search of"
         changed = "" if self.changed == 1 else f" that differ in {self.changed} events"
         lines = [
@@ -159,7 +156,7 @@ def audit_sensitivity(
     world = universe
     if not world.merge and length != ticks:
         raise ParameterError(f"in this universe every step is a tick: steps must be {ticks}, got {length}")
-    named = _named(factorizations, ticks)
+    named = _matrices_by_name(factorizations, ticks)
     search = PairSearch(query, world, adjacency, ticks, length, named, random.Random(seed), changed)
     exhaustive = search.enumerate(budget, progress)
     if not exhaustive:
@@ -217,7 +214,7 @@ def gram_falls(R: FloatArray) -> bool:
     return bool(np.all(rows >= -1e-12) or np.all(columns >= -1e-12))
 
 
-def _named(factorizations: Factorizations, ticks: int) -> dict[str, FloatArray]:
+def _matrices_by_name(factorizations: Factorizations, ticks: int) -> dict[str, FloatArray]:
     if isinstance(factorizations, np.ndarray):
         factorizations = [factorizations]
     if not isinstance(factorizations, Mapping):

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from evercount.audit.library_door import stream_claim
 from evercount.audit.program import Claim, Data, Published
 from evercount.audit.published_parts import parts_of, published_table
-from evercount.audit.universes import Universe, universe
+from evercount.audit.universes import universe
 from evercount.declare.declaration import StreamDeclaration
 from evercount.errors import InputError, MissingExtra
 from evercount.noise import Secret
@@ -52,12 +52,11 @@ class ServiceProgram:
         horizon: int | None = None,
         *,
         restart_at: tuple[int, ...] = (),
-        events: Universe | None = None,
     ) -> None:
         self.parts = parts_of(query, budget.pure)
         self.query, self.budget, self.horizon = query, budget, horizon
         self.restart_at = restart_at
-        self.universe = universe(query) if events is None else events
+        self.universe = universe(query)
         self.name = f"service: {query.name}"
         self.claim = cache(self._claim)
 
@@ -72,7 +71,7 @@ class ServiceProgram:
             return asyncio.run(self._serve(Path(folder, "store.db"), data, secret))
 
     async def _serve(self, place: Path, data: Data, secret: Secret) -> Published:
-        service = self._started(place)
+        service = self._start_service(place)
         try:
             service.store.declare(self._declaration(), MOMENT, secret)
             service.start()
@@ -81,14 +80,14 @@ class ServiceProgram:
                 await self._tick(app, tick, events)
                 if tick in self.restart_at:
                     service.stop()
-                    service = self._started(place)
+                    service = self._start_service(place)
                     service.start()
                     app = create_app(service)
             return await self._read(app)
         finally:
             service.stop()
 
-    def _started(self, place: Path) -> Service:
+    def _start_service(self, place: Path) -> Service:
         return Service(Store(place), clock=StoppedClock(), admin=ADMIN, limits=Limits())
 
     async def _ask(self, app: FastAPI, method: str, path: str, body: Any = None, token: bool = False) -> Any:

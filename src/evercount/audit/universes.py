@@ -196,7 +196,6 @@ def _subsets(parameters: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _edge(update: Any) -> Any:
-    """The vertices of an update with a weight."""
     return update[:2]
 
 

@@ -52,17 +52,6 @@ def endless_radius(integers: bool, beta: float, ticks: int) -> float:
     **Guarantee.** An upper bound, by the argument of the module's docstring; tails of the rests as in
     `laplace_tails.py`. Tests: tests/bounds/test_endless_tails.py::test_the_chance_is_not_below_the_simulated_one,
     tests/bounds/test_laplace_tails.py::test_bounds_for_all_ticks_hold_and_are_close.
-
-    Args:
-        integers: As `EndlessBridge`.
-        beta: The chance that the bound may fail.
-        ticks: The number of ticks, from the first one on.
-
-    Returns:
-        The half width of a band; over a rate it is that of noise of this rate.
-
-    >>> 13 < endless_radius(False, 0.05, 16) < 15
-    True
     """
     tree = EndlessBridge(integers)
     std = math.sqrt(2) * float(tree.row_norms(tree.suspects(ticks)).max())

@@ -18,7 +18,8 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.errors import ParameterError
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_base import PureFactorization
-from evercount.factorizations.laplace_trees import DigitTree, HybridTree, WindowTree
+from evercount.factorizations.laplace_trees import DigitTree, HybridTree
+from evercount.factorizations.laplace_windows import WindowTree
 
 ALL_TICKS = 1 << 20
 """Bounds for all ticks look at each of them up to this many; beyond, all are taken to be as bad as the worst."""
@@ -82,17 +83,6 @@ def heaviest_tail(weight: int, stds: npt.ArrayLike) -> FloatArray:
     **Guarantee.** An upper bound for all scales and every half width. Proof: `laplace_tails.proof.md`, which says what
     of it is computed. Tests: tests/bounds/test_heaviest_tails.py::test_no_sum_leaves_more_often,
     tests/bounds/test_heaviest_tails.py::test_crossings_of_equal_parts.
-
-    Args:
-        weight: n, at least 1.
-        stds: Half widths, in standard deviations of the sum.
-
-    Returns:
-        A probability for each half width.
-
-    Example:
-        >>> heaviest_tail(1, [1.0, 3.0]).round(4).tolist()  # of a normal number, of one Laplace number
-        [0.3173, 0.0144]
     """
     from scipy.special import erfc
 
@@ -109,12 +99,6 @@ def laplace_factor(beta: float, weight: int = 1) -> float:
     return max(laplace_quantile(weight, beta), laplace_quantile(max(weight, 2), beta), interval_quantile(beta))
 
 
-def laplace_factors(beta: float, weights: IntArray) -> FloatArray:
-    """`laplace_factor` for each number of an array."""
-    distinct, where = np.unique(weights, return_inverse=True)
-    return np.asarray([laplace_factor(beta, int(weight)) for weight in distinct])[where].reshape(weights.shape)
-
-
 def equal_numbers(variance: FloatArray, largest: FloatArray) -> IntArray:
     """n of the module's first paragraph, from continuous variances and largest scales."""
     ratio = variance / (2 * np.maximum(largest, 1e-300) ** 2)
@@ -127,21 +111,6 @@ def simultaneous_radius(tree: PureFactorization, rate: float, beta: float, ticks
     A union bound over the tail of each tick, from its own coefficients, plus half a unit as the noise is discrete. For
     an endless bridge, given the totals that its ticks share (`endless_tails.py`). `rate` is that of a node that has all
     of ε.
-
-    Args:
-        tree: The mechanism.
-        rate: ε·grid/Δ₁.
-        beta: The chance that the bound may fail.
-        ticks: The number of ticks, from the first one on.
-        outputs: The number of published numbers at each tick.
-
-    Returns:
-        The half width of a band around the published numbers.
-
-    Example:
-        >>> from evercount.factorizations.laplace_choice import pure_factorization
-        >>> simultaneous_radius(pure_factorization("pure-binary", 8), 1.0, 0.05, 8) < 60
-        True
     """
     if not 0 < beta < 1:
         raise ParameterError(f"beta must lie between 0 and 1, got {beta!r}")

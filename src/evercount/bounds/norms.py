@@ -18,15 +18,6 @@ from evercount.bounds.over_ticks import Ticks, Values, check_ticks, over_ticks
 from evercount.errors import ParameterError
 from evercount.factorizations import square_root_filter
 
-LANDAU_LIMIT = (np.euler_gamma + 4 * math.log(2)) / math.pi
-"""c_T² − ln T/π for T → ∞: 1.0663, the constant of the square-root factorization."""
-
-MATHIAS_LIMIT = (np.euler_gamma + math.log(8 / math.pi)) / math.pi
-"""Mathias' lower bound − ln T/π for T → ∞: 0.481. His upper bound tends to this plus ½."""
-
-NUCLEAR_LIMIT = (np.euler_gamma + math.log(16 / math.pi)) / math.pi
-"""The nuclear-norm lower bound − ln T/π for T → ∞: 0.702."""
-
 BINARY_FACTOR = math.pi * math.log2(math.e)
 """π·log₂e = 4.53: how much worse than the square root the binary mechanism is, for T → ∞."""
 

@@ -36,7 +36,6 @@ EXTRA_OF_PACKAGE = {
     "polars": "frames",
     "hypothesis": "audit",
     "httpx": "client",
-    "torch": "gpu",
 }
 """Which extra installs a package that a command lacks."""
 

@@ -19,8 +19,6 @@ def reproduce(
         int | None, typer.Option(help="Simulated streams per mechanism; default: each item's own.", min=2)
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: all items in about a minute.")] = False,
-    backend: Annotated[str, typer.Option(help="numpy or torch (needs evercount[gpu]).")] = "numpy",
-    device: Annotated[str, typer.Option(help="For torch: cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.", min=0)] = 0,
     again: Annotated[bool, typer.Option("--again", help="Run finished items again.")] = False,
     list_items: Annotated[bool, typer.Option("--list", help="Only print the names of the items.")] = False,
@@ -61,6 +59,6 @@ def reproduce(
             state = "was finished already" if skipped else f"{record['seconds']} s"
             bars.console.print(f"{item.name}: {record['verdict']} ({state})", markup=False, highlight=False)
 
-        options = Options(out, quick, repetitions, backend, device, seed, again)
+        options = Options(out, quick, repetitions, seed, again)
         run_items([item.name for item in chosen], options, progress, finished)
     typer.echo(str(out / "README.md"))

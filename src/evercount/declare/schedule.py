@@ -33,19 +33,15 @@ from evercount.errors import ParameterError
 MANUAL = "manual"
 MILLISECOND = 1000
 SECOND = 1_000_000
-UNITS = {
-    "ms": MILLISECOND,
-    "s": SECOND,
-    "m": 60 * SECOND,
-    "h": 3600 * SECOND,
-    "d": 86400 * SECOND,
-    "w": 7 * 86400 * SECOND,
-}
+UNITS = {"ms": MILLISECOND, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND, "d": 86400 * SECOND}
+UNITS["w"] = 7 * UNITS["d"]
 SHORTEST_TICK = 10 * MILLISECOND
 LONGEST_TICK = 3660 * UNITS["d"]
-ZONE_CHANGES_AHEAD = 100 * 366 * UNITS["d"]
+YEAR = 366 * UNITS["d"]
+ZONE_YEARS = 100
 """Changes of the zone's offset are looked up this long after the start; the last one holds beyond."""
 EPOCH = datetime(1970, 1, 1)
+_EPOCH_UTC = EPOCH.replace(tzinfo=UTC)
 FIRST_YEAR, LAST_YEAR = 1000, 9000
 """A start lies between these: no tick that a clock reaches is then outside of what dates can say, in any zone."""
 EARLIEST_NUMBER, LATEST_NUMBER = 10**8, 10**11
@@ -59,32 +55,23 @@ WALL_PATTERN = rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}({_CLOCK_PATTERN})?"
 """A date, or a time without an offset. The day ends with 23:59: midnight belongs to the next day, there is no 24:00."""
 INSTANT_PATTERN = rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{_CLOCK_PATTERN}(Z| UTC|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9])?)"
 """A time with an offset."""
-PLAIN_LINES = re.compile(
-    r"([12][0-9]{3}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,6})?Z\n)+"
-)
+PLAIN_LINES = re.compile(r"([12][0-9]{3}(-[0-9]{2}){2}T([01][0-9]|2[0-3])(:[0-5][0-9]){2}([.][0-9]{1,6})?Z\n)+")
 """Lines of times in UTC, in the one form that most programs write."""
 NUMBER_TEXT, TIME_TEXT = re.compile(NUMBER_PATTERN), re.compile(f"{WALL_PATTERN}|{INSTANT_PATTERN}")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of constant offset: from the instant `since` on, wall = instant + `offset`.
-
-    `latest_wall` is the latest wall time that was shown before: a wall clock that was set back does not begin ticks
-    again.
-    """
+    """A stretch of constant offset: from the instant `since` on, wall = instant + `offset`."""
 
     since: int
     offset: int
     latest_wall: int
+    """The latest wall time that was shown before: a wall clock that was set back does not begin ticks again."""
 
 
 def parse_tick(text: Any) -> tuple[int, bool] | None:
-    """The length of a tick.
-
-    >>> parse_tick("15m"), parse_tick("1d"), parse_tick("manual")
-    ((900000000, False), (86400000000, True), None)
-    """
+    """The length of a tick, and whether it is one of the calendar; None for manual ones."""
     if text == MANUAL:
         return None
     match = TICK_TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
@@ -98,11 +85,6 @@ def parse_tick(text: Any) -> tuple[int, bool] | None:
 
 
 def zone_named(name: Any) -> tzinfo:
-    """The time zone of that name.
-
-    >>> zone_named("UTC")
-    datetime.timezone.utc
-    """
     if isinstance(name, str) and name.upper() in ("UTC", "Z"):
         return UTC
     try:
@@ -115,11 +97,7 @@ def zone_named(name: Any) -> tzinfo:
 
 
 def microseconds(moment: datetime) -> int:
-    """The instant of an aware datetime, or the wall time of a naive one, in microseconds.
-
-    >>> microseconds(datetime(1970, 1, 1, 0, 0, 1))
-    1000000
-    """
+    """The instant of an aware datetime, or the wall time of a naive one, in microseconds."""
     naive = moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
     return (naive - EPOCH) // timedelta(microseconds=1)
 
@@ -131,18 +109,10 @@ def parse_instant(value: Any, zone: tzinfo, what: str) -> int:
     time of day from 00:00 to 23:59:59.999999999, with an offset, `Z` or ` UTC` at its end (the forms of ISO 8601 that
     `WALL_PATTERN` and `INSTANT_PATTERN` write down). Without an offset it is a wall time of `zone`; where the zone's
     clock showed it twice, the first time. Digits beyond the microsecond are cut off.
-
-    >>> parse_instant("1970-01-02 00:00 UTC", UTC, "start") == parse_instant("1970-01-02T01:00+01", UTC, "start")
-    True
-    >>> parse_instant("2026-01-31T24:00", UTC, "start")
-    Traceback (most recent call last):
-    evercount.errors.ParameterError: start '2026-01-31T24:00' is not a time: write ISO 8601, such as ...
     """
-    early, late = _both_instants(value, zone, what)
+    early, late = _first_and_last(value, zone, what)
     if late is None:
-        raise ParameterError(
-            f"{what} {_shown(value)} does not exist in {zone} (clock change): write it with its offset, such as +01:00"
-        )
+        raise _clock_change(what, value, zone, "does not exist")
     return early
 
 
@@ -152,11 +122,6 @@ def parse_plain_instants(values: Sequence[Any]) -> list[int | None] | None:
     The forms are `2026-01-31T08:00:00Z`, with or without a fraction of the second down to microseconds, and seconds
     since 1970 as numbers: those of the programs that send large batches. Test:
     `tests/service/test_read_events.py::test_plain_times_are_read_as_single_ones`.
-
-    >>> parse_plain_instants(["1970-01-02T00:00:00Z", "1970-01-02T00:00:00.5Z"])
-    [86400000000, 86400500000]
-    >>> parse_plain_instants(["1970-01-02T00:00:00Z", "1970-01-02 00:00 UTC"]) is None
-    True
     """
     kinds = set(map(type, values))
     if kinds == {str}:
@@ -164,33 +129,31 @@ def parse_plain_instants(values: Sequence[Any]) -> list[int | None] | None:
         if lines.count("\n") != len(values) or not PLAIN_LINES.fullmatch(lines):
             return None
         try:
-            instants: list[int | None] = np.array(lines.replace("Z", "").split(), "datetime64[us]").view(int).tolist()
+            return list(np.array(lines.replace("Z", "").split(), "datetime64[us]").view(int).tolist())
         except ValueError:  # a day that its month does not have
             return None
-        return instants
     if values and kinds <= {int, float} and min(values) >= EARLIEST_NUMBER and max(values) < LATEST_NUMBER:
         return [round(value * SECOND) for value in values]
     return None
 
 
 def parse_time(value: Any, zone: tzinfo, what: str) -> int:
-    """As `parse_instant`, for a parameter: a wall time that happens twice is refused, too.
-
-    >>> parse_time("2026-01-01", UTC, "--start")
-    1767225600000000
-    """
+    """As `parse_instant`, for a parameter: a wall time that happens twice is refused, too."""
     instant = parse_instant(value, zone, what)
-    if _both_instants(value, zone, what)[1] != instant:
-        raise ParameterError(
-            f"{what} {_shown(value)} happens twice in {zone} (clock change): write it with its offset, such as +01:00"
-        )
+    if _first_and_last(value, zone, what)[1] != instant:
+        raise _clock_change(what, value, zone, "happens twice")
     return instant
 
 
-def _both_instants(value: Any, zone: tzinfo, what: str) -> tuple[int, int | None]:
+def _clock_change(what: str, value: Any, zone: tzinfo, happens: str) -> ParameterError:
+    clock = f"{what} {value!r:.80} {happens} in {zone} (clock change)"
+    return ParameterError(f"{clock}: write it with its offset, such as +01:00")
+
+
+def _first_and_last(value: Any, zone: tzinfo, what: str) -> tuple[int, int | None]:
     """The first and the last instant at which a clock of the zone shows the value; last is None if it never does."""
     refusal = ParameterError(
-        f"{what} {_shown(value)} is not a time: write ISO 8601, such as 2026-01-31T08:00 or 2026-01-31T08:00+01:00, or "
+        f"{what} {value!r:.80} is not a time: write ISO 8601, such as 2026-01-31T08:00 or 2026-01-31T08:00+01:00, or "
         "seconds since 1970"
     )
     if isinstance(value, str) and NUMBER_TEXT.fullmatch(value.strip()):
@@ -201,10 +164,8 @@ def _both_instants(value: Any, zone: tzinfo, what: str) -> tuple[int, int | None
                 raise refusal
             instant = round(value * SECOND)
             return instant, instant
-        if isinstance(value, datetime):
-            moment = value
-        elif isinstance(value, date):
-            moment = datetime.combine(value, time())
+        if isinstance(value, date):  # a datetime is one
+            moment = value if isinstance(value, datetime) else datetime.combine(value, time())
         else:
             text = value.strip()
             if not TIME_TEXT.fullmatch(text):
@@ -214,37 +175,24 @@ def _both_instants(value: Any, zone: tzinfo, what: str) -> tuple[int, int | None
             instant = microseconds(moment)
             return instant, instant
         first, second = (microseconds(moment.replace(tzinfo=zone, fold=fold)) for fold in (0, 1))
-        shown = (EPOCH + timedelta(microseconds=first)).replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None)
-        return first, second if shown == moment else None
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        if error is refusal:
-            raise
+        wall = _moment(first).astimezone(zone).replace(tzinfo=None)
+        return first, second if wall == moment else None
+    except (AttributeError, TypeError, ValueError, OverflowError):
         raise refusal from None
 
 
-def _shown(value: Any) -> str:
-    return repr(value)[:80]
+def _moment(instant: int) -> datetime:
+    return _EPOCH_UTC + timedelta(microseconds=instant)
 
 
 def instant_of(seconds: float) -> int:
-    """The instant of a clock's seconds since 1970.
-
-    >>> instant_of(1.5)
-    1500000
-    """
     return round(seconds * SECOND)
 
 
 def format_utc(instant: int) -> str:
-    """ISO text in UTC; milliseconds and microseconds only where there are some.
-
-    >>> format_utc(0), format_utc(1_500_000), format_utc(1)
-    ('1970-01-01T00:00:00Z', '1970-01-01T00:00:01.500Z', '1970-01-01T00:00:00.000001Z')
-    """
-    moment = (EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)
+    """ISO text in UTC; milliseconds and microseconds only where there are some."""
     finest = "microseconds" if instant % MILLISECOND else "milliseconds" if instant % SECOND else "seconds"
-    text = moment.isoformat(timespec=finest)
-    return text.replace("+00:00", "Z")
+    return _moment(instant).isoformat(timespec=finest).replace("+00:00", "Z")
 
 
 @dataclass(frozen=True)
@@ -265,8 +213,7 @@ class Schedule:
     zone: str = "UTC"
 
     def __post_init__(self) -> None:
-        zone_named(self.zone)
-        _ = self._length_and_kind
+        _ = zone_named(self.zone), self._length_and_kind  # both refuse what they cannot read
         first, last = (microseconds(datetime(year, 1, 1)) for year in (FIRST_YEAR, LAST_YEAR))
         if self.start is not None and not first <= self.start < last:
             raise ParameterError(f"start must lie between the years {FIRST_YEAR} and {LAST_YEAR}")
@@ -305,37 +252,39 @@ class Schedule:
         """The schedule with a start: where none was declared, now, back to a whole tick (whole second if manual)."""
         if self.start is not None:
             return self
-        if self.manual:
-            return replace(self, start=now // SECOND * SECOND)
         if not self.calendar:
-            return replace(self, start=now // self.length * self.length)
+            whole = SECOND if self.manual else self.length
+            return replace(self, start=now // whole * whole)
         zone = zone_named(self.zone)
-        today = (EPOCH + timedelta(microseconds=now)).replace(tzinfo=UTC).astimezone(zone).date()
+        today = _moment(now).astimezone(zone).date()
         if self.length % UNITS["w"] == 0:
             today -= timedelta(days=today.weekday())
         return replace(self, start=microseconds(datetime.combine(today, time(), zone)))
 
     def same_ticks(self, other: Schedule) -> bool:
         """Whether both divide time in the same way; an open start fits any."""
-        starts = {self.start, other.start} - {None}
-        kinds = self._length_and_kind == other._length_and_kind and self.zone == other.zone
-        return kinds and len(starts) < 2
+        same = self._length_and_kind == other._length_and_kind and self.zone == other.zone
+        return same and len({self.start, other.start} - {None}) < 2
+
+    def _scan(self, until: int) -> tuple[Piece, ...]:
+        """Stretches of constant offset from two days before the start on: all that begin before an instant, or more."""
+        years = min(1 << max(0, (until - self.begin) // YEAR).bit_length(), ZONE_YEARS)
+        return _pieces(zone_named(self.zone), self.begin, years)
+
+    def pieces(self, until: int | None = None) -> Sequence[Piece]:
+        """The stretches that begin before an instant, or all."""
+        if until is None:
+            return self._scan(self.begin + ZONE_YEARS * YEAR)
+        return [piece for piece in self._scan(until) if piece.since < until]
 
     @cached_property
-    def pieces(self) -> tuple[Piece, ...]:
-        """Stretches of constant offset from two days before the start on."""
-        return _pieces(zone_named(self.zone), self.begin)
-
-    @property
     def _wall_start(self) -> int:
         return self._progress(self.begin)
 
-    def _piece(self, instant: int) -> Piece:
-        return self.pieces[max(0, bisect_right(self.pieces, instant, key=lambda piece: piece.since) - 1)]
-
     def _progress(self, instant: int) -> int:
         """The latest wall time shown up to an instant: it never goes back."""
-        piece = self._piece(instant)
+        pieces = self._scan(instant)
+        piece = pieces[max(0, bisect_right(pieces, instant, key=lambda piece: piece.since) - 1)]
         return max(instant + piece.offset, piece.latest_wall)
 
     # -- ticks --------------------------------------------------------------------------------------------------------
@@ -350,7 +299,8 @@ class Schedule:
         if not self.calendar:
             return self.begin + (tick - 1) * self.length
         wall = self._wall_start + (tick - 1) * self.length
-        for piece, following in zip(self.pieces, (*self.pieces[1:], None), strict=True):
+        pieces = self._scan(wall + 2 * UNITS["d"])  # no offset is that large
+        for piece, following in zip(pieces, (*pieces[1:], None), strict=True):
             instant = max(piece.since, wall - piece.offset)
             if following is None or instant < following.since:
                 return max(instant, self.begin)
@@ -361,33 +311,24 @@ class Schedule:
         return [None if self.manual else self.start_of(tick) for tick in range(first, first + ticks)]
 
     def offsets_until(self, instant: int) -> list[list[int]]:
-        """The zone's offsets before an instant, each with the instant since which it holds, in microseconds.
-
-        >>> Schedule.of("1d", "2026-03-28", "Europe/Vienna").offsets_until(1775000000000000)[1]
-        [1774746000000000, 7200000000]
-        """
-        return [[piece.since, piece.offset] for piece in self._pieces_until(instant)]
+        """The zone's offsets before an instant, each with the instant since which it holds, in microseconds."""
+        return [[piece.since, piece.offset] for piece in self.pieces(instant)]
 
     def show(self, instant: int) -> str:
         """An instant, as ISO 8601 with the zone's offset."""
         try:
-            moment = EPOCH.replace(tzinfo=UTC) + timedelta(microseconds=instant)
-            return moment.astimezone(zone_named(self.zone)).isoformat()
+            return _moment(instant).astimezone(zone_named(self.zone)).isoformat()
         except OverflowError as error:
             raise ParameterError("a tick lies beyond the year 9999: use a shorter tick or horizon") from error
 
     # -- the same in SQL ----------------------------------------------------------------------------------------------
-
-    def _pieces_until(self, until: int | None) -> Sequence[Piece]:
-        """The pieces that begin before an instant, or all."""
-        return [piece for piece in self.pieces if until is None or piece.since < until]
 
     def sql_instant(self, wall: str, until: int | None = None) -> str:
         """SQL: the instant of a wall time; the first where the clock was set back, NULL where it was set forward.
 
         Clock changes from the instant `until` on are left out. Results beyond `until` are then only known to be later.
         """
-        pieces = self._pieces_until(until)
+        pieces = self.pieces(until)
         bounds: list[int] = []
         leaves = [f"{wall} - ({pieces[0].offset})"]
         for before, piece in pairwise(pieces):
@@ -399,42 +340,38 @@ class Schedule:
         return _choose(wall, bounds, leaves)
 
     def sql_tick(self, instant: str, division: str = "//", until: int | None = None) -> str:
-        """SQL: the 1-based tick of an instant at or after the start, and before `until` where that is given.
-
-        `division` is the dialect's whole division.
-        """
+        """SQL: the 1-based tick of an instant from the start to `until`; `division` is that of whole numbers."""
         if not self.calendar:
             return f"({instant} - ({self.begin})) {division} {self.length} + 1"
-        pieces = self._pieces_until(until)
+        pieces = self.pieces(until)
         leaves = [f"greatest({instant} + ({piece.offset}), {piece.latest_wall})" for piece in pieces]
         progress = _choose(instant, [piece.since for piece in pieces[1:]], leaves)
         return f"({progress} - ({self._wall_start})) {division} {self.length} + 1"
 
 
-@lru_cache(maxsize=1024)  # 36,600 offsets are looked up: all schedules with one zone and start share them
-def _pieces(zone: tzinfo, begin: int) -> tuple[Piece, ...]:
+@lru_cache(maxsize=1024)  # an offset is looked up for every day: all schedules with one zone and start share them
+def _pieces(zone: tzinfo, begin: int, years: int) -> tuple[Piece, ...]:
+    """The first ones of those of all `ZONE_YEARS`, whatever `years` is: the same days are looked at."""
     day = UNITS["d"]
     low = max(begin - 2 * day, microseconds(datetime(1, 1, 2)))  # no wall time before the first year
     # one year below datetime's last, so that no wall time of any zone overflows
-    high = min(begin + ZONE_CHANGES_AHEAD, microseconds(datetime(9998, 1, 1)))
+    last = min(begin + ZONE_YEARS * YEAR, microseconds(datetime(9998, 1, 1)))
+    high = min(begin + years * YEAR, last)
     pieces = [Piece(low, _offset(zone, low), -(2**62))]
     at = high if zone is UTC else low
     while at < high:
-        ahead = min(at + day, high)
+        ahead = min(at + day, last)
         if _offset(zone, ahead) != pieces[-1].offset:
-            since = _change(zone, at, ahead)
+            ahead = _change(zone, at, ahead)
             before = pieces[-1]
-            latest_wall = max(before.latest_wall, since + before.offset - 1)
-            pieces.append(Piece(since, _offset(zone, since), latest_wall))
-            at = since
-        else:
-            at = ahead
+            latest_wall = max(before.latest_wall, ahead + before.offset - 1)
+            pieces.append(Piece(ahead, _offset(zone, ahead), latest_wall))
+        at = ahead
     return tuple(pieces)
 
 
 def _offset(zone: tzinfo, instant: int) -> int:
-    moment = (EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)
-    shift = moment.astimezone(zone).utcoffset()
+    shift = _moment(instant).astimezone(zone).utcoffset()
     assert shift is not None  # an aware datetime has an offset
     return shift // timedelta(microseconds=1)
 

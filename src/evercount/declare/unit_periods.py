@@ -43,7 +43,7 @@ def with_period_ticks(budget: Budget, schedule: Schedule) -> Budget:
     if UNITS["d"] % schedule.length and periods.length % schedule.length:
         raise cut
     longest = 0
-    for number in {1} | {periods.tick_of(piece.since) + more for piece in periods.pieces for more in (-1, 0, 1)}:
+    for number in {1} | {periods.tick_of(piece.since) + more for piece in periods.pieces() for more in (-1, 0, 1)}:
         first, last = periods.start_of(max(number, 1)), periods.start_of(max(number, 1) + 1)
         if (first - schedule.begin) % schedule.length or (last - schedule.begin) % schedule.length:
             raise cut

@@ -25,19 +25,7 @@ ROUNDING = 1e-9
 def anytime_lower_bound(horizon: int) -> float:
     """ρ such that no endless factorization stays below ρ times the optimum told T = t at every t up to the horizon.
 
-    Args:
-        horizon: The number of ticks, from 2 to 1024.
-
-    Returns:
-        The bound, rounded down by more than the errors of its arithmetic.
-
-    Raises:
-        ParameterError: The horizon is not such a number.
-
     Test: tests/factorizations/test_anytime.py::test_no_endless_factorization_comes_closer.
-
-    >>> round(anytime_lower_bound(16), 4)
-    1.1821
     """
     if not 2 <= horizon <= LARGEST_OPTIMAL_HORIZON:
         raise ParameterError(f"the bound is computed for 2 to {LARGEST_OPTIMAL_HORIZON} ticks, got {horizon}")

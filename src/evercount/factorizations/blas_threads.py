@@ -33,9 +33,6 @@ def blas_threads(number: int) -> Iterator[None]:
 
     When nobody is inside any more, the number is what it was before. Exact noise does not depend on it.
 
-    Args:
-        number: The number of threads.
-
     Yields:
         Nothing.
     """

@@ -68,7 +68,7 @@ def largest_scales(scale: FloatArray, alpha: FloatArray, start: FloatArray, end:
     return np.maximum(old, np.maximum(alpha * passed, (1 - alpha) * ahead))
 
 
-def joined(parts: list[Boundary]) -> tuple[Blocks, Split, npt.NDArray[Any]]:
+def join_blocks(parts: list[Boundary]) -> tuple[Blocks, Split, npt.NDArray[Any]]:
     """Neighbouring blocks as one."""
     if len(parts) == 1:
         return parts[0].blocks, parts[0].split, parts[0].noise

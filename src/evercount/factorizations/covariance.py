@@ -133,7 +133,7 @@ class Covariance:
             same = lengths == length
             step = self._step(length)
             decay[same] = step.decay
-            from_buffers[same], fresh[same] = self._added(step, blocks[same])
+            from_buffers[same], fresh[same] = self._step_covariance(step, blocks[same])
         P = np.empty((len(blocks) + 1, d + 1, d + 1))
         P[0] = self._starts[run]
         B, c = P[:, :d, :d], P[:, :d, d]
@@ -152,7 +152,7 @@ class Covariance:
             self._tables.append(self._cubics(blocks, P))
         return P
 
-    def _added(self, step: _Step, blocks: IntArray) -> tuple[FloatArray, FloatArray]:
+    def _step_covariance(self, step: _Step, blocks: IntArray) -> tuple[FloatArray, FloatArray]:
         """What a step from the start of each block does: buffers to the running noise, (blocks, d); fresh moments."""
         eta, n = (line[blocks] for line in self._lines)
         d = len(step.decay)
@@ -174,7 +174,7 @@ class Covariance:
             offsets = sorted({0, length // 3, 2 * length // 3, length})
             exact = [before[:, d, d]]
             for offset in offsets[1:-1]:
-                a, fresh = self._added(self._step(offset), blocks[same])
+                a, fresh = self._step_covariance(self._step(offset), blocks[same])
                 mixed = np.matmul(before[:, :d, :d], a[:, :, np.newaxis])[:, :, 0]
                 exact.append(before[:, d, d] + np.sum(a * (mixed + 2 * before[:, :d, d]), axis=1) + fresh[:, d, d])
             differences = np.stack([*exact, P[same + 1, d, d]], axis=1)
@@ -236,7 +236,7 @@ class Covariance:
         """The maps of `length` ticks, a power of two or a third of one; computed once."""
         if length not in self._steps:
             first = 1 << (length - 1).bit_length() - 1 if length > 1 else 0
-            self._steps[length] = self._joined(first, length - first) if first else self._single()
+            self._steps[length] = self._compose(first, length - first) if first else self._single()
         return self._steps[length]
 
     def _single(self) -> _Step:
@@ -245,7 +245,7 @@ class Covariance:
         empty = np.zeros((len(gamma), len(gamma)))
         return _Step(mu, self.inverse.weights, np.zeros_like(mu), (np.outer(gamma, gamma), empty, empty))
 
-    def _joined(self, a: int, b: int) -> _Step:
+    def _compose(self, a: int, b: int) -> _Step:
         """The maps of a ticks and then b more."""
         one, two = self._step(a), self._step(b)
         d = len(one.decay)

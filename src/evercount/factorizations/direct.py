@@ -42,15 +42,12 @@ class Direct(Factorization):
 
     @property
     def releases_values(self) -> bool:
-        """R·X are the values."""
         return True
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """1."""
         return np.ones(self._check_ticks(ticks).shape)
 
     def difference_norm(self, earlier: int, later: int) -> float:
-        """Two independent noises, or one where the earlier tick is 0."""
         earlier, later = self._check_pair(earlier, later)
         return 0.0 if earlier == later else math.sqrt(2.0) if earlier else 1.0
 

@@ -66,22 +66,12 @@ def epoch_bridge(epoch: int, integers: bool, ticks: int | None = None) -> EpochB
 class EndlessBridge(PureFactorization):
     """The bridge without a horizon; the least error of the pure mechanisms that need none. It serves 2^40 ticks.
 
-    Args:
-        integers: Noise in whole numbers at every step, for noise narrower than the grid (`Bridge`).
-
     **Guarantee.** A tick lies in the tree of one epoch, and the shares on its path, the epoch's total included, add up
     to UNITS exactly. L·R = M in exact arithmetic. So M·x + L·z with discrete Laplace z of rate ε·share/(UNITS·Δ₁) per
     node is ε-DP with δ = 0, for adaptive inputs. Proof: `laplace_bridge.proof.md`, "Without a horizon". Tests:
     tests/factorizations/test_endless_bridge.py::test_left_times_right_is_the_count_in_integers,
     tests/factorizations/test_endless_bridge.py::test_shares_of_every_leaf_add_up_exactly,
     tests/mechanisms/test_endless_noise.py::test_attack_on_the_joint_release.
-
-    Example:
-        >>> bridge = EndlessBridge()
-        >>> (2**0.5 * bridge.row_norms([16, 1024])).round(1).tolist()  # stds at ε = 1
-        [4.7, 16.7]
-        >>> bridge.epochs([16, 17, 256, 257]).tolist()
-        [0, 1, 1, 2]
     """
 
     name = "endless-bridge"
@@ -100,11 +90,7 @@ class EndlessBridge(PureFactorization):
     # -- epochs ----------------------------------------------------------------------------------------------------
 
     def epochs(self, ticks: npt.ArrayLike) -> IntArray:
-        """The epoch that holds each tick.
-
-        Raises:
-            ParameterError: A tick lies beyond 2^40, the last tick that is served.
-        """
+        """The epoch that holds each tick."""
         at = self._check_ticks(ticks)
         if at.size and int(at.max()) > LARGEST_TICKS:
             raise ParameterError(f"pure trees serve at most 2^40 ticks, got tick {int(at.max())}")
@@ -163,7 +149,6 @@ class EndlessBridge(PureFactorization):
         return exact, plain, largest
 
     def suspects(self, ticks: int) -> list[int]:
-        """The worst tick of each epoch."""
         worst = []
         for epoch in range(int(self.epochs([ticks])[0]) + 1):
             inside = min(ticks, int(ENDS[epoch + 1])) - int(ENDS[epoch])

@@ -70,17 +70,7 @@ class BlockFilter:
     ) -> tuple[FloatArray, FloatArray]:
         """Write scale·noise into `out`, where noise_t = noise_{t−1} + n_t·(filter of η·z)_t.
 
-        Args:
-            z: Inputs of shape (ticks, cells).
-            buffers: The filter's buffers before the first tick, (d, cells).
-            running: The noise before the first tick, (cells,).
-            weights: (η, n) of ticks start … stop−1, counted from the first tick of this call.
-            products: The result of `products` for the ticks after the first `ticks_in_rows`.
-            out: Receives scale·noise, (ticks, cells).
-            scale: The factor.
-
-        Returns:
-            (buffers, running) after the last tick.
+        `weights(start, stop)` are η and n of these ticks, counted from the first tick of this call.
         """
         row_ticks, cells = self.ticks_in_rows(*z.shape), z.shape[1]
         if row_ticks:

@@ -33,15 +33,12 @@ class Fresh(Factorization):
 
     @property
     def falling_gram(self) -> bool:
-        """G is the unit matrix."""
         return True
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """√t."""
         return np.sqrt(self._check_ticks(ticks).astype(np.float64))
 
     def difference_norm(self, earlier: int, later: int) -> float:
-        """√(later − earlier)."""
         earlier, later = self._check_pair(earlier, later)
         return float(np.sqrt(later - earlier))
 
@@ -54,7 +51,6 @@ class Fresh(Factorization):
         return counting_matrix(size), np.eye(size)
 
     def initial(self, cells: int = 1) -> State:
-        """The running noise."""
         return State(0, (np.zeros(cells),))
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:

@@ -159,18 +159,10 @@ def draw_of_middle(begins: IntArray, level: int, height: int) -> IntArray:
 def noise_at_boundaries(
     z: AnyArray, ends: AnyArray, start: int, stop: int, combine: Callable[[int, AnyArray, AnyArray], AnyArray]
 ) -> tuple[AnyArray, AnyArray]:
-    """The noise of `HonakerFull` at ticks start+1 … stop, in floating point or in any other arithmetic.
+    """(noise at ticks start+1 … stop, ends of the nodes that hold `stop`) of `HonakerFull`, in any arithmetic.
 
-    Args:
-        z: The normals of these ticks: those of one tick from the highest level down.
-        ends: The noise at the ends of the nodes that hold tick `start`, by height.
-        start: The number of ticks before these.
-        stop: The last of these ticks.
-        combine: (level, own normal, sum of the noise at a node's two ends) → the noise in its middle. For the highest
-            level: (level, own normal, 0) → the noise at the end of the complete tree.
-
-    Returns:
-        (noise of these ticks, the ends of the nodes that hold tick `stop`).
+    `combine` makes the noise in the middle of a node from (level, own normal, sum of that at its ends), and for the
+    highest level that at the end of the tree from (level, own normal, 0). Normals of a tick come from the top down.
     """
     height, size = len(ends) - 1, stop - start
     levels = np.arange(height + 1)

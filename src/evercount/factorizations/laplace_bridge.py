@@ -36,7 +36,7 @@ from evercount.factorizations.bridge_blocks import (
     Split,
     arrays_of,
     boundary_moments,
-    joined,
+    join_blocks,
     largest_scales,
     last_block,
 )
@@ -74,12 +74,9 @@ class Bridge(PureFactorization):
     tests/factorizations/test_laplace_bridge.py::test_shares_of_every_leaf_add_up_exactly,
     tests/mechanisms/test_bridge_stream.py::test_attack_on_the_joint_release.
 
-    Example:
-        >>> bridge = Bridge(1024)
-        >>> bridge.branching
-        (4, 16, 16)
-        >>> round(2**0.5 * bridge.worst_row()[1], 1)  # the worst std at ε = 1
-        12.3
+    >>> bridge = Bridge(1024)
+    >>> bridge.branching, round(2**0.5 * bridge.worst_row()[1], 1)  # and the worst std at ε = 1
+    ((4, 16, 16), 12.3)
     """
 
     name = "bridge"
@@ -199,18 +196,15 @@ class Bridge(PureFactorization):
     @property
     def top_shares(self) -> IntArray:
         """Shares of the nodes of the highest level, in UNITS."""
-        shares: IntArray = self._split(0, self._top()).shares[0]
-        return shares
+        return np.asarray(self._split(0, self._top()).shares[0])
 
     # -- the contract of a factorization ----------------------------------------------------------------------------
 
     @property
     def state_bytes(self) -> int:
-        """Memory of the streaming state for one cell: the boundaries of one block for each level."""
         return 8 * sum(k + 1 for k in self.branching)
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """Std over that of continuous Laplace noise of rate ε/Δ₁."""
         at = self._check_ticks(ticks)
         out = np.empty(at.size)
         flat = at.ravel()
@@ -371,7 +365,7 @@ class Bridge(PureFactorization):
                 nodes = self._offset[level] + index[:, None] * k + np.arange(k)
                 drawn = draw(nodes.ravel(), inner.shares.ravel()).reshape(len(index), k, -1)
                 parts.append(Boundary(fresh, inner, self._boundaries(level, inner.alpha, drawn, outer)))
-            blocks, split, ends = joined(parts)
+            blocks, split, ends = join_blocks(parts)
             kept.append(last_block(blocks, split, ends))
         assert ends is not None
         k = self.branching[-1]

@@ -10,7 +10,8 @@ from evercount.factorizations.base import check_known_horizon
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_bridge import Bridge
-from evercount.factorizations.laplace_trees import DigitTree, FreshLaplace, HybridTree, best_base, window_tree
+from evercount.factorizations.laplace_trees import DigitTree, HybridTree, best_base
+from evercount.factorizations.laplace_windows import FreshLaplace, window_tree
 
 PURE = ("bridge", "pure-tree", "pure-tree-19", "pure-binary")
 """Mechanisms for a known horizon, best first."""
@@ -23,18 +24,7 @@ _WINDOW = re.compile(r"pure-window-([1-9][0-9]{0,7})")
 def pure_factorization(name: str | None, horizon: int | None) -> PureFactorization:
     """The pure mechanism of that name; None chooses the bridge, or the endless bridge without a horizon.
 
-    Args:
-        name: One of `PURE` or `PURE_ENDLESS`, "pure-tree-k" for an odd k, "pure-window-7" for sums over the last 7
-            ticks, or None.
-        horizon: The number of ticks, or None for a stream without an end.
-
-    Raises:
-        UnknownName: There is no mechanism of that name.
-        ParameterError: The mechanism needs a horizon and there is none, or the other way round.
-
-    Example:
-        >>> pure_factorization(None, 1000).name, pure_factorization(None, None).name
-        ('bridge', 'endless-bridge')
+    Other names: "pure-tree-k" for an odd k, "pure-window-7" for sums over the last 7 ticks.
     """
     known = (*PURE, *PURE_ENDLESS, "fresh")
     if name is None:

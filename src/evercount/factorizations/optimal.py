@@ -93,7 +93,6 @@ class Optimal(Factorization):
         return self._left[:size, :size].copy(), self._right[:size, :size].copy()
 
     def public_parameters(self) -> tuple[FloatArray, ...]:
-        """L itself."""
         return (self._left,)
 
     def initial(self, cells: int = 1) -> State:

@@ -199,7 +199,6 @@ class Weighted(Factorization):
         return counting_matrix(size) @ (n[:, np.newaxis] * g * eta), f / eta[:, np.newaxis] / n
 
     def initial(self, cells: int = 1) -> State:
-        """d buffers and the running noise."""
         return State(0, (np.zeros((self.weights.filter.order, cells)), np.zeros(cells)))
 
     def public_parameters(self) -> tuple[FloatArray, ...]:

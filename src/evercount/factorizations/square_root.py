@@ -74,11 +74,9 @@ class SquareRoot(Factorization):
         return left, lower_toeplitz(self.filter.summed_inverse().values(size))
 
     def initial(self, cells: int = 1) -> State:
-        """d buffers."""
         return State(0, (np.zeros((self.filter.order, cells)),))
 
     def public_parameters(self) -> tuple[FloatArray, ...]:
-        """The filter."""
         return self.filter.pole_lack, self.filter.zero_lack
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:

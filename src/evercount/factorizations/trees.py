@@ -39,13 +39,7 @@ def _ticks_with_most_ones(horizon: int) -> list[int]:
 def prefix_sums(values: AnyArray, prefixes: AnyArray, start: int) -> tuple[AnyArray, AnyArray]:
     """Add up nodes along the chains of the tree: noise_t = values_t + noise_{t − lowbit(t)} for ticks start+1, ….
 
-    Args:
-        values: The node that ends at each tick, (ticks, …).
-        prefixes: prefixes[j] is the noise at tick `start` with its bits below j cleared. No later tick reads others.
-        start: The number of ticks before the first of these.
-
-    Returns:
-        (noise of these ticks, the prefixes after the last of them).
+    prefixes[j] is the noise at tick `start` with its bits below j cleared; no later tick reads others.
     """
     stop = start + len(values)
     noise = values.copy()
@@ -100,7 +94,6 @@ class BinaryTree(_DyadicTree):
     name = "binary-tree"
 
     def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        """√popcount(t)."""
         return np.sqrt(np.bitwise_count(self._check_ticks(ticks)).astype(np.float64))
 
     def difference_norm(self, earlier: int, later: int) -> float:
@@ -121,7 +114,6 @@ class BinaryTree(_DyadicTree):
         return left, right
 
     def initial(self, cells: int = 1) -> State:
-        """One running noise per level."""
         return State(0, (np.zeros((self.horizon.bit_length() + 1, cells)),))
 
     def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
@@ -211,17 +203,9 @@ class Honaker(_DyadicTree):
 def node_estimates(
     z: AnyArray, newest: AnyArray, start: int, stop: int, combine: Callable[[int, AnyArray, AnyArray], AnyArray]
 ) -> tuple[AnyArray, AnyArray]:
-    """The node estimates of `Honaker` for ticks start+1 … stop, in floating point or in any other arithmetic.
+    """(largest node that ends at each tick of start+1 … stop, newest of each level) of `Honaker`, in any arithmetic.
 
-    Args:
-        z: The normals of these ticks; those of one tick are ordered by level.
-        newest: The newest estimate of each level before these ticks.
-        start: The number of ticks before these.
-        stop: The last of these ticks.
-        combine: (level, own normal, sum of the two children's estimates) → the node's estimate.
-
-    Returns:
-        (estimate of the largest node that ends at each tick, newest estimate of each level afterwards).
+    `combine` makes a node from (level, own normal, sum of its children). Normals of one tick are ordered by level.
     """
     numbers = np.arange(start + 1, stop + 1)
     offset = np.concatenate([[0], np.cumsum(1 + low_bit_level(numbers))])  # index of each tick's first normal

@@ -297,7 +297,7 @@ def _cell(declaration: StreamDeclaration) -> str:
 def _units(declaration: StreamDeclaration) -> str:
     if not is_valued(declaration):
         return "0"
-    # half to even, as Sum.units rounds
+    # half to even, as Sum rounds
     grid = rows_of(declaration.query).values[2]
     return f"TRY_CAST(round_even(TRY_CAST(v AS DOUBLE) / CAST({grid!r} AS DOUBLE), 0) AS BIGINT)"
 

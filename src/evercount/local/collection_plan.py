@@ -10,7 +10,7 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -276,12 +276,6 @@ class LocalPlan:
         """
         return np.convolve(self.left, vector)[: self.w]
 
-    @property
-    def client_variance(self) -> FloatArray:
-        """Variance that one message adds to each prefix count, rounding to entries included."""
-        own = self.sigma**2 + self.entry**2 / 12
-        return np.asarray(own * np.cumsum(self.left**2))
-
     def bucket(self, values: npt.ArrayLike) -> IntArray:
         """1-based bucket j of each value in [0, 1]: (j−1)/w < value ≤ j/w, and 1 for value 0.
 
@@ -292,24 +286,6 @@ class LocalPlan:
             The buckets, of the shape of `values`.
         """
         return np.clip(np.ceil(np.asarray(values, np.float64) * self.w), 1, self.w).astype(np.int64)
-
-    def describe(self) -> dict[str, Any]:
-        """The public facts, JSON-serialisable.
-
-        Returns:
-            The parameters and the numbers that follow from them, by name.
-        """
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "n": self.n,
-            "form": self.form,
-            "buckets": self.w,
-            "sigma": self.sigma,
-            "sensitivity": self.sensitivity / UNIT,
-            "numeric_delta": self.numeric_delta,
-            "radius": self.radius,
-        }
 
 
 def shared_plan(epsilon: float, delta: float, n: int, form: Form, buckets: int | None) -> LocalPlan:

@@ -112,53 +112,14 @@ class LocalEstimate(RiskFunction):
         """
         return np.asarray(simultaneous_quantile(self.plan.w, check_number("beta", beta)) * self.std)
 
-    @cached_property
-    def monotone(self) -> FloatArray:
-        """x̂ made nondecreasing and clipped to [−1, 1], as the slope of a convex risk is.
-
-        Its largest error is never larger: `local.proof.md`, lemma 3.
-        """
-        from scipy.optimize import isotonic_regression
-
-        return np.asarray(np.clip(isotonic_regression(self.x).x, -1.0, 1.0))
-
-    # -- the risk ------------------------------------------------------------------------------------------------
-
     @property
-    def slopes(self) -> FloatArray:
-        return self.monotone
+    def monotone(self) -> FloatArray:
+        """x̂ made nondecreasing and clipped to [−1, 1]. Its largest error is never larger: `local.proof.md`, lemma 3."""
+        return self.slopes
 
     @property
     def raw_slopes(self) -> FloatArray:
         return self.x
-
-    def quantile(self, tau: float) -> float:
-        """The estimated τ-quantile of the collected points: where F̂ = (1 + x̂)/2 passes τ, linear inside a bucket.
-
-        Args:
-            tau: Which quantile, between 0 and 1; 0.5 is the median.
-
-        Returns:
-            A number in [0, 1].
-
-        Raises:
-            ParameterError: tau is not between 0 and 1.
-        """
-        if not 0 < check_number("tau", tau) < 1:
-            raise ParameterError(f"tau must lie between 0 and 1, got {tau!r}")
-        share = (1 + self.monotone) / 2
-        at = int(np.searchsorted(share, tau))
-        if at == 0:
-            return 0.0
-        if at > self.plan.w:
-            return 1.0
-        step = share[at] - share[at - 1]
-        return float((at - 1 + (tau - share[at - 1]) / step) / self.plan.w)
-
-    @property
-    def median(self) -> float:
-        """The estimated median."""
-        return self.quantile(0.5)
 
     # -- errors of the risk --------------------------------------------------------------------------------------
 

@@ -9,22 +9,20 @@ candidates, on the seed or on floating-point errors.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import astuple, dataclass
+from typing import Any, Self
 
 import numpy as np
 
 from evercount._arrays import IntArray
-from evercount.errors import InputError, MessageRejected, ParameterError, SnapshotError
+from evercount.errors import InputError, MessageRejected, ParameterError
 from evercount.local.estimate import LocalEstimate, gain
 from evercount.local.genprot_exact import BITS
-from evercount.local.genprot_plan import VERSION, GenProtPlan
+from evercount.local.genprot_plan import GenProtPlan
 from evercount.local.local_client import OneMessage
-from evercount.local.local_server import iterate
 from evercount.local.losses import Loss
+from evercount.local.message_server import MessageServer
 from evercount.noise import Secret
 from evercount.noise.prf import Prf, counter
 
@@ -130,7 +128,7 @@ class PureEstimate(LocalEstimate):
         raise ParameterError("the paper states no bound for the pure protocol")
 
 
-class GenProtServer:
+class GenProtServer(MessageServer):
     """Adds up the candidates that clients name. Constant memory; servers of one plan merge.
 
     Args:
@@ -154,12 +152,7 @@ class GenProtServer:
     def __init__(self, plan: GenProtPlan) -> None:
         _check_plan(plan)
         self.plan = plan
-        self._sum = np.zeros(plan.shape.w + 1)
-        self.accepted = 0
-        self.rejected = 0
-
-    def __repr__(self) -> str:
-        return f"GenProtServer({self.plan!r}, accepted={self.accepted}, rejected={self.rejected})"
+        self._sums = np.zeros(plan.shape.w + 1)
 
     def add(self, number: object, message: object) -> None:
         """Add the message of the client with this number, or count it as rejected and raise MessageRejected.
@@ -177,54 +170,19 @@ class GenProtServer:
             if client is None:
                 raise MessageRejected("the number of a client is a whole number from 0 to below 2^63")
             raise MessageRejected(f"a message is a whole number from 0 to {self.plan.candidates - 1}")
-        self._sum += self.plan.candidate(client, chosen)
+        self._sums += self.plan.candidate(client, chosen)
         self.accepted += 1
 
-    def add_many(self, messages: Iterable[object]) -> int:
-        """Add pairs (client's number, message); the number of accepted ones. Bad ones are only counted.
-
-        Args:
-            messages: The pairs.
-
-        Returns:
-            How many of them were accepted.
-
-        Raises:
-            InputError: messages is one message or no sequence.
-        """
-        before = self.accepted
-        pair: Any
-        for pair in iterate(messages):
-            try:
-                number, message = pair
-            except (TypeError, ValueError):
-                self.rejected += 1
-                continue
-            try:
-                self.add(number, message)
-            except MessageRejected:
-                continue
-        return self.accepted - before
-
-    def merge(self, *others: GenProtServer) -> None:
-        """Add the sums of other servers of the same plan; they are left as they are and must not be merged twice.
-
-        Args:
-            *others: Servers of the same plan.
-
-        Raises:
-            ParameterError: One of them has another plan, or is this server itself.
-        """
-        for other in others:
-            if not isinstance(other, GenProtServer) or other.plan != self.plan or other is self:
-                raise ParameterError("only different GenProt servers of the same plan can be merged")
-        for other in others:
-            self._sum += other._sum
-            self.accepted += other.accepted
-            self.rejected += other.rejected
+    def _add_any(self, message: Any) -> None:
+        try:
+            number, chosen = message
+        except (TypeError, ValueError):
+            self.rejected += 1
+            raise MessageRejected("a message of a batch is a pair of the client's number and its message") from None
+        self.add(number, chosen)
 
     def poison_bound(self) -> float:
-        """As `LocalServer.poison_bound`: see `GenProtPlan.poison_bound`.
+        """As `LocalServer.poison_bound`: that of the plan.
 
         Returns:
             The bound.
@@ -244,55 +202,21 @@ class GenProtServer:
             raise InputError("no message was accepted yet: there is nothing to estimate")
         plan, shape = self.plan, self.plan.shape
         mean, variance = plan.moments
-        vector = plan.centre + plan.radius * self._sum[:-1] / (mean * self.accepted)
+        vector = plan.centre + plan.radius * self._sums[:-1] / (mean * self.accepted)
         prefix = shape.prefix(vector)
         x = 2 * (prefix - gain(shape) * (prefix[-1] - 1)) - 1
         std = plan.radius * math.sqrt(max(1.0, variance)) / mean
         return PureEstimate(shape, self.accepted, np.concatenate([[-1.0], x]), std)
 
-    # -- keeping and moving the sums -----------------------------------------------------------------------------
-
-    def dump(self) -> bytes:
-        """The partial sums, to store or to send to another server. They hold private messages only: no secret.
-
-        Returns:
-            JSON as bytes, for `load`.
-        """
-        plan = self.plan
-        data: dict[str, Any] = {
-            "format": VERSION,
-            "genprot": [plan.epsilon, plan.n, plan.seed, plan.candidates, plan.rule, plan.buckets, plan.delta],
-            "digest": plan.digest,
-            "accepted": self.accepted,
-            "rejected": self.rejected,
-            "sum": self._sum.tolist(),
-        }
-        return json.dumps(data).encode()
+    def _parameters(self) -> list[Any]:
+        return list(astuple(self.plan))
 
     @classmethod
-    def load(cls, blob: bytes) -> GenProtServer:
-        """The server of `dump`, or a SnapshotError.
+    def _of(cls, parameters: list[Any]) -> Self:
+        return cls(GenProtPlan(*parameters))
 
-        Args:
-            blob: A result of `dump`.
+    def _digest(self) -> str:
+        return self.plan.digest
 
-        Returns:
-            A server with the same sums.
-
-        Raises:
-            SnapshotError: It is anything else, is damaged, or belongs to another version or plan.
-        """
-        try:
-            data = json.loads(blob)
-            server = cls(GenProtPlan(*data["genprot"]))
-            good = data["format"] == VERSION and data["digest"] == server.plan.digest
-            total = np.asarray(data["sum"], dtype=np.float64)
-            accepted, rejected = (_integer_below(data[name], NUMBERS) for name in ("accepted", "rejected"))
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise SnapshotError(f"this is not a dump of a GenProtServer ({type(error).__name__})") from None
-        if not good or accepted is None or rejected is None or total.shape != server._sum.shape:
-            raise SnapshotError("the dump belongs to another version or plan")
-        if not np.linalg.norm(total) <= accepted * server.plan.reach * (1 + 1e-9):  # NaN fails this, too
-            raise SnapshotError("the dump is damaged: no messages have this sum")
-        server._sum, server.accepted, server.rejected = total, accepted, rejected
-        return server
+    def _plausible(self) -> bool:
+        return bool(np.linalg.norm(self._sums) <= self.accepted * self.plan.reach * (1 + 1e-9))  # NaN fails this, too

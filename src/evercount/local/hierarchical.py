@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from decimal import ROUND_FLOOR, Decimal, localcontext
 from functools import cached_property, lru_cache
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray
+from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count, check_number, check_positive
 from evercount.bounds import simultaneous_quantile
 from evercount.errors import InputError, MessageRejected, ParameterError
 from evercount.local.local_client import OneMessage
 from evercount.local.losses import Loss
+from evercount.local.message_server import MessageServer
 from evercount.local.risk_function import RiskFunction
 from evercount.noise import Secret
 from evercount.noise.prf import Prf, counter
@@ -151,7 +152,7 @@ def encode(plan: HierarchyPlan, bucket: int, chance: int, row: int, level: int) 
     return MESSAGE.pack(at, row, ((row & node).bit_count() & 1) ^ (not kept))
 
 
-class HierarchyServer:
+class HierarchyServer(MessageServer):
     """Adds up bits in constant memory; servers of equal plans merge.
 
     Args:
@@ -170,14 +171,16 @@ class HierarchyServer:
 
     def __init__(self, plan: HierarchyPlan) -> None:
         self.plan = plan
-        self._sums = [np.zeros(plan.nodes(level), np.int64) for level in range(1, plan.levels + 1)]
-        self._counts = np.zeros(plan.levels, np.int64)
-        self.rejected = 0
+        # how many messages of each level, then the sums of its coefficients, level after level
+        self._sums = np.zeros(plan.levels + sum(map(plan.nodes, range(1, plan.levels + 1))), np.int64)
 
     @property
-    def accepted(self) -> int:
-        """How many messages were added."""
-        return int(self._counts.sum())
+    def _counts(self) -> IntArray:
+        return self._sums[: self.plan.levels]
+
+    def _coefficients(self, level: int) -> IntArray:
+        start = self.plan.levels + sum(map(self.plan.nodes, range(1, level)))
+        return self._sums[start : start + self.plan.nodes(level)]
 
     def add(self, message: object) -> None:
         """Add one message, or count it as rejected and raise MessageRejected.
@@ -191,44 +194,24 @@ class HierarchyServer:
         if isinstance(message, bytes) and len(message) == MESSAGE.size:
             level, row, bit = MESSAGE.unpack(message)
             if 1 <= level <= self.plan.levels and row < self.plan.nodes(level) and bit <= 1:
-                self._sums[level - 1][row] += 1 - 2 * bit
+                self._coefficients(level)[row] += 1 - 2 * bit
                 self._counts[level - 1] += 1
+                self.accepted += 1
                 return
         self.rejected += 1
         raise MessageRejected(f"a message is {MESSAGE.size} bytes: a level, a coefficient of it and a bit")
 
-    def add_many(self, messages: Iterable[object]) -> int:
-        """Add many; the number of accepted ones. Bad ones are only counted.
+    _add_any = add
 
-        Args:
-            messages: What clients sent.
+    def _parameters(self) -> list[Any]:
+        return list(astuple(self.plan))
 
-        Returns:
-            How many of them were accepted.
-        """
-        before = self.accepted
-        for message in messages:
-            try:
-                self.add(message)
-            except MessageRejected:
-                continue
-        return self.accepted - before
+    @classmethod
+    def _of(cls, parameters: list[Any]) -> Self:
+        return cls(HierarchyPlan(*parameters))
 
-    def merge(self, other: HierarchyServer) -> None:
-        """Add the sums of another server of the same plan; it must not be merged twice.
-
-        Args:
-            other: A server of the same plan.
-
-        Raises:
-            ParameterError: It has another plan, or is this server itself.
-        """
-        if not isinstance(other, HierarchyServer) or other.plan != self.plan or other is self:
-            raise ParameterError("only another server of the same plan can be merged")
-        for mine, theirs in zip(self._sums, other._sums, strict=True):
-            mine += theirs
-        self._counts += other._counts
-        self.rejected += other.rejected
+    def _digest(self) -> str:
+        return repr(self.plan)
 
     def estimate(self) -> HierarchyEstimate:
         """The distribution of all accepted values; needs a message of every level.
@@ -242,8 +225,8 @@ class HierarchyServer:
         if not self._counts.all():
             raise InputError("no message of some level was accepted yet: there is nothing to estimate")
         nodes = [
-            hadamard(sums.astype(np.float64)) * (self.plan.correction / count)
-            for sums, count in zip(self._sums, self._counts.tolist(), strict=True)
+            hadamard(self._coefficients(level).astype(np.float64)) * (self.plan.correction / count)
+            for level, count in enumerate(self._counts.tolist(), 1)
         ]
         weights = prefix_map(self.plan.buckets, self.plan.fan_out)
         spread = np.concatenate([np.full(len(part), 1 / n) for part, n in zip(nodes, self._counts, strict=True)])
@@ -283,8 +266,9 @@ def simulate_hierarchy(plan: HierarchyPlan, points: npt.ArrayLike, secret: Secre
         row = drawn["row"][mine].astype(np.int64) % plan.nodes(at)
         node = bucket[mine] // plan.nodes(plan.levels - at)
         bit = (np.bitwise_count(row & node) & 1) ^ (drawn["chance"][mine] >= np.uint64(plan.threshold))
-        server._sums[at - 1] += np.bincount(row, 1.0 - 2 * bit, plan.nodes(at)).astype(np.int64)
+        server._coefficients(at)[:] += np.bincount(row, 1.0 - 2 * bit, plan.nodes(at)).astype(np.int64)
         server._counts[at - 1] += int(mine.sum())
+    server.accepted = len(values)
     return server
 
 
@@ -312,16 +296,10 @@ class HierarchyEstimate(RiskFunction):
     cdf: FloatArray
     std: FloatArray
 
-    @cached_property
+    @property
     def monotone(self) -> FloatArray:
         """The nearest rising function in [0, 1]; its largest error is never larger."""
-        from scipy.optimize import isotonic_regression
-
-        return np.asarray(np.clip(isotonic_regression(self.cdf).x, 0.0, 1.0))
-
-    @property
-    def slopes(self) -> FloatArray:
-        return np.concatenate([[-1.0], 2 * self.monotone - 1])
+        return (1 + self.slopes[1:]) / 2
 
     @property
     def raw_slopes(self) -> FloatArray:
@@ -357,32 +335,6 @@ class HierarchyEstimate(RiskFunction):
             ParameterError: beta is not between 0 and 1.
         """
         return np.asarray(simultaneous_quantile(self.plan.buckets, check_number("beta", beta)) * self.std)
-
-    def quantile(self, tau: float) -> float:
-        """The estimated τ-quantile, linear inside a bucket.
-
-        Args:
-            tau: Which quantile, between 0 and 1; 0.5 is the median.
-
-        Returns:
-            A number in [0, 1].
-
-        Raises:
-            ParameterError: tau is not between 0 and 1.
-        """
-        if not 0 < check_number("tau", tau) < 1:
-            raise ParameterError(f"tau must lie between 0 and 1, got {tau!r}")
-        share = np.concatenate([[0.0], self.monotone])
-        at = int(np.searchsorted(share, tau))
-        if at > self.plan.buckets:
-            return 1.0
-        step = share[at] - share[at - 1]
-        return float((at - 1 + (tau - share[at - 1]) / step) / self.plan.buckets)
-
-    @property
-    def median(self) -> float:
-        """The estimated median."""
-        return self.quantile(0.5)
 
 
 def hadamard(values: FloatArray) -> FloatArray:

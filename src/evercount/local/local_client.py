@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from evercount._arrays import FloatArray, IntArray
+from evercount._arrays import IntArray
 from evercount.errors import AlreadyReleased, InputError, ParameterError
-from evercount.local.collection_plan import UNIT, Form, LocalPlan, shared_plan
+from evercount.local.collection_plan import Form, LocalPlan, shared_plan
 from evercount.local.losses import Absolute, Loss, check_point
 from evercount.local.messages import ENTRY, inside
 from evercount.noise import ExactNoise, NoiseOwner, Normals, Secret
@@ -268,14 +268,3 @@ def simulate(plan: LocalPlan, points: npt.ArrayLike, secret: Secret, first: int 
         z = source.normals(first + start, first + start + len(part), plan.entries)
         out[start : start + len(part)] = entries_of(plan, plan.bucket(part), floors(plan.scale, z))
     return out
-
-
-def means(plan: LocalPlan) -> FloatArray:
-    """R·e_j for every bucket j, as rows in real units: what messages are centred on. For tests and audits."""
-    table = np.zeros((plan.w, plan.entries), np.int64)
-    for j in range(plan.w):
-        table[j, j : plan.w] = plan.factor[: plan.w - j]
-        if plan.counters == 2:
-            k = plan.w - 1 - j
-            table[j, plan.w + k :] = plan.factor[: plan.w - k]
-    return np.asarray(table / UNIT)

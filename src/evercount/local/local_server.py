@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from evercount.errors import InputError, MessageRejected, ParameterError, SnapshotError
+from evercount.errors import InputError, MessageRejected
 from evercount.local.collection_plan import Form, shared_plan
 from evercount.local.estimate import LocalEstimate, make_estimate
+from evercount.local.message_server import MessageServer, iterate
 from evercount.local.messages import inside, unpack, unpack_many
 
 BATCH = 4096
 """Messages that are checked and added at a time."""
 
 
-def iterate(messages: Iterable[object]) -> Iterator[object]:
-    """The messages of a batch, or an InputError where it is none: one message, or nothing to go through."""
-    if isinstance(messages, str | bytes | bytearray | memoryview) or not isinstance(messages, Iterable):
-        raise InputError(f"a batch is a sequence of messages, got {type(messages).__name__}; use add for one message")
-    return iter(messages)
-
-
-class LocalServer:
+class LocalServer(MessageServer):
     """Sums of accepted messages. Servers of equal plans merge, in any order, to the same sums.
 
     Args:
@@ -58,11 +51,6 @@ class LocalServer:
     ) -> None:
         self.plan = shared_plan(epsilon, delta, n, form, buckets)
         self._sums = np.zeros(self.plan.entries, np.int64)
-        self.accepted = 0
-        self.rejected = 0
-
-    def __repr__(self) -> str:
-        return f"LocalServer({self.plan.describe()!r}, accepted={self.accepted}, rejected={self.rejected})"
 
     def add(self, message: object) -> None:
         """Add one message, or count it as rejected and raise MessageRejected.
@@ -82,17 +70,6 @@ class LocalServer:
         self.accepted += 1
 
     def add_many(self, messages: Iterable[object]) -> int:
-        """Add a batch of any length; the number of accepted ones. Bad ones are only counted.
-
-        Args:
-            messages: What clients sent.
-
-        Returns:
-            How many of them were accepted.
-
-        Raises:
-            InputError: messages is one message or no sequence.
-        """
         source = iterate(messages)
         before = self.accepted
         while batch := list(islice(source, BATCH)):
@@ -127,27 +104,6 @@ class LocalServer:
         self.accepted += accepted
         self.rejected += rejected
 
-    def merge(self, *others: LocalServer) -> None:
-        """Add the sums of other servers of the same plan; they are left as they are and must not be merged twice.
-
-        Args:
-            *others: Servers of the same plan.
-
-        Raises:
-            ParameterError: One of them has another plan, or is this server itself.
-        """
-        for other in others:
-            if not isinstance(other, LocalServer):
-                raise ParameterError(f"a LocalServer is merged with others of its kind, got {type(other).__name__}")
-            if other.plan.digest != self.plan.digest:
-                raise ParameterError("servers of different plans (epsilon, delta, buckets or form) cannot be merged")
-            if other is self:
-                raise ParameterError("a server cannot be merged with itself")
-        for other in others:
-            self._sums += other._sums
-            self.accepted += other.accepted
-            self.rejected += other.rejected
-
     def estimate(self) -> LocalEstimate:
         """What all accepted messages together say; may be asked at any time and as often as wanted.
 
@@ -173,45 +129,15 @@ class LocalServer:
         norms = np.linalg.norm(rows.reshape(len(rows), self.plan.counters, self.plan.w), axis=2).sum(axis=1)
         return float(2 * self.plan.radius * self.plan.entry * norms.max()) * (1 + 1e-9)
 
-    # -- keeping and moving the sums -----------------------------------------------------------------------------
+    _add_any = add
 
-    def dump(self) -> bytes:
-        """The partial sums, to store or to send to another server. They hold private messages only: no secret.
-
-        Returns:
-            JSON as bytes, for `load`.
-        """
-        plan = self.plan
-        parameters = [plan.epsilon, plan.delta, plan.n, plan.form, plan.w]
-        data: dict[str, Any] = {"format": 1, "plan": parameters, "digest": plan.digest.hex()}
-        data |= {"accepted": self.accepted, "rejected": self.rejected, "sums": self._sums.tolist()}
-        return json.dumps(data).encode()
+    def _parameters(self) -> list[Any]:
+        return [self.plan.epsilon, self.plan.delta, self.plan.n, self.plan.form, self.plan.w]
 
     @classmethod
-    def load(cls, blob: bytes) -> LocalServer:
-        """The server of `dump`, or a SnapshotError.
+    def _of(cls, parameters: list[Any]) -> Self:
+        *others, buckets = parameters
+        return cls(*others, buckets=buckets)
 
-        Args:
-            blob: A result of `dump`.
-
-        Returns:
-            A server with the same sums.
-
-        Raises:
-            SnapshotError: It is anything else, or belongs to another version or plan.
-        """
-        try:
-            data = json.loads(blob)
-            epsilon, delta, n, form, buckets = data["plan"]
-            server = cls(epsilon, delta, n, form, buckets=buckets)
-            sums: Sequence[int] = data["sums"]
-            good = (
-                data["format"] == 1 and server.plan.digest.hex() == data["digest"] and len(sums) == server.plan.entries
-            )
-            server._sums = np.asarray(sums, dtype=np.int64)
-            server.accepted, server.rejected = int(data["accepted"]), int(data["rejected"])
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise SnapshotError(f"this is not a dump of a LocalServer ({type(error).__name__})") from None
-        if not good or server.accepted < 0 or server.rejected < 0:
-            raise SnapshotError("the dump belongs to another version or plan")
-        return server
+    def _digest(self) -> str:
+        return self.plan.digest.hex()

@@ -124,14 +124,12 @@ class Absolute(Loss):
     """
 
     def value(self, theta: float, data: Any) -> float:
-        """ℓ(θ, d)."""
         return abs(theta - check_point(data))
 
     def derivative(self, theta: float, data: Any) -> float:
         return 1.0 if theta >= check_point(data) else -1.0
 
     def sample(self, data: Any, u: float) -> float:
-        """d itself."""
         return check_point(data)
 
 
@@ -161,7 +159,6 @@ class Quantile(Loss):
             raise ParameterError(f"tau must lie between 0 and 1, got {self.tau!r}")
 
     def value(self, theta: float, data: Any) -> float:
-        """ℓ(θ, d)."""
         d = check_point(data)
         return self.tau * (d - theta) if theta < d else (1 - self.tau) * (theta - d)
 
@@ -199,7 +196,6 @@ class Hinge(Loss):
             raise ParameterError(f"margin must lie in [0, 1], got {self.margin!r}")
 
     def value(self, theta: float, data: Any) -> float:
-        """ℓ(θ, d)."""
         x, y = labelled_point(data)
         return max(0.0, self.margin - y * (theta - x))
 
@@ -242,7 +238,6 @@ class Logistic(Loss):
             raise ParameterError(f"scale must lie between 0 and 10, got {self.scale!r}")
 
     def value(self, theta: float, data: Any) -> float:
-        """ℓ(θ, d)."""
         x, y = labelled_point(data)
         return self.scale * float(np.logaddexp(0.0, -y * (theta - x) / self.scale))
 
@@ -286,14 +281,13 @@ class ConvexLoss(Loss):
                 raise ParameterError(f"{name} must be a function of (theta, data), got {getattr(self, name)!r}")
 
     def value(self, theta: float, data: Any) -> float:
-        """ℓ(θ, d)."""
-        return _returned("loss", self.loss(theta, data))
+        return _read_result("loss", self.loss(theta, data))
 
     def derivative(self, theta: float, data: Any) -> float:
-        return _returned("slope", self.slope(theta, data))
+        return _read_result("slope", self.slope(theta, data))
 
 
-def _returned(name: str, value: Any) -> float:
+def _read_result(name: str, value: Any) -> float:
     """What a function of the user returned, as a float; the message does not show it, as it follows from the data."""
     try:
         if isinstance(value, str | bytes):  # float would read them

@@ -18,14 +18,9 @@ HEAD = 8
 ENTRY = np.dtype("<i2")
 
 
-def header(plan: LocalPlan) -> bytes:
-    """The first eight bytes of every message of a plan."""
-    return plan.header
-
-
 def pack(plan: LocalPlan, entries: npt.NDArray[np.int16]) -> bytes:
     """A message."""
-    return header(plan) + entries.astype(ENTRY, copy=False).tobytes()
+    return plan.header + entries.astype(ENTRY, copy=False).tobytes()
 
 
 def size(plan: LocalPlan) -> int:
@@ -61,7 +56,7 @@ def unpack(plan: LocalPlan, message: object) -> FloatArray:
         raise MessageRejected(f"the message has format {data[2]}, this server reads format {VERSION}")
     if len(data) != size(plan):
         raise MessageRejected(f"a message of this plan has {size(plan)} bytes, got {len(data)}")
-    if data[:HEAD] != header(plan):
+    if data[:HEAD] != plan.header:
         raise MessageRejected("the message was made for other parameters (epsilon, delta, buckets or form)")
     entries = np.frombuffer(data, ENTRY, offset=HEAD).astype(np.float64)
     if not inside(plan, entries[np.newaxis])[0]:
@@ -74,7 +69,7 @@ def unpack_many(plan: LocalPlan, messages: Sequence[object]) -> tuple[FloatArray
     want = size(plan)
     good = [m for m in map(_bytes, messages) if m is not None and len(m) == want]
     table = np.frombuffer(b"".join(good), np.uint8).reshape(len(good), want)
-    known = (table[:, :HEAD] == np.frombuffer(header(plan), np.uint8)).all(axis=1)
+    known = (table[:, :HEAD] == np.frombuffer(plan.header, np.uint8)).all(axis=1)
     if not known.all():
         table = table[known]
     entries = np.ascontiguousarray(table[:, HEAD:]).view(ENTRY).astype(np.float64)

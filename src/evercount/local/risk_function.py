@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from evercount._arrays import FloatArray
+from evercount._validate import check_number
 from evercount.errors import ParameterError
 
 
@@ -31,13 +32,41 @@ class RiskFunction(ABC):
 
     @property
     @abstractmethod
+    def raw_slopes(self) -> FloatArray:
+        """2F̂ − 1 at the ends 0, 1/w, …, 1 of the buckets, as it was estimated: the slope of the risk."""
+
+    @cached_property
     def slopes(self) -> FloatArray:
-        """2F̂ − 1 at the ends 0, 1/w, …, 1 of the buckets, made nondecreasing in [−1, 1]: the slope of the risk."""
+        """The same, made nondecreasing in [−1, 1], as the slope of a convex risk is."""
+        from scipy.optimize import isotonic_regression
+
+        return np.asarray(np.clip(isotonic_regression(self.raw_slopes).x, -1.0, 1.0))
+
+    def quantile(self, tau: float) -> float:
+        """The estimated τ-quantile of the collected points: where F̂ passes τ, linear inside a bucket.
+
+        Args:
+            tau: Which quantile, between 0 and 1; 0.5 is the median.
+
+        Returns:
+            A number in [0, 1].
+
+        Raises:
+            ParameterError: tau is not between 0 and 1.
+        """
+        if not 0 < check_number("tau", tau) < 1:
+            raise ParameterError(f"tau must lie between 0 and 1, got {tau!r}")
+        share = (1 + self.slopes) / 2
+        w, at = len(share) - 1, int(np.searchsorted(share, tau))
+        if not 0 < at <= w:
+            return float(at > w)
+        step = share[at] - share[at - 1]
+        return float((at - 1 + (tau - share[at - 1]) / step) / w)
 
     @property
-    @abstractmethod
-    def raw_slopes(self) -> FloatArray:
-        """The same as it was estimated, before it was made nondecreasing."""
+    def median(self) -> float:
+        """The estimated median."""
+        return self.quantile(0.5)
 
     @cached_property
     def knots(self) -> FloatArray:

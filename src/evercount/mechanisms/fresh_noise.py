@@ -39,7 +39,6 @@ class FreshStream(NoiseStream):
 
     @property
     def tick(self) -> int:
-        """How many ticks have been taken."""
         return self._each.tick
 
     def take(self, ticks: int) -> FloatArray:
@@ -56,7 +55,6 @@ class FreshStream(NoiseStream):
         return {**self._each.dump(), "before": self._before}
 
     def resume(self, dumped: dict[str, Any]) -> FreshStream:
-        """Continue from `dump`."""
         each = ExactStream.load(ONE_BY_ONE, self._each.scale, self._each.cells, dumped)
         before = np.asarray(dumped["before"], dtype=np.float64)
         if each.first_cell != self._each.first_cell or before.shape != self._before.shape:

@@ -15,7 +15,8 @@ from evercount.factorizations import Factorization
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_base import LARGEST_TICKS, PureFactorization
 from evercount.factorizations.laplace_bridge import Bridge
-from evercount.factorizations.laplace_trees import DigitTree, FreshLaplace, HybridTree, Memory, WindowTree
+from evercount.factorizations.laplace_trees import DigitTree, HybridTree, Memory
+from evercount.factorizations.laplace_windows import FreshLaplace, WindowTree
 from evercount.mechanisms.bridge_noise import BridgeNoise, EndlessBridgeNoise
 from evercount.mechanisms.calibrate import Noise
 from evercount.mechanisms.declared_key import declaration_fingerprint, declared_key

@@ -53,7 +53,6 @@ class PeriodicStream(NoiseStream):
         return {"secret": self._root.hex(), **inner}
 
     def resume(self, dumped: dict[str, Any], load: Callable[[dict[str, Any]], NoiseStream]) -> None:
-        """Continue from `dump`."""
         before = np.asarray(dumped["before"], dtype=np.float64)
         if before.shape != self._before.shape:
             raise SnapshotError("the noise state belongs to other cells")

@@ -132,12 +132,12 @@ class NamedPrf(Prf):
         self._masks = np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2)
 
     def encrypt(self, blocks: bytes) -> bytes:
-        return super().encrypt(self._named(np.frombuffer(blocks, np.uint64)).tobytes())
+        return super().encrypt(self._with_name(np.frombuffer(blocks, np.uint64)).tobytes())
 
     def words(self, blocks: UIntArray) -> UIntArray:
-        return super().words(self._named(blocks).reshape(-1, 4))
+        return super().words(self._with_name(blocks).reshape(-1, 4))
 
-    def _named(self, blocks: UIntArray) -> UIntArray:
+    def _with_name(self, blocks: UIntArray) -> UIntArray:
         """The blocks with the hash of the name in the place of the cell's number."""
         named = blocks.reshape(-1, 2).copy()
         fields = named.view(np.dtype(">u4"))

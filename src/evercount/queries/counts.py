@@ -87,44 +87,36 @@ class Count(Query[float]):
 
     @property
     def event_number(self) -> EventNumber:
-        """A tick is its number of events."""
         return EventNumber(self.max_per_tick)
 
     @property
     def rows(self) -> Rows:
-        """A row is an event."""
         return Rows()
 
     @property
     def cells(self) -> int:
-        """One running sum."""
         return 1
 
     @property
     def monotone(self) -> bool:
-        """A running count never falls."""
         return True
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S: see the class."""
         return 1.0
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         return 1.0
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        """One nonnegative number."""
         return self.encode(state, totals)
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        """One whole number: the tick's events."""
         number = whole_numbers(events, 0, self.max_per_tick or LARGEST_TOTAL, "the number of events of a tick")
         if number.size != 1 or number.ndim > 1:
             raise InputError(f"a tick of Count is one number of events, got an array of shape {number.shape}")
         return number.reshape(1), state
 
     def encode_run(self, state: Any, ticks: Iterable[Any]) -> tuple[IntArray, Any]:
-        """Many ticks at once, as any one-dimensional sequence of numbers."""
         values = ticks if isinstance(ticks, np.ndarray | list | tuple) else list(ticks)
         numbers = whole_numbers(values, 0, self.max_per_tick or LARGEST_TOTAL, "numbers of events per tick")
         if numbers.ndim != 1:
@@ -132,7 +124,6 @@ class Count(Query[float]):
         return numbers[:, np.newaxis], state
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         return {"max_per_tick": self.max_per_tick}
 
 
@@ -179,21 +170,17 @@ class Sum(Query[float]):
 
     @property
     def cells(self) -> int:
-        """One running sum."""
         return 1
 
     @property
     def grid(self) -> float:
-        """The public unit that values are rounded to."""
         return self._grid
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """One published number."""
         return ("sum",)
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S: see the class."""
         return float((self._largest_change(adjacency) * self._grid) ** 2)
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
@@ -205,21 +192,10 @@ class Sum(Query[float]):
 
     @property
     def monotone(self) -> bool:
-        """A sum of nonnegative values never falls."""
         return self._low >= 0
 
-    def units(self, events: Any) -> IntArray:
-        """The events' values in grid units, or an InputError that names the first illegal one.
-
-        Args:
-            events: The values of one tick.
-
-        Returns:
-            One whole number for each event.
-
-        Raises:
-            InputError: A value is not a number or lies outside the declared range.
-        """
+    def _units(self, events: Any) -> IntArray:
+        """The events' values in grid units, or an InputError that names the first illegal one."""
         if isinstance(events, list | tuple) and not {bool, str}.isdisjoint(map(type, events)):
             raise InputError("the events of a tick must be numbers: no text, no true or false")
         values = np.atleast_1d(np.asarray(events))
@@ -237,7 +213,6 @@ class Sum(Query[float]):
 
     @property
     def rows(self) -> Rows:
-        """A row has a value."""
         return Rows(("value",), range=(self.lo, self.hi, self._grid), totals=self._totals_of_rows)
 
     def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
@@ -245,11 +220,9 @@ class Sum(Query[float]):
         return tick, cell, units
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        """The values of the tick's events."""
-        return np.asarray([self.units(events).sum()], dtype=np.int64), state
+        return np.asarray([self._units(events).sum()], dtype=np.int64), state
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         return {"lo": self.lo, "hi": self.hi, "grid": self._grid}
 
 
@@ -265,9 +238,6 @@ class Average(Sum):
     Test: tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
 
     Args:
-        lo: as for `Sum`.
-        hi: as for `Sum`.
-        grid: as for `Sum`.
         per: "tick" or "event": what the sum is divided by.
 
     Raises:
@@ -294,21 +264,17 @@ class Average(Sum):
 
     @property
     def cells(self) -> int:
-        """The sum; per event also the number of events."""
         return 2 if self.per == "event" else 1
 
     @property
     def outputs(self) -> int:
-        """One average."""
         return 1
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """One published number."""
         return ("average",)
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S: see the class."""
         if self.per == "tick":
             return super().squared_sensitivity(adjacency)
         absent = self._farthest**2 + self._one**2
@@ -323,19 +289,17 @@ class Average(Sum):
 
     @property
     def monotone(self) -> bool:
-        """An average may fall."""
         return False
 
     def _totals_of_rows(self, tick: IntArray, cell: IntArray, events: IntArray, units: IntArray) -> Groups:
         """Per event also the number of rows, in grid units."""
         if self.per == "tick":
             return tick, cell, units
-        both = np.stack([units - self._mid * events, events * round(1 / self._grid)], axis=1)
+        both = np.stack([units - self._mid * events, events * self._one], axis=1)
         return np.repeat(tick, 2), np.tile(np.asarray([0, 1]), len(tick)), both.ravel()
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        """The values of the tick's events."""
-        units = self.units(events)
+        units = self._units(events)
         if self.per == "tick":
             return np.asarray([units.sum()], dtype=np.int64), state
         return np.asarray([(units - self._mid).sum(), len(units) * self._one], dtype=np.int64), state
@@ -354,7 +318,7 @@ class Average(Sum):
             self._per_event,
             no_views=NO_EVENTS,
             change=self._nothing_between,
-            kept=KeptSums(self.output_scale, self.interval),
+            kept=KeptSums(self._output_scale, self._interval),
         )
 
     def _per_tick(self, first_tick: int, noisy: FloatArray) -> FloatArray:
@@ -376,32 +340,15 @@ class Average(Sum):
     ) -> tuple[FloatArray, FloatArray]:
         raise ParameterError(NO_EVENTS)
 
-    def output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
-        """The factor from the std of a cell to that of the ratio at the published values.
-
-        Args:
-            sums: The noisy sums, shape (ticks, cells).
-            values: The published numbers, shape (ticks, outputs).
-
-        Returns:
-            The ratios, in the shape of `values`.
-        """
+    def _output_scale(self, sums: FloatArray, values: FloatArray) -> FloatArray:
+        """The factor from the std of a cell to that of the ratio at the published values."""
         events = np.maximum(sums[:, 1:2], 1.0)
         return np.asarray(np.sqrt(1 + (values - self._mid * self._grid) ** 2) / events)
 
-    def interval(
+    def _interval(
         self, values: FloatArray, sums: FloatArray, errors: CellErrors, level: float
     ) -> tuple[FloatArray, FloatArray]:
         """Fieller's interval of the ratio.
-
-        Args:
-            values: The published numbers, shape (ticks, outputs).
-            sums: The noisy sums, shape (ticks, cells).
-            errors: The errors of a cell at these ticks.
-            level: The probability that an interval holds its true number.
-
-        Returns:
-            The lower and the upper ends, each in the shape of `values`.
 
         **Guarantee.** At every tick with at least one event it holds the true average of the values, rounded to the
         grid, with probability at least `level`. Proof: `averages.proof.md`. Test:
@@ -417,5 +364,4 @@ class Average(Sum):
         return np.minimum(low + mid, values), np.maximum(high + mid, values)
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         return {**super().parameters(), "per": self.per}

@@ -62,7 +62,6 @@ class Histogram(Query[FloatArray]):
 
     @property
     def single(self) -> bool:
-        """An array, whatever its length."""
         return False
 
     def __init__(
@@ -96,12 +95,10 @@ class Histogram(Query[FloatArray]):
 
     @property
     def cells(self) -> int:
-        """One per key, and one more for `other`."""
         return self._cells
 
     @cached_property
     def labels(self) -> Sequence[str]:
-        """The keys in the order given, then `other`."""
         known = tuple(map(str, range(self._known)) if self._keys is None else self._keys)
         return (*known, OTHER) if self._unknown == OTHER else known
 
@@ -120,7 +117,6 @@ class Histogram(Query[FloatArray]):
         return float(2 * touched if self._removals else min(2 * self._most, self._cells))
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         return {
             "keys": self._known if self._keys is None else list(self._keys),
             "max_keys_per_event": self._most,
@@ -150,7 +146,6 @@ class Histogram(Query[FloatArray]):
 
     @property
     def rows(self) -> Rows:
-        """A row has a key."""
         return Rows(("key",), list_keys=self._row_keys)
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
@@ -175,30 +170,14 @@ class Histogram(Query[FloatArray]):
 
     @property
     def monotone(self) -> bool:
-        """Counts fall only by removals."""
         return not self._removals
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        """The same as `encode_counts`."""
-        return self.encode_counts(totals), state
+        """The caller promises that each event changed at most `max_keys_per_event` cells by at most one.
 
-    def encode_counts(self, counts: npt.ArrayLike) -> IntArray:
-        """Increments of a tick that was already counted per cell (shape ``(cells,)``, whole numbers).
-
-        The caller promises what `encode` would have checked: the array is a sum over events of which each changed at
-        most `max_keys_per_event` cells by at most one. That promise carries the privacy guarantee; nothing in the
-        array can confirm it. Without removals a negative entry is refused.
-
-        Args:
-            counts: The number of events of each cell.
-
-        Returns:
-            The increments.
-
-        Raises:
-            InputError: The array has another shape or type, an entry beyond 2^53, or a negative one without removals.
+        Nothing in the array can confirm it, and privacy depends on it. Without removals a negative entry is refused.
         """
-        array = np.asarray(counts)
+        array = np.asarray(totals)
         if array.shape != (self._cells,) or array.dtype.kind not in "iu":
             raise InputError(
                 f"counts must be whole numbers of shape ({self._cells},), one per cell, not {array.dtype} of shape "
@@ -208,7 +187,7 @@ class Histogram(Query[FloatArray]):
             raise InputError("counts have a negative entry; build the histogram with removals=True to allow it")
         if int(array.max()) > LARGEST_TOTAL or int(array.min()) < -LARGEST_TOTAL:
             raise InputError("counts have an entry beyond 2^53 in size, which a double cannot hold exactly")
-        return array.astype(np.int64)
+        return array.astype(np.int64), state
 
     def _count(self, cells: npt.NDArray[np.intp]) -> IntArray:
         return np.bincount(cells, minlength=self._cells).astype(np.int64, copy=False)
@@ -280,7 +259,7 @@ class Histogram(Query[FloatArray]):
 
     def _change(self, number: int, event: Any) -> dict[int, int]:
         """The cells that one event changes, each by −1 or +1 (or by 0, for `other`)."""
-        named = self._named(number, event)
+        named = self._signs_by_key(number, event)
         if len(named) > self._most:
             raise EventRefused(
                 number,
@@ -299,7 +278,7 @@ class Histogram(Query[FloatArray]):
             change[self._known] = max(-1, min(1, strangers))
         return change
 
-    def _named(self, number: int, event: Any) -> dict[Any, int]:
+    def _signs_by_key(self, number: int, event: Any) -> dict[Any, int]:
         """The event as key → sign, with distinct keys."""
         if isinstance(event, Mapping):
             if not self._removals:
@@ -355,10 +334,6 @@ class TopK(Histogram):
     tests/queries/test_queries_top.py::test_top_values_obey_the_simultaneous_bound.
 
     Args:
-        keys: as for `Histogram`.
-        max_keys_per_event: as for `Histogram`.
-        removals: as for `Histogram`.
-        unknown: as for `Histogram`.
         k: how many keys `Release.top` gives by default.
 
     Raises:
@@ -383,11 +358,9 @@ class TopK(Histogram):
 
     @property
     def k(self) -> int:
-        """How many keys `top` returns by default."""
         return self._k
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         return {**super().parameters(), "k": self._k}
 
 

@@ -36,7 +36,6 @@ def _band(axes: Any, std: np.ndarray[Any, np.dtype[np.float64]], colour: str, bi
 
 
 def _std(name: str, epsilon: float, delta: float, ticks: int) -> FloatArray:
-    """Std of a count at every tick."""
     stream = Stream(Count(), Budget(epsilon, delta), None if name in PURE_ENDLESS else ticks, name)
     return stream.std(np.arange(1, ticks + 1))[:, 0]
 

@@ -195,7 +195,6 @@ def sparse_streams(parameters: Mapping[str, Any], context: Context) -> Result:
 
 
 def bernoulli(horizon: int, p: float, seed: int) -> FloatArray:
-    """Running count of a stream of Ber(p)."""
     generator = np.random.default_rng(seed)
     return np.cumsum(generator.random(horizon) < p).astype(np.float64)
 

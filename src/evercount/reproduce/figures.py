@@ -43,7 +43,6 @@ def panels(rows: int = 1, columns: int = 1, width: float = 8.0, height: float = 
 
 
 def finish(axes: Any, x: str, y: str, title: str, legend: bool = True) -> None:
-    """Set labels, title and legend."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.set_title(title, fontsize=9, loc="left")

@@ -74,7 +74,6 @@ def honaker(parameters: Mapping[str, Any], context: Context) -> Result:
 
 
 def _seconds(engine: Any, ticks: int) -> float:
-    """Run time of one stream of one cell."""
     start = time.perf_counter()
     draws = engine.draws(0, ticks)
     engine.block(engine.initial(1), FloatNoise(0).normals(0, draws, 1), ticks)

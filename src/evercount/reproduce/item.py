@@ -24,8 +24,6 @@ class Context:
     """What a running item may use besides its parameters."""
 
     seed: int = 0
-    backend: str = "numpy"
-    device: str = "cpu"
     checkpoints: Path | None = None
     """Folder for the finished batches of a simulation until the item is done; None keeps no batches."""
     progress: Callable[[int, int], None] = _silent
@@ -65,7 +63,6 @@ class Item:
     quick: Mapping[str, Any] = field(default_factory=dict)
 
     def parameters(self, quick: bool = False, repetitions: int | None = None) -> dict[str, Any]:
-        """The parameters of one run, full or quick."""
         chosen = {**self.full, **self.quick} if quick else dict(self.full)
         if repetitions is not None and "repetitions" in chosen:
             chosen["repetitions"] = repetitions

@@ -27,20 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reduction:
-    """An easier problem solved by a harder one.
-
-    Attributes:
-        easier, harder: Names of the problems.
-        query: The harder problem over this number of ticks.
-        stream: Bits (or, for thresholds, numbers of values) of each tick → ticks of the harder problem.
-        answers: What the harder problem publishes, shape (ticks, outputs) → the running counts.
-    """
+    """An easier problem solved by a harder one."""
 
     easier: str
     harder: str
     query: Callable[[int], Query]
     stream: Callable[[IntArray], list[Any]]
+    """Bits (or, for thresholds, numbers of values) of each tick → ticks of the harder problem."""
     answers: Callable[[FloatArray], FloatArray]
+    """What the harder problem publishes, shape (ticks, outputs) → the running counts."""
 
 
 def _first(values: FloatArray) -> FloatArray:

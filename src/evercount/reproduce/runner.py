@@ -18,7 +18,6 @@ from typing import Any
 from evercount.errors import MissingExtra, ParameterError, UnknownName
 from evercount.reproduce.item import Context, Item, Result
 from evercount.reproduce.registry import ITEMS
-from evercount.reproduce.simulate import BACKENDS
 
 RECORD_FORMAT = 1
 """The version of `result.json`; records of other versions are run again."""
@@ -29,13 +28,9 @@ LARGEST_TABLE_IN_INDEX = 24
 
 @dataclass(frozen=True)
 class Options:
-    """The choices of the command line; see `evercount reproduce --help`."""
-
     out: Path
     quick: bool = False
     repetitions: int | None = None
-    backend: str = "numpy"
-    device: str = "cpu"
     seed: int = 0
     again: bool = False
 
@@ -56,8 +51,6 @@ def run_items(
     finished: Callable[[Item, Mapping[str, Any], bool], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Run the named items into folders under `options.out` and write README.md, the index."""
-    if options.backend not in BACKENDS:
-        raise UnknownName("backend", options.backend, BACKENDS)
     if options.repetitions is not None and options.repetitions < 2:
         raise ParameterError(f"repetitions must be at least 2, not {options.repetitions}")
     items = choose(names)
@@ -83,7 +76,6 @@ def parameters_key(item: Item, options: Options) -> dict[str, Any]:
         "format": RECORD_FORMAT,
         "parameters": item.parameters(options.quick, options.repetitions),
         "seed": options.seed,
-        "backend": options.backend,
     }
     restored: dict[str, Any] = json.loads(json.dumps(key))
     return restored
@@ -102,8 +94,6 @@ def run_one(
     checkpoints = folder / "checkpoints"
     context = Context(
         seed=options.seed,
-        backend=options.backend,
-        device=options.device,
         checkpoints=checkpoints,
         progress=(lambda done, total: progress(item, done, total)) if progress else lambda done, total: None,
     )
@@ -150,7 +140,6 @@ def finished_record(folder: Path, key: Mapping[str, Any]) -> dict[str, Any] | No
 
 
 def write_tables(result: Result, folder: Path) -> list[str]:
-    """Write one CSV file per table; returns the file names."""
     files = []
     for name, rows in result.tables.items():
         path = folder / f"{slug(name)}.csv"
@@ -202,7 +191,6 @@ def slug(name: str) -> str:
 
 
 def index_page(records: Sequence[Mapping[str, Any]]) -> str:
-    """README.md of the output folder."""
     lines = ["# The paper's figures and tables, with our numbers beside the paper's", ""]
     lines += ["| item | what it is | result |", "|---|---|---|"]
     lines += [f"| [{r['item']}](#{r['item']}) | {r['title']} | {r['verdict']} |" for r in records]
@@ -217,12 +205,11 @@ def index_page(records: Sequence[Mapping[str, Any]]) -> str:
             if len(rows) <= LARGEST_TABLE_IN_INDEX:
                 lines += markdown_table(rows)
         chosen = json.dumps(record["parameters"], ensure_ascii=False)
-        lines += ["", f"Parameters: {chosen}, seed {record['seed']}, backend {record['backend']}."]
+        lines += ["", f"Parameters: {chosen}, seed {record['seed']}."]
     return "\n".join(lines) + "\n"
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The lines of a Markdown table."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     return lines + ["| " + " | ".join(format_cell(row.get(column)) for column in columns) + " |" for row in rows]

@@ -1,7 +1,6 @@
 """The simulator: many independent noise streams at once, with statistics at every tick.
 
-Errors are those of L·z with standard normals z; multiply them by σ = multiplier·√S·c for a calibrated mechanism. Two
-backends give the same statistics up to sampling error: NumPy here, PyTorch in `simulate_torch`.
+Errors are those of L·z with standard normals z; multiply them by σ = multiplier·√S·c for a calibrated mechanism.
 """
 
 from __future__ import annotations
@@ -19,11 +18,10 @@ from evercount.factorizations import FACTORIZATIONS, Factorization, factorizatio
 from evercount.noise import FloatNoise
 from evercount.reproduce.item import Context
 
-BACKENDS = ("numpy", "torch")
 EDGES = (0.25, 0.67448975, 1.0, 1.5, 1.95996398, 2.5758293, 3.0, 3.29052673)
 """At each tick, repetitions with |error|/std up to each edge are counted: the 50, 95, 99, 99.9 % points and others."""
-NUMPY_BATCH = 64
-"""Repetitions that NumPy runs at once."""
+BATCH = 64
+"""Repetitions that run at once."""
 BATCHES_PER_CHECKPOINT = 4
 """Batches between two checkpoints."""
 
@@ -60,7 +58,6 @@ class Simulation:
 
     @property
     def repetitions(self) -> int:
-        """The number of independent streams."""
         return self.totals.repetitions
 
     @property
@@ -107,7 +104,6 @@ class Simulation:
 
 
 def measure(noise: FloatArray, std: FloatArray) -> Totals:
-    """The statistics of noise of shape (ticks, repetitions)."""
     size = np.abs(noise)
     normal = size / std[:, np.newaxis]
     running = np.maximum.accumulate(size, axis=0)
@@ -136,22 +132,16 @@ def simulate(
     repetitions: int,
     *,
     seed: int = 0,
-    backend: str = "numpy",
-    device: str = "cpu",
     checkpoint: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Simulation]:
     """Statistics of the named factorizations over `repetitions` streams of `horizon` ticks each.
-
-
 
     >>> simulation = simulate(["square-root"], horizon=64, repetitions=100)["square-root"]
     >>> mean, standard_error = simulation.mean_normalised  # √(2/π) = 0.798 in expectation
     >>> abs(mean - 0.798) < 4 * standard_error
     True
     """
-    if backend not in BACKENDS:
-        raise UnknownName("backend", backend, BACKENDS)
     for name in names:
         if name not in FACTORIZATIONS:
             raise UnknownName("factorization", name, FACTORIZATIONS)
@@ -162,16 +152,15 @@ def simulate(
     simulations = {}
     for name, engine in engines.items():
         std = engine.row_norms(np.arange(1, horizon + 1))
-        batches = _torch_batches(engine, std, device) if backend == "torch" else _numpy_batches(engine, std)
-        file = None if checkpoint is None else checkpoint / f"{name}-{horizon}-{repetitions}-{seed}-{backend}.npz"
+        file = None if checkpoint is None else checkpoint / f"{name}-{horizon}-{repetitions}-{seed}.npz"
         total = load_totals(file)
         start = 0 if total is None else total.repetitions
         while start < repetitions:
-            count = min(batches.size, repetitions - start)
-            batch = batches.run(count, batch_seed(seed, name, start))
+            count = min(BATCH, repetitions - start)
+            batch = measure(one_batch(engine, count, batch_seed(seed, name, start)), std)
             total = batch if total is None else total + batch
             start += count
-            if start >= repetitions or start % (batches.size * BATCHES_PER_CHECKPOINT) == 0:
+            if start >= repetitions or start % (BATCH * BATCHES_PER_CHECKPOINT) == 0:
                 save_totals(file, total)
             if progress is not None:
                 progress(done + start, repetitions * len(names))
@@ -182,41 +171,15 @@ def simulate(
 
 
 def simulate_item(context: Context, names: Sequence[str], horizon: int, repetitions: int) -> dict[str, Simulation]:
-    """`simulate` with the seed, backend, checkpoints and progress of a running item."""
+    """`simulate` with the seed, checkpoints and progress of a running item."""
     return simulate(
         names,
         horizon,
         repetitions,
         seed=context.seed,
-        backend=context.backend,
-        device=context.device,
         checkpoint=context.checkpoints,
         progress=context.progress,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Batches:
-    """A backend: how many repetitions it takes at once, and (repetitions, seed) → totals."""
-
-    size: int
-    run: Callable[[int, int], Totals]
-
-
-def _numpy_batches(engine: Factorization, std: FloatArray) -> _Batches:
-    return _Batches(NUMPY_BATCH, lambda count, seed: measure(one_batch(engine, count, seed), std))
-
-
-def _torch_batches(engine: Factorization, std: FloatArray, device: str) -> _Batches:
-    from evercount.reproduce import simulate_torch
-
-    plan = simulate_torch.Plan.of(simulate_torch.describe(engine, std, EDGES))
-
-    def run(count: int, seed: int) -> Totals:
-        sums = simulate_torch.run(plan, count, seed, device)
-        return Totals(count, *(sums[key] for key in ("absolute", "largest", "running", "below", "each")))
-
-    return _Batches(simulate_torch.batch_size(device), run)
 
 
 def batch_seed(seed: int, name: str, start: int) -> int:

@@ -354,5 +354,5 @@ def _units(declaration: StreamDeclaration) -> Column:
     if "value" not in rows_of(declaration.query).columns:
         return fn.lit(0).cast("long")
     lo, hi, grid = rows_of(declaration.query).values
-    v = fn.col("v")  # half to even, as Sum.units rounds; a value outside its range is bad and has no units
+    v = fn.col("v")  # half to even, as Sum rounds; a value outside its range is bad and has no units
     return fn.when((v >= fn.lit(lo)) & (v <= fn.lit(hi)), fn.rint(v / fn.lit(grid)).cast("long"))

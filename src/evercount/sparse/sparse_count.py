@@ -160,7 +160,7 @@ class SparseCount(NoiseOwner):
             InputError: It is not a whole number, or negative.
             HorizonReached: All ticks of the horizon were released.
         """
-        return self._advance(self._checked([events]))[0]
+        return self._advance(self._read_counts([events]))[0]
 
     def run(self, counts: Iterable[int]) -> list[SparseRelease]:
         """Release many ticks: the same numbers as one `step` for each.
@@ -175,9 +175,9 @@ class SparseCount(NoiseOwner):
             InputError: They are not whole numbers of at least 0.
             HorizonReached: There are more ticks than the horizon has left. Nothing was released.
         """
-        return self._advance(self._checked(counts))
+        return self._advance(self._read_counts(counts))
 
-    def _checked(self, counts: Iterable[int]) -> list[int]:
+    def _read_counts(self, counts: Iterable[int]) -> list[int]:
         if isinstance(counts, str | bytes) or not isinstance(counts, Iterable):
             raise InputError(f"the events of ticks must be a sequence, got {type(counts).__name__}; use step for one")
         values: npt.NDArray[Any]

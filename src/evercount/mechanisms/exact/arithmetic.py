@@ -14,7 +14,6 @@ from evercount.factorizations import (
     BinaryTree,
     Direct,
     Factorization,
-    Fresh,
     Honaker,
     HonakerFull,
     Optimal,
@@ -22,7 +21,7 @@ from evercount.factorizations import (
 )
 from evercount.factorizations.row_weighted import Weighted
 from evercount.mechanisms.exact.filter_kernel import FilterKernel
-from evercount.mechanisms.exact.filter_numbers import DRAW_BITS, MOST_TICKS, ONE, SIGMAS
+from evercount.mechanisms.exact.filter_numbers import DRAW_BITS, MOST_TICKS, SIGMAS
 from evercount.mechanisms.exact.tree_kernels import HonakerFullKernel, HonakerKernel, OptimalKernel, TreeKernel
 
 ALLOWED_PRICE = 2.0**-60
@@ -52,8 +51,6 @@ def make_kernel(factorization: Factorization, bits: int) -> Kernel:
             return FilterKernel(filter_.zero_lack, filter_.pole_lack, weights.eta, weights.n, bits, narrow)
         case SquareRoot(filter=filter_):
             return FilterKernel(filter_.pole_lack, filter_.zero_lack, None, None, bits, narrow)
-        case Fresh():
-            return FilterKernel(none, none, None, ONE, DRAW_BITS)
         case Direct():
             return FilterKernel(none, none, None, None, DRAW_BITS)
         case BinaryTree(horizon=int(horizon)):

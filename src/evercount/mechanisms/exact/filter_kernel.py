@@ -13,6 +13,7 @@ about 100 bits (`slices.py`); what a tick reads off it has 53 bits, an error tha
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 
 import numpy as np
@@ -36,16 +37,27 @@ from evercount.mechanisms.exact.filter_numbers import (
 )
 from evercount.noise import Normals
 
-Public = tuple[FloatArray, FloatArray, FloatArray, float, float, float]
-"""η, n, what inputs and buffers of each block add to the running sum, units of inputs and of n, drift."""
+
+@dataclass(frozen=True, eq=False)
+class Public:
+    """The numbers of one call of `advance` that depend on nothing secret."""
+
+    matrices: Tables
+    eta: FloatArray
+    n: FloatArray
+    sums: FloatArray
+    """What inputs and buffers of each block add to the running sum."""
+    unit: float
+    unit_n: float
+    drift: float
 
 
 class FilterKernel:
-    """One recursive factorization with `bits` fractional bits. `eta` is None where normals have no weights.
+    """One recursive factorization with `bits` fractional bits. `eta` and `n` are both None without weights.
 
-    `n` is None for `square-root`, whose noise has no running sum. The state is one row per buffer and, where there is a
-    running sum, a last row with it: integers, or two doubles each, (2, rows, cells). With `narrow`, dumps cut the low
-    parts of buffers to 24 bits.
+    `square-root` and `direct` have neither weights nor a running sum. The state is one row per buffer and, where there
+    is a running sum, a last row with it: integers, or two doubles each, (2, rows, cells). With `narrow`, dumps cut the
+    low parts of buffers to 24 bits.
 
     **Guarantee.** Outside the event B of `exact_noise.proof.md`, the integers of `step` are within `error`, and the
     doubles of `advance` within the bound they come with, of the real number (L z)_t, in whatever order matrix products
@@ -70,8 +82,8 @@ class FilterKernel:
         self.tops_lack: tuple[float, ...] = tuple(tops_lack.tolist())
         self.constants = constants(self.roots_lack, self.tops_lack, bits)
         self.eta, self.n = Dyadics(eta or ONE), Dyadics(n or ONE)
-        self.weighted, self.summed, self.order = eta is not None, n is not None, len(self.roots_lack)
-        self.rows = self.order + self.summed
+        self.weighted, self.order = eta is not None, len(self.roots_lack)
+        self.rows = self.order + self.weighted
         self.narrow = self.order if narrow else 0
         self._public = lru_cache(maxsize=4)(self._public_numbers)
         signs = {entry < 0 for entry in self.constants.output[0, BLOCK_TICKS:]}
@@ -97,7 +109,7 @@ class FilterKernel:
     def error(self, ticks: int) -> float:
         """A bound of |Ỹ_t − (L z)_t|·2^bits for every t ≤ ticks, given that nothing exceeds 64 deviations (lemma 4)."""
         if self.bits == DRAW_BITS:
-            return 0.0  # `fresh` and `direct`: sums of integers are exact
+            return 0.0  # `direct`: nothing is rounded
         a, floor = (self.eta.largest(ticks), 1.0) if self.weighted else (1.0, 0.0)
         table, blocks = self.constants, -(-ticks // BLOCK_TICKS)
         tick = 1.0 + 2 * floor + BLOCK_TICKS / 2 * SIGMAS * a
@@ -107,7 +119,7 @@ class FilterKernel:
             if kept * 2.0**-self.bits > a / 2:
                 return math.inf
             tick += (gain + 2.0**-self.bits) * kept + (2 * SIGMAS + 1) * a / 2
-        return ((self.n.total(ticks) * tick + ticks) if self.summed else tick) * (1 + 1e-6)
+        return ((self.n.total(ticks) * tick + ticks) if self.weighted else tick) * (1 + 1e-6)
 
     # -- the recurrence --------------------------------------------------------------------------------------------
 
@@ -117,7 +129,7 @@ class FilterKernel:
         x = self.eta.times(start, z << self.bits - DRAW_BITS)
         w = np.asarray(table.output @ np.concatenate([x, buffers]) >> self.bits, dtype=object)
         after = np.asarray((table.decay * buffers + table.feed @ x) >> self.bits, dtype=object)
-        if not self.summed:
+        if not self.weighted:
             return w, after
         y = state[-1] + np.add.accumulate(self.n.times(start, w), axis=0, dtype=object)
         return y, np.concatenate([after, y[-1:]])
@@ -129,7 +141,7 @@ class FilterKernel:
 
         All blocks so far had `size` ticks.
         """
-        if not self.summed:
+        if not self.weighted:
             return 2 * self._tables(size).buffer_error
         knots, units, sums, norm = self._units
         at = int(np.searchsorted(knots, tick, side="right")) - 1
@@ -162,66 +174,112 @@ class FilterKernel:
         Noise is (parts, ticks, cells): one double each, whose last rounding is not in the bound, or with `fine` the sum
         of two (of one for `optimal`), which takes longer and whose bound is little more than `drift`.
         """
-        matrices, d, cells, after = self._tables(size), self.order, normals.shape[1], state[:, : self.order]
-        eta, n, sums, unit, unit_n, drift = self._public(start, size, blocks)
-        # inputs of a block, then the buffers before it
-        inputs = np.empty((5, size + d, blocks, cells))
-        x, before = inputs[:, :size], inputs[:, size:]
-        for row, numbers in zip(x[:3], normals.slices(), strict=True):
-            row[:] = numbers.reshape(blocks, size, cells).swapaxes(0, 1)
-        slices.settle(slices.product(eta, slices.with_sums(x)), unit, x)
-        fed = slices.settle(slices.product(matrices.feed, x.reshape(5, size, -1), np.matmul), unit)
-        fed = fed.reshape(before.shape)
-        for first in range(0, blocks, matrices.most):
-            some = slice(first, min(first + matrices.most, blocks))
-            links = np.concatenate([slices.cut(after[0], after[1], unit)[:, :, np.newaxis], fed[:, :, some]], axis=2)
-            one, two, three = slices.product(matrices.chain[:, :, : links.shape[2], : links.shape[2]], links, np.matmul)
-            before[:, :, some] = slices.settle((one[:, :-1].copy(), two[:, :-1], three[:, :-1]), unit)
-            after = slices.pair((one[:, -1], two[:, -1], three[:, -1]))
-
-        flat, (responses, readouts) = inputs.reshape(5, size + d, -1), matrices.row_sums
-        top, highest = float(np.abs(x[4]).max()), float(np.abs(before[4]).max(initial=0.0))
-        if fine:
-            w = slices.settle(slices.product(matrices.output, flat, np.matmul), unit).reshape(5, size, blocks, cells)
-            noise, error = np.stack([w[0] + w[1], w[2]]), (responses + readouts + 1) * (unit + top + highest)
-            error *= (size + 8) * slices.ROUNDING * 2.0**-20 + 2.0**-70
-        else:
-            noise = (matrices.output[4] @ flat[4]).reshape(1, size, blocks, cells)
-            error = (3 * size + d + 16) * slices.ROUNDING * (responses * top + readouts * highest)
-        bound = drift + error
-        if self.summed:
-            one, two, three = (
-                np.concatenate([np.zeros((1, cells)), term]).cumsum(axis=0)
-                for term in slices.product(sums, inputs, partial(np.einsum, "nb,nbc->bc"))
-            )
-            slices.check_sums(one, two, unit * unit_n)
-            level = slices.pair((one, two, three), *state[:, d])  # the running sum before every block, and after
-            if fine:
-                steps = n[0] * w[0]
-                slices.check_sums(size * steps, two[:1], unit * unit_n)
-                noise[:] = slices.two_sum(_running(steps), level[0, :-1])
-                noise[1] += _running(n[0] * w[3] + n[3] * w[4]) + level[1, :-1]
-            else:
-                noise *= n[4]
-                _running(noise[0])
-                noise += level.sum(axis=0)[:-1]
-            bound = drift + size * unit_n * error
-            bound += (2.0**-100 if fine else 4 * slices.ROUNDING) * float(np.abs(level[0]).max())
+        numbers, d, cells = self._public(start, size, blocks), self.order, normals.shape[1]
+        inputs = np.empty((5, size + d, blocks, cells))  # of a block, then the buffers before it
+        weigh(normals, numbers, inputs[:, :size])
+        after = carry(state[:, :d], numbers, inputs)
+        w, error = respond_finely(inputs, numbers) if fine else respond(inputs, numbers)
+        if self.weighted:
+            level = add_up_blocks(state[:, d], inputs, numbers)
+            noise = add_up_finely(w, level, numbers) if fine else add_up(w, level, numbers)
             after = np.concatenate([after, level[:, -1:]], axis=1)
-        return noise.swapaxes(1, 2).reshape(len(noise), -1, cells), bound, after
+            error = size * numbers.unit_n * error
+            error += (2.0**-100 if fine else 4 * slices.ROUNDING) * float(np.abs(level[0]).max())
+        else:
+            noise = np.stack([w[0] + w[1], w[2]]) if fine else w[np.newaxis]
+        return noise.swapaxes(1, 2).reshape(len(noise), -1, cells), numbers.drift + error, after
 
     def _public_numbers(self, start: int, size: int, blocks: int) -> Public:
         matrices, unit = self._tables(size), slices.power_above(self.eta.largest(start + size * blocks))
         eta = slices.cut(*self.eta.pairs(start, size, blocks), unit)
         high, low = self.n.pairs(start, size, blocks)
         unit_n = slices.power_above(float(high.max()))
-        n = slices.cut(high, low, unit_n)
-        sums = n  # not read where the noise is not a running sum
-        if self.summed:
+        n = sums = slices.cut(high, low, unit_n)
+        if self.weighted:
             sums = slices.settle(slices.product(matrices.output.swapaxes(1, 2), n, np.matmul), unit_n)
             slices.check_exact(sums.swapaxes(1, 2), largest_inputs(size, self.order), unit_n)
         drift = self.drift(start + size * blocks, size)
-        return eta[..., np.newaxis], n[..., np.newaxis], sums, unit, unit_n, drift
+        return Public(matrices, eta[..., np.newaxis], n[..., np.newaxis], sums, unit, unit_n, drift)
+
+
+# -- lemma 10: what is carried ---------------------------------------------------------------------------------------
+
+
+def weigh(normals: Normals, numbers: Public, x: FloatArray) -> None:
+    """*Inputs*: x = η·z of every block, in slices."""
+    for row, part in zip(x[:3], normals.slices(), strict=True):
+        row[:] = part.reshape(x.shape[2], x.shape[1], -1).swapaxes(0, 1)
+    slices.settle(slices.product(numbers.eta, slices.with_sums(x)), numbers.unit, x)
+
+
+def carry(buffers: FloatArray, numbers: Public, inputs: FloatArray) -> FloatArray:
+    """*Feeds* and *buffers*: fill in those before every block, after its inputs; returns those after the last one."""
+    matrices, unit = numbers.matrices, numbers.unit
+    size, blocks = matrices.output.shape[1], inputs.shape[2]
+    x, before = inputs[:, :size], inputs[:, size:]
+    fed = slices.settle(slices.product(matrices.feed, x.reshape(5, size, -1), np.matmul), unit).reshape(before.shape)
+    for first in range(0, blocks, matrices.most):
+        some = slice(first, min(first + matrices.most, blocks))
+        links = np.concatenate([slices.cut(buffers[0], buffers[1], unit)[:, :, np.newaxis], fed[:, :, some]], axis=2)
+        one, two, three = slices.product(matrices.chain[:, :, : links.shape[2], : links.shape[2]], links, np.matmul)
+        before[:, :, some] = slices.settle((one[:, :-1].copy(), two[:, :-1], three[:, :-1]), unit)
+        buffers = slices.pair((one[:, -1], two[:, -1], three[:, -1]))
+    return buffers
+
+
+def add_up_blocks(level: FloatArray, inputs: FloatArray, numbers: Public) -> FloatArray:
+    """*Running sum*: in pairs, before every block and after the last one."""
+    one, two, three = (
+        np.concatenate([np.zeros((1, inputs.shape[3])), term]).cumsum(axis=0)
+        for term in slices.product(numbers.sums, inputs, partial(np.einsum, "nb,nbc->bc"))
+    )
+    slices.check_sums(one, two, numbers.unit * numbers.unit_n)
+    return slices.pair((one, two, three), *level)
+
+
+# -- lemma 11: what is read off --------------------------------------------------------------------------------------
+
+
+def respond(inputs: FloatArray, numbers: Public) -> tuple[FloatArray, float]:
+    """*In doubles*: (w, its error, with room for that of the sums in `add_up`)."""
+    matrices, (top, highest) = numbers.matrices, _largest(inputs, numbers)
+    size, order = matrices.output.shape[1], len(inputs[0]) - matrices.output.shape[1]
+    responses, readouts = matrices.row_sums
+    w = (matrices.output[4] @ inputs[4].reshape(size + order, -1)).reshape(size, *inputs.shape[2:])
+    return w, (3 * size + order + 16) * slices.ROUNDING * (responses * top + readouts * highest)
+
+
+def respond_finely(inputs: FloatArray, numbers: Public) -> tuple[FloatArray, float]:
+    """*Finely*: (w in slices, its error, with room for that of the sums in `add_up_finely`)."""
+    matrices, (top, highest) = numbers.matrices, _largest(inputs, numbers)
+    size, (responses, readouts) = matrices.output.shape[1], matrices.row_sums
+    w = slices.product(matrices.output, inputs.reshape(5, len(inputs[0]), -1), np.matmul)
+    error = (responses + readouts + 1) * (numbers.unit + top + highest)
+    error *= (size + 8) * slices.ROUNDING * 2.0**-20 + 2.0**-70
+    return slices.settle(w, numbers.unit).reshape(5, size, *inputs.shape[2:]), error
+
+
+def add_up(w: FloatArray, level: FloatArray, numbers: Public) -> FloatArray:
+    """*In doubles*: Y + Σ n·w, in the place of w."""
+    w *= numbers.n[4]
+    _running(w)
+    w += level.sum(axis=0)[:-1]
+    return w[np.newaxis]
+
+
+def add_up_finely(w: FloatArray, level: FloatArray, numbers: Public) -> FloatArray:
+    """*Finely*: Y + Σ n·w in pairs."""
+    n, steps = numbers.n, numbers.n[0] * w[0]
+    slices.check_sums(len(steps) * steps, np.zeros(()), numbers.unit * numbers.unit_n)
+    noise = np.stack(slices.two_sum(_running(steps), level[0, :-1]))
+    noise[1] += _running(n[0] * w[3] + n[3] * w[4]) + level[1, :-1]
+    return noise
+
+
+def _largest(inputs: FloatArray, numbers: Public) -> tuple[float, float]:
+    """The largest input and the largest buffer of this call."""
+    x, before = np.split(np.abs(inputs[4]), [numbers.matrices.output.shape[1]])
+    return float(x.max()), float(before.max(initial=0.0))
 
 
 def _running(terms: FloatArray) -> FloatArray:

@@ -69,7 +69,7 @@ class TreeKernel:
         """The weights, (5, levels)."""
         return of_integers(np.asarray(self.weights, dtype=object), self.bits)
 
-    def _added(self, level: int, share: float, others: AnyArray, numbers: AnyArray) -> AnyArray:
+    def _mix(self, level: int, share: float, others: AnyArray, numbers: AnyArray) -> AnyArray:
         """share·others + weight·numbers in pairs of doubles; a share of 1 or ½ is exact."""
         one, two, three = product(self.slices[:, level, None, None], cut(numbers.real, numbers.imag, 1.0))
         one += share * others.real
@@ -101,7 +101,7 @@ class HonakerKernel(TreeKernel):
     def combine(self, level: int, own: AnyArray, others: AnyArray) -> AnyArray:
         """A node from its own normal and the sum of its halves, in integers or in doubles."""
         if own.dtype != object:
-            return self._added(level, 1.0, others, own - others)
+            return self._mix(level, 1.0, others, own - others)
         v = self.weights[level]
         return np.asarray((v * own + ((1 << self.bits) - v) * others) >> self.bits, dtype=object)
 
@@ -140,7 +140,7 @@ class HonakerFullKernel(TreeKernel):
     def combine(self, level: int, own: AnyArray, others: AnyArray) -> AnyArray:
         """The noise in the middle of a node from its own normal and the sum of the noise at its ends."""
         if own.dtype != object:
-            return self._added(level, 0.5, others, own)
+            return self._mix(level, 0.5, others, own)
         return np.asarray((others >> 1) + (self.weights[level] * own >> self.bits), dtype=object)
 
     def _sums(self, state: AnyArray, start: int, stop: int, z: AnyArray) -> tuple[AnyArray, AnyArray]:
@@ -164,7 +164,6 @@ class OptimalKernel(TreeKernel):
         self.left = np.pad(left, (0, -len(left) % BLOCK_TICKS))  # no stream takes the ticks that are added
 
     def window(self, start: int, stop: int) -> tuple[int, int]:
-        """All draws so far."""
         return 0, stop
 
     def norm(self, ticks: int) -> float:

@@ -17,20 +17,16 @@ EXACT_EXPONENT = 600.0
 
 @dataclass(frozen=True)
 class CutNoise:
-    """The noise of one released weight. Weights have independent noise of the same law; a cut sums `pairs` of them.
-
-    Attributes:
-        spread: The std of the noise of one weight; of discrete noise, that of the continuous noise of the same rate.
-        slack: What rounding adds to every weight at most, where the spread does not contain it.
-        step: What the grid of published numbers adds to a sum, once.
-        laplace: How many equal Laplace numbers have a sum with tails as heavy as the noise of one weight
-            (`bounds/laplace_tails.py`); None for normal noise.
-    """
+    """The noise of one released weight. Weights have independent noise of the same law; a cut sums `pairs` of them."""
 
     spread: float
+    """The std; of discrete noise, that of the continuous noise of the same rate."""
     slack: float = 0.0
+    """What rounding adds to every weight at most, where the spread does not contain it."""
     step: float = 0.0
+    """What the grid of published numbers adds to a sum, once."""
     laplace: int | None = None
+    """How many equal Laplace numbers have a sum with tails as heavy (`bounds/laplace_tails.py`); None: normal noise."""
 
     def of_one(self, pairs: int, beta: float) -> float:
         """Half-width that the noise of one cut, chosen without looking, leaves with probability at most beta."""

@@ -61,7 +61,6 @@ class Cuts(Query[FloatArray]):
 
     @property
     def single(self) -> bool:
-        """An array, whatever its length."""
         return False
 
     def __post_init__(self) -> None:
@@ -81,7 +80,6 @@ class Cuts(Query[FloatArray]):
 
     @property
     def cells(self) -> int:
-        """One for each pair of vertices."""
         return self.vertices * (self.vertices - 1) // 2
 
     @cached_property
@@ -90,7 +88,6 @@ class Cuts(Query[FloatArray]):
         return tuple(f"{u}-{v}" for u in range(self.vertices) for v in range(u + 1, self.vertices))
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S: see the Guarantee of the class."""
         check_name("adjacency", adjacency, get_args(Adjacency))
         if adjacency == "add-remove":
             return 1.0
@@ -123,7 +120,6 @@ class Cuts(Query[FloatArray]):
 
     @property
     def cuts(self) -> CutReader:
-        """This query."""
         return self
 
     def graph(self, noisy: FloatArray, std: float, noise: CutNoise | None = None) -> CutGraph:
@@ -140,7 +136,6 @@ class Cuts(Query[FloatArray]):
         return CutGraph(self.vertices, noisy, std, nonnegative=self.weights == "unit", noise=noise)
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         return {"vertices": self.vertices, "weights": self.weights, "grid": self.grid, "swap": self.swap}
 
     def _read(self, updates: list[Any]) -> tuple[IntArray, IntArray]:

@@ -31,16 +31,7 @@ def objective(weights: FloatArray, sides: FloatArray, sparsity: bool) -> FloatAr
 
 
 def candidate_cuts(weights: FloatArray, sparsity: bool, seed: int) -> FloatArray:
-    """Candidates for the smallest cut: single vertices, Stoer–Wagner, spectral sweeps, and local search from the best.
-
-    Args:
-        weights: Symmetric matrix with a zero diagonal.
-        sparsity: Whether the local search minimises weight per pair instead of weight.
-        seed: Seed of the random starts; the result is a function of the arguments.
-
-    Returns:
-        One row per candidate; the single vertices come first.
-    """
+    """Single vertices, Stoer–Wagner, spectral sweeps, and local search from the best: one row for each candidate."""
     n = len(weights)
     rows = [np.eye(n), stoer_wagner_cuts(np.maximum(weights, 0.0)), _spectral_cuts(weights, seed)]
     sides = np.concatenate(rows)

@@ -43,7 +43,7 @@ class ChangeBound:
         `projected` is the bound of an inserted edge where the stable projection runs.
         """
         if projected is not None:
-            rises, falls = self._projected(adjacency, projected)
+            rises, falls = self._project(adjacency, projected)
             bound = rises**2 + falls**2
         elif adjacency == "add-remove":
             bound = self.up**2 + self.down**2
@@ -56,7 +56,7 @@ class ChangeBound:
     def absolute(self, adjacency: Adjacency, projected: ChangeBound | None = None) -> int:
         """Bound on Σ (P + N) over these cells; see ``graphs.proof.md``, section 13."""
         if projected is not None:
-            bound = sum(self._projected(adjacency, projected))
+            bound = sum(self._project(adjacency, projected))
         elif adjacency == "add-remove":
             bound = self.up + self.down
         else:
@@ -67,7 +67,7 @@ class ChangeBound:
             bound = min(bound, 2 * self.ceiling)
         return self.cells * bound
 
-    def _projected(self, adjacency: Adjacency, edge: ChangeBound) -> tuple[int, int]:
+    def _project(self, adjacency: Adjacency, edge: ChangeBound) -> tuple[int, int]:
         """Bounds of rises and falls under projection: of one arrival less, one kept edge goes and two may come."""
         if adjacency == "add-remove":
             if self.kept is not None:

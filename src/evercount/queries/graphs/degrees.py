@@ -71,15 +71,13 @@ class HighDegree(GraphQuery[float]):
 
     tau: int = field(kw_only=True)
 
-    def check(self) -> None:
-        """The largest degree must be at least tau."""
+    def _check(self) -> None:
         check_whole("tau", self.tau, 1, self.degree_bound)
 
-    def new_tracker(self) -> Tracker:
-        """Degrees."""
+    def _new_tracker(self) -> Tracker:
         return _HighDegreeTracker(self.tau)
 
-    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
+    def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """Both ends of the edge may enter and leave."""
         return [_degree_bound(stream, self.tau, self.degree_bound)]
 
@@ -87,12 +85,11 @@ class HighDegree(GraphQuery[float]):
         """Proof: ``graphs.proof.md``, section 6. An edge that is added or removed gains nothing."""
         return _turns(self, [(self.tau, 1)]) if adjacency == "replace" else None
 
-    def value_change_bound(self) -> ValueChangeBound:
+    def _value_change_bound(self) -> ValueChangeBound:
         """Both ends of an edge may pass tau."""
         return ValueChangeBound.rising(2)
 
-    def largest_value(self) -> int:
-        """All vertices."""
+    def _largest_value(self) -> int:
         return self.vertices
 
 
@@ -136,30 +133,24 @@ class DegreeHistogram(GraphQuery[FloatArray]):
 
     @property
     def single(self) -> bool:
-        """An array, whatever its length."""
         return False
 
-    def check(self) -> None:
-        """The cells must fit."""
+    def _check(self) -> None:
         require_fits(self.degree_bound, "this histogram", "Choose a smaller max_degree, with enforce_degree=True.")
 
-    def new_tracker(self) -> Tracker:
-        """Degrees."""
+    def _new_tracker(self) -> Tracker:
         return _DegreeTracker()
 
     @property
     def cells(self) -> int:
-        """One for each degree 1..D."""
         return self.degree_bound
 
     @property
     def outputs(self) -> int:
-        """One for each degree 0..D."""
         return self.degree_bound + 1
 
     @property
     def labels(self) -> Sequence[str]:
-        """The degrees."""
         return tuple(f"degree {number}" for number in range(self.outputs))
 
     @property
@@ -194,7 +185,7 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         falling = np.clip(_falling(at_least), 0.0, self.vertices)
         return np.asarray(-np.diff(falling, prepend=float(self.vertices), append=0.0)) + 0.0
 
-    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
+    def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """As HighDegree, for every degree; only the first and the last differ from the rest."""
         top = self.degree_bound
         if top == 1:
@@ -208,12 +199,11 @@ class DegreeHistogram(GraphQuery[FloatArray]):
         inner = [(1, 1), (2, top - 2)] if top > 1 else []
         return _turns(self, [*inner, (top, 1)]) if adjacency == "replace" else None
 
-    def value_change_bound(self) -> ValueChangeBound:
+    def _value_change_bound(self) -> ValueChangeBound:
         """Each end of an edge moves one cell by 1; in the worst case all ends move the same cell."""
         return ValueChangeBound(4, 8, 16)
 
-    def largest_value(self) -> int:
-        """All vertices."""
+    def _largest_value(self) -> int:
         return self.vertices
 
 
@@ -260,8 +250,7 @@ class MinDegree(OneStepQuery):
 
     name: ClassVar[str] = "min-degree"
 
-    def new_tracker(self) -> Tracker:
-        """Numbers of vertices by degree."""
+    def _new_tracker(self) -> Tracker:
         return _MinDegreeTracker(self.vertices)
 
 
@@ -304,28 +293,23 @@ class DegreeSequence(GraphQuery[FloatArray]):
 
     @property
     def single(self) -> bool:
-        """An array, whatever its length."""
         return False
 
-    def check(self) -> None:
-        """The cells must fit."""
+    def _check(self) -> None:
         require_fits(self.vertices, "this sequence", "Use fewer vertices.")
 
-    def new_tracker(self) -> Tracker:
-        """Degrees in order."""
+    def _new_tracker(self) -> Tracker:
         return _SequenceTracker(self.vertices)
 
     @property
     def cells(self) -> int:
-        """One for each vertex."""
         return self.vertices
 
     @property
     def labels(self) -> Sequence[str]:
-        """The places in the sequence."""
         return tuple(f"degree of place {number}" for number in range(1, self.vertices + 1))
 
-    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
+    def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """Each place only rises, or only falls, and never exceeds the largest degree."""
         return [alternating_bound(self.degree_bound, self.vertices)]
 
@@ -333,12 +317,11 @@ class DegreeSequence(GraphQuery[FloatArray]):
         """The nearest falling sequence in [0, D]; no further from the truth."""
         return np.asarray(np.clip(_falling(values), 0.0, self.degree_bound))
 
-    def value_change_bound(self) -> ValueChangeBound:
+    def _value_change_bound(self) -> ValueChangeBound:
         """Two different places by one each; of two edges in one direction, one place by two and two by one at worst."""
         return ValueChangeBound(2, 4, 6)
 
-    def largest_value(self) -> int:
-        """The largest degree."""
+    def _largest_value(self) -> int:
         return self.degree_bound
 
 

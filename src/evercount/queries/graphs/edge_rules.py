@@ -52,15 +52,7 @@ class TickUpdates(NamedTuple):
 
 @dataclass(frozen=True)
 class EdgeRules:
-    """What is legal in an edge stream, and which edges count.
-
-    Args:
-        vertices: the number of vertices.
-        stream: the kind of stream.
-        max_degree: the largest degree, promised or enforced; None for no limit.
-        enforce_degree: whether edges beyond `max_degree` are dropped, and not refused.
-        weight_limit: the largest legal weight; None where edges have no weight.
-    """
+    """What is legal in an edge stream, and which edges count."""
 
     vertices: int
     stream: StreamKind

@@ -138,29 +138,26 @@ class SpanningForest(GraphQuery[float]):
 
     max_weight: int = field(kw_only=True)
 
-    def check(self) -> None:
-        """Weights are positive."""
+    def _check(self) -> None:
         check_whole("max_weight", self.max_weight, 1, 2**31)
 
     @property
     def weight_limit(self) -> int | None:
-        """max_weight."""
         return self.max_weight
 
-    def new_tracker(self) -> Tracker:
-        """A forest."""
+    def _new_tracker(self) -> Tracker:
         return _ForestTracker(1, removals=self.deletes)
 
-    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
+    def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """An edge costs up to W, then replaces a cheaper and cheaper other edge."""
         return [_forest_bound(stream, self.max_weight)]
 
-    def value_change_bound(self) -> ValueChangeBound:
+    def _value_change_bound(self) -> ValueChangeBound:
         """The share of one edge lies in −(W − 1)..W; that of two edges is a difference of two such shares."""
         W = self.max_weight
         return ValueChangeBound(W**2, (2 * W - 1) ** 2, (2 * W) ** 2)
 
-    def largest_value(self) -> int:
+    def _largest_value(self) -> int:
         """A tree of the heaviest edges."""
         return (self.vertices - 1) * self.max_weight
 
@@ -178,24 +175,21 @@ class Components(GraphQuery[float]):
 
     name: ClassVar[str] = "components"
 
-    def new_tracker(self) -> Tracker:
+    def _new_tracker(self) -> Tracker:
         """Union-find, or a forest if edges go."""
         return _ForestTracker(-1, removals=True) if self.deletes or self.stream == "mixed" else _ComponentTracker()
 
-    def empty_value(self) -> int:
-        """Every vertex alone."""
+    def _empty_value(self) -> int:
         return self.vertices
 
-    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
+    def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """The number of vertices minus the cost of a forest of weights 1."""
         return [_forest_bound(stream, 1)]
 
-    def value_change_bound(self) -> ValueChangeBound:
-        """One edge joins two components at most."""
+    def _value_change_bound(self) -> ValueChangeBound:
         return ValueChangeBound.rising(1)
 
-    def largest_value(self) -> int:
-        """Every vertex alone."""
+    def _largest_value(self) -> int:
         return self.vertices
 
 
@@ -223,31 +217,29 @@ class Matching(GraphQuery[float]):
 
     name: ClassVar[str] = "matching"
 
-    def new_tracker(self) -> Tracker:
-        """A maximum matching."""
+    def _new_tracker(self) -> Tracker:
         return MatchingTracker()
 
-    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
+    def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """The size only rises, or only falls, and never exceeds m."""
-        most = self.largest_value()
+        most = self._largest_value()
         if stream == "delete":
             return [ChangeBound(most, most - 1, swap=most**2 + (most - 1) ** 2)]
         return [ChangeBound(most, most, swap=2 * most**2, ceiling=most)]
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """Proof: ``graphs.proof.md``, section 8."""
-        most = self.largest_value()
+        most = self._largest_value()
         if adjacency == "add-remove" and self.stream == "delete":
             return float(2 * most - 1)
-        general = self.alternating_sensitivity(most, adjacency)
+        general = self._alternating_sensitivity(most, adjacency)
         if general is None or adjacency == "add-remove" or self.stream == "ignore-absent":
             return general
         return float(max(2 * most - (self.stream == "delete"), 4 * most - 6))
 
-    def value_change_bound(self) -> ValueChangeBound:
-        """One edge is one pair at most."""
+    def _value_change_bound(self) -> ValueChangeBound:
         return ValueChangeBound.rising(1)
 
-    def largest_value(self) -> int:
+    def _largest_value(self) -> int:
         """Half of the vertices; for deletions the matching of the public start."""
         return int(self.start_values[0]) if self.deletes else self.vertices // 2

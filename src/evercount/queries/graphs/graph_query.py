@@ -118,10 +118,10 @@ class GraphQuery(Query[V_co]):
                 "initial_edges is the public start of a deletion-only stream: give it there and only there "
                 f"(stream={self.stream!r}, {'some' if len(self.initial_edges) else 'no'} initial edges)"
             )
-        self.check()
+        self._check()
         _ = self.start_graph  # refuses initial edges that are not legal
-        if self.largest_value() > LARGEST_TOTAL:
-            raise TooLarge(f"{self!r} can reach {self.largest_value():.3g}, beyond the largest exact sum 2**53")
+        if self._largest_value() > LARGEST_TOTAL:
+            raise TooLarge(f"{self!r} can reach {self._largest_value():.3g}, beyond the largest exact sum 2**53")
 
     @property
     def deletes(self) -> bool:
@@ -131,54 +131,26 @@ class GraphQuery(Query[V_co]):
     # -- what a subclass says ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def new_tracker(self) -> Tracker:
-        """A tracker of the empty graph.
-
-        Returns:
-            The tracker.
-        """
+    def _new_tracker(self) -> Tracker:
+        """A tracker of the empty graph."""
 
     @abstractmethod
-    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
-        """What one update of such a stream changes, cell by cell, when the degree is promised.
-
-        Args:
-            stream: What kind of updates the stream has.
-
-        Returns:
-            One bound for each cell.
-        """
+    def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
+        """What one update of such a stream changes, cell by cell, when the degree is promised."""
 
     @abstractmethod
-    def value_change_bound(self) -> ValueChangeBound:
-        """How far the values of two graphs are apart that differ in one edge, or in two.
-
-        Returns:
-            The bound.
-        """
+    def _value_change_bound(self) -> ValueChangeBound:
+        """How far the values of two graphs are apart that differ in one edge, or in two."""
 
     @abstractmethod
-    def largest_value(self) -> int:
-        """A number that the function never exceeds.
+    def _largest_value(self) -> int:
+        """A number that the function never exceeds."""
 
-        Returns:
-            The number.
-        """
+    def _check(self) -> None:
+        """Validate the parameters that only this query has."""
 
-    def check(self) -> None:
-        """Validate the parameters that only this query has.
-
-        Raises:
-            ParameterError: a parameter is outside its domain.
-            TooLarge: the query would have more cells than memory can hold.
-        """
-
-    def empty_value(self) -> int:
-        """The function of the graph without edges.
-
-        Returns:
-            The value.
-        """
+    def _empty_value(self) -> int:
+        """The function of the graph without edges."""
         return 0
 
     @property
@@ -190,7 +162,6 @@ class GraphQuery(Query[V_co]):
 
     @property
     def cells(self) -> int:
-        """One running sum, unless a subclass says otherwise."""
         return 1
 
     @classmethod
@@ -212,14 +183,13 @@ class GraphQuery(Query[V_co]):
             )
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
-        """S: see the Guarantee of the class."""
         check_name("adjacency", adjacency, get_args(Adjacency))
         if self.stream == "mixed":  # an edge may come and go for ever
             return inf
-        parts = self.change_bounds(self.stream)
+        parts = self._change_bounds(self.stream)
         if not self.enforce_degree or self.deletes:
             return float(sum(part.squared(adjacency) for part in parts))
-        inserted = self.change_bounds("insert")
+        inserted = self._change_bounds("insert")
         return float(sum(part.squared(adjacency, edge) for part, edge in zip(parts, inserted, strict=True)))
 
     def squared_value_sensitivity(self, adjacency: Adjacency) -> float | None:
@@ -227,21 +197,13 @@ class GraphQuery(Query[V_co]):
         check_name("adjacency", adjacency, get_args(Adjacency))
         if self.enforce_degree and not self.deletes:
             return None
-        bound = self.value_change_bound()
+        bound = self._value_change_bound()
         if adjacency == "add-remove":
             return float(bound.one)
         return float(max(bound.one, bound.exchanged, bound.both if self.stream == "mixed" else 0))
 
-    def alternating_sensitivity(self, most: int, adjacency: Adjacency) -> float | None:
-        """`falling_sensitivity` of a number in 0..most that one edge changes by 0 or 1, at any time.
-
-        Args:
-            most: The largest value of the number.
-            adjacency: "add-remove" or "replace".
-
-        Returns:
-            The smaller S, or None.
-        """
+    def _alternating_sensitivity(self, most: int, adjacency: Adjacency) -> float | None:
+        """`falling_sensitivity` of a number in 0..most that one edge changes by 0 or 1, at any time."""
         if self.stream == "mixed" or (self.enforce_degree and not self.deletes):
             return None
         return alternating_sensitivity(most, adjacency)
@@ -259,10 +221,10 @@ class GraphQuery(Query[V_co]):
                 "in a mixed stream one event can change the increments again and again, so it has no l1 sensitivity, "
                 "which pure privacy (delta=0) needs; choose a small positive delta and a horizon"
             )
-        parts = self.change_bounds(self.stream)
+        parts = self._change_bounds(self.stream)
         if not self.enforce_degree or self.deletes:
             return float(sum(part.absolute(adjacency) for part in parts))
-        inserted = self.change_bounds("insert")
+        inserted = self._change_bounds("insert")
         return float(sum(part.absolute(adjacency, edge) for part, edge in zip(parts, inserted, strict=True)))
 
     @property
@@ -273,7 +235,6 @@ class GraphQuery(Query[V_co]):
         return self.max_degree if self.max_degree is not None else self.vertices - 1
 
     def initial_state(self) -> GraphState:
-        """The start graph, tracked."""
         edges, dropped, _ = self.start_graph
         load: dict[int, int] = {}
         if self.stream == "mixed" and self.max_degree is not None:
@@ -283,7 +244,7 @@ class GraphQuery(Query[V_co]):
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, GraphState]:
         """The change of every cell by the updates of one tick, (u, v) or (u, v, weight) each."""
-        updates, dropped, load = self.read_updates(state, events)
+        updates, dropped, load = self._read_updates(state, events)
         row = [0] * self.cells
         tracker = state.tracker
         if self.stream == "mixed":
@@ -311,7 +272,6 @@ class GraphQuery(Query[V_co]):
 
     @property
     def publishing(self) -> Publishing:
-        """The sums and the public value of the start graph."""
         return Publishing(self._decode, whole=True, no_views=NO_VIEWS)
 
     def _decode(self, first_tick: int, noisy: FloatArray) -> FloatArray:
@@ -320,15 +280,14 @@ class GraphQuery(Query[V_co]):
     @cached_property
     def start_values(self) -> FloatArray:
         """f(start graph), one entry per cell; public."""
-        row = [self.empty_value()] * self.cells
-        tracker = self.new_tracker()
+        row = [self._empty_value()] * self.cells
+        tracker = self._new_tracker()
         for (u, v), weight in self.start_graph.edges.items():
             tracker.insert(u, v, weight, row)
         tracker.close_tick(row)
         return np.array(row, np.float64)
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
         values = {part.name: getattr(self, part.name) for part in fields(self)}
         return values | {"initial_edges": [list(edge) for edge in self.initial_edges]}
 
@@ -356,23 +315,12 @@ class GraphQuery(Query[V_co]):
         for number, event in enumerate(events):
             self.rules.parse(number, event, weighted, signed=self.stream == "mixed")
 
-    def read_updates(self, state: GraphState, events: Any) -> TickUpdates:
-        """Validate a tick and say what it changes. Changes nothing.
-
-        Args:
-            state: The graph before the tick.
-            events: The updates of the tick.
-
-        Returns:
-            The changes.
-
-        Raises:
-            InputError: An update is not legal.
-        """
+    def _read_updates(self, state: GraphState, events: Any) -> TickUpdates:
+        """Validate a tick and say what it changes. Changes nothing."""
         return self.rules.read_tick(state, events)
 
     def _build(self, edges: dict[Edge, int], dropped: set[Edge], load: dict[int, int]) -> GraphState:
-        tracker, row = self.new_tracker(), [0] * self.cells
+        tracker, row = self._new_tracker(), [0] * self.cells
         for (u, v), weight in edges.items():
             tracker.insert(u, v, weight, row)
         tracker.close_tick(row)
@@ -395,7 +343,7 @@ class OneStepQuery(GraphQuery[float]):
     The share of one edge is 0 or 1 and may come and go with later edges, as for `Matching`.
     """
 
-    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
+    def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """It never exceeds the largest degree; without an edge that the stream brings it stays below that."""
         most = self.degree_bound
         if stream == "insert":
@@ -405,15 +353,13 @@ class OneStepQuery(GraphQuery[float]):
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """Proof: ``graphs.proof.md``, section 11."""
         most = self.degree_bound
-        general = self.alternating_sensitivity(most, adjacency)
+        general = self._alternating_sensitivity(most, adjacency)
         if general is None or self.stream != "insert":
             return general
         return float(2 * most - 1 if adjacency == "add-remove" else max(2 * most - 1, 4 * most - 6))
 
-    def value_change_bound(self) -> ValueChangeBound:
-        """One edge raises it by one at most."""
+    def _value_change_bound(self) -> ValueChangeBound:
         return ValueChangeBound.rising(1)
 
-    def largest_value(self) -> int:
-        """The largest degree."""
+    def _largest_value(self) -> int:
         return self.degree_bound

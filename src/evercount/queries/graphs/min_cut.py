@@ -52,10 +52,8 @@ class MinCut(OneStepQuery):
 
     name: ClassVar[str] = "min-cut"
 
-    def check(self) -> None:
-        """The matrix must fit."""
+    def _check(self) -> None:
         require_fits(self.vertices**2, "the matrix of this graph", "Use fewer vertices.")
 
-    def new_tracker(self) -> Tracker:
-        """The matrix of edges."""
+    def _new_tracker(self) -> Tracker:
         return _MinCutTracker(self.vertices)

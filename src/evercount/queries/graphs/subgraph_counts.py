@@ -40,22 +40,19 @@ class Edges(GraphQuery[float]):
 
     name: ClassVar[str] = "edges"
 
-    def new_tracker(self) -> Tracker:
-        """A counter."""
+    def _new_tracker(self) -> Tracker:
         return _EdgeTracker()
 
-    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
+    def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """±1 once; where duplicates or absent edges are ignored a later copy takes it back."""
         again = stream in ("ignore-duplicates", "ignore-absent")
         lost = 2 + int(again)  # where the projection runs: two edges come instead, and a later copy takes e back
         return [ChangeBound(1, int(again), swap=2 if again else 1, kept=ProjectedChange(1, lost, lost))]
 
-    def value_change_bound(self) -> ValueChangeBound:
-        """One edge is one."""
+    def _value_change_bound(self) -> ValueChangeBound:
         return ValueChangeBound.rising(1)
 
-    def largest_value(self) -> int:
-        """All pairs."""
+    def _largest_value(self) -> int:
         return comb(self.vertices, 2)
 
 
@@ -86,16 +83,16 @@ class _SubgraphCount(GraphQuery[float]):
 
     @property
     @abstractmethod
-    def most_by_degree(self) -> int:
+    def _most_by_degree(self) -> int:
         """The most subgraphs that one edge can lie in where no degree exceeds D."""
 
     @property
     def most_per_edge(self) -> int:
         """K: the most subgraphs that one edge can lie in."""
-        most = self.most_by_degree
+        most = self._most_by_degree
         return most if self.max_per_edge is None else min(most, self.max_per_edge)
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """The promise must be one about edges that come, and the public start must keep it."""
         if self.max_per_edge is not None:
             check_whole("max_per_edge", self.max_per_edge, 1, LARGEST_TOTAL)
@@ -108,7 +105,7 @@ class _SubgraphCount(GraphQuery[float]):
 
     def _check_start(self, limit: int) -> None:
         """Refuse a public start that breaks the promise: one deletion would change the count by more than K."""
-        tracker = cast(_CappedTracker, self.new_tracker())
+        tracker = cast(_CappedTracker, self._new_tracker())
         for u, v in self.start_graph.edges:
             tracker.insert(u, v, 1, [0])
             if tracker.most_near(u, v) > limit:
@@ -117,9 +114,9 @@ class _SubgraphCount(GraphQuery[float]):
                     f"{self.subgraphs}; promise a larger number"
                 )
 
-    def read_updates(self, state: GraphState, events: Any) -> TickUpdates:
+    def _read_updates(self, state: GraphState, events: Any) -> TickUpdates:
         """As `GraphQuery`; refuses a tick that brings an edge into more than K subgraphs."""
-        read = super().read_updates(state, events)
+        read = super()._read_updates(state, events)
         if self.max_per_edge is not None:
             self._check_promise(cast(_CappedTracker, state.tracker), read.updates, self.max_per_edge)
         return read
@@ -143,11 +140,11 @@ class _SubgraphCount(GraphQuery[float]):
                 "promise a larger number"
             )
 
-    def change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
+    def _change_bounds(self, stream: StreamKind) -> Sequence[ChangeBound]:
         """Rises by at most K, and falls again unless edges only come."""
-        return [_rising_bound(stream, self.most_per_edge if stream == self.stream else self.most_by_degree)]
+        return [_rising_bound(stream, self.most_per_edge if stream == self.stream else self._most_by_degree)]
 
-    def value_change_bound(self) -> ValueChangeBound:
+    def _value_change_bound(self) -> ValueChangeBound:
         """One edge lies in at most K subgraphs."""
         return ValueChangeBound.rising(self.most_per_edge)
 
@@ -215,25 +212,24 @@ class Triangles(_SubgraphCount):
     name: ClassVar[str] = "triangles"
     subgraphs: ClassVar[str] = "triangles"
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """A triangle needs three vertices, and degree 2."""
-        super().check()
+        super()._check()
         if self.vertices < 3 or self.degree_bound < 2:
             raise ParameterError(
                 "no triangle can exist: it needs 3 vertices of degree 2, got "
                 f"vertices={self.vertices}, largest degree {self.degree_bound}"
             )
 
-    def new_tracker(self) -> Tracker:
-        """Adjacency sets."""
+    def _new_tracker(self) -> Tracker:
         return _TriangleTracker(counted=self.max_per_edge is not None)
 
     @property
-    def most_by_degree(self) -> int:
+    def _most_by_degree(self) -> int:
         """The ends of an edge have at most D − 1 neighbours in common."""
         return self.degree_bound - 1
 
-    def largest_value(self) -> int:
+    def _largest_value(self) -> int:
         """Every vertex in C(D, 2) triangles, each counted at three vertices."""
         return self.vertices * comb(self.degree_bound, 2) // 3
 
@@ -296,10 +292,10 @@ class KStars(_SubgraphCount):
 
     k: int = field(kw_only=True)
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """A star of k edges needs degree k."""
         check_whole("k", self.k, 2, self.vertices - 1)
-        super().check()
+        super()._check()
         if self.degree_bound < self.k:
             raise ParameterError(
                 f"no {self.k}-star can exist: the largest degree is {self.degree_bound}, it must be at least k"
@@ -316,7 +312,7 @@ class KStars(_SubgraphCount):
             degree += 1
         return degree
 
-    def new_tracker(self) -> Tracker:
+    def _new_tracker(self) -> Tracker:
         """Degrees, and how many stars one more edge adds."""
         return _StarTracker(self._gain, counted=self.max_per_edge is not None)
 
@@ -325,11 +321,11 @@ class KStars(_SubgraphCount):
         return tuple(comb(degree, self.k - 1) for degree in range(self.degree_bound + 1))
 
     @property
-    def most_by_degree(self) -> int:
+    def _most_by_degree(self) -> int:
         """Each end of an edge has at most D − 1 other edges, of which a star takes k − 1."""
         return 2 * comb(self.degree_bound - 1, self.k - 1)
 
-    def largest_value(self) -> int:
+    def _largest_value(self) -> int:
         """Every vertex of degree D."""
         return self.vertices * comb(self.degree_bound, self.k)
 
