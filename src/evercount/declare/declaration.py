@@ -23,7 +23,7 @@ from evercount.engine.stream import Stream
 from evercount.engine.view_widths import RUNNING
 from evercount.errors import MissingExtra, ParameterError, UnknownName
 from evercount.noise import Secret
-from evercount.privacy import Budget
+from evercount.privacy import Budget, Ledger, TimeRange
 from evercount.queries import QUERIES, Query, build_query
 from evercount.text_rules import check_public_text
 
@@ -278,8 +278,14 @@ class StreamDeclaration:
         *,
         replay: bool = False,
         part: range | None = None,
+        ledger: Ledger | None = None,
     ) -> Stream:
-        """The stream before its first tick; `replay`: to recompute its noise, never to publish; `part`: some cells."""
+        """The stream before its first tick; `replay`: to recompute its noise, never to publish; `part`: some cells.
+
+        **Guarantee.** A stream that is built with its start has the noise of its time range: the same declaration on
+        the same secret for the next year has independent noise. Test:
+        `tests/engine/test_successor_streams.py::test_next_year_on_the_same_secret_has_independent_noise`.
+        """
         return Stream(
             self.query,
             self.budget,
@@ -292,7 +298,18 @@ class StreamDeclaration:
             replay=replay,
             part=part,
             views=self.noise_for,
+            during=self.during,
+            ledger=ledger,
         )
+
+    @property
+    def during(self) -> TimeRange | None:
+        """The instants whose events are counted; None before the start is known."""
+        schedule = self.schedule
+        if schedule.start is None:
+            return None
+        end = None if schedule.manual or self.horizon is None else schedule.start_of(self.horizon + 1)
+        return TimeRange(schedule.start, end, schedule.divided)
 
     def started(self, start: int) -> StreamDeclaration:
         """The declaration with the start that the stream really has, in microseconds since 1970."""

@@ -296,6 +296,13 @@ class Schedule:
         return self._length_and_kind[0]
 
     @property
+    def divided(self) -> str:
+        """How time is divided, in one text for all ways to write it: the length, and the zone of a calendar."""
+        if self.manual:
+            return MANUAL
+        return f"{self.length} {self.zone}" if self.calendar else str(self.length)
+
+    @property
     def begin(self) -> int:
         if self.start is None:
             raise ParameterError("the schedule has no start yet")

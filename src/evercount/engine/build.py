@@ -21,7 +21,7 @@ from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.mechanisms import Noise, build_noise
 from evercount.mechanisms.laplace_noise import build_pure_for
 from evercount.mechanisms.laplace_rates import unit_rate
-from evercount.privacy import Budget
+from evercount.privacy import Budget, TimeRange
 from evercount.queries.base import Adjacency, Query
 
 FITTED_TICKS = 2**16
@@ -112,11 +112,13 @@ def make_noise(
     horizon: int | None,
     postprocess: tuple[str, ...] = (),
     views: tuple[str, ...] = (RUNNING,),
+    during: TimeRange | None = None,
     **rest: Any,
 ) -> Noise:
     """The noise of a stream: Laplace on a pure tree where δ = 0, else Gaussian through the factorization.
 
-    Its key belongs to the whole declaration (`mechanisms.declared_key`).
+    Its key belongs to the whole declaration (`mechanisms.declared_key`) and to the time range: the same declaration for
+    the next year has independent noise.
     """
     declaration = {
         "query": [query.name, query.parameters()],
@@ -126,6 +128,7 @@ def make_noise(
         "grid": float(query.grid).hex(),
         "postprocess": postprocess,
         **({} if views == (RUNNING,) else {"views": views}),
+        **({} if during is None else {"range": during.key}),
     }
     if budget.pure:
         return build_pure_for(query, budget, engine, name, declaration=declaration, **rest)
@@ -143,7 +146,7 @@ def make_noise(
         declaration=declaration,
         **rest,
     )
-    return replace(noise, numeric_delta=noise.numeric_delta + own) if own else noise
+    return replace(noise, numeric_delta=noise.numeric_delta + own, unseen=own) if own else noise
 
 
 def check_postprocess(names: Iterable[str]) -> tuple[str, ...]:

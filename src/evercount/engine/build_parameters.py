@@ -13,7 +13,7 @@ from evercount.engine.state import StreamParameters
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import check_horizon
 from evercount.mechanisms import NOISES
-from evercount.privacy import Budget
+from evercount.privacy import Budget, TimeRange
 from evercount.queries.base import Query
 
 
@@ -27,6 +27,7 @@ def build_parameters(
     replay: bool,
     part: range | None = None,
     views: Iterable[str] = (),
+    during: TimeRange | None = None,
     **source: Any,
 ) -> StreamParameters:
     """All that a stream never changes, with every check; `source` says where its noise comes from.
@@ -47,8 +48,10 @@ def build_parameters(
         raise ParameterError(f"{query.name!r} can decrease, so its releases cannot be made monotone")
     query.check_budget(budget)
     asked = query if part is None else CellRange(query, part)
-    built = make_noise(noise, query, engine, budget, horizon, names, shown, part=part, **source)
+    if during is not None and not isinstance(during, TimeRange):
+        raise ParameterError(f"during must be a TimeRange, got {during!r}")
+    built = make_noise(noise, query, engine, budget, horizon, names, shown, during, part=part, **source)
     errors = ErrorModel(asked, engine, built.sigma, built.stream.rounded, query.outputs)
     found, std = query.discovery, lambda ticks: built.sigma / query.grid * engine.row_norms(ticks)
     thresholds = None if found is None else found.thresholds(budget, horizon, std)
-    return StreamParameters(asked, budget, horizon, engine, built, names, replay, errors, thresholds, shown)
+    return StreamParameters(asked, budget, horizon, engine, built, names, replay, errors, thresholds, shown, during)

@@ -21,7 +21,7 @@ from evercount.errors import HorizonReached, PrecisionReached
 from evercount.factorizations import Factorization
 from evercount.mechanisms import Noise
 from evercount.noise import Secret
-from evercount.privacy import Budget
+from evercount.privacy import Budget, TimeRange
 from evercount.queries.base import Query
 from evercount.queries.discovery_threshold import Thresholds
 from evercount.queries.user_cap import UserState
@@ -51,6 +51,8 @@ class StreamParameters:
     """When a key becomes public, where nobody listed the keys."""
     views: tuple[str, ...] = ("running",)
     """What the noise was chosen for."""
+    during: TimeRange | None = None
+    """The time range whose events it counts."""
 
     def check_limit(self, tick: int, ticks: int) -> None:
         """Refuse `ticks` more ticks after `tick`: beyond the horizon, or beyond what exact noise can do without one."""

@@ -6,6 +6,7 @@ from evercount.privacy.budget import Adjacency, Budget, Calibration, Unit
 from evercount.privacy.composition import Cost, compose
 from evercount.privacy.guarantee_text import Enforced, GuaranteeText, guarantee_text
 from evercount.privacy.ledger import Entry, Ledger
+from evercount.privacy.time_range import TimeRange
 
 __all__ = [
     "Adjacency",
@@ -16,6 +17,7 @@ __all__ = [
     "Entry",
     "GuaranteeText",
     "Ledger",
+    "TimeRange",
     "Unit",
     "compose",
     "guarantee_text",
