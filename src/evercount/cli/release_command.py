@@ -226,8 +226,8 @@ def summary(job: Job, outcome: Outcome) -> str:
     if outcome.complete:
         lines.append(
             f"The horizon of {job.declaration.horizon} ticks is complete; this stream releases no more, and later runs "
-            "exit with status 4. To go on, start a new one with a later --start and another --out; with --horizon none "
-            "it has no end."
+            f"exit with status 4. {outcome.following} Give it a later --start and another --out; with --horizon none a "
+            "stream has no end."
         )
     else:
         lines.append(f"The next tick ends at {outcome.next_end}.")

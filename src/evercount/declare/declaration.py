@@ -315,6 +315,10 @@ class StreamDeclaration:
         """The declaration with the start that the stream really has, in microseconds since 1970."""
         return replace(self, schedule=replace(self.schedule, start=start))
 
+    def unstarted(self) -> StreamDeclaration:
+        """The declaration with its start left open."""
+        return replace(self, schedule=replace(self.schedule, start=None))
+
     def same_as(self, other: StreamDeclaration) -> bool:
         """Whether `other` declares this stream again, in every field; it may leave the start open."""
         mine, theirs = self.to_dict(), other.as_known(self).to_dict()
@@ -326,6 +330,16 @@ class StreamDeclaration:
     def remembers(self) -> bool:
         """Whether the encoder needs the events of a tick together (it has a memory)."""
         return self.query.initial_state() is not None
+
+
+def changed_noise(known: StreamDeclaration, wanted: StreamDeclaration) -> str:
+    """What to say where a declaration asks a running stream for the noise of other views; empty where it does not."""
+    if known.noise_for == wanted.as_known(known).noise_for:
+        return ""
+    return (
+        f" (its noise is for {', '.join(known.noise_for)} and stays so: noise_for of a running stream cannot change, "
+        "while views may)"
+    )
 
 
 def read_declarations(path: Path) -> list[StreamDeclaration]:

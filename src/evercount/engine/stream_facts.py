@@ -96,14 +96,11 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
 
     @property
     def cost(self) -> Cost:
-        """What the stream costs, for `Ledger.spend` and `compose`: its budget, how much of δ no noise pays for, and when.
+        """What it costs, for `Ledger.spend` and `compose`: its budget, the part of δ that no noise pays for, and when.
 
-        **Guarantee.** A query that knows more of the past than the events of its own stream has no time range here, so
-        that it is never charged as a successor. Test:
-        `tests/engine/test_successor_streams.py::test_a_query_that_knows_the_past_is_no_successor`.
+        `successor_text` says what follows from it for the next stream.
         """
-        noise = self._parameters.noise
-        return Cost(self.budget, noise.numeric_delta, self.during if self.query.starts_empty else None, noise.unseen)
+        return self._parameters.cost
 
     @property
     def noise(self) -> str:

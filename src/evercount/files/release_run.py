@@ -15,7 +15,7 @@ from typing import IO
 
 from evercount._safe_files import refuse_link
 from evercount._validate import stated
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.declaration import StreamDeclaration, changed_noise
 from evercount.declare.view_names import check_views
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import LEVEL, ReleaseTable
@@ -25,12 +25,12 @@ from evercount.files.bad_rows import MOST_SHOWN, LateRows, Reject, find_rejects,
 from evercount.files.count_rows import CountedRows, count
 from evercount.files.draw_releases import CHARTS, draw_releases
 from evercount.files.event_sql import columns_of
-from evercount.files.run_state import Closed, Places, Spent, State, archive, commit, discard, locked, read_state
+from evercount.files.run_state import Closed, Places, State, archive, commit, discard, locked, read_state
 from evercount.files.sink import output_kind, parquet_modules, write_releases
 from evercount.files.source import Prefix, SeenRows, Source, freeze, open_source
 from evercount.files.write_views import view_path, write_views
 from evercount.noise import Secret
-from evercount.privacy import Budget, Cost, compose
+from evercount.privacy import Cost, compose, successor_text
 
 Progress = Callable[[str, int, int], None]
 """What is being done, how many ticks of it are done, of how many (0: not known)."""
@@ -105,6 +105,8 @@ class Outcome:
     """When the next tick ends."""
     continued: bool
     """Whether an earlier run has released ticks."""
+    following: str
+    """What the next stream of this kind costs."""
     archived: tuple[Path, ...] = ()
     drawn: tuple[int, int] | None = None
     """How many cells the chart shows, and of how many."""
@@ -155,7 +157,7 @@ class _Run:
     """The state that the run continues."""
     restarted: bool
     """Whether new noise takes the place of a stream."""
-    earlier: tuple[Spent, ...]
+    earlier: tuple[Cost, ...]
     stream: Stream
     composed: str | None
     first: int
@@ -169,17 +171,17 @@ class _Run:
 def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run:
     """Take up the stream of the state, or begin one."""
     state = read_state(places)
-    earlier = () if state is None else state.earlier
+    earlier = () if state is None else tuple(map(Cost.from_dict, state.earlier))
     restarted = job.new_noise_stream and state is not None
     if job.new_noise_stream and state is not None:
         old = Stream.load(state.stream)
         cleanup.callback(old.close)
-        earlier, state = (*earlier, Spent(old.budget.to_dict(), old.numeric_delta)), None
+        earlier, state = (*earlier, old.cost), None
     job = _settled(job, state)
     declaration = job.declaration
     stream = declaration.build(secret=job.secret) if state is None else Stream.load(state.stream)
     cleanup.callback(stream.close)
-    composed = compose_sentence(earlier, Spent(stream.budget.to_dict(), stream.numeric_delta)) if earlier else None
+    composed = compose_sentence(earlier, stream.cost) if earlier else None
     first, stop = _due(job, stream)
     if state is not None:
         state.closed.check(first, declaration.schedule)
@@ -206,7 +208,8 @@ def _settled(job: Job, state: State | None) -> Job:
     if differences:
         raise ParameterError(
             "this is another stream than the one in the state: " + "; ".join(differences) + ". Use the previous "
-            "parameters to continue it; --new-noise-stream starts again with these and adds to the spent budget"
+            f"parameters to continue it{changed_noise(known, declaration)}. A new stream is a successor with a later "
+            "--start and another --out; --new-noise-stream starts again with these and adds to the spent budget"
         )
     return replace(job, declaration=replace(declaration.as_known(known), schedule=known.schedule))
 
@@ -217,8 +220,8 @@ def _due(job: Job, stream: Stream) -> tuple[int, int]:
     if horizon is not None and stream.tick >= horizon:
         raise HorizonReached(
             horizon,
-            "For later events start a new stream with a later --start and another --out (each event is then in one of "
-            "the two only); with --horizon none it has no end.",
+            f"{successor_text(stream.cost)} Give it a later --start and another --out; with --horizon none a stream "
+            "has no end.",
         )
     until = job.now if job.end is None else min(job.now, job.end)
     if job.end is not None and job.end <= schedule.begin:
@@ -228,13 +231,13 @@ def _due(job: Job, stream: Stream) -> tuple[int, int]:
     return first, stop if horizon is None else min(stop, horizon + 1)
 
 
-def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
+def compose_sentence(earlier: tuple[Cost, ...], now: Cost) -> str:
     """What all noise streams over the same data promise together.
 
     **Guarantee.** That of `compose`; the numbers are rounded up. Test:
     tests/files/test_release_run.py::test_composed_promise.
     """
-    together = compose(Cost(Budget.from_dict(one.budget), one.numeric_delta) for one in (*earlier, now))
+    together = compose((*earlier, now))
     return (
         f"Together with {len(earlier)} earlier noise stream{'s' * (len(earlier) > 1)} over the same data: "
         f"epsilon={stated(together.epsilon)}, delta={stated(together.delta)} (adjacency {together.adjacency}, unit "
@@ -332,6 +335,7 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
         guarantee=stream.guarantee,
         places=places,
         composed=run.composed,
+        following=successor_text(stream.cost),
         archived=archived,
         bad=counted.rows.bad,
         shown=counted.shown,
@@ -360,7 +364,7 @@ def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
         output_facts=job.output_facts,
         stream=stream.dump(),
         closed=Closed.before(run.stop, schedule),
-        earlier=run.earlier,
+        earlier=tuple(cost.to_dict() for cost in run.earlier),
         users={**(before.users if before else {}), **counted.rows.users},
         consumed=counted.consumed,
         seen=counted.seen,

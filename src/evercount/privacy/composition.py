@@ -280,7 +280,10 @@ def _least(meeting: Meeting, delta: float, promised: Sequence[bool]) -> float | 
     return least_epsilon(compose_mu(part.mu for part in noise), pure, left, Meeting(tuple(noise), meeting.outside))
 
 
-def least_epsilon(mu: float, pure: Fraction, delta: float, leaking: Meeting = Meeting((), ())) -> float | None:
+NOBODY = Meeting((), ())
+
+
+def least_epsilon(mu: float, pure: Fraction, delta: float, leaking: Meeting = NOBODY) -> float | None:
     """The least ε ≥ `pure` with δ_mix(ε) + Σ leaks at ε ≤ `delta`, rounded up; None where there is none.
 
     **Guarantee.** With μ and `pure` of the ideal mechanisms the whole is (result, delta)-DP. The search rises from
