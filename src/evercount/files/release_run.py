@@ -25,6 +25,7 @@ from evercount.files.bad_rows import MOST_SHOWN, LateRows, Reject, find_rejects,
 from evercount.files.count_rows import CountedRows, count
 from evercount.files.draw_releases import CHARTS, draw_releases
 from evercount.files.event_sql import columns_of
+from evercount.files.ledger_entry import Entered, enter
 from evercount.files.run_state import Closed, Places, State, archive, commit, discard, locked, read_state
 from evercount.files.sink import output_kind, parquet_modules, write_releases
 from evercount.files.source import Prefix, SeenRows, Source, freeze, open_source
@@ -66,6 +67,10 @@ class Job:
     """Look at everything and publish nothing."""
     secret: Secret | None = None
     """The secret of a new stream; None draws one. For audits and tests: one secret serves one stream only."""
+    ledger: str | None = None
+    """The ledger file in which the stream is entered before its first tick is published."""
+    total: tuple[float, float] | None = None
+    """(ε, δ) of the ledger, where this run starts it."""
     zone_given: bool = True
     """Whether the operator named the zone; if not, a run that continues takes the one of its state."""
 
@@ -99,6 +104,8 @@ class Outcome:
     places: Places
     composed: str | None
     """What all noise streams over the same data promise together, where there were several."""
+    ledger: str | None
+    """What all streams of the ledger promise together."""
     bad: int
     shown: tuple[Reject, ...]
     next_end: str
@@ -160,6 +167,7 @@ class _Run:
     earlier: tuple[Cost, ...]
     stream: Stream
     composed: str | None
+    entered: Entered
     first: int
     stop: int
 
@@ -174,6 +182,8 @@ def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run
     earlier = () if state is None else tuple(map(Cost.from_dict, state.earlier))
     restarted = job.new_noise_stream and state is not None
     if job.new_noise_stream and state is not None:
+        if state.entry is not None and job.ledger is None:
+            raise ParameterError("the stream is in a ledger: give --ledger FILE, which is charged for the new one, too")
         old = Stream.load(state.stream)
         cleanup.callback(old.close)
         earlier, state = (*earlier, old.cost), None
@@ -185,7 +195,9 @@ def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run
     first, stop = _due(job, stream)
     if state is not None:
         state.closed.check(first, declaration.schedule)
-    return _Run(job, places, scratch, state, restarted, earlier, stream, composed, first, stop)
+    publishes = not job.check and stop > first
+    entered = enter(job, stream, None if state is None else state.entry, state is None, publishes, cleanup)
+    return _Run(job, places, scratch, state, restarted, earlier, stream, composed, entered, first, stop)
 
 
 def _settled(job: Job, state: State | None) -> Job:
@@ -318,6 +330,7 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
             archived = tuple(archive(places))
         with _undone(places):
             state = _write(run, counted, tell)
+            run.entered.spend()  # on the disk before anything is published
         try:
             commit(places, state)
         except OSError as error:
@@ -335,6 +348,7 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
         guarantee=stream.guarantee,
         places=places,
         composed=run.composed,
+        ledger=run.entered.sentence,
         following=successor_text(stream.cost),
         archived=archived,
         bad=counted.rows.bad,
@@ -365,6 +379,7 @@ def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
         stream=stream.dump(),
         closed=Closed.before(run.stop, schedule),
         earlier=tuple(cost.to_dict() for cost in run.earlier),
+        entry=run.entered.name,
         users={**(before.users if before else {}), **counted.rows.users},
         consumed=counted.consumed,
         seen=counted.seen,
@@ -398,6 +413,7 @@ def _undone(places: Places) -> Iterator[None]:
 def _check_paths(job: Job, places: Places) -> None:
     """No two of the files may be the same, and what is written is not a symbolic link (`_safe_files.py`)."""
     written = {"--out": places.output, "--state": places.state, "--rejects": job.rejects, "--plot": job.plot}
+    written["--ledger"] = job.ledger
     named = [("the input", name) for name in job.files if name != "-"]
     seen: dict[Path, str] = {}
     if places.output is not None:

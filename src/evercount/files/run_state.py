@@ -80,6 +80,8 @@ class State:
     """Digest of the output that belongs to this state."""
     earlier: tuple[dict[str, Any], ...] = ()
     """What earlier noise streams over the same data cost, as `Cost.from_dict` takes it."""
+    entry: str | None = None
+    """The stream's name in a ledger, where it has spent there."""
     users: dict[str, int] = field(default_factory=dict)
     consumed: Prefix | None = None
     seen: dict[str, SeenRows] = field(default_factory=dict)

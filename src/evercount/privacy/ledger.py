@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+from evercount._validate import stated
 from evercount.errors import BudgetExceeded, EvercountError, ParameterError, SnapshotError
 from evercount.privacy.accounts import Filter
 from evercount.privacy.budget import Budget
-from evercount.privacy.composition import Cost, as_cost, check_one_unit, check_same_unit
+from evercount.privacy.composition import Cost, as_cost, check_one_unit, check_same_unit, compose
 from evercount.privacy.ledger_file import LedgerFile
 from evercount.privacy.time_range import TimeRange
 
@@ -58,6 +60,7 @@ class Ledger:
             add entries unseen; without it only accidents and careless edits are seen (`ledger_file.py`).
         head: where the head of the chain is kept; default `<path>.head`.
         adopt: accept a file whose head is missing or names another copy. Only if nothing was spent elsewhere since.
+        wait: wait until another Ledger has closed the file, instead of refusing.
 
     Raises:
         ParameterError: no total where one is needed, a plain part above it, or key, head or adopt without a path.
@@ -91,6 +94,7 @@ class Ledger:
         key: bytes | None = None,
         head: str | Path | None = None,
         adopt: bool = False,
+        wait: bool = False,
     ) -> None:
         for given in (total, plain):
             if given is not None and not isinstance(given, Budget):
@@ -108,7 +112,7 @@ class Ledger:
             assert asked is not None
             self._filter = asked
             return
-        file = LedgerFile(path, key, head, adopt)
+        file = LedgerFile(path, key, head, adopt, wait)
         try:
             self._load(file, asked)
         except BaseException:
@@ -181,6 +185,26 @@ class Ledger:
     def plain(self) -> Budget | None:
         """The part of it that was set aside for entries that add up as (ε, δ)."""
         return self._filter.plain
+
+    def sentence(self, more: Iterable[Cost] = ()) -> str:
+        """What the streams of all entries promise together, in words; the total holds whatever they are.
+
+        Args:
+            more: Costs that are not entered yet.
+
+        Returns:
+            One sentence, with numbers rounded up.
+
+        >>> Ledger(Budget(1.0, 1e-6)).sentence([Cost(Budget(0.5, 0.0))])
+        '1 stream, together epsilon=0.5, delta=0, of a total of epsilon=1, delta=1e-06.'
+        """
+        costs = [*(entry.cost for entry in self._entries), *more]
+        total = f"epsilon={stated(self.total.epsilon)}, delta={stated(self.total.delta)}"
+        if not costs:
+            return f"no stream yet, of a total of {total}."
+        spent = compose(costs)
+        count = f"{len(costs)} stream{'s' * (len(costs) > 1)}"
+        return f"{count}, together epsilon={stated(spent.epsilon)}, delta={stated(spent.delta)}, of a total of {total}."
 
     @property
     def entries(self) -> tuple[Entry, ...]:
