@@ -195,6 +195,9 @@ class Ledger:
         Returns:
             One sentence, with numbers rounded up.
 
+        Raises:
+            ParameterError: Costs about different units.
+
         >>> Ledger(Budget(1.0, 1e-6)).sentence([Cost(Budget(0.5, 0.0))])
         '1 stream, together epsilon=0.5, delta=0, of a total of epsilon=1, delta=1e-06.'
         """

@@ -59,7 +59,11 @@ class TimeRange:
         return self.start, self.end
 
     def to_list(self) -> list[Any]:
-        """JSON-serialisable; `TimeRange(*list)` is the inverse."""
+        """JSON-serialisable; `TimeRange(*list)` is the inverse.
+
+        Returns:
+            The fields, in order.
+        """
         return [self.start, self.end, self.ticks, self.periods]
 
 
