@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from evercount import Releases, Stream
 from evercount._arrays import FloatArray, IntArray
-from evercount.engine.build import sensitivity_on
+from evercount.engine.build import squared_norm
 from evercount.mechanisms import build_noise
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.noise import Secret
@@ -23,12 +24,14 @@ def noise_of(stream: Stream, streams: int, ticks: int) -> FloatArray:
     common: dict[str, Any] = {"cells": streams * query.cells, "grid": query.grid}
     common |= {"seed": 11} if stream.noise == "insecure-float" else {"secret": SECRET}
     if budget.pure:
-        made = build_pure(stream.noise, engine, l1=query.protected_l1(budget), epsilon=budget.epsilon, **common)
+        made = build_pure(
+            stream.noise, engine, l1=query.protected_l1(budget, stream.horizon), epsilon=budget.epsilon, **common
+        )
     else:
         made = build_noise(
             stream.noise,
             engine,
-            squared_sensitivity=query.protected_sensitivity(budget, sensitivity_on(engine, query, budget.adjacency)),
+            sensitivity=math.sqrt(squared_norm(engine, query, budget, stream.horizon)),
             budget=budget,
             horizon=stream.horizon,
             **common,

@@ -255,15 +255,17 @@ class ValueInTwoBins(Quantiles):
 class OncePerKeyAsOnce(DistinctUsers):
     """A user counts under every key, with the S of a user that counts once."""
 
-    def user_sensitivity(self, adjacency: Any) -> float:
+    def user_sensitivity(self, adjacency: Any, period: bool = False) -> float:
         return 1.0
 
 
 class EveryTickAsOnce(ActiveUsers):
     """A user counts in many ticks, with the S of a user that counts in one."""
 
-    def user_sensitivity(self, adjacency: Any) -> float:
-        return 1.0
+    each_tick = False
+
+    def check_budget(self, budget: Budget) -> None:
+        pass
 
 
 def level_weights_forgotten() -> LibraryProgram:
@@ -280,7 +282,7 @@ def once_per_key_as_once() -> LibraryProgram:
 
 
 def every_tick_as_once() -> LibraryProgram:
-    return LibraryProgram(EveryTickAsOnce(max_ticks=4), Budget(1.0, 1e-6, unit="user"), 6)
+    return LibraryProgram(EveryTickAsOnce(), Budget(1.0, 1e-6, unit="user", max_ticks=4), 6)
 
 
 def paper_substrings() -> LibraryProgram:

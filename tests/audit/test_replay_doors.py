@@ -145,7 +145,7 @@ TREES: dict[str, Query] = {
     "marginals": Marginals([("a", "b"), ("x", "y")]),
     "quantiles": Quantiles(0, 4, 4),
     "distinct-users": DistinctUsers(["a", "b"], max_keys=2, total=True),
-    "active-users": ActiveUsers(max_ticks=2, keys=["a", "b"]),
+    "active-users": ActiveUsers(keys=["a", "b"]),
     "top-k": TopK(("north", "south", "west"), 2),
     "discovered-keys": DiscoveredKeys(),
 }

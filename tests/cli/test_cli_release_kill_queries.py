@@ -23,7 +23,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "rollup": {"paths": [[r, s] for r in flu.REGIONS for s in SCORES]},
     "marginals": {"columns": [list(flu.REGIONS), SCORES]},
     "distinct-users": {"keys": list(flu.REGIONS), "total": True},
-    "active-users": {"max_ticks": 3},
+    "active-users": {},
     "quantiles": {"lo": 0, "hi": 10, "bins": 8},
     "sum": {"lo": 0, "hi": 10},
     "average": {"lo": 0, "hi": 10},

@@ -43,7 +43,7 @@ SUBJECTS = {
         budget=USERS,
     ),
     "active users, users protected": case(
-        {"name": "active-users", "parameters": {"max_ticks": 2}}, {"user": "who"}, budget={**GAUSSIAN, "unit": "user"}
+        "active-users", {"user": "who"}, budget={**GAUSSIAN, "unit": "user", "max_ticks": 2}
     ),
 }
 CLOSED = (3, 7, 8, 12)

@@ -83,7 +83,7 @@ CASES = {
         budget={"epsilon": 1.0, "delta": 0, "unit": "user"},
     ),
     "active users": case(
-        {"name": "active-users", "parameters": {"max_ticks": 2, "keys": [*KEYS, "unlisted"]}},
+        {"name": "active-users", "parameters": {"keys": [*KEYS, "unlisted"]}},
         {"user": "who", "key": "region"},
     ),
     "quantiles": case({"name": "quantiles", "parameters": {"lo": -1, "hi": 1, "bins": 16}}, {"value": "score"}),

@@ -114,7 +114,7 @@ def test_numeric_delta_is_subtracted_and_small():
         stream.factorization,
         cells=1,
         grid=1.0,
-        squared_sensitivity=1.0,
+        sensitivity=stream.factorization.column_norm,
         budget=Budget(0.5, 1e-10),
         horizon=2**16,
     )

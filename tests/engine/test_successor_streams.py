@@ -10,7 +10,7 @@ import pytest
 
 from evercount import Budget, Count, Ledger, Stream
 from evercount.declare.declaration import StreamDeclaration
-from evercount.errors import BudgetExceeded, HorizonReached
+from evercount.errors import BudgetExceeded, HorizonReached, ParameterError
 from evercount.noise import Secret
 from evercount.privacy import TimeRange, compose
 
@@ -152,6 +152,20 @@ def test_ten_years_of_the_same_persons() -> None:
     assert (round(ten.epsilon, 2), ten.delta) == (3.14, 1e-5)
 
 
+def test_ten_years_of_persons_in_weeks() -> None:
+    """What a person does in one week is in one year, if the years begin whole weeks apart."""
+    person = {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_events": 3, "period": "1w"}
+    starts = [f"{year}-01-0{day}" for year, day in ((2026, 5), (2027, 4), (2028, 3))]
+    ledger = Ledger(Budget(1.0, 1e-6, unit="user", max_events=3, period="1w"))
+    costs = [
+        declared(int(start[:4]), budget=person, start=start, horizon=364).build(ledger=ledger).cost for start in starts
+    ]
+    total = compose(costs)
+    assert (total.epsilon, total.delta) == (pytest.approx(1.0, abs=1e-9), 1e-6)
+    with pytest.raises(ParameterError, match="whole number of periods apart"):
+        declared(2029, budget=person, start="2029-01-02", horizon=364).build(ledger=ledger)
+
+
 class Inside(Count):
     """A count whose first state is old data."""
 
@@ -171,7 +185,7 @@ def test_the_message_at_the_horizon_says_what_the_next_stream_costs() -> None:
     for change, text in (
         ({}, "costs nothing more: each event is in one of the two only"),
         (
-            {"budget": {"epsilon": 1.0, "delta": 1e-6, "unit": "user"}},
+            {"budget": {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_events": 3}},
             r"both together keep epsilon=1\.40326, delta=2e-06",
         ),
     ):

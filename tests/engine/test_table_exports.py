@@ -96,7 +96,7 @@ SHOWN = {
     "rollup": (Rollup(PLACES), PLACES * 20),
     "marginals": (Marginals([["f", "m"], ["old", "young"]]), [("f", "old"), ("m", "young")] * 20),
     "distinct users": (DistinctUsers(), [f"u{number}" for number in range(50)]),
-    "active users": (ActiveUsers(max_ticks=30), [f"u{number}" for number in range(50)]),
+    "active users": (ActiveUsers(), [f"u{number}" for number in range(50)]),
     "quantiles": (Quantiles(0, 100, 16), [number % 100 for number in range(500)]),
     "average": (Average(0, 100, per="event"), [40.0, 60.0] * 9),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 
 from evercount import Budget, Count, Edges, Histogram, Secret, Stream, Sum
 from evercount.errors import InputError, ParameterError
+from evercount.queries import ActiveUsers
+from evercount.queries.user_cap import Used
 
 USERS = Budget(1.0, 1e-9, unit="user", max_events=2)
-PROMISE = "the caller promised that at most 2 of its events are counted in all"
+PROMISE = "the caller promised to count at most its first 2 events of the whole stream"
 
 
 def made(query: Any = None, **more: Any) -> Stream:
@@ -93,7 +96,7 @@ def test_a_refused_run_uses_up_no_cap() -> None:
     assert stream._state.with_users().users == {}
     assert stream.tick == 0
     stream.run([["a"]], users=[["u"]])
-    assert stream._state.with_users().users == {"u": 1}
+    assert stream._state.with_users().users == {"u": Used(events=1)}
 
 
 @pytest.mark.parametrize(("query", "tick"), [(Edges(5), [(0, 1)]), (Sum(0, 1), [1.0])])
@@ -102,3 +105,97 @@ def test_other_queries_too(query: Any, tick: Any) -> None:
     with pytest.raises(ParameterError, match="capped=True"):
         stream.run([tick])
     assert stream.run([tick], users=[["u"]]).guarantee == USERS.sentence()
+
+
+CAPS = [
+    {"max_events": 3},
+    {"max_per_tick": 1, "max_ticks": 2},
+    {"max_per_tick": 2, "period": 1},
+    {"max_events": 3, "max_per_tick": 2, "max_ticks": 2, "period": 3},
+]
+
+
+def plainly_kept(places: list[tuple[int, int]], caps: dict[str, int]) -> set[int]:
+    """Which of one user's events count, told in words: `places` are their ticks and their turns in them."""
+    kept: list[int] = []
+    length = caps.get("period", 10**9)
+    for number, (tick, turn) in enumerate(places):
+        period = (tick - 1) // length
+        mine = [place for place in places if (place[0] - 1) // length == period]
+        ticks = sorted({place[0] for place in mine})
+        before = [one for one in kept if (places[one][0] - 1) // length == period]
+        if (
+            ticks.index(tick) < caps.get("max_ticks", 10**9)
+            and turn < caps.get("max_per_tick", 10**9)
+            and len(before) < caps.get("max_events", 10**9)
+        ):
+            kept.append(number)
+    return set(kept)
+
+
+@pytest.mark.parametrize("caps", CAPS, ids=repr)
+def test_caps_are_those_of_plain_python(caps: dict[str, int]) -> None:
+    """Random users; in runs and steps of any lengths, with a restart in the middle."""
+    draw = random.Random(7)
+    for _ in range(60):
+        ticks = [[draw.choice("uvw") for _ in range(draw.randint(0, 4))] for _ in range(8)]
+        wanted = np.zeros(8)
+        for user in "uvw":
+            places = [
+                (t + 1, sum(x == user for x in tick[:i]))
+                for t, tick in enumerate(ticks)
+                for i, name in enumerate(tick)
+                if name == user
+            ]
+            for number in plainly_kept(places, caps):
+                wanted[places[number][0] - 1] += 1
+        stream = Stream(Count(), Budget(1.0, 1e-9, unit="user", **caps), 8)  # type: ignore[arg-type]
+        cut = draw.randint(0, 8)
+        stream.run([None] * cut, users=ticks[:cut])
+        first = stream._state.totals.copy()
+        again = Stream.restore(stream.snapshot())
+        totals = [0, *([first[0]] if cut else [])]
+        for tick in ticks[cut:]:
+            again.step(None, users=tick)
+            totals.append(again._state.totals[0])
+        assert totals[-1] == wanted.sum()
+        assert np.array_equal(np.diff(totals[1 if cut else 0 :]), wanted[cut:])
+
+
+def test_people_are_forgotten_when_their_period_is_over() -> None:
+    """A snapshot holds nobody after the last tick of a period, and nobody at all where caps look at one tick only."""
+    week = Stream(Count(), Budget(1.0, 1e-9, unit="user", max_events=2, period=7), 28)
+    sizes = []
+    for tick in range(1, 22):
+        week.step(None, users=[f"{tick} {number}" for number in range(200)])
+        sizes.append(len(week.snapshot()))
+    assert sizes[5] > sizes[0] + 5 * 200 * 4
+    assert sizes[6] == pytest.approx(sizes[13], abs=64)
+    assert sizes[20] < sizes[5] / 4
+    daily = Stream(Count(), Budget(1.0, 1e-9, unit="user", max_per_tick=2), 28)
+    daily.step(None, users=[f"u{number}" for number in range(200)])
+    assert daily._state.with_users().users == {}
+
+
+def test_active_users_are_capped_by_the_budget() -> None:
+    """The events name the users; the budget says in how many ticks of a period each counts."""
+    stream = Stream(ActiveUsers(["a", "b"]), Budget(1.0, 1e-9, unit="user", max_ticks=2, period=4), 8)
+    ticks = [[("u", "a"), ("u", "a")], [("u", "b"), ("v", "a")], [("u", "a"), ("v", "a")], [("v", "b")], [("u", "a")]]
+    stream.run(ticks[:2])
+    again = Stream.restore(stream.snapshot())
+    again.run(ticks[2:])
+    assert again._state.totals.tolist() == [1 + 1 + 1 + 1, 1]  # u: ticks 1, 2 and 5; v: ticks 2 and 3
+    with pytest.raises(ParameterError, match="leave users and capped out"):
+        again.step(ticks[0], users=["u", "u"])
+
+
+def test_a_calendar_is_for_streams_with_a_schedule() -> None:
+    with pytest.raises(ParameterError, match="number of ticks"):
+        Stream(Count(), Budget(1.0, 1e-9, unit="user", max_events=2, period="1d"), 8)
+    for lacking in ({}, {"max_ticks": 3}, {"period": 4}):
+        with pytest.raises(ParameterError, match=r"max_events=\.\.\., or max_per_tick"):
+            Stream(Count(), Budget(1.0, 1e-9, unit="user", **lacking), 8)  # type: ignore[arg-type]
+    for query in (ActiveUsers(), Count()):
+        caps = {} if query.people else {"max_per_tick": 2}
+        with pytest.raises(ParameterError, match="nothing bounds"):
+            Stream(query, Budget(1.0, 1e-9, unit="user", **caps))  # type: ignore[arg-type]

@@ -203,7 +203,7 @@ def test_users_that_are_counted_come_in_the_declared_order(tmp_path: Path) -> No
     rows = [{"ts": "2026-01-01T01:00:00", "user": user, "seq": order} for user, order in events]
     path = write(tmp_path, rows, "jsonl")
     for order, expected in ((None, ["ann", "bob", "cid"]), ("seq", ["bob", "ann", "cid"])):
-        query, columns = build_query("active-users", {"max_ticks": 3}), Columns("ts", user="user", order=order)
+        query, columns = build_query("active-users", {}), Columns("ts", user="user", order=order)
         spec = StreamDeclaration("events", query, Budget(1.0, 1e-6), CLOCK, columns=columns)
         totals = counted(path, spec, tmp_path / "s").totals
         assert isinstance(totals, TickEvents)

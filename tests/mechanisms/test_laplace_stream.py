@@ -6,17 +6,17 @@ import itertools
 import json
 import math
 from fractions import Fraction
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from evercount import Budget, Stream
+from evercount.engine.build import make_noise
 from evercount.errors import HorizonReached, ParameterError, SnapshotError
 from evercount.factorizations.laplace_choice import pure_factorization
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree
-from evercount.mechanisms.laplace_noise import MANY, PureStream, build_pure, build_pure_for
+from evercount.mechanisms.laplace_noise import MANY, PureStream, build_pure
 from evercount.mechanisms.laplace_rates import node_rate
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import variance
@@ -227,24 +227,18 @@ def test_build_pure() -> None:
         build_pure("exact", object(), cells=1, grid=1.0, l1=1.0, epsilon=1.0)  # type: ignore[arg-type]
 
 
-def test_build_pure_for_a_query() -> None:
-    """Adjacency and unit reach the rate: ε·grid/(levels·Δ₁·max_events)."""
-
-    def budget(**changes: Any) -> Any:
-        return SimpleNamespace(
-            **{"epsilon": 1.0, "delta": 0.0, "adjacency": "add-remove", "unit": "event", "max_events": 1, **changes}
-        )
-
+def test_noise_for_a_query() -> None:
+    """Adjacency and unit reach the rate: ε·grid/(levels·Δ₁·events)."""
     tree = DigitTree(100)
     query = Sum(-2, 3)
 
     def rate(**changes: Any) -> float:
-        made = build_pure_for(query, budget(**changes), tree, secret=SECRET).stream
+        made = make_noise("exact", query, tree, Budget(1.0, 0.0, **changes), 100, secret=SECRET).stream
         assert isinstance(made, PureStream)
         return made.rate
 
     assert rate() == pytest.approx(1 / (7 * 3))
     assert rate(adjacency="replace") == pytest.approx(1 / (7 * 5))
-    assert rate(max_events=4) == pytest.approx(1 / (7 * 12))
-    with pytest.raises(ParameterError, match="delta=0"):
-        rate(delta=1e-9)
+    assert rate(unit="user", max_events=4) == pytest.approx(1 / (7 * 12))
+    assert rate(unit="user", max_per_tick=2, max_ticks=3) == pytest.approx(1 / (7 * 18))
+    assert rate(unit="user", max_per_tick=2, period=5) == pytest.approx(1 / (7 * 30))

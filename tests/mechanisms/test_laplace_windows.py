@@ -10,10 +10,11 @@ import pytest
 
 from evercount import Budget, Count, Stream
 from evercount.bounds.laplace_tails import continuous_std, laplace_factor
+from evercount.engine.build import make_noise
 from evercount.errors import HorizonReached, ParameterError
 from evercount.factorizations.laplace_trees import DigitTree, WindowTree, window_tree
 from evercount.mechanisms import laplace_noise
-from evercount.mechanisms.laplace_noise import PureStream, build_pure_for
+from evercount.mechanisms.laplace_noise import PureStream
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import variance
 
@@ -141,7 +142,7 @@ def test_a_tree_longer_than_its_numbers_is_refused() -> None:
 
 def test_noise_for_a_budget() -> None:
     tree = window_tree(24, 500)
-    made = build_pure_for(Count(), Budget(1.0, 0.0, unit="user", max_events=3), tree, secret=SECRET)
+    made = make_noise("exact", Count(), tree, Budget(1.0, 0.0, unit="user", max_events=3), 500, secret=SECRET)
     assert isinstance(made.stream, PureStream)
     assert made.stream.rate == pytest.approx(1 / (3 * tree.levels))
     assert made.numeric_delta == 0.0

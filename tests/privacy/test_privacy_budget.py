@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import math
 from fractions import Fraction
@@ -142,7 +141,7 @@ def test_unknown_names_are_refused(field: str, value: Any, nearest: str | None) 
     assert caught.value.nearest == nearest
 
 
-@pytest.mark.parametrize("bad", [0, -1, 1.5, True, "2", None])
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True, "2"])
 def test_bad_max_events_are_refused(bad: Any) -> None:
     with pytest.raises(ParameterError):
         Budget(0.5, 1e-10, unit="user", max_events=bad)
@@ -170,34 +169,41 @@ def test_dict_round_trip() -> None:
             Budget.from_dict(bad)  # type: ignore[arg-type]
 
 
-def test_scale_sensitivity_bounds_groups_of_events() -> None:
-    """Brute force: k changes, each from a small set with Σ(P²+N²) ≤ S, never exceed S·k² and reach it."""
-    shapes = [np.array(entries).reshape(2, 2) for entries in itertools.product((-1, 0, 1), repeat=4)]  # tick × cell
+def test_what_is_touched() -> None:
+    """The least of all that bounds a unit; None where nothing does."""
 
-    def size(change: np.ndarray) -> float:
-        return float((np.clip(change, 0, None).sum(0) ** 2 + np.clip(-change, 0, None).sum(0) ** 2).sum())
+    def touched(horizon: int | None = None, **caps: object) -> tuple[int | None, ...]:
+        return tuple(Budget(0.5, 1e-10, unit="user", **caps).touched(horizon))  # type: ignore[arg-type]
 
-    for limit in (1.0, 2.0, 4.0):
-        legal = [shape for shape in shapes if size(shape) <= limit]
-        for k in (2, 3):
-            groups = itertools.combinations_with_replacement(legal[:: 1 if k == 2 else 3], k)
-            worst = max(size(np.sum(group, axis=0)) for group in groups)
-            bound = Budget(0.5, 1e-10, unit="user", max_events=k).scale_sensitivity(limit)
-            assert worst <= bound
-            assert bound == k * k * limit
-            if k == 2:
-                assert worst == bound  # and k·S, a plausible mistake, is too small
-                assert worst > k * limit
+    assert Budget(0.5, 1e-10).touched() == (1, 1, 1, 1)
+    assert touched(max_events=5) == (5, 5, 5, None)
+    assert touched(3, max_events=5) == (3, 5, 5, 3)
+    assert touched(max_per_tick=2) == (None, 2, None, None)
+    assert touched(10, max_per_tick=2) == (10, 2, 20, 10)
+    assert touched(max_per_tick=2, period=7) == (7, 2, 14, 7)
+    assert touched(max_per_tick=2, max_ticks=3, period=7) == (3, 2, 6, 7)
+    assert touched(max_per_tick=2, max_ticks=3, max_events=4, period=7) == (3, 2, 4, 7)
+    assert touched(max_ticks=3) == (3, None, None, None)
+    with pytest.raises(ParameterError, match="number of ticks"):
+        touched(max_per_tick=2, period="1d")
 
 
-def test_scale_sensitivity_rounds_up_and_refuses() -> None:
-    budget = Budget(0.5, 1e-10, unit="user", max_events=7)
-    for S in (0.1, 1 / 3, 1e-300, 12345.678):
-        assert Fraction(budget.scale_sensitivity(S)) >= 49 * Fraction(S)
-    assert Budget(0.5, 1e-10).scale_sensitivity(0.1) == 0.1
-    for bad in (-1.0, math.nan, math.inf, "1", 1e308):
-        with pytest.raises(ParameterError):
-            budget.scale_sensitivity(bad)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("caps", "message"),
+    [
+        ({"unit": "event", "period": 7}, "has no meaning"),
+        ({"max_per_tick": 3, "max_events": 2}, "never takes effect"),
+        ({"max_ticks": 3, "max_events": 2}, "never takes effect"),
+        ({"max_ticks": 8, "max_per_tick": 1, "period": 7}, "never takes effect"),
+        ({"max_events": 1, "period": "1 month"}, "a length of the calendar"),
+        ({"max_events": 1, "period": 0}, "period"),
+        ({"max_events": 1, "period": 1.5}, "period"),
+        ({"max_events": 1, "period_ticks": 5}, "there is no period"),
+    ],
+)
+def test_contradictory_caps_are_refused(caps: dict[str, object], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        Budget(0.5, 1e-10, **{"unit": "user", **caps})  # type: ignore[arg-type]
 
 
 def test_sentence_names_who_and_how_much() -> None:

@@ -79,8 +79,11 @@ def threshold(delta: float) -> Law:
     return lambda events, seen: math.prod(shown[pair] for pair in zip(events, seen, strict=True))
 
 
-def best_gain(mechanisms: list[Mechanism], epsilon: float, most: int = 1) -> float:
-    """The largest P(H) − e^ε·P′(H) that a strategy of at most so many events reaches, in either direction."""
+def best_gain(mechanisms: list[Mechanism], epsilon: float, most: int = 1, period: int | None = None) -> float:
+    """The largest P(H) − e^ε·P′(H) that a strategy of at most so many events reaches, in either direction.
+
+    `period`: all events that differ are in one period of so many ticks.
+    """
     last = max(one.ticks.stop for one in mechanisms)
     factor = math.exp(epsilon)
 
@@ -98,7 +101,9 @@ def best_gain(mechanisms: list[Mechanism], epsilon: float, most: int = 1) -> flo
             given, without = chances(events, seen, tick)
             return max(0.0, given - factor * without if sign > 0 else without - factor * given)
         running = [number for number, one in enumerate(mechanisms) if tick in one.ticks]
-        choices = (0, 1) if sum(events) < most and running else (0,)
+        there = [number for number, event in enumerate(events) if event]
+        together = period is None or not there or there[0] // period == tick // period
+        choices = (0, 1) if len(there) < most and running and together else (0,)
         found = 0.0
         for event in choices:
             total = 0.0
@@ -205,6 +210,33 @@ def test_persons_who_come_back_cost_the_sum() -> None:
     ledger.spend("first", costs[0])
     with pytest.raises(BudgetExceeded):
         ledger.spend("second", costs[1])
+
+
+def test_what_a_person_does_in_one_period_costs_the_largest() -> None:
+    """At most two events of a person in a period of two ticks, each tick with half of ε; each year is one period."""
+    streams = years(*((noisy(laplace(epsilon / 2), False), SIZE) for epsilon in PURE))
+    budgets = [Budget(epsilon, 0.0, unit="user", max_events=2, period=2) for epsilon in PURE]
+    spans = [TimeRange(2 * n, 2 * n + 2, "1", "2 0") for n in range(2)]
+    stated = compose(Cost(budget, during=span) for budget, span in zip(budgets, spans, strict=True))
+    assert (stated.epsilon, stated.delta) == (0.7, 0.0)
+    assert best_gain(streams, 0.7, most=2, period=2) < 1e-12
+    assert best_gain(streams, 0.98 * 0.7, most=2, period=2) > 1e-4
+    assert best_gain(streams, 0.7, most=3) > 1e-3, "planted: a third event of the same person, in the other year"
+
+
+def test_periods_that_begin_at_different_times_do_not_add_up() -> None:
+    budget = Budget(1.0, 1e-6, unit="user", max_events=3, period=7)
+    monday, tuesday = (Cost(budget, 0.0, TimeRange(n, 100 + n, "1", f"7 {n}")) for n in range(2))
+    with pytest.raises(ParameterError, match="whole number of periods apart"):
+        compose([monday, tuesday])
+    ledger = Ledger(Budget(2.0, 1e-5, unit="user", period=7, max_events=3))
+    ledger.spend("monday", monday)
+    with pytest.raises(ParameterError, match="whole number of periods apart"):
+        ledger.spend("tuesday", tuesday)
+    ledger.spend("next", Cost(budget, 0.0, TimeRange(700, 800, "1", "7 0")))
+    assert "a whole number of periods after this start costs nothing more" in successor_text(monday)
+    with pytest.raises(ParameterError, match="unit and period"):
+        compose([monday, Cost(Budget(1.0, 1e-6, unit="user", max_events=3), 0.0)])
 
 
 def test_ten_years_cost_one() -> None:

@@ -42,7 +42,7 @@ CASES = [
 def test_a_key_of_one_person_is_listed_with_at_most_delta_2(adjacency: str, unit: str, most: int, minimum: int) -> None:
     """At δ₂ of some percent, which can be measured. The thresholds that are planted are each wrong in one way."""
     epsilon, delta, horizon, trials = 1.0, 0.4, 24, 8000
-    budget = Budget(epsilon, delta, adjacency=adjacency, unit=unit, max_events=most)  # type: ignore[arg-type]
+    budget = Budget(epsilon, delta, adjacency=adjacency, unit=unit, max_events=most if unit == "user" else None)  # type: ignore[arg-type]
     stream = Stream(DiscoveredKeys(minimum=minimum), budget, horizon=horizon)
     thresholds = stream.thresholds
     assert thresholds is not None

@@ -286,5 +286,5 @@ def test_streams_are_calibrated_to_the_smaller_claim(budget: Budget) -> None:
     for horizon in (64, None):
         name = None if horizon is None else "balanced"
         stream = Stream(Matching(40), budget, horizon, name, noise="insecure-float", seed=1)
-        expected = budget.noise_multiplier() * budget.max_events * np.sqrt(40) * stream.factorization.column_norm
+        expected = budget.noise_multiplier() * (budget.max_events or 1) * np.sqrt(40) * stream.factorization.column_norm
         assert stream.sigma == pytest.approx(expected, rel=1e-9)

@@ -11,27 +11,32 @@ import numpy as np
 import pytest
 
 from evercount.audit.neighbours import all_neighbours, change_norm, random_neighbours, worst_pair
-from evercount.errors import InputError, ParameterError
+from evercount.engine.build import squared_norm
+from evercount.errors import InputError
+from evercount.factorizations import Balanced
 from evercount.privacy import Budget
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.episodes import Episodes
 from evercount.queries.histogram import Histogram
 from evercount.queries.substrings import Substrings
-from evercount.queries.user_cap import cap_per_user, initial_users
+from evercount.queries.user_cap import Caps, Used, UserState, cap_per_user
 
 
 def user_sensitivity(query: Query, adjacency: Adjacency, most: int) -> float:
     """What a stream takes for S when users are protected."""
     budget = Budget(1.0, 1e-9, adjacency, unit="user", max_events=most)
-    return budget.scale_sensitivity(query.squared_sensitivity(adjacency))
+    return squared_norm(Balanced(1), query, budget, None)
 
 
-def capped(ticks: list[list[tuple[str, Any]]], most: int) -> list[list[Any]]:
-    state, out = initial_users(), []
-    for events in ticks:
-        kept, changes = cap_per_user(events, most, state)
+def capped(ticks: list[list[tuple[str, Any]]], most: int | Caps, period: int | None = None) -> list[list[Any]]:
+    state, out = UserState(), []
+    caps = most if isinstance(most, Caps) else Caps(most)
+    for tick, events in enumerate(ticks, 1):
+        if period is not None and (tick - 1) % period == 0:
+            state = {}
+        kept, changes = cap_per_user(events, caps, state, tick)
         state.update(changes)
-        state = json.loads(json.dumps(state))
+        state = {user: Used(*used) for user, used in json.loads(json.dumps(state)).items()}
         out.append(kept)
     return out
 
@@ -44,19 +49,16 @@ def test_first_events_of_each_user_are_kept_over_the_whole_stream() -> None:
 
 
 def test_state_is_read_only_and_stays_small() -> None:
-    state = {"u": 1}
-    kept, changes = cap_per_user([("u", "a"), ("u", "b"), ("v", "c")], 2, state)
-    assert (kept, changes, state) == (["a", "c"], {"u": 2, "v": 1}, {"u": 1})
-    assert cap_per_user([("u", "a")] * 50, 2, {"u": 2}) == ([], {})
+    state = {"u": Used(1)}
+    kept, changes = cap_per_user([("u", "a"), ("u", "b"), ("v", "c")], Caps(2), state, 1)
+    assert (kept, changes, state) == (["a", "c"], {"u": Used(2), "v": Used(1)}, {"u": Used(1)})
+    assert cap_per_user([("u", "a")] * 50, Caps(2), {"u": Used(2)}, 1) == ([], {})
 
 
 def test_bad_pairs_are_named() -> None:
     for bad in ([("u", 1), "ab c"], [("u", 1), ("v",)], [("u", 1), (7, 1)], [("u", 1), (None, 1)], [("u", 1), ("", 1)]):
         with pytest.raises(InputError, match="event 1"):
-            cap_per_user(bad, 2, {})  # type: ignore[arg-type]
-    for most in (0, -1, 1.5, True):
-        with pytest.raises(ParameterError):
-            cap_per_user([], most, {})  # type: ignore[arg-type]
+            cap_per_user(bad, Caps(2), {}, 1)  # type: ignore[arg-type]
 
 
 def test_capped_user_neighbours_differ_in_at_most_k_events() -> None:
@@ -76,6 +78,48 @@ def test_capped_user_neighbours_differ_in_at_most_k_events() -> None:
         assert len(other) == len(full)
         assert sum(a != b for a, b in zip(full, other, strict=True)) <= most
         assert all(a[:2] == b[:2] for a, b in zip(full, other, strict=True))  # each at its own place
+
+
+@pytest.mark.parametrize(
+    "caps",
+    [
+        {"max_per_tick": 1, "max_ticks": 2},
+        {"max_per_tick": 2, "period": 2},
+        {"max_events": 3, "max_per_tick": 2, "period": 3},
+        {"max_events": 3, "max_ticks": 2},
+    ],
+    ids=repr,
+)
+def test_neighbours_differ_by_what_is_touched(caps: dict[str, int]) -> None:
+    """One user's events of one period absent, or others in their places: ticks, events per tick and events in all.
+
+    Every bound is reached: a smaller one would be beaten.
+    """
+    draw = random.Random(5)
+    budget = Budget(1.0, 1e-9, unit="user", **caps)  # type: ignore[arg-type]
+    touched, rule, period = budget.touched(6), Caps.of(budget), budget.period_ticks
+    most = [0, 0, 0]
+    for _ in range(400):
+        ticks = [[(draw.choice("uuv"), (t, i)) for i in range(draw.randint(0, 5))] for t in range(6)]
+        at = draw.randrange(6) // (period or 6)
+        own = range(at * (period or 6), (at + 1) * (period or 6))
+        without = [[e for e in tick if e[0] != "u" or t not in own] for t, tick in enumerate(ticks)]
+        replaced = [
+            [(user, (*e, "other") if user == "u" and t in own else e) for user, e in tick]
+            for t, tick in enumerate(ticks)
+        ]
+        full, fewer, other = (capped(list(one), rule, period) for one in (ticks, without, replaced))
+        for neighbour in (fewer, other):
+            gone = [[e for e in a if e not in b] for a, b in zip(full, neighbour, strict=True)]
+            came = [[e[:2] for e in b if e not in a] for a, b in zip(full, neighbour, strict=True)]
+            assert neighbour is fewer or gone == came  # each at its own place
+            where = [t for t, events in enumerate(gone) if events]
+            found = [len(where), max(map(len, gone)), sum(map(len, gone))]
+            most = list(map(max, most, found))
+            assert not where or where[-1] - where[0] < (touched.span or 6)
+            stay = [[e for e in a if e not in g] for a, g in zip(full, gone, strict=True)]
+            assert neighbour is other or stay == fewer
+    assert most == [touched.ticks, touched.per_tick, touched.events]
 
 
 def test_a_cap_over_all_users_would_not_be_stable() -> None:
@@ -134,9 +178,9 @@ def test_a_vanishing_event_is_outside_the_claim_for_replace() -> None:
 
     def kept(values: list[int | None], k: int) -> list[int]:
         """What one user's events add at each tick; None for a tick without one."""
-        row, state = [], initial_users()
+        row, state = [], UserState()
         for value in values:
-            events, changes = cap_per_user([] if value is None else [("u", value)], k, state)
+            events, changes = cap_per_user([] if value is None else [("u", value)], Caps(k), state, 1)
             state.update(changes)
             row.append(sum(events))
         return row

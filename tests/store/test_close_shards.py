@@ -135,9 +135,9 @@ def both_at_once(monkeypatch: pytest.MonkeyPatch, work: ShardWork) -> list[Any]:
     """Two calls for one shard that have both computed their numbers before either commits."""
     meet, real, answers = threading.Barrier(2), close_shards.Stream.restore, []
 
-    def restore(blob: bytes) -> Any:
+    def restore(blob: bytes, period_of: Any) -> Any:
         meet.wait(300)
-        return real(blob)
+        return real(blob, period_of)
 
     def call() -> None:
         try:

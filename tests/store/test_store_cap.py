@@ -78,7 +78,7 @@ def test_streams_about_users_add_up_whatever_they_count_of_each(tmp_path: Path) 
         store.declare(declared(f"k{events}", 1.0, unit="user", max_events=events), 0.0)
     (total,) = store.ledger()["totals"]
     same = compose([Cost(Budget(1.0, 1e-9), 0.0)] * 4)
-    assert (total["streams"], total["max_events"]) == (4, 5)
+    assert (total["streams"], total["unit"], total["period"]) == (4, "user", None)
     assert total["delta"] == same.delta
     assert same.epsilon * (1 - 1e-9) <= total["epsilon"] <= same.epsilon * 1.001
     set_cap(store.database, Cap(total["epsilon"], total["delta"] + 1e-9))

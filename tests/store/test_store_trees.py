@@ -18,7 +18,7 @@ TREES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
     "rollup": ({"paths": [["a", "x"], ["a", "y"], ["b", "x"]]}, [["a", "x"], ["b", "x"], ["a", "x"]], ["b", "y"]),
     "marginals": ({"columns": [["a", "b"], ["x", "y"]]}, [["a", "x"], ["b", "x"], ["a", "x"]], ["b", "z"]),
     "distinct-users": ({"keys": ["a", "b"]}, [["ann", "a"], ["ann", "b"], ["bob", "a"]], ["ann", "c"]),
-    "active-users": ({"max_ticks": 1}, ["ann", "bob", "ann"], ""),
+    "active-users": ({}, ["ann", "bob", "ann"], ""),
     "quantiles": ({"lo": 0, "hi": 8, "bins": 4}, [0, 7.5, 8], 9),
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import func, select
 
 from evercount.declare.declaration import StreamDeclaration
 from evercount.engine.tick_totals import TickTotals
@@ -15,20 +16,35 @@ from evercount.errors import Conflict, ParameterError
 from evercount.noise import Secret
 from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch
+from evercount.store.schema import counted_events, users
 from evercount.store.user_events import UserEvents
 
 SECRET = Secret.from_hex("6d" * 32)
 MOST, TICKS, CELLS = 3, 6, 4
-DECLARATION = StreamDeclaration.from_dict(
-    {
+CAPS: list[dict[str, Any]] = [
+    {"max_events": MOST},
+    {"max_per_tick": 1, "max_ticks": 2},
+    {"max_per_tick": 2, "period": 1},
+    {"max_events": 3, "max_per_tick": 2, "max_ticks": 2, "period": 4},
+    {"max_events": 2, "period": "1d"},
+]
+
+
+def declared(caps: dict[str, Any]) -> StreamDeclaration:
+    table = {
         "name": "capped",
         "query": {"name": "histogram", "parameters": {"keys": CELLS}},
-        "budget": {"epsilon": 1.0, "delta": 1e-6, "unit": "user", "max_events": MOST},
+        "budget": {"epsilon": 1.0, "delta": 1e-6, "unit": "user", **caps},
         "tick": "1h",
-        "start": "2026-01-01T00:00:00Z",
+        "zone": "Europe/Vienna",
+        "start": "2025-12-31T21:00:00Z",
         "horizon": 40,
+        "factorization": "balanced",
     }
-)
+    return StreamDeclaration.from_dict(table)
+
+
+DECLARATION = declared(CAPS[0])
 START = DECLARATION.schedule.begin / 1e6
 Event = tuple[int, str, int, int, int]
 """Tick, user, time, order and cell."""
@@ -43,39 +59,53 @@ def random_events(number: int, seed: int = 3) -> list[Event]:
     ]
 
 
-def by_hand(events: list[Event]) -> Any:
-    """The rule in plain Python: of the user's events, those at or before its (tick, time, order) are at most MOST."""
+def by_hand(events: list[Event], caps: dict[str, Any] = CAPS[0]) -> Any:
+    """The rule in plain Python: of the user's events, those at or before its (time, order) have room in the tick."""
     rows = np.zeros((TICKS, CELLS), np.int64)
-    for tick, user, time, order, cell in events:
-        before = [other for other in events if other[1] == user and (other[0], *other[2:4]) <= (tick, time, order)]
-        rows[tick - 1, cell] += len(before) <= MOST
+    length = caps.get("period", TICKS)
+    length = TICKS if length == "1d" else length  # 22:00 to 04:00 of the stream's first day
+    for user in {event[1] for event in events}:
+        counted, came = 0, 0
+        for tick in range(1, TICKS + 1):
+            if (tick - 1) % length == 0:
+                counted, came = 0, 0
+            here = [event for event in events if event[:2] == (tick, user)]
+            if not here:
+                continue
+            came += 1
+            room = min(caps.get("max_per_tick", 10**9), caps.get("max_events", 10**9) - counted)
+            room = room if came <= caps.get("max_ticks", 10**9) else 0
+            for _, _, time, order, cell in here:
+                rows[tick - 1, cell] += sum(other[2:4] <= (time, order) for other in here) <= room
+            counted += min(room, len(here))
     return rows
 
 
 def batch(number: int, events: list[Event]) -> CountedBatch:
     tick, user, time, order, cell = zip(*events, strict=True) if events else ((), (), (), (), ())
     columns = [np.asarray(column, np.int64) for column in (tick, time, order, cell)]
-    users = UserEvents(columns[0], user, *columns[1:], np.zeros(len(events), np.int64))
+    named = UserEvents(columns[0], user, *columns[1:], np.zeros(len(events), np.int64))
     none = np.empty(0, np.int64)
-    return CountedBatch("q", number, TickTotals(1, 0, CELLS, none, none, none), users=users)
+    return CountedBatch("q", number, TickTotals(1, 0, CELLS, none, none, none), users=named)
 
 
 def released(store: Store) -> list[list[float]]:
     return [one["values"] for one in store.all_releases("capped")]
 
 
-def expected(rows: Any) -> list[list[float]]:
-    return DECLARATION.build(secret=SECRET, replay=True).run_totals(np.asarray(rows), capped=True).rows.tolist()
+def expected(rows: Any, declaration: StreamDeclaration = DECLARATION) -> list[list[float]]:
+    return declaration.build(secret=SECRET, replay=True).run_totals(np.asarray(rows), capped=True).rows.tolist()
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_cap_is_that_of_plain_python(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("caps", CAPS, ids=repr)
+def test_the_cap_is_that_of_plain_python(tmp_path: Path, caps: dict[str, Any]) -> None:
     """Batches in any order and of any size, ticks closed one by one or together, with restarts between."""
+    seed, declaration = CAPS.index(caps), declared(caps)
     events = random_events(120, seed)
     generator = np.random.default_rng(seed)
     path, key = tmp_path / "store.db", bytes(range(32))
     store = Store(path, key)
-    store.declare(DECLARATION, START, SECRET)
+    store.declare(declaration, START, SECRET)
     number = closed = 0
     for last in (1, 2, 5, TICKS):
         left = [event for event in events if closed < event[0] <= last]
@@ -87,10 +117,14 @@ def test_the_cap_is_that_of_plain_python(tmp_path: Path, seed: int) -> None:
         store.close_ticks(store.find("capped"), last - closed, 0.0)
         closed = last
     found = released(store)
+    with store.database.reading() as connection:
+        kept = connection.execute(select(func.count()).select_from(users)).scalar()
     store.close()
-    rows = by_hand(events)
+    rows = by_hand(events, caps)
     assert rows.sum() < len(events)
-    assert found == expected(rows)
+    assert found == expected(rows, declaration)
+    last = {event[1] for event in events if event[0] > 4}  # of the period that is open
+    assert kept == {1: 0, 4: len(last)}.get(caps.get("period", 0), len({event[1] for event in events}))
 
 
 def test_a_user_changes_at_most_the_cap() -> None:
@@ -120,10 +154,6 @@ def test_a_repeated_batch_is_known_in_any_order_and_a_changed_one_refused(tmp_pa
 
 
 def test_users_and_their_events_are_sealed_and_forgotten(tmp_path: Path) -> None:
-    from sqlalchemy import func, select
-
-    from evercount.store.schema import counted_events
-
     store = Store(tmp_path / "store.db", bytes(range(32)))
     store.declare(DECLARATION, START, SECRET)
     store.accept_totals("capped", batch(0, [(1, "maria@example.org", 123456789123, 1, 2)]))

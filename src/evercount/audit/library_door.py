@@ -98,7 +98,7 @@ def stream_claim(stream: Stream, ticks: int) -> Claim:
     left = factorization.dense(ticks)[0]
     if not budget.pure:
         return Claim(budget, left, sigma=stream.sigma)
-    l1 = query.protected_l1(budget)
+    l1 = query.protected_l1(budget, stream.horizon)
     if isinstance(factorization, DigitTree):
         return Claim(budget, left, cost=node_rate(budget.epsilon, l1, query.grid, factorization.levels) / query.grid)
     if isinstance(

@@ -43,7 +43,7 @@ QUERIES: tuple[Query, ...] = (
     queries.Marginals([["north", "south"], ["young", "old"]]),
     queries.Quantiles(0, 4, bins=4),
     queries.DistinctUsers(),
-    queries.ActiveUsers(max_ticks=4),
+    queries.ActiveUsers(),
     queries.Substrings("ab", 2),
     queries.Episodes("ab", 2),
     queries.Cuts(3),

@@ -14,6 +14,7 @@ from evercount.audit.universes import Universe
 from evercount.errors import MissingExtra
 from evercount.privacy import Budget
 from evercount.queries.base import Query
+from evercount.queries.sensitivities import bounded
 
 SEARCHED = 4000
 """Pairs that the sensitivity search tries."""
@@ -87,7 +88,9 @@ def as_user(one: Data, other: Data, budget: Budget, spread: bool = False) -> Pai
     first = next(tick for tick, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
     gone, came = _removed(one[first], other[first]), _removed(other[first], one[first])
     common = (*one[:first], _removed(one[first], gone), *one[first + 1 :])
-    places = list(islice(cycle(range(first, len(one) if spread else first + 1)), 2 * budget.max_events))
+    last = len(one) if budget.period_ticks is None else (first // budget.period_ticks + 1) * budget.period_ticks
+    ticks = range(first, min(last, len(one)) if spread else first + 1)
+    places = list(islice(cycle(ticks), 2 * bounded("events", budget, len(one))))
 
     def side(own: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
         for number, tick in enumerate(common):
@@ -117,7 +120,7 @@ def neighbours(events: Universe, budget: Budget, ticks: int, per_tick: int = 3) 
         raise MissingExtra("random neighbours", "audit") from error
 
     number = st.integers(0, ticks - 1)
-    most = 1 if budget.unit == "event" else budget.max_events + 3  # of a user, more than the cap allows
+    most = 1 if budget.unit == "event" else bounded("events", budget, ticks) + 3  # of a user, more than the cap allows
 
     @st.composite
     def pairs(draw: Any) -> Pair:

@@ -256,7 +256,7 @@ def discovery(
         report = attack_discovery(
             library_program(query, budget, ticks),
             budget,
-            neighbours(ticks, budget.max_events, query.minimum),
+            neighbours(ticks, budget.max_events or 1, query.minimum),
             runs,
             None if secret is None else Secret.from_hex(secret),
             progress=lambda done: progress.update(task, completed=done),

@@ -16,10 +16,12 @@ from typing import Any, Literal, NamedTuple, get_args
 from evercount.declare.columns import Columns
 from evercount.declare.file_places import FilePlaces
 from evercount.declare.schedule import MANUAL, Schedule, format_utc, parse_time, zone_named
+from evercount.declare.unit_periods import period_of, periods_named, with_period_ticks
 from evercount.declare.view_names import check_views, noise_views
 from evercount.engine.build import Spec, check_postprocess
 from evercount.engine.noise_choice import check_noise_for, choose_noise
 from evercount.engine.stream import Stream
+from evercount.engine.user_counting import PeriodOf, UserCaps
 from evercount.engine.view_widths import RUNNING
 from evercount.errors import MissingExtra, ParameterError, UnknownName
 from evercount.noise import Secret
@@ -129,9 +131,11 @@ class StreamDeclaration:
             object.__setattr__(self, "asked", Asked(self.budget, self.factorization, bool(self.noise_for)))
         views = check_noise_for(self.query, self.noise_for or noise_views(self.views, self.schedule))
         object.__setattr__(self, "noise_for", views)
+        object.__setattr__(self, "budget", with_period_ticks(self.budget, self.schedule))
+        self.query.check_budget(self.budget)
         kept, engine = choose_noise(self.query, self.budget, self.horizon, self.factorization, views)
         object.__setattr__(self, "budget", kept)
-        if self.factorization is not None or views != (RUNNING,):
+        if self.factorization is not None or views != (RUNNING,) or not isinstance(engine.spec, str):
             object.__setattr__(self, "factorization", engine.spec)
 
     def as_known(self, known: StreamDeclaration) -> StreamDeclaration:
@@ -206,7 +210,7 @@ class StreamDeclaration:
             "name": self.name,
             "description": self.description,
             "query": {"name": self.query.name, "parameters": self.query.parameters()},
-            "budget": self.budget.to_dict(),
+            "budget": {name: value for name, value in self.budget.to_dict().items() if name != "period_ticks"},
             "tick": self.schedule.tick,
             "start": None if start is None else format_utc(start),
             "zone": self.schedule.zone,
@@ -256,9 +260,9 @@ class StreamDeclaration:
             elif name == "budget":
                 before, after = mine[name], theirs[name]
                 differences += [
-                    f"{key} was {before[key]!r} and is now {after[key]!r}"
-                    for key in before
-                    if before[key] != after[key]
+                    f"{key} was {before.get(key)!r} and is now {after.get(key)!r}"
+                    for key in {**before, **after}
+                    if before.get(key) != after.get(key)
                 ]
             else:
                 differences.append(f"{name} was {mine[name]!r} and is now {theirs[name]!r}")
@@ -299,6 +303,7 @@ class StreamDeclaration:
             part=part,
             views=self.noise_for,
             during=self.during,
+            period_of=self.period_of,
             ledger=ledger,
         )
 
@@ -309,7 +314,17 @@ class StreamDeclaration:
         if schedule.start is None:
             return None
         end = None if schedule.manual or self.horizon is None else schedule.start_of(self.horizon + 1)
-        return TimeRange(schedule.start, end, schedule.divided)
+        return TimeRange(schedule.start, end, schedule.divided, periods_named(self.budget, schedule))
+
+    @property
+    def user_caps(self) -> UserCaps | None:
+        """What is counted of a user, where users are protected."""
+        return UserCaps.of(self.query, self.budget, self.period_of)
+
+    @property
+    def period_of(self) -> PeriodOf | None:
+        """From a tick to the number of its period, where persons are protected in periods of the calendar."""
+        return period_of(self.budget, self.schedule)
 
     def started(self, start: int) -> StreamDeclaration:
         """The declaration with the start that the stream really has, in microseconds since 1970."""
@@ -328,8 +343,8 @@ class StreamDeclaration:
 
     @property
     def remembers(self) -> bool:
-        """Whether the encoder needs the events of a tick together (it has a memory)."""
-        return self.query.initial_state() is not None
+        """Whether the encoder needs the events of a tick together."""
+        return self.query.initial_state() is not None or self.query.whole_ticks
 
 
 def changed_noise(known: StreamDeclaration, wanted: StreamDeclaration) -> str:

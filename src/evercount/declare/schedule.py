@@ -302,6 +302,12 @@ class Schedule:
             return MANUAL
         return f"{self.length} {self.zone}" if self.calendar else str(self.length)
 
+    def grid(self, length: int) -> str:
+        """Pieces of this length from the start on, in one text for all starts that lie on the same pieces."""
+        if self.calendar:
+            return f"{length} {self.zone} {self._wall_start % length}"
+        return f"{length} {self.begin % length}"
+
     @property
     def begin(self) -> int:
         if self.start is None:

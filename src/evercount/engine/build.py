@@ -18,11 +18,13 @@ from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.fit_blend import fit_blend
 from evercount.factorizations.laplace_bridge import UNITS, Bridge
 from evercount.factorizations.laplace_choice import pure_factorization
+from evercount.factorizations.participation import participation
 from evercount.mechanisms import Noise, build_noise
-from evercount.mechanisms.laplace_noise import build_pure_for
+from evercount.mechanisms.laplace_noise import build_pure
 from evercount.mechanisms.laplace_rates import unit_rate
 from evercount.privacy import Budget, TimeRange
 from evercount.queries.base import Adjacency, Query
+from evercount.queries.sensitivities import bounded
 
 FITTED_TICKS = 2**16
 """Ticks that a blend without a horizon is fitted to; it stays private later."""
@@ -42,11 +44,11 @@ def choose_engine(
     whose noise is narrower than the grid gets whole coefficients (`Bridge.for_rate`).
     """
     if not isinstance(name, str | None) or name == "blend":
-        return _blend(budget, horizon, name, views)
+        return _blend(query, budget, horizon, name, views)
     engine = pure_factorization(name, horizon) if budget.pure else factorization(name, horizon)
     adjacency = budget.adjacency
     if isinstance(engine, Bridge | EndlessBridge):
-        l1 = query.protected_l1(budget)
+        l1 = query.protected_l1(budget, horizon)
         return engine.for_rate(unit_rate(budget.epsilon, l1, query.grid, UNITS) * UNITS)
     if budget.pure or name is not None or horizon is None or query.squared_value_sensitivity(adjacency) is None:
         return engine
@@ -54,8 +56,8 @@ def choose_engine(
     return direct if _worst_error(direct, query, adjacency) < _worst_error(engine, query, adjacency) else engine
 
 
-def _blend(budget: Budget, horizon: int | None, name: Spec, views: tuple[str, ...]) -> Blend:
-    """The blend of stored numbers, or one that is fitted to the views."""
+def _blend(query: Query, budget: Budget, horizon: int | None, name: Spec, views: tuple[str, ...]) -> Blend:
+    """The blend of stored numbers, or one that is fitted to the views and to the ticks that a unit touches."""
     if budget.pure:
         raise ParameterError("'blend' is for Gaussian noise; with delta=0 omit it or use 'fresh' or 'bridge'")
     if not isinstance(name, str):
@@ -63,12 +65,24 @@ def _blend(budget: Budget, horizon: int | None, name: Spec, views: tuple[str, ..
             raise ParameterError("a fitted factorization is stored as {name = 'blend', poles = [...], zeros = [...]}")
         return Blend(horizon, BlendFilter.from_dict({key: name[key] for key in ("poles", "zeros")}))
     widths = tuple(view_width(view) or RUNNING for view in views)
-    return Blend(horizon, _fitted(widths, FITTED_TICKS if horizon is None else horizon))
+    return Blend(
+        horizon, _fitted(widths, FITTED_TICKS if horizon is None else horizon, full_ticks(query, budget, horizon))
+    )
 
 
 @lru_cache(maxsize=64)
-def _fitted(widths: tuple[int | str, ...], ticks: int) -> BlendFilter:
-    return fit_blend(widths, ticks)
+def _fitted(widths: tuple[int | str, ...], ticks: int, q: int) -> BlendFilter:
+    return fit_blend(widths, ticks, q)
+
+
+def full_ticks(query: Query, budget: Budget, horizon: int | None) -> int:
+    """The ticks that a unit fills in the worst case, for which a blend is fitted; 1 where noise is for single ones."""
+    return (budget.touched(horizon).full_ticks or 1) if query.memoryless else 1
+
+
+def ticks_touched(query: Query, budget: Budget, horizon: int | None) -> int | None:
+    """The most ticks whose increments one protected unit changes; None where one event may change several."""
+    return bounded("ticks", budget, horizon) if query.memoryless else None
 
 
 def _worst_error(engine: Factorization, query: Query, adjacency: Adjacency) -> float:
@@ -104,6 +118,32 @@ def _smallest_sensitivity(engine: Factorization, query: Query, adjacency: Adjace
     return min(candidates)
 
 
+def squared_norm(engine: Factorization, query: Query, budget: Budget, horizon: int | None) -> float:
+    """Δ² with ‖R(X−X′)‖_F² ≤ Δ² for all neighbours of the budget, after the caps.
+
+    **Guarantee.** Let N events of one unit count, at most m in each of q ticks. N single changes cost at most c²·S·N².
+    Where an event changes its own tick alone, X−X′ has at most q rows, each of norm m·√S, so it costs at most m²·S·B_q
+    (`factorizations/participation.proof.md`), and the worst case fills ⌈N/m⌉ of them. Queries that name users have
+    their own S: of all that a user does, or of each of its q ticks. Proof: `queries/user_cap.proof.md`, Theorems 3 and
+    4. Tests:
+    tests/engine/test_unit_noise.py::test_no_neighbours_beat_the_norm (all patterns of small streams) and
+    tests/engine/test_unit_noise.py::test_planted_norms_are_caught.
+    """
+    unit, adjacency = budget.touched(horizon), budget.adjacency
+    people = query.people if budget.unit == "user" else None
+    if people is not None:
+        own = people.user_sensitivity(adjacency, budget.period is not None)
+        if not people.each_tick:
+            return own * engine.column_norm**2
+        return own * participation(engine, bounded("ticks", budget, horizon), unit.span)
+    events = bounded("events", budget, horizon)
+    whole = sensitivity_on(engine, query, adjacency) * events**2 * engine.column_norm**2
+    if events == 1 or not query.memoryless:
+        return whole
+    each = query.squared_sensitivity(adjacency) * (unit.per_tick or events) ** 2
+    return min(whole, each * participation(engine, unit.full_ticks or events, unit.span))
+
+
 def make_noise(
     name: str,
     query: Query,
@@ -131,18 +171,28 @@ def make_noise(
         **({} if during is None else {"range": during.key}),
     }
     if budget.pure:
-        return build_pure_for(query, budget, engine, name, declaration=declaration, **rest)
+        l1 = query.protected_l1(budget, horizon)
+        return build_pure(
+            name,
+            engine,
+            cells=query.cells,
+            grid=query.grid,
+            l1=l1,
+            epsilon=budget.epsilon,
+            declaration=declaration,
+            **rest,
+        )
     own = 0.0 if query.discovery is None else query.discovery.own_delta(budget)
     noise = build_noise(
         name,
         engine,
-        cells=query.cells if query.discovery is None else query.discovery.touched_cells(budget),
+        cells=query.cells if query.discovery is None else query.discovery.touched_cells(budget, horizon),
         names=None if query.discovery is None else query.discovery.first_names,
         grid=query.grid,
-        squared_sensitivity=query.protected_sensitivity(budget, sensitivity_on(engine, query, budget.adjacency)),
+        sensitivity=math.sqrt(squared_norm(engine, query, budget, horizon)),
         budget=budget.reserve(own) if own else budget,
         horizon=horizon,
-        touched=budget.max_events if query.initial_state() is None else None,
+        touched=ticks_touched(query, budget, horizon),
         declaration=declaration,
         **rest,
     )

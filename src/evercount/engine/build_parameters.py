@@ -10,6 +10,7 @@ from evercount.engine.cell_range import CellRange
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.noise_choice import check_noise_for, choose_noise
 from evercount.engine.state import StreamParameters
+from evercount.engine.user_counting import PeriodOf, UserCaps
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import check_horizon
 from evercount.mechanisms import NOISES
@@ -28,6 +29,7 @@ def build_parameters(
     part: range | None = None,
     views: Iterable[str] = (),
     during: TimeRange | None = None,
+    period_of: PeriodOf | None = None,
     **source: Any,
 ) -> StreamParameters:
     """All that a stream never changes, with every check; `source` says where its noise comes from.
@@ -42,11 +44,11 @@ def build_parameters(
         raise UnknownName("noise", noise, NOISES)
     horizon = check_horizon(horizon, unbounded=True)
     shown = check_noise_for(query, views)
+    query.check_budget(budget)
     budget, engine = choose_noise(query, budget, horizon, factorization, shown)
     names = check_postprocess(postprocess)
     if "monotone" in names and not query.monotone:
         raise ParameterError(f"{query.name!r} can decrease, so its releases cannot be made monotone")
-    query.check_budget(budget)
     asked = query if part is None else CellRange(query, part)
     if during is not None and not isinstance(during, TimeRange):
         raise ParameterError(f"during must be a TimeRange, got {during!r}")
@@ -54,4 +56,7 @@ def build_parameters(
     errors = ErrorModel(asked, engine, built.sigma, built.stream.rounded, query.outputs)
     found, std = query.discovery, lambda ticks: built.sigma / query.grid * engine.row_norms(ticks)
     thresholds = None if found is None else found.thresholds(budget, horizon, std)
-    return StreamParameters(asked, budget, horizon, engine, built, names, replay, errors, thresholds, shown, during)
+    caps = UserCaps.of(query, budget, period_of)
+    return StreamParameters(
+        asked, budget, horizon, engine, built, names, replay, errors, thresholds, shown, during, caps
+    )

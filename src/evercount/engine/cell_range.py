@@ -72,6 +72,7 @@ def can_be_cut(query: Query) -> bool:
     return (
         query.outputs == query.cells
         and query.initial_state() is None
+        and not query.whole_ticks
         and published.as_they_are
         and published.kept is None
     )

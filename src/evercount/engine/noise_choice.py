@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from evercount.bounds import nuclear_lower
-from evercount.engine.build import Spec, choose_engine, make_noise
+from evercount.engine.build import Spec, choose_engine, full_ticks, make_noise
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.view_widths import RUNNING, view_width
 from evercount.errors import ParameterError
@@ -85,7 +85,7 @@ def choose_noise(
     if name is not None and name != BEST:
         budget = pure_budget(budget) if isinstance(name, str) and is_pure_name(name) and not budget.pure else budget
         return budget, choose_engine(query, budget, horizon, name, views)
-    if name is None and views == (RUNNING,):
+    if name is None and views == (RUNNING,) and full_ticks(query, budget, horizon) == 1:
         return budget, choose_engine(query, budget, horizon, None, views)
     return _least_error(query, budget, horizon, views, 1.0 if name == BEST else MARGIN)
 
@@ -95,6 +95,8 @@ def _least_error(
     query: Query, budget: Budget, horizon: int | None, views: tuple[str, ...], margin: float
 ) -> tuple[Budget, Factorization]:
     found = candidates(query, budget, horizon, views, margin)
+    if views == (RUNNING,) and margin == MARGIN:  # running totals alone keep the noise of their budget
+        found = [one for one in found if one.budget.pure == budget.pure]
     if not found:
         return budget, choose_engine(query, budget, horizon, None, views)
     least = least_alone(query, budget, horizon, views, found)
@@ -116,11 +118,9 @@ def candidates(
     found: list[Candidate] = []
     widths = [view_width(view) for view in views]
     for own in [budget] if budget.pure else [pure_budget(budget), budget]:
-        for name in _names(own.pure, horizon, widths):
+        for name in _names(own.pure, horizon, widths, full_ticks(query, own, horizon)):
             if name == "blend" and found:
-                one = own.noise_multiplier() * math.sqrt(
-                    query.protected_sensitivity(own, query.squared_sensitivity(own.adjacency))
-                )
+                one = own.noise_multiplier() * math.sqrt(_in_one_tick(query, own))
                 floor = [one * (1.0 if width else float(nuclear_lower(horizon or REFERENCE_TICKS))) for width in widths]
                 least = tuple(min(stds) for stds in zip(*(each.stds for each in found), strict=True))
                 if Candidate(own, found[0].engine, tuple(floor)).score(least) > margin * min(
@@ -147,9 +147,16 @@ def least_alone(
     return tuple(map(min, together, alone))
 
 
-def _names(pure: bool, horizon: int | None, widths: list[int | None]) -> list[str | None]:
+def _in_one_tick(query: Query, budget: Budget) -> float:
+    """The square of what a unit changes in one tick; no noise is for less."""
+    if budget.unit == "user" and query.people is not None:
+        return query.people.user_sensitivity(budget.adjacency)
+    return query.squared_sensitivity(budget.adjacency) * (budget.touched(1).per_tick or 1) ** 2
+
+
+def _names(pure: bool, horizon: int | None, widths: list[int | None], touched: int) -> list[str | None]:
     """The candidates by name; None stands for the default of running totals."""
-    if widths == [None]:
+    if widths == [None] and (pure or touched == 1):
         return [None]
     if widths == [1]:
         return ["fresh"]  # the least error for one tick that any noise has

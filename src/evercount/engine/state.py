@@ -16,7 +16,7 @@ from evercount.engine.cell_range import CellRange
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.release import Release, Releases
 from evercount.engine.retry import Seen
-from evercount.engine.user_counting import Counting, enforced_by, guarantee_sentence
+from evercount.engine.user_counting import Counting, UserCaps, UserChanges, enforced_by, guarantee_sentence
 from evercount.errors import HorizonReached, PrecisionReached
 from evercount.factorizations import Factorization
 from evercount.mechanisms import Noise
@@ -24,7 +24,7 @@ from evercount.noise import Secret
 from evercount.privacy import Budget, Cost, TimeRange, successor_text
 from evercount.queries.base import Query
 from evercount.queries.discovery_threshold import Thresholds
-from evercount.queries.user_cap import UserState
+from evercount.queries.user_cap import Used, UserState
 
 NUMBERS_AT_A_TIME = 1 << 18
 """Numbers of a run that are processed at a time: they stay in the processor's cache."""
@@ -53,6 +53,8 @@ class StreamParameters:
     """What the noise was chosen for."""
     during: TimeRange | None = None
     """The time range whose events it counts."""
+    user_caps: UserCaps | None = None
+    """What is counted of a user, where users are protected."""
 
     def check_limit(self, tick: int, ticks: int) -> None:
         """Refuse `ticks` more ticks after `tick`: beyond the horizon, or beyond what exact noise can do without one."""
@@ -124,9 +126,10 @@ class StreamState:
     highest: FloatArray | None = None
     """The largest published numbers, for monotone releases."""
     users: UserState = field(default_factory=dict)
-    """Events so far of each user, without those of `last_users`. Shared by successive states: see `with_users`."""
-    last_users: Mapping[str, int] = field(default_factory=dict)
-    """Users whose number of events the last ticks changed."""
+    """What each user has used of the caps in this period, without what `last_users` says. Shared by successive states:
+    see `with_users`."""
+    last_users: Mapping[str, Used] = field(default_factory=dict)
+    """Users whose entry the last ticks changed."""
     counting: Counting | None = None
     last: tuple[Seen, Release] | None = None
     """What the last step was given and what it released, for a retry."""
@@ -140,7 +143,7 @@ class StreamState:
     def with_users(self) -> StreamState:
         """The same state with the changes of the last ticks written into `users`.
 
-        Numbers of events are absolute, so writing them twice does no harm; that is why an interruption does none.
+        Entries are absolute, so writing them twice does no harm; that is why an interruption does none.
         """
         if not self.last_users:
             return self
@@ -153,8 +156,7 @@ class EncodedTicks(NamedTuple):
     """What each tick adds to each cell, in grid units, shape (ticks, cells)."""
     encoder: Any
     """The encoder's state after these ticks."""
-    users: Mapping[str, int]
-    """The number of events so far of each user whose number changes."""
+    users: UserChanges = UserChanges()
 
 
 def advance(

@@ -12,10 +12,11 @@ from evercount.engine.build_parameters import build_parameters
 from evercount.engine.cell_range import CellRange
 from evercount.engine.retry import Seen
 from evercount.engine.state import Rows, StreamParameters, StreamState
-from evercount.engine.user_counting import Counting
+from evercount.engine.user_counting import Counting, PeriodOf
 from evercount.errors import EvercountError, SnapshotError
 from evercount.privacy import Budget, TimeRange
 from evercount.queries import build_query
+from evercount.queries.user_cap import Used
 
 
 def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
         "tick": state.tick,
         "encoder": query.dump_state(state.encoder),
         "last": last,
-        "users": dict(state.users),
+        "users": {user: list(used) for user, used in state.users.items()},
         "counting": state.counting,
         "totals": state.totals if state.totals.dtype != object else state.totals.tolist(),
         "highest": state.highest,
@@ -53,10 +54,10 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
     }
 
 
-def load_stream(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
+def load_stream(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[StreamParameters, StreamState]:
     """The inverse of `dump_stream`, with every check that a new stream passes."""
     try:
-        return _load(data)
+        return _load(data, period_of)
     except SnapshotError:
         raise
     except EvercountError as error:
@@ -65,7 +66,7 @@ def load_stream(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]
         raise SnapshotError(f"malformed snapshot: {error!r}") from error
 
 
-def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
+def _load(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[StreamParameters, StreamState]:
     query = build_query(data["query"]["name"], data["query"]["parameters"])
     parameters = build_parameters(
         query,
@@ -78,6 +79,7 @@ def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
         range(*data["part"]) if "part" in data else None,
         data["views"],
         None if data["during"] is None else TimeRange(*data["during"]),
+        period_of,
         dumped=data["noise"],
     )
     query = parameters.query
@@ -96,7 +98,7 @@ def _load(data: Mapping[str, Any]) -> tuple[StreamParameters, StreamState]:
         totals,
         query.load_state(data["encoder"]) if data["encoder"] is not None else None,
         data["highest"],
-        dict(data["users"]),
+        {user: Used(*map(index, used)) for user, used in data["users"].items()},
         counting=counting,
     )
     last = data["last"]

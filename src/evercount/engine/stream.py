@@ -5,7 +5,7 @@ events ──encode──► increments ──advance──► published numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from evercount.engine.spend import spend_for
 from evercount.engine.state import EncodedTicks, StreamParameters, StreamState, advance
 from evercount.engine.stored_stream import dump_stream, load_stream
 from evercount.engine.stream_facts import StreamFacts
-from evercount.engine.user_counting import Capped, Counting, cap_run, cap_tick, choose_counting
+from evercount.engine.user_counting import Capped, Counting, PeriodOf, UserChanges, check_users, choose_counting
 from evercount.errors import EvercountError, InputError, ParameterError
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger, TimeRange
@@ -68,6 +68,8 @@ class Stream(StreamFacts[V_co]):
         during: the time range whose events the stream counts; a declaration with a start gives it. It is part of the
             key of the noise, and a ledger charges streams over disjoint ranges only once where that is proved. The
             caller promises that events outside of it are not counted.
+        period_of: from a tick to the number of its period, where the budget's period is a length of the calendar: a
+            schedule knows it.
 
     Raises:
         ParameterError: parameters that do not fit each other.
@@ -99,10 +101,11 @@ class Stream(StreamFacts[V_co]):
         part: range | None = None,
         views: Iterable[str] = (),
         during: TimeRange | None = None,
+        period_of: PeriodOf | None = None,
     ) -> None:
         source = {"seed": seed, "secret": secret}
         parameters = build_parameters(
-            query, budget, horizon, factorization, noise, postprocess, replay, part, views, during, **source
+            query, budget, horizon, factorization, noise, postprocess, replay, part, views, during, period_of, **source
         )
         self._open(parameters, StreamState.initial(parameters.query), restored=False)
         if ledger is not None:  # last: a stream that cannot be built spends nothing, and one that is built has spent
@@ -122,9 +125,9 @@ class Stream(StreamFacts[V_co]):
     ) -> Release[V_co]:
         """Release the next tick.
 
-        Where the budget protects users, every tick names them, or the caller promises with `capped` that all ticks
-        together hold at most `budget.max_events` events of each user; the guarantee then says so. Events beyond a
-        user's first `budget.max_events` of the whole stream are dropped (`queries/user_cap.proof.md`).
+        Where the budget protects users, every tick names them, or the caller promises with `capped` that the ticks hold
+        no more of each user than the budget's caps; the guarantee then says so. Events beyond the caps are dropped
+        (`queries/user_cap.proof.md`).
 
         Args:
             events: what the query takes as one tick: a sequence, or a column or frame of pandas, Polars or Arrow.
@@ -151,14 +154,13 @@ class Stream(StreamFacts[V_co]):
         read = list(events) if isinstance(events, Iterator) else plain_events(events)  # the fingerprint reads them, too
 
         def encode() -> EncodedTicks:
-            kept, changes = read, UserState()
-            if named is not None:
-                kept, changes = cap_tick(self.query, read, named, self.budget.max_events, self._state.users)
+            (kept,), changes = self._capped([read], None if named is None else [named], counting)
             row, encoder = self.query.encode(self._state.encoder, kept)
             return EncodedTicks(row[np.newaxis], encoder, changes)
 
         seen = Seen(read if named is None else [named, read])
-        return self._step(seen, tick, self._account(named is not None, capped), encode)
+        counting = self._account(named is not None, capped)
+        return self._step(seen, tick, counting, encode)
 
     def step_totals(self, totals: Any, tick: int | None = None, *, capped: bool = False) -> Release[V_co]:
         """As `step`, for events that were already added up per cell (grid units): see `Query.encode_totals`.
@@ -179,7 +181,7 @@ class Stream(StreamFacts[V_co]):
 
         def encode() -> EncodedTicks:
             row, encoder = self.query.encode_totals(self._state.encoder, totals)
-            return EncodedTicks(row[np.newaxis], encoder, {})
+            return EncodedTicks(row[np.newaxis], encoder)
 
         return self._step(Seen(totals), tick, self._account(False, capped), encode)
 
@@ -210,9 +212,21 @@ class Stream(StreamFacts[V_co]):
         rows, after = self._advance(self._parameters, self._state, encoded.increments, encoder=encoded.encoder)
         releases = self._parameters.releases(first, rows, counting)
         last = None if seen is None else (seen, releases[0])
-        self._state = replace(after, counting=counting, last_users=encoded.users, last=last)  # the commit
+        users = UserState() if encoded.users.forget else after.users
+        self._state = replace(  # the commit
+            after, counting=counting, users=users, last_users=encoded.users.users, last=last
+        )
         self._torn = False
         return releases
+
+    def _capped(
+        self, ticks: Sequence[Any], users: Sequence[Iterable[str]] | None, counting: Counting
+    ) -> tuple[Sequence[Any], UserChanges]:
+        """The next ticks without events beyond the caps of users, where the stream sees to them."""
+        caps = self._parameters.user_caps
+        if caps is None or not (counting == "named" or (counting == "by query" and caps.reads_users)):
+            return ticks, UserChanges()
+        return caps.cap(ticks, users, self.tick + 1, self._state.users)
 
     def _account(self, named: bool, capped: Capped) -> Counting:
         """How the next ticks account for users, as all ticks before did."""
@@ -267,11 +281,14 @@ class Stream(StreamFacts[V_co]):
         self._state = self._state.with_users()
         before = self.query.dump_state(self._state.encoder) if self.query.in_place else None
         self._torn = self.query.in_place
-        changes = UserState()
+        changes = UserChanges()
         try:
-            if users is not None:
-                named = plain_ticks(list(users))
-                ticks, changes = cap_run(self.query, ticks, named, self.budget.max_events, self._state.users)
+            named = None if users is None else list(plain_ticks(list(users)))
+            if self._parameters.user_caps is not None:
+                ticks = list(ticks)
+                if named is not None:
+                    check_users(ticks, named)
+                ticks, changes = self._capped(ticks, named, counting)
             increments, encoder = self.query.encode_run(self._state.encoder, ticks)
             self._parameters.check_limit(self.tick, len(increments))
         except BaseException:
@@ -301,7 +318,7 @@ class Stream(StreamFacts[V_co]):
         self._state = self._state.with_users()
         increments = self.query.encode_totals_run(self._state.encoder, totals)
         self._parameters.check_limit(self.tick, len(increments))
-        return self._release(EncodedTicks(increments, self._state.encoder, {}), counting)
+        return self._release(EncodedTicks(increments, self._state.encoder), counting)
 
     def _check_torn(self) -> None:
         if self._torn:
@@ -327,11 +344,12 @@ class Stream(StreamFacts[V_co]):
         return dump_stream(self._parameters, self._state.with_users())
 
     @classmethod
-    def load(cls, data: Mapping[str, Any]) -> Stream[Any]:
+    def load(cls, data: Mapping[str, Any], period_of: PeriodOf | None = None) -> Stream[Any]:
         """The stream of `dump`, with every check that a new one passes; SnapshotError says what does not fit.
 
         Args:
             data: A result of `dump`.
+            period_of: As for `Stream`.
 
         Returns:
             The stream, which goes on with the same numbers.
@@ -340,7 +358,7 @@ class Stream(StreamFacts[V_co]):
             SnapshotError: The data do not fit.
         """
         stream = cls.__new__(cls)
-        stream._open(*load_stream(data), restored=True)
+        stream._open(*load_stream(data, period_of), restored=True)
         return stream
 
     def snapshot(self) -> bytes:
@@ -359,13 +377,14 @@ class Stream(StreamFacts[V_co]):
         return pack(self.dump())
 
     @classmethod
-    def restore(cls, blob: bytes) -> Stream[Any]:
+    def restore(cls, blob: bytes, period_of: PeriodOf | None = None) -> Stream[Any]:
         """The stream of `snapshot`; what is corrupt, truncated, foreign or of another format is refused.
 
         Restore the newest snapshot only (see there), and only once: two streams from one snapshot share their noise.
 
         Args:
             blob: A result of `snapshot`.
+            period_of: As for `Stream`.
 
         Returns:
             The stream, which goes on with the same numbers.
@@ -373,4 +392,4 @@ class Stream(StreamFacts[V_co]):
         Raises:
             SnapshotError: The bytes are anything else.
         """
-        return cls.load(unpack(blob))
+        return cls.load(unpack(blob), period_of)

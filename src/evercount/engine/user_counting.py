@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from evercount.errors import InputError, ParameterError
 from evercount.privacy import Budget, Enforced, guarantee_text
 from evercount.queries.base import Query
-from evercount.queries.user_cap import UserState, cap_per_user
+from evercount.queries.user_cap import Caps, Used, UserState, cap_per_user
 
 Counting = Literal["events", "named", "capped", "by query", "by door"]
 """How a stream accounts for users, in this order: events are protected and users play no part; every event names its
@@ -43,7 +44,7 @@ def choose_counting(
         raise ParameterError(
             "this stream "
             + ("names users" if before == "named" else "does not name users")
-            + " from its first tick on, so every tick must do the same: the cap counts events of the whole stream"
+            + " from its first tick on, so every tick must do the same: the caps look at earlier ticks"
         )
     if named:
         return "named"
@@ -51,44 +52,109 @@ def choose_counting(
         return "by door" if capped == "by door" and before != "capped" else "capped"
     raise ParameterError(
         "the budget protects users, so every tick names them: step(events, users=...), run(ticks, users=...). Or count "
-        f"at most {budget.max_events} of each user's events yourself and say so with capped=True; the guarantee will "
-        "say that you promised it"
+        "no more of each user than the budget's caps yourself and say so with capped=True; the guarantee will say that "
+        "you promised it"
     )
 
 
-def cap_tick(
-    query: Query, events: Any, users: Sequence[str], most: int, state: Mapping[str, int]
-) -> tuple[Any, UserState]:
-    """The tick without events beyond their user's cap; where a tick is a number, how many of value 1 are left."""
-    counting = query.event_number is not None
-    if events is None and counting:
-        listed: list[Any] = [1] * len(users)
-    elif isinstance(events, Iterable):
-        listed = list(events)
-    else:
-        raise InputError("with users, a tick is a sequence of events, one for each user named")
-    if len(listed) != len(users):
-        raise InputError(f"{len(listed)} events but {len(users)} users: there must be one user for each event")
-    if counting and any(isinstance(event, str) or event not in (0, 1) for event in listed):
-        raise InputError("with users, each event of a count is 1 (or 0); leave events out to count them all")
-    kept, changes = cap_per_user(zip(users, listed, strict=True), most, state)
-    return (sum(int(event) for event in kept) if counting else kept), changes
+PeriodOf = Callable[[int], int]
+"""From a tick to the number of its period."""
 
 
-def cap_run(
-    query: Query, ticks: Iterable[Any], users: Iterable[Iterable[str]], most: int, state: UserState
-) -> tuple[list[Any], UserState]:
-    """The ticks of a run without events beyond their user's cap, and the users whose number of events changes."""
-    listed, named = list(ticks), list(users)
-    if len(listed) != len(named) or any(isinstance(people, str | bytes) for people in named):
-        raise InputError(f"users name the users of each of the {len(listed)} ticks: a sequence of texts for each tick")
-    kept: list[Any] = []
-    changes: UserState = {}
-    for events, people in zip(listed, named, strict=True):
-        tick, fresh = cap_tick(query, events, list(people), most, ChainMap(changes, state))
-        kept.append(tick)
-        changes |= fresh
-    return kept, changes
+@dataclass(frozen=True, eq=False)
+class UserCaps:
+    """Drops what is beyond the caps of users, tick by tick, and forgets users when their period is over."""
+
+    query: Query
+    caps: Caps
+    period_of: PeriodOf
+
+    @classmethod
+    def of(cls, query: Query, budget: Budget, period_of: PeriodOf | None) -> UserCaps | None:
+        """None where the budget protects events."""
+        if budget.unit != "user":
+            return None
+        return cls(query, Caps.of(budget), period_of or _counted_periods(budget))
+
+    @property
+    def reads_users(self) -> bool:
+        """Whether users are read from the events, and capped."""
+        return self.query.people is not None and self.caps != Caps()
+
+    def forgets_after(self, tick: int) -> bool:
+        """Whether no cap looks back beyond this tick: a period ends with it, or caps look at one tick only."""
+        return self.caps.within_a_tick or self.period_of(tick + 1) != self.period_of(tick)
+
+    def cap(
+        self, ticks: Sequence[Any], users: Sequence[Iterable[str]] | None, first_tick: int, known: UserState
+    ) -> tuple[list[Any], UserChanges]:
+        """The ticks from `first_tick` on without events beyond their user's caps; `users` name the user of each event.
+
+        **Guarantee.** Whether an event counts depends on the places of its own user's events in its own period alone.
+        `known` is that of the period of `first_tick`. Test:
+        tests/engine/test_user_counting.py::test_caps_are_those_of_plain_python.
+        """
+        kept: list[Any] = []
+        changes, forget = UserState(), False
+        for number, events in enumerate(ticks):
+            tick = first_tick + number
+            names = self._users_of(events) if users is None else list(users[number])
+            before = changes if forget else ChainMap(changes, known)
+            left, fresh = self._cap_tick(events, names, tick, before)
+            kept.append(left)
+            changes |= fresh
+            if self.forgets_after(tick):
+                changes, forget = UserState(), True
+        return kept, UserChanges(changes, forget)
+
+    def _users_of(self, events: Any) -> list[str]:
+        assert self.query.people is not None
+        return self.query.people.users_of(events)
+
+    def _cap_tick(
+        self, events: Any, users: Sequence[str], tick: int, state: Mapping[str, Used]
+    ) -> tuple[Any, UserState]:
+        """The tick without events beyond their user's caps; where a tick is a number, how many of value 1 are left."""
+        counting = self.query.event_number is not None
+        if events is None and counting:
+            listed: list[Any] = [1] * len(users)
+        elif isinstance(events, Iterable):
+            listed = list(events)
+        else:
+            raise InputError("with users, a tick is a sequence of events, one for each user named")
+        if len(listed) != len(users):
+            raise InputError(f"{len(listed)} events but {len(users)} users: there must be one user for each event")
+        if counting and any(isinstance(event, str) or event not in (0, 1) for event in listed):
+            raise InputError("with users, each event of a count is 1 (or 0); leave events out to count them all")
+        kept, changes = cap_per_user(zip(users, listed, strict=True), self.caps, state, tick)
+        return (sum(int(event) for event in kept) if counting else kept), changes
+
+
+class UserChanges(NamedTuple):
+    """What some ticks change in the state of users."""
+
+    users: Mapping[str, Used] = {}
+    """The users whose entry changes."""
+    forget: bool = False
+    """Whether all other users are forgotten, because a period is over."""
+
+
+def _counted_periods(budget: Budget) -> PeriodOf:
+    if budget.period is None:
+        return lambda tick: 0
+    if isinstance(budget.period, str):
+        raise ParameterError(
+            f"period={budget.period!r} follows a calendar, which a stream without a schedule does not have: give the "
+            "period as a number of ticks, or declare the stream with a schedule"
+        )
+    length = budget.period
+    return lambda tick: (tick - 1) // length
+
+
+def check_users(ticks: Sequence[Any], users: Sequence[Any]) -> None:
+    """Refuse users of a run that are not those of each tick."""
+    if len(ticks) != len(users) or any(isinstance(people, str | bytes) for people in users):
+        raise InputError(f"users name the users of each of the {len(ticks)} ticks: a sequence of texts for each tick")
 
 
 def enforced_by(query: Query, counting: Counting | None) -> Enforced:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from evercount import Budget, DiscoveredKeys, Stream
 from evercount.examples.flights import Flight, by_day, flights
-from evercount.queries.user_cap import UserState, cap_per_user
+from evercount.queries.user_cap import Caps, UserState, cap_per_user
 
 BUDGET = Budget(epsilon=2.0, delta=1e-6, unit="user", max_events=10)
 QUERY = DiscoveredKeys(minimum=50)
@@ -29,8 +29,8 @@ def true_counts(ticks: list[list[Flight]]) -> Counter[str]:
     """Flights to each destination after the cap: what the noise is added to."""
     counts: Counter[str] = Counter()
     users: UserState = {}
-    for tick in ticks:
-        kept, changes = cap_per_user(((one.aircraft, one.dest) for one in tick), BUDGET.max_events, users)
+    for number, tick in enumerate(ticks, 1):
+        kept, changes = cap_per_user(((one.aircraft, one.dest) for one in tick), Caps.of(BUDGET), users, number)
         counts.update(kept)
         users |= changes
     return counts

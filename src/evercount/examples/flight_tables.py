@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from evercount.engine.stream import Stream
 from evercount.examples.flight_statistics import EVENTS, PEOPLE
@@ -39,7 +40,7 @@ def weekly_aircraft(days: Sequence[Sequence[Flight]]) -> str:
     """How many different aircraft flew in each week of the first quarter."""
     named = [[flight.aircraft for flight in day if flight.aircraft != "unknown"] for day in days]
     ticks = [[name for day in named[7 * week : 7 * week + 7] for name in day] for week in range(WEEKS)]
-    weekly = Stream(ActiveUsers(max_ticks=WEEKS), PEOPLE, WEEKS).run(ticks).per_tick()
+    weekly = Stream(ActiveUsers(), replace(PEOPLE, max_ticks=WEEKS), WEEKS).run(ticks).per_tick()
     lines = [f"Different aircraft in a week, {WEEKS} weeks, epsilon 1 for each aircraft with all its flights"]
     for week in (1, WEEKS):
         true, value, std = len(set(ticks[week - 1])), weekly.values[week - 1, 0], weekly.std[week - 1, 0]

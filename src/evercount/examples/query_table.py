@@ -133,7 +133,7 @@ def _people() -> list[Example]:
         Example("Marginals([8 states, 3 ages])", queries.Marginals([states, ages]), pairs, 1),
         Example("Quantiles(0, 128, bins=64)", queries.Quantiles(0, 128, bins=64), waits, 11),
         Example("DistinctUsers()", queries.DistinctUsers(), users),
-        Example("ActiveUsers(max_ticks=50)", queries.ActiveUsers(max_ticks=50), users),
+        Example("ActiveUsers()", queries.ActiveUsers(), users),
     ]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from evercount._arrays import IntArray
 from evercount.declare.declaration import StreamDeclaration
 from evercount.engine.tick_totals import TickEvents, TickTotals
-from evercount.errors import InputError
+from evercount.errors import InputError, ParameterError
 from evercount.files.cap_users import first_events
 from evercount.files.event_sql import Sources, columns_of, is_keyed, is_valued, listed, placed, prepare
 from evercount.files.source import Source, connect
@@ -117,9 +117,10 @@ class _Scan:
     def capped(self, users: Mapping[str, int]) -> tuple[Groups, int, dict[str, int]]:
         """As `groups`, for the first events of each user only; and how many each of these users has had by now."""
         bad = self._make_table()
-        counted, known = first_events(
-            self.connection, users, self.declaration.budget.max_events, ordered=bool(self._order)
-        )
+        budget = self.declaration.budget
+        if budget.max_events is None or budget.caps != (budget.max_events, None, None) or budget.period is not None:
+            raise ParameterError("files keep to max_events of the whole stream only")
+        counted, known = first_events(self.connection, users, budget.max_events, ordered=bool(self._order))
         return self._added_up(f"SELECT place, cell{self._units} FROM ({counted})"), bad, known
 
     def users_by_tick(self) -> tuple[TickEvents, int]:

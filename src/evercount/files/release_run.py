@@ -184,12 +184,12 @@ def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run
     if job.new_noise_stream and state is not None:
         if state.entry is not None and job.ledger is None:
             raise ParameterError("the stream is in a ledger: give --ledger FILE, which is charged for the new one, too")
-        old = Stream.load(state.stream)
+        old = Stream.load(state.stream, job.declaration.period_of)
         cleanup.callback(old.close)
         earlier, state = (*earlier, old.cost), None
     job = _settled(job, state)
     declaration = job.declaration
-    stream = declaration.build(secret=job.secret) if state is None else Stream.load(state.stream)
+    stream = declaration.build(secret=job.secret) if state is None else Stream.load(state.stream, declaration.period_of)
     cleanup.callback(stream.close)
     composed = compose_sentence(earlier, stream.cost) if earlier else None
     first, stop = _due(job, stream)

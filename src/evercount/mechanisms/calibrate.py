@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +57,7 @@ def build_noise(
     *,
     cells: int,
     grid: float,
-    squared_sensitivity: float,
+    sensitivity: float,
     budget: Budget,
     horizon: int | None,
     seed: int | None = None,
@@ -77,14 +76,13 @@ def build_noise(
     the noise of these cells only, the same as all `cells` have there. `touched` is the most ticks whose increments one
     protected unit changes; None where that is not known.
 
-    Guarantee. σ = multiplier(ε, δ − numeric_delta)·√S·c with c ≥ ‖R‖_{1→2} and S = `squared_sensitivity`, both for
-    the same neighbours. Then ‖R(X−X′)‖_F ≤ c√S (`factorizations/sensitivity.proof.md`), and R·X + z with z ~ N(0,
-    σ²) is (ε, δ − numeric_delta)-DP (`privacy/gaussian.proof.md`). Test:
+    Guarantee. σ = multiplier(ε, δ − numeric_delta)·Δ with Δ = `sensitivity`. If ‖R(X−X′)‖_F ≤ Δ for all neighbours,
+    R·X + z with z ~ N(0, σ²) is (ε, δ − numeric_delta)-DP (`privacy/gaussian.proof.md`). Test:
     tests/engine/test_stream_privacy.py::test_sigma_is_what_the_theorem_asks.
     """
-    if not squared_sensitivity > 0:
-        raise ParameterError(f"the query declares a squared sensitivity of {squared_sensitivity}: it must be positive")
-    norm = math.sqrt(squared_sensitivity) * factorization.column_norm * (1 + SIGMA_TOLERANCE)
+    if not sensitivity > 0:
+        raise ParameterError(f"the query declares a sensitivity of {sensitivity}: it must be positive")
+    norm = sensitivity * (1 + SIGMA_TOLERANCE)
     if part is not None and (name != "exact" or isinstance(factorization, Periods)):
         raise ParameterError("a part of the cells has exact noise only, and no periods")
     if name == "insecure-float":

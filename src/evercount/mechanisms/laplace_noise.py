@@ -23,8 +23,6 @@ from evercount.mechanisms.laplace_rates import node_rate
 from evercount.mechanisms.noise_stream import NoiseStream, whole_ticks
 from evercount.noise import Secret
 from evercount.noise.laplace_sampler import ExactLaplace, variance
-from evercount.privacy import Budget
-from evercount.queries.base import Query
 
 AHEAD = 64
 """Ticks of noise that are made at a time when a stream is taken tick by tick."""
@@ -252,38 +250,3 @@ def build_pure(
     if not isinstance(tree, DigitTree):
         sigma = math.sqrt(2.0) * l1 / epsilon
     return Noise(stream, sigma, 0.0, stream.limit, key if name == "exact" else None, fingerprint)
-
-
-def build_pure_for(
-    query: Query,
-    budget: Budget,
-    tree: Factorization,
-    name: str = "exact",
-    *,
-    seed: int | None = None,
-    secret: Secret | None = None,
-    dumped: dict[str, Any] | None = None,
-    declaration: Mapping[str, Any] | None = None,
-    part: range | None = None,
-) -> Noise:
-    """`build_pure` for a query and a budget with δ = 0: what a stream calls.
-
-    **Guarantee.** As `build_pure`, for the budget's adjacency and unit: the l1 norm of a user's change is at most
-    max_events times that of an event. Test: tests/mechanisms/test_laplace_stream.py::test_build_pure_for_a_query.
-    """
-    if budget.delta != 0:
-        raise ParameterError(f"pure trees are for delta=0, the budget has delta={budget.delta:g}")
-    l1 = query.protected_l1(budget)
-    return build_pure(
-        name,
-        tree,
-        cells=query.cells,
-        grid=query.grid,
-        l1=l1,
-        epsilon=budget.epsilon,
-        seed=seed,
-        secret=secret,
-        dumped=dumped,
-        declaration=declaration,
-        part=part,
-    )

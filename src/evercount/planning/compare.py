@@ -230,13 +230,18 @@ def plan(
     S = query.squared_sensitivity(budget.adjacency) if S is None or budget.pure else S
     by_value = query.squared_value_sensitivity(budget.adjacency)
     only_values = by_value is not None and math.isinf(S)
-    S = query.protected_sensitivity(budget, by_value if by_value is not None and only_values else S)
+    people = query.people if budget.unit == "user" else None
+    S = by_value if by_value is not None and only_values else S
+    if people is not None:
+        S = people.user_sensitivity(budget.adjacency, budget.period is not None)
+    else:  # all that a unit may do in one tick
+        S *= (budget.touched(horizon).per_tick or 1) ** 2
     grid = tick_grid(span, points)
     floor = math.nan  # there is no lower bound of this kind for Laplace noise
     if not budget.pure and query.publishing.as_they_are and not only_values:  # else measured with other weights
         tight = replace(budget, calibration="tight").noise_multiplier() * math.sqrt(S)
         floor = tight * float(nuclear_lower(span))
-        if by_value is not None and tight * math.sqrt(budget.scale_sensitivity(by_value) / S * span) < floor:
+        if by_value is not None and tight * math.sqrt(by_value / S * span) < floor:
             floor = math.nan  # it bounds noise for increments; noise on values is smaller here
     rows = []
     even = np.unique(np.linspace(1, span, 512).astype(np.int64))

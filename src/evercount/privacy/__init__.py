@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evercount.privacy.budget import Adjacency, Budget, Calibration, Unit
 from evercount.privacy.composition import Cost, compose
-from evercount.privacy.guarantee_text import Enforced, GuaranteeText, guarantee_text, successor_text
+from evercount.privacy.guarantee_text import Enforced, GuaranteeText, counted_text, guarantee_text, successor_text
 from evercount.privacy.ledger import Entry, Ledger
 from evercount.privacy.time_range import TimeRange
 
@@ -20,6 +20,7 @@ __all__ = [
     "TimeRange",
     "Unit",
     "compose",
+    "counted_text",
     "guarantee_text",
     "successor_text",
 ]

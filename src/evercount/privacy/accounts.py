@@ -164,8 +164,9 @@ class Filter:
         delta = min(self._delta, gaussian.delta_of(mu, 0.0) / 2) if mu else 0.0
         if delta < _LEAST_DELTA:
             return None
-        total = self.total
-        return Cost(Budget.from_mu(mu, delta, total.adjacency, total.unit, total.max_events), 0.0, during)
+        left = Budget.from_mu(mu, delta)
+        budget = replace(self.total, epsilon=left.epsilon, delta=left.delta, calibration="tight")
+        return Cost(budget, 0.0, during)
 
 
 def _least_room(account: Account, meetings: Sequence[Meeting]) -> Room | None:

@@ -7,9 +7,10 @@ and the calibration that turns the promise into noise. It holds numbers only and
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from evercount._validate import check_count, check_delta, check_name, check_number, check_positive
 from evercount.errors import ParameterError
@@ -19,6 +20,25 @@ from evercount.privacy.guarantee_text import guarantee_text
 Adjacency = Literal["add-remove", "replace"]
 Calibration = Literal["tight", "classic", "paper"]
 Unit = Literal["event", "user"]
+OTHER_CAPS = ("max_per_tick", "max_ticks", "period", "period_ticks")
+PERIOD_TEXT = re.compile(r"[1-9][0-9]{0,3}[dw]")
+
+
+class Touched(NamedTuple):
+    """The most that one protected unit changes after the caps; None where nothing bounds it."""
+
+    ticks: int | None
+    per_tick: int | None
+    events: int | None
+    span: int | None
+    """All its ticks lie within so many consecutive ones."""
+
+    @property
+    def full_ticks(self) -> int | None:
+        """The ticks that it fills, the last perhaps in part, if it does as much as it may in each: the worst case."""
+        if self.events is None or self.per_tick is None:
+            return self.ticks
+        return _least(self.ticks, -(-self.events // self.per_tick))
 
 
 @dataclass(frozen=True)
@@ -32,9 +52,15 @@ class Budget:
             unit is any other legal event in its place (`sentence` says it in full).
         calibration: How the noise is computed: "tight" (exact, any ε), "classic" (Dwork and Roth) or "paper", the
             last two for ε < 1 only.
-        unit: What is protected: one "event", or everything under one "user" id with at most `max_events` counted
-            events.
-        max_events: The most events that are counted of one user id; 1 for unit="event".
+        unit: What is protected: one "event", or everything under one "user" id, of which the caps below say how much
+            is counted. Caps hold per user id and period; what is beyond them is dropped.
+        max_events: The most events that are counted of one user id.
+        max_per_tick: The most events that are counted of one user id in one tick, the first ones.
+        max_ticks: In how many ticks one user id counts: the first in which an event of it came.
+        period: What one user id does in one period is protected, rather than all it ever does: a number of ticks, or
+            where ticks have times a calendar length such as "1d", "1w" or "4w", counted from the stream's start.
+            None: the whole stream is one period.
+        period_ticks: How many ticks a period has at most. Found by evercount: from `period`, or from the schedule.
 
     Raises:
         ParameterError: A number is outside its range, or the calibration cannot give this promise.
@@ -42,8 +68,7 @@ class Budget:
 
     **Guarantee.** Gaussian noise of std `noise_multiplier()`·Δ, where Δ bounds ‖R(X − X′)‖_F over all
     neighbours, makes all releases together (epsilon, delta)-DP for the adjacency and unit named.
-    Proof: `gaussian.proof.md`. It is assumed that Δ was computed for the same adjacency and, with
-    unit="user", from `scale_sensitivity`. Test:
+    Proof: `gaussian.proof.md`. It is assumed that Δ was computed for the same adjacency and unit. Test:
     `tests/privacy/test_privacy_budget.py::test_noise_multiplier_meets_the_promise`.
 
     >>> budget = Budget(epsilon=0.5, delta=1e-10)
@@ -58,7 +83,11 @@ class Budget:
     adjacency: Adjacency = "add-remove"
     calibration: Calibration = "tight"
     unit: Unit = "event"
-    max_events: int = 1
+    max_events: int | None = None
+    max_per_tick: int | None = None
+    max_ticks: int | None = None
+    period: int | str | None = None
+    period_ticks: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", check_positive("epsilon", self.epsilon))
@@ -66,14 +95,85 @@ class Budget:
         check_name("adjacency", self.adjacency, get_args(Adjacency))
         check_name("calibration", self.calibration, get_args(Calibration))
         check_name("unit", self.unit, get_args(Unit))
-        object.__setattr__(self, "max_events", check_count("max_events", self.max_events))
-        if self.unit == "event" and self.max_events != 1:
-            raise ParameterError(
-                f"max_events={self.max_events} has no meaning with unit='event', which protects one event. Use "
-                "unit='user' to protect a user with that many events."
-            )
+        self._check_caps()
         if self.calibration != "tight":
             _multiplier(self.calibration, self.epsilon, self.delta)  # fails now, not at the first release, if it cannot
+
+    def _check_caps(self) -> None:
+        for name in ("max_events", *OTHER_CAPS):
+            given = getattr(self, name)
+            if given is None:
+                continue
+            if self.unit == "event":
+                raise ParameterError(
+                    f"{name}={given!r} has no meaning with unit='event', which protects one event. Use unit='user' to "
+                    "protect what a user does."
+                )
+            if name == "period" and isinstance(given, str):
+                if not PERIOD_TEXT.fullmatch(given):
+                    raise ParameterError(
+                        f"period={given!r:.80} is not a length of the calendar: write a whole number and d or w, such "
+                        "as 1d, 1w or 4w, or a number of ticks"
+                    )
+                continue
+            object.__setattr__(self, name, check_count(name, given))
+        if isinstance(self.period, int):
+            object.__setattr__(self, "period_ticks", self.period)
+        elif self.period is None and self.period_ticks is not None:
+            raise ParameterError("period_ticks says how long a period is, and there is no period: leave it out")
+        most = self.max_events
+        for name in ("max_per_tick", "max_ticks"):
+            other = getattr(self, name)
+            if most is not None and other is not None and other > most:
+                raise ParameterError(
+                    f"{name}={other} never takes effect with max_events={most}: leave it out, or make it smaller"
+                )
+        if self.max_ticks is not None and self.period_ticks is not None and self.max_ticks > self.period_ticks:
+            raise ParameterError(
+                f"max_ticks={self.max_ticks} never takes effect in a period of {self.period_ticks} ticks: leave it out"
+            )
+
+    @property
+    def caps(self) -> tuple[int | None, int | None, int | None]:
+        """The most events, events of a tick, and ticks of one user id and period; None where there is no such cap."""
+        return self.max_events, self.max_per_tick, self.max_ticks
+
+    @property
+    def neighbours(self) -> tuple[str, str, int | str | None]:
+        """Which two streams are neighbours, whatever is counted of them: adjacency, unit and period."""
+        return self.adjacency, self.unit, self.period
+
+    def touched(self, horizon: int | None = None) -> Touched:
+        """The most that one protected unit changes, after the caps.
+
+        Args:
+            horizon: The number of ticks, or None.
+
+        Returns:
+            The numbers of ticks and events; None where nothing bounds them.
+
+        Raises:
+            ParameterError: The period is a length of the calendar, and nobody has said how many ticks it has.
+
+        **Guarantee.** After the caps, neighbours differ in at most `events` events, in at most `ticks` ticks, in each
+        in at most `per_tick` events, and all of these ticks lie within `span` consecutive ones. Test:
+        `tests/queries/test_user_cap.py::test_neighbours_differ_by_what_is_touched`.
+
+        >>> Budget(1.0, 1e-6, unit="user", max_per_tick=2, max_ticks=30, period=365).touched()
+        Touched(ticks=30, per_tick=2, events=60, span=365)
+        """
+        if self.unit == "event":
+            return Touched(1, 1, 1, 1)
+        if isinstance(self.period, str) and self.period_ticks is None:
+            raise ParameterError(
+                f"period={self.period!r} follows a calendar, and this stream has no times: give the period as a number "
+                "of ticks"
+            )
+        span = _least(self.period_ticks, horizon)
+        ticks = _least(self.max_ticks, span, self.max_events)
+        bounded = None if self.max_per_tick is None or ticks is None else self.max_per_tick * ticks
+        events = _least(self.max_events, bounded)
+        return Touched(ticks, _least(self.max_per_tick, events), events, span)
 
     @property
     def pure(self) -> bool:
@@ -89,7 +189,7 @@ class Budget:
         delta: float,
         adjacency: Adjacency = "add-remove",
         unit: Unit = "event",
-        max_events: int = 1,
+        **caps: Any,
     ) -> Budget:
         """The tight budget at `delta` of a mechanism that is μ-Gaussian-DP.
 
@@ -98,7 +198,7 @@ class Budget:
             delta: The δ of the budget, above 0.
             adjacency: As for `Budget`.
             unit: As for `Budget`.
-            max_events: As for `Budget`.
+            caps: `max_events`, `period` and so on, as for `Budget`.
 
         Returns:
             The budget.
@@ -124,7 +224,7 @@ class Budget:
                 f"at delta={delta!r} a mechanism with mu={mu!r} costs no epsilon: delta alone covers it. Choose a "
                 f"delta well below {gaussian.delta_of(mu, 0.0):.3g}."
             )
-        return cls(epsilon, delta, adjacency=adjacency, unit=unit, max_events=max_events)
+        return cls(epsilon, delta, adjacency=adjacency, unit=unit, **caps)
 
     @classmethod
     def from_rho(
@@ -133,7 +233,7 @@ class Budget:
         delta: float,
         adjacency: Adjacency = "add-remove",
         unit: Unit = "event",
-        max_events: int = 1,
+        **caps: Any,
     ) -> Budget:
         """The tight budget at `delta` of Gaussian noise that is ρ-zCDP, ρ = Δ²/2σ².
 
@@ -145,7 +245,7 @@ class Budget:
             delta: The δ of the budget, above 0.
             adjacency: As for `Budget`.
             unit: As for `Budget`.
-            max_events: As for `Budget`.
+            caps: `max_events`, `period` and so on, as for `Budget`.
 
         Returns:
             The budget.
@@ -159,7 +259,7 @@ class Budget:
         mu = math.sqrt(2 * check_positive("rho", rho))
         while Fraction(mu) ** 2 > 2 * Fraction(float(rho)):
             mu = math.nextafter(mu, 0.0)
-        return cls.from_mu(mu, delta, adjacency, unit, max_events)
+        return cls.from_mu(mu, delta, adjacency, unit, **caps)
 
     @property
     def mu(self) -> float:
@@ -256,34 +356,6 @@ class Budget:
             left = math.nextafter(left, 0.0)
         return self.with_delta(left)
 
-    def scale_sensitivity(self, S: float) -> float:
-        """The squared sensitivity for this budget's unit: S·k² for users of at most k events, S for events.
-
-        Args:
-            S: The squared sensitivity for one event.
-
-        Returns:
-            The squared sensitivity for one unit.
-
-        Raises:
-            ParameterError: S is negative or not finite.
-
-        **Guarantee.** If S bounds Σ_cells (P² + N²) for one event, the result bounds it for one unit. The
-        change of k events is a sum of k changes; P and N are at most the sums of theirs, and by Minkowski √(Σ
-        P² + N²) ≤ k·√S. Equality when all k events move one cell the same way. The streams in between must be
-        legal for the query. Test:
-        `tests/privacy/test_privacy_budget.py::test_scale_sensitivity_bounds_groups_of_events`.
-
-        >>> Budget(0.5, 1e-10, unit="user", max_events=3).scale_sensitivity(2.0)
-        18.0
-        """
-        single = check_number("S", S)
-        if single < 0:
-            raise ParameterError(f"a squared sensitivity must not be negative, not {S!r}.")
-        exact = Fraction(single) * self.max_events**2
-        scaled = check_number("S·max_events²", exact)
-        return scaled if Fraction(scaled) >= exact else math.nextafter(scaled, math.inf)
-
     # -- words and data --------------------------------------------------------------------------------------
 
     def sentence(self) -> str:
@@ -298,7 +370,7 @@ class Budget:
         return guarantee_text(self).sentence
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, JSON-serialisable; `from_dict` is the inverse.
+        """The fields that are given, JSON-serialisable; `from_dict` is the inverse.
 
         Returns:
             The fields by name.
@@ -306,7 +378,7 @@ class Budget:
         >>> Budget.from_dict(Budget(0.5, 1e-10).to_dict()) == Budget(0.5, 1e-10)
         True
         """
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Budget:
@@ -328,6 +400,11 @@ class Budget:
         if unknown or missing:
             raise ParameterError(f"a budget's fields: unknown {unknown}, missing {missing}.")
         return cls(**data)
+
+
+def _least(*numbers: int | None) -> int | None:
+    """The least of the numbers that are given."""
+    return min((number for number in numbers if number is not None), default=None)
 
 
 def _multiplier(calibration: Calibration, epsilon: float, delta: float) -> float:

@@ -18,7 +18,7 @@ from evercount._validate import check_delta, check_number
 from evercount.errors import ParameterError
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
-from evercount.privacy.time_range import MANUAL, TimeRange, lies_in_one_range, met_at_once, neighbours_of
+from evercount.privacy.time_range import MANUAL, TimeRange, lies_in_one_range, met_at_once
 
 _ROUNDING = 2.0**-49
 """Relative head-room of the few products that make a mixed δ (`composition.proof.md`, section 4)."""
@@ -379,9 +379,11 @@ def compose_mu(mus: Iterable[float]) -> float:
 
 def check_same_unit(one: Budget, other: Budget) -> None:
     """Refuse to add budgets which protect different things; caps may differ, since each holds for a whole unit."""
-    first, second = neighbours_of(one), neighbours_of(other)
-    if first != second:
-        raise ParameterError(f"budgets compose only for the same adjacency and unit: {first} and {second} differ.")
+    if one.neighbours != other.neighbours:
+        raise ParameterError(
+            f"budgets compose only for the same adjacency, unit and period: {one.neighbours} and {other.neighbours} "
+            "differ."
+        )
 
 
 def check_one_unit(costs: Sequence[Cost]) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from evercount.privacy.composition import Cost
 
 Enforced = Literal["evercount", "caller", "query"]
-"""Who keeps to `max_events`, where users are protected: evercount (a stream whose ticks name users, files, the service,
+"""Who keeps to the caps, where users are protected: evercount (a stream whose ticks name users, files, the service,
 Spark), the caller by a promise (`capped=True`), or the query, which reads ids from events and needs no cap."""
 
 
@@ -67,10 +67,11 @@ def guarantee_text(budget: Budget, enforced: Enforced = "evercount") -> Guarante
     """The guarantee of all releases of one stream together, in words.
 
     **Guarantee.** Each text speaks of the neighbours for which the sensitivity is proved and of no others: one event
-    that is absent, or another one in its place; all events under one id absent; each counted event under an id another
-    one in its place, with the places of all of them kept (`user_cap.proof.md`); or, where a query reads ids from
-    events, everything under an id replaced by anything under one id that occurs nowhere else
-    (`distinct_users.proof.md`). Tests: tests/privacy/test_guarantee_text.py::test_printed_neighbours_are_covered and
+    that is absent, or another one in its place; all events under one id absent (with periods, those counted in one of
+    them); each counted event under an id another one in its place, with the places of all of them kept
+    (`user_cap.proof.md`); or, where a query reads ids from events, everything under an id replaced by anything under
+    one id that occurs nowhere else (`distinct_users.proof.md`). Tests:
+    tests/privacy/test_guarantee_text.py::test_printed_neighbours_are_covered and
     tests/privacy/test_guarantee_text.py::test_every_sentence.
 
     Args:
@@ -152,49 +153,106 @@ def _event_words(budget: Budget) -> _Words:
 
 
 def _user_words(budget: Budget, enforced: Enforced) -> _Words:
-    protected = f"everything under any one user id ({_cap(budget, enforced)})"
-    unit = (
-        f"Every single user id, with everything under it ({_cap(budget, enforced)}). Someone with several ids is "
-        "protected for each of them, but less well for all of them together."
-    )
+    within, cap = _within(budget), _cap(budget, enforced)
+    several = "Someone with several ids is protected for each of them, but less well for all of them together."
+    if within:
+        protected = f"everything counted under any one user id {within} ({cap})"
+        that, there = "everything counted under that id there", " there"
+        unit = f"Every single user id, with everything that is counted under it {within} ({cap}). {several}"
+        question, compared = f"was counted under a user id {within}", f"what was counted under the id {within}"
+    else:
+        protected = f"everything under any one user id ({cap})"
+        that, there = "everything under that id", ""
+        unit = f"Every single user id, with everything under it ({cap}). {several}"
+        question, compared = "is under a user id", "everything under the id"
     if budget.adjacency == "add-remove":
-        return _Words(
-            protected,
-            "if everything under that id had been left out",
-            "whether anything under a user id is in the data at all",
-            "with everything under the id as without it",
-            "",
-            unit,
-        )
+        asked = f"whether anything {question if within else 'under a user id is in the data at all'}"
+        return _Words(protected, f"if {that} had been left out", asked, f"with {compared} as without it", "", unit)
     if enforced == "query":
         return _Words(
             protected,
-            "if everything under that id had been anything else under one id that occurs nowhere else",
-            "what is under a user id, and which id that is",
-            "with everything under the id as with anything else under one id of its own",
+            f"if {that} had been anything else under one id that occurs nowhere else",
+            f"what {question}, and which id that is",
+            f"with {compared} as with anything else under one id of its own",
             "That somebody was counted: this guarantee hides who it was, when and under what.",
             unit,
         )
     return _Words(
         protected,
-        "if each event counted under that id had been any other legal event in its place (under the same id, at the "
-        "same time and in the same order)",
-        "what the events under a user id were",
+        f"if each event counted under that id{there} had been any other legal event in its place (under the same id, "
+        "at the same time and in the same order)",
+        f"what the events under a user id {within + ' ' if within else ''}were",
         "with the events under the id as with any others in their places",
         "That an id has events, how many and when: this guarantee hides what the events were.",
         unit,
     )
 
 
+def _within(budget: Budget) -> str:
+    """In which time a user id is protected; empty for all time.
+
+    >>> from evercount import Budget
+    >>> [_within(Budget(1.0, 0, unit="user", max_per_tick=1, period=p)) for p in ("1d", "4w", 1, 30, None)]
+    ['on one day', 'within one period of 4 weeks', 'in one tick', 'within one period of 30 ticks', '']
+    """
+    period = budget.period
+    if period is None:
+        return ""
+    if isinstance(period, int):
+        return "in one tick" if period == 1 else f"within one period of {period} ticks"
+    number, unit = int(period[:-1]), {"d": "day", "w": "week"}[period[-1]]
+    if number > 1:
+        return f"within one period of {number} {unit}s"
+    return "on one day" if unit == "day" else "in one week"
+
+
+def _counted(budget: Budget) -> str:
+    """What is counted of one user id; empty where there is no cap.
+
+    >>> from evercount import Budget
+    >>> _counted(Budget(1.0, 0, unit="user", max_per_tick=1, max_ticks=30))
+    'its first event of a tick, in the first 30 ticks in which it has one'
+    """
+    most, each, ticks = budget.caps
+    parts = []
+    if each is not None:
+        parts.append(f"its first {'event' if each == 1 else f'{each} events'} of a tick")
+    if ticks is not None:
+        where = "the first tick in which it has one" if ticks == 1 else f"the first {ticks} ticks in which it has one"
+        parts.append(f"in {where}" if parts else f"what it does in {where.replace('has one', 'has an event')}")
+    if most is not None:
+        first = "its first event" if most == 1 else f"its first {most} events"
+        scope = {True: "of a period", False: "of the whole stream"}[budget.period is not None]
+        parts.append(f"no more than {first} {scope}" if parts else f"{first} {scope}")
+    return ", ".join(parts)
+
+
 def _cap(budget: Budget, enforced: Enforced) -> str:
     """How much of one unit is counted, and who sees to that."""
-    if enforced == "query":
+    counted = _counted(budget)
+    if not counted:
         return "however many events that is"
-    most = budget.max_events
+    anew = ", and anew in the next period" if budget.period is not None else ""
     if enforced == "caller":
-        return f"the caller promised that at most {most} of its events {'is' if most == 1 else 'are'} counted in all"
-    first = "its first event" if most == 1 else f"its first {most} events"
-    return f"evercount counts at most {first} of the whole stream"
+        return f"the caller promised to count at most {counted}{anew}"
+    return f"evercount counts at most {counted}{anew}"
+
+
+def counted_text(budget: Budget, enforced: Enforced = "evercount") -> str:
+    """What the published numbers and their intervals are about, where not all events are counted; else empty.
+
+    **Guarantee.** Intervals hold for the numbers of counted events: true sums are those after the caps. Test:
+    tests/privacy/test_guarantee_text.py::test_numbers_are_about_counted_events.
+
+    >>> from evercount import Budget
+    >>> counted_text(Budget(1.0, 0, unit="user", max_events=5, period="1d"))
+    'Numbers and intervals are about counted events: of each user id, evercount counts at most its first 5 events ...'
+    """
+    counted = _counted(budget)
+    if not counted:
+        return ""
+    who = "the caller promised to count" if enforced == "caller" else "evercount counts"
+    return f"Numbers and intervals are about counted events: of each user id, {who} at most {counted}."
 
 
 def _sentence(budget: Budget, words: _Words) -> str:
@@ -202,7 +260,7 @@ def _sentence(budget: Budget, words: _Words) -> str:
     return (
         f"All releases together protect {words.protected}: the probability of any outcome is at most e^{epsilon} times "
         f"what it would be {words.changed}, plus {delta} (epsilon={epsilon}, delta={delta}, adjacency "
-        f"{budget.adjacency}, unit {budget.unit})."
+        f"{budget.adjacency}, unit {budget.unit}{'' if budget.period is None else f', period {budget.period}'})."
     )
 
 
@@ -214,8 +272,15 @@ def _not_protected(budget: Budget, enforced: Enforced, words: _Words) -> tuple[s
         else "A person with several ids, taken together. For two ids the guarantee is only about half as strong, and "
         "so on."
     )
+    within = _within(budget)
+    lasting = (
+        f"What one id does over a longer time, taken together. For two such times ({within}) the guarantee is only "
+        "about half as strong, and so on."
+        if within
+        else ""
+    )
     promised = (
-        "Ids with more counted events than the caller promised: nobody but the caller has checked that there are none."
+        "Ids of which more is counted than the caller promised: nobody but the caller has checked that there are none."
         if budget.unit == "user" and enforced == "caller"
         else ""
     )
@@ -223,6 +288,7 @@ def _not_protected(budget: Budget, enforced: Enforced, words: _Words) -> tuple[s
         "Facts about everybody. If the numbers show that a disease spreads in a region, that is learned about all who "
         "live there, in the data or not.",
         several,
+        lasting,
         promised,
         words.shown,
         "What is public anyway: the list of cells, the times of publication, and that these statistics exist.",

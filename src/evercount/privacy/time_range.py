@@ -67,17 +67,12 @@ class TimeRange:
         return [self.start, self.end, self.ticks, self.periods]
 
 
-def neighbours_of(budget: Budget) -> tuple[Any, ...]:
-    """Which data are neighbours. The caps are not part of it: each stream keeps its promise for a whole unit."""
-    return budget.adjacency, budget.unit
-
-
 def lies_in_one_range(budget: Budget) -> bool:
     """Whether one protected unit has all its events in one of two disjoint ranges with the same periods.
 
-    An event has. A person has not: they come back next year.
+    An event has, and so has what a person does within one period. A person has not: they come back next year.
     """
-    return budget.unit == "event"
+    return budget.unit == "event" or budget.period is not None
 
 
 def met_at_once(ranges: Iterable[TimeRange | None]) -> list[frozenset[int]]:

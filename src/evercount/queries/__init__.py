@@ -88,7 +88,6 @@ EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
     "top-k": {"keys": ["north", "south", "east"], "k": 2},
     "rollup": {"paths": [["Tyrol", "Innsbruck"], ["Tyrol", "Kufstein"], ["Styria", "Graz"]]},
     "marginals": {"columns": [["north", "south"], ["young", "old"]]},
-    "active-users": {"max_ticks": 30},
     "quantiles": {"lo": 0, "hi": 100, "bins": 64},
     "substrings": {"alphabet": "abc", "max_length": 3},
     "episodes": {"alphabet": "abc", "max_length": 3},

@@ -61,6 +61,8 @@ class Query(Sensitivities, Generic[V_co]):
     splits: ClassVar[bool] = False
     """Whether a tick may be encoded in parts, one after the other: the increments add up to those of the tick at once,
     the last state is the same, and so is what is refused. True for encoders that read event by event."""
+    whole_ticks: ClassVar[bool] = False
+    """Whether the events of a tick must be encoded together although there is no memory: users who count once."""
     refuses_by_itself: ClassVar[bool] = False
     """Whether an event that `check_events` accepts is never refused because of other events, earlier ones included."""
     starts_empty: ClassVar[bool] = True
@@ -167,10 +169,23 @@ class Query(Sensitivities, Generic[V_co]):
         Raises:
             ParameterError: It does not fit.
         """
-        if self.people is not None and budget.max_events != 1:
-            raise ParameterError(
-                f"{self.name!r} protects users with any number of events: leave max_events={budget.max_events} out"
-            )
+        if budget.unit == "event":
+            return
+        if self.people is None:
+            if budget.max_events is None and budget.max_per_tick is None:
+                raise ParameterError(
+                    "a budget for users says how many events of one user are counted: give max_events=..., or "
+                    "max_per_tick=... with max_ticks=... or a period"
+                )
+            return
+        caps = {"max_events": budget.max_events, "max_per_tick": budget.max_per_tick}
+        if not self.people.each_tick:
+            caps["max_ticks"] = budget.max_ticks
+        for name, given in caps.items():
+            if given is not None:
+                raise ParameterError(
+                    f"{self.name!r} protects users with any number of events: leave {name}={given} out"
+                )
 
     # -- from events to increments -----------------------------------------------------------------------------
 
@@ -229,7 +244,7 @@ class Query(Sensitivities, Generic[V_co]):
         Raises:
             InputError: The query needs the events themselves, or the totals do not fit the cells.
         """
-        if self.initial_state() is not None:
+        if self.initial_state() is not None or self.whole_ticks:
             raise InputError(f"{type(self).__name__} needs the events themselves, not their totals")
         array = np.asarray(totals)
         if array.shape != (self.cells,) or not np.issubdtype(array.dtype, np.integer):

@@ -35,11 +35,12 @@ class Discovery(Protocol):
     def least_listed(self) -> int:
         """The true count that every public key has."""
 
-    def touched_cells(self, budget: Budget) -> int:
+    def touched_cells(self, budget: Budget, horizon: int | None) -> int:
         """How many cells one protected unit can change at most: what finite arithmetic is priced for.
 
         Args:
             budget: What is protected.
+            horizon: The number of ticks, or None.
 
         Returns:
             The number of cells.
@@ -156,11 +157,25 @@ class QuantileReader(Protocol):
 class People(Protocol):
     """Events name their users themselves, and one user may have any number of events."""
 
-    def user_sensitivity(self, adjacency: Adjacency) -> float:
+    each_tick: ClassVar[bool]
+    """Whether users count anew in each tick: S and Δ₁ are then those of one tick."""
+
+    def users_of(self, events: Iterable[Any]) -> list[str]:
+        """Whose events these are.
+
+        Args:
+            events: Legal events.
+
+        Returns:
+            One user for each event.
+        """
+
+    def user_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
         """S for one user with any number of events.
 
         Args:
             adjacency: "add-remove" or "replace".
+            period: whether neighbours differ in one period of the user only.
 
         Returns:
             S for one user.
@@ -168,15 +183,16 @@ class People(Protocol):
         Raises:
             UnknownName: there is no such adjacency.
 
-        **Guarantee.** As for S of `Query`, with two streams as neighbours that differ in the events of one user. Test:
-        tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
+        **Guarantee.** As for S of `Query`, with two streams as neighbours that differ in the events of one user (in one
+        period). Test: tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
         """
 
-    def user_l1_sensitivity(self, adjacency: Adjacency) -> float:
+    def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
         """Δ₁ for one user with any number of events.
 
         Args:
             adjacency: "add-remove" or "replace".
+            period: whether neighbours differ in one period of the user only.
 
         Returns:
             Δ₁ for one user.

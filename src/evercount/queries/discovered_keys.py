@@ -22,6 +22,7 @@ from evercount.queries.discovery_threshold import Thresholds
 from evercount.queries.histogram import ADJACENCIES, OTHER
 from evercount.queries.key_counts import KeyCounts
 from evercount.queries.publishing import KeptSums, Publishing
+from evercount.queries.sensitivities import bounded
 from evercount.text_rules import escaped, fault
 
 TOTAL = "total"
@@ -78,6 +79,11 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
     # -- what is counted ---------------------------------------------------------------------------------------
 
     @property
+    def memoryless(self) -> bool:
+        """The state says which keys are public; an event adds to the counts of its own tick."""
+        return True
+
+    @property
     def discovery(self) -> Discovery:
         """This query."""
         return self
@@ -109,9 +115,9 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
         check_name("adjacency", adjacency, ADJACENCIES)
         return 2.0
 
-    def touched_cells(self, budget: Budget) -> int:
+    def touched_cells(self, budget: Budget, horizon: int | None) -> int:
         """The keys of a unit's events, in both streams where events are replaced, and the total."""
-        return 1 + budget.max_events * (2 if budget.adjacency == "replace" else 1)
+        return 1 + bounded("events", budget, horizon) * (2 if budget.adjacency == "replace" else 1)
 
     def own_delta(self, budget: Budget) -> float:
         """The δ that pays for discovery."""
@@ -124,7 +130,8 @@ class DiscoveredKeys(Query[FloatArray], Discovery):
     def thresholds(self, budget: Budget, horizon: int | None, std: Callable[[IntArray], FloatArray]) -> Thresholds:
         """Δ₂ = share·δ/(1 + e^ε)."""
         delta = self.own_delta(budget) / (1 + float(np.exp(min(budget.epsilon, 700.0))))
-        return Thresholds(self.minimum, self.every, horizon, budget.max_events, delta, std)
+        most = bounded("events", budget, horizon)
+        return Thresholds(self.minimum, self.every, horizon, most, delta, std)
 
     def with_known_keys(self, events: Iterable[Any]) -> Query:
         return KnownKeys(self, sorted({normal_key(0, event) for event in events}))

@@ -18,7 +18,6 @@ ADJACENCIES = ("add-remove", "replace")
 ONLY = ""
 """The one key of a stream without keys."""
 LONGEST_USER = 256
-MOST_TICKS = 1_000_000
 TOTAL = "total"
 
 Seen = dict[str, list[str]]
@@ -34,10 +33,11 @@ class DistinctUsers(Query, People):
     in their order.
 
     Guarantee. Let c be the smaller of `max_keys` and the number of keys (1 without keys).
-    One user, any number of events: S = c for add-remove, 2c for replace by another user's events.
+    One user, any number of events: S = c for add-remove, 2c for replace by another user's events. One user's events of
+    one period (a budget with `period`): 2c and 5c, because who is gone now may count for the first time later.
     One event: S = 2 for add-remove (the first event is gone: −1 now, +1 at the next); replace: 2 without keys, 4 if
     every key counts (c is the number of keys), else 8. With `total` one more cell counts all users: user-level S grows
-    by 1 (replace: 2), event-level S by 2. Proof: `distinct_users.proof.md`. Assumption: one id per person.
+    by that of c = 1, event-level S by 2. Proof: `distinct_users.proof.md`. Assumption: one id per person.
     Tests: tests/queries/test_queries_distinct_users.py::test_event_sensitivity_by_enumeration and
     tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
 
@@ -57,6 +57,7 @@ class DistinctUsers(Query, People):
 
     name: ClassVar[str] = "distinct-users"
     in_place = True
+    each_tick: ClassVar[bool] = False
     refuses_by_itself: ClassVar[bool] = True
 
     def __init__(self, keys: Sequence[str] | None = None, max_keys: int = 1, total: bool = False) -> None:
@@ -109,11 +110,11 @@ class DistinctUsers(Query, People):
             return 2.0 + more
         return (4.0 if self._most == len(self._keys) else 8.0) + more
 
-    def user_sensitivity(self, adjacency: Adjacency) -> float:
+    def user_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
         """S for one user with any number of events: see the class."""
         check_name("adjacency", adjacency, ADJACENCIES)
-        changes = self._most + self._total
-        return float(changes if adjacency == "add-remove" else 2 * changes)
+        each = {("add-remove", False): 1, ("replace", False): 2, ("add-remove", True): 2, ("replace", True): 5}
+        return float(each[adjacency, period] * (self._most + self._total))
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
         """Δ₁ for one event: 2, and 4 under replace with keys; 2 more with `total`.
@@ -124,9 +125,13 @@ class DistinctUsers(Query, People):
         check_name("adjacency", adjacency, ADJACENCIES)
         return (2.0 if adjacency == "add-remove" or self._keys is None else 4.0) + 2.0 * self._total
 
-    def user_l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """Δ₁ for one user with any number of events: each change is 1, so it is the S of `user_sensitivity`."""
-        return self.user_sensitivity(adjacency)
+    def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
+        """Δ₁ for one user with any number of events: c changes of 1, twice that under replace, c more in a period."""
+        check_name("adjacency", adjacency, ADJACENCIES)
+        return float(((adjacency == "replace") + 1 + period) * (self._most + self._total))
+
+    def users_of(self, events: Iterable[Any]) -> list[str]:
+        return [user for user, _ in self._pairs(events)]
 
     def initial_state(self) -> Seen:
         """Nobody seen."""
@@ -185,89 +190,91 @@ class DistinctUsers(Query, People):
 
 
 class ActiveUsers(DistinctUsers):
-    """How many different users had an event in each tick: the running sum of daily active users, and the like.
+    """How many different users had an event in each tick: daily active users, and the like.
 
-    An event is as for `DistinctUsers`. In a tick a user counts once (per key at most `max_keys` keys), and in the first
-    `max_ticks` ticks with an event only. Published is the sum over all ticks so far; the views per tick and
-    `Releases.between` tell the users of each tick, with their exact errors. A user may have any number of events.
+    An event is as for `DistinctUsers`. In a tick a user counts once, with keys under at most `max_keys` keys, the first
+    ones. Published is the sum over all ticks so far; the view `per-tick` tells the users of each tick, with its exact
+    error. With `Budget(..., unit="user")` a user may have any number of events; the budget says in how many ticks one
+    user counts (`max_ticks`), or protects what a user does in one `period`.
 
-    Guarantee. Let c be the smaller of `max_keys` and the number of keys (1 without keys), k = `max_ticks`.
-    One user, any number of events: S = c·k² for add-remove, 2c·k² for replace.
-    One event: S = 1 + c for add-remove (a tick is lost and a later one counts instead); replace: 2 without keys, else
-    2·(c + 3). Proof: `distinct_users.proof.md`, "Active users". Assumption: one id per person. Tests:
+    Guarantee. Let c be the smaller of `max_keys` and the number of keys (1 without keys). It has no memory, so each
+    event changes its own tick. One user, any number of events: a tick changes by c for add-remove, 2c for replace, in
+    squares; `engine/build.py::squared_norm` puts the ticks of a user together.
+    One event: S = 1 without keys; with keys 1 for add-remove and 2 for replace if every key counts (c is the number of
+    keys), else 2 and 8. Proof: `distinct_users.proof.md`, "Active users". Assumption: one id per person. Tests:
     tests/queries/test_queries_distinct_users.py::test_event_sensitivity_by_enumeration and
     tests/queries/test_queries_distinct_users.py::test_user_sensitivity_by_enumeration.
 
     Args:
-        max_ticks: in how many ticks a user counts at most.
         keys: the public list of keys; None to count all users together.
         max_keys: under how many keys of one tick a user counts at most.
 
     Raises:
         ParameterError: a parameter is not legal.
 
-    >>> query = ActiveUsers(max_ticks=2)
-    >>> row, state = query.encode(query.initial_state(), ["ann", "bob", "ann"])
-    >>> row.tolist(), query.encode(state, ["bob"])[0].tolist(), query.encode(state, ["bob", "cyd"])[0].tolist()
-    ([2], [1], [1])
+    >>> query = ActiveUsers()
+    >>> query.encode(None, ["ann", "bob", "ann"])[0].tolist(), query.encode(None, ["bob"])[0].tolist()
+    ([2], [1])
     """
 
     name: ClassVar[str] = "active-users"
+    in_place = False
+    whole_ticks: ClassVar[bool] = True
+    each_tick: ClassVar[bool] = True
 
-    def __init__(self, max_ticks: int, keys: Sequence[str] | None = None, max_keys: int = 1) -> None:
+    def __init__(self, keys: Sequence[str] | None = None, max_keys: int = 1) -> None:
         super().__init__(keys, max_keys)
-        self._ticks = check_count("max_ticks", max_ticks)
-        if self._ticks > MOST_TICKS:
-            raise ParameterError(f"max_ticks is at most {MOST_TICKS}, got {max_ticks}")
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S for one event: see the class."""
         check_name("adjacency", adjacency, ADJACENCIES)
-        if adjacency == "add-remove":
-            return 1.0 + self._most
-        return 2.0 if self._keys is None else 2.0 * (self._most + 3)
+        if self._keys is None:
+            return 1.0
+        if self._most == len(self._keys):
+            return 1.0 if adjacency == "add-remove" else 2.0
+        return 2.0 if adjacency == "add-remove" else 8.0
 
-    def user_sensitivity(self, adjacency: Adjacency) -> float:
-        """S for one user with any number of events: see the class."""
+    def user_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
+        """S of one tick for one user with any number of events: see the class."""
         check_name("adjacency", adjacency, ADJACENCIES)
-        return float(self._most * self._ticks**2 * (1 if adjacency == "add-remove" else 2))
+        return float(self._most * (1 if adjacency == "add-remove" else 2))
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """Δ₁ for one event: 1 + c; under replace 2 without keys, else 2·(1 + c).
+        """Δ₁ for one event: S where every key counts, else 2 and 4.
 
         **Guarantee.** Proof: `distinct_users.proof.md`. Test:
         tests/queries/test_every_sensitivity.py::test_claims_by_enumeration.
         """
-        check_name("adjacency", adjacency, ADJACENCIES)
-        if adjacency == "add-remove":
-            return 1.0 + self._most
-        return 2.0 if self._keys is None else 2.0 * (1 + self._most)
+        return min(self.squared_sensitivity(adjacency), 4.0)
 
-    def user_l1_sensitivity(self, adjacency: Adjacency) -> float:
-        """Δ₁ for one user with any number of events: c·k changes of 1, twice that under replace."""
-        check_name("adjacency", adjacency, ADJACENCIES)
-        return float(self._most * self._ticks * (1 if adjacency == "add-remove" else 2))
+    def user_l1_sensitivity(self, adjacency: Adjacency, period: bool = False) -> float:
+        """Δ₁ of one tick for one user: c changes of 1, twice that under replace."""
+        return self.user_sensitivity(adjacency)
+
+    def initial_state(self) -> Any:
+        """None: it has no memory."""
+        return None
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
-        """Users of one tick; the state, in how many ticks each has counted, is changed in place after all checks."""
+        """Users of one tick."""
         today: dict[str, list[str]] = {}
         for user, key in self._pairs(events):
             seen = today.setdefault(user, [])
             if key not in seen and len(seen) < self._most:
                 seen.append(key)
         row = np.zeros(self.cells, np.int64)
-        for user, keys in today.items():
-            if state.get(user, 0) < self._ticks:
-                state[user] = state.get(user, 0) + 1
-                for key in keys:
-                    row[self._index[key]] += 1
+        for keys in today.values():
+            for key in keys:
+                row[self._index[key]] += 1
         return row, state
 
+    def dump_state(self, state: Any) -> Any:
+        return None
+
     def load_state(self, data: Any) -> Any:
-        """The inverse of `dump_state`."""
-        return {user: int(ticks) for user, ticks in data.items()}
+        return None
 
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""
         keys = None if self._keys is None else list(self._keys)
-        return {"max_ticks": self._ticks, "keys": keys, "max_keys": self._most}
+        return {"keys": keys, "max_keys": self._most}

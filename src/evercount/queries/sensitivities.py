@@ -11,6 +11,7 @@ attacks the claim by enumeration or random search.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any, Literal
 
 from evercount.errors import ParameterError
 from evercount.privacy import Budget
@@ -35,41 +36,39 @@ class Sensitivities(Capabilities, ABC):
             ParameterError: the query declares no S for it.
         """
 
-    def protected_l1(self, budget: Budget) -> float:
-        """Δ₁ for what the budget protects: one event, a user of at most k events, or a user of any number of them.
+    @property
+    def memoryless(self) -> bool:
+        """Whether what a tick adds depends on that tick's events alone: one event then changes one tick."""
+        return self.initial_state() is None
+
+    @abstractmethod
+    def initial_state(self) -> Any:
+        """See `Query`."""
+
+    def protected_l1(self, budget: Budget, horizon: int | None) -> float:
+        """Δ₁ for what the budget protects: one event, or what is counted of a user.
 
         Args:
             budget: What is protected.
+            horizon: The number of ticks, or None.
 
         Returns:
             Δ₁ for one protected unit.
 
         Raises:
-            ParameterError: no Δ₁ of the query is known, so it has no noise for δ = 0.
+            ParameterError: no Δ₁ of the query is known, so it has no noise for δ = 0; or nothing bounds what is counted
+                of a user.
 
-        **Guarantee.** A query's own user-level Δ₁ is taken only where the budget protects users. Test:
-        tests/queries/test_queries_distinct_users.py::test_pure_noise_is_calibrated_to_the_unit.
+        **Guarantee.** The change of a user's events is a sum of single changes, so ‖D‖₁ is at most their number times
+        that of one event. A query's own user-level Δ₁ is taken only where the budget protects users. Tests:
+        tests/queries/test_queries_distinct_users.py::test_pure_noise_is_calibrated_to_the_unit and
+        tests/engine/test_unit_noise.py::test_laplace_noise_covers_every_unit.
         """
-        if budget.unit == "user" and self.people is not None:
-            return self.people.user_l1_sensitivity(budget.adjacency)
-        return self.l1_sensitivity(budget.adjacency) * budget.max_events
-
-    def protected_sensitivity(self, budget: Budget, S: float) -> float:
-        """S for what the budget protects, from the S of one event; the query's own user-level S is never scaled.
-
-        Args:
-            budget: What is protected.
-            S: The squared sensitivity for one event.
-
-        Returns:
-            The squared sensitivity for one protected unit.
-
-        **Guarantee.** As `protected_l1`. Test:
-        tests/queries/test_queries_distinct_users.py::test_noise_is_calibrated_to_the_unit.
-        """
-        if budget.unit == "user" and self.people is not None:
-            return self.people.user_sensitivity(budget.adjacency)
-        return budget.scale_sensitivity(S)
+        people = self.people if budget.unit == "user" else None
+        if people is None:
+            return self.l1_sensitivity(budget.adjacency) * bounded("events", budget, horizon)
+        own = people.user_l1_sensitivity(budget.adjacency, budget.period is not None)
+        return own * (bounded("ticks", budget, horizon) if people.each_tick else 1)
 
     def falling_sensitivity(self, adjacency: Adjacency) -> float | None:
         """A smaller S for factorizations whose Gram matrix falls away from the diagonal; None where there is none.
@@ -126,3 +125,12 @@ class Sensitivities(Capabilities, ABC):
             f"{type(self).__name__} does not declare an l1 sensitivity, which pure privacy (delta=0) needs; "
             "choose a small positive delta"
         )
+
+
+def bounded(what: Literal["ticks", "events"], budget: Budget, horizon: int | None) -> int:
+    """How many ticks or events one protected unit touches at most; refused where nothing bounds that."""
+    most = getattr(budget.touched(horizon), what)
+    if most is None:
+        remedy = "max_ticks=... or a period" if what == "ticks" else "max_events=..., or max_per_tick=... and max_ticks"
+        raise ParameterError(f"nothing bounds how many {what} of one user are counted: give the budget {remedy}")
+    return int(most)

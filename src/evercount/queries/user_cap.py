@@ -1,48 +1,109 @@
-"""The user as the protected unit: at most k events per user over the whole stream, and what that does to S.
+"""The user as the protected unit: how much is counted of one user id, and how the rest is dropped.
 
-Two streams are user-level neighbours when they differ in the events of one user only: under add-remove all of that
-user's events are absent in one of them; under replace each of that user's events is, at its own place and under the
-same user, any other legal event. S then grows by k² (`Budget.scale_sensitivity`; proof: `user_cap.proof.md`, Theorem
-3).
+Two streams are user-level neighbours when they differ in the events of one user only (counted within one period, where
+the budget has periods): under add-remove all of these are absent in one of them; under replace each of them is, at its
+own place and under the same user, any other legal event. What that does to the noise: `engine/build.py::squared_norm`;
+proof: `user_cap.proof.md`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from evercount._arrays import IntArray
-from evercount._validate import check_count
 from evercount.errors import InputError
-
-UserState = dict[str, int]
-"""Events seen so far per user, capped; JSON-serialisable. As sensitive as the events: keep it where they are kept."""
+from evercount.privacy import Budget
 
 
-def initial_users() -> UserState:
-    """The state before the first tick."""
-    return {}
+class Used(NamedTuple):
+    """What one user has used of the caps, in one period. As sensitive as the events: keep it where they are kept."""
+
+    events: int = 0
+    """Events that were counted."""
+    ticks: int = 0
+    """Ticks in which an event came."""
+    tick: int = 0
+    """The last of them."""
+    here: int = 0
+    """Events that were counted in it."""
+
+
+NOTHING = Used()
+UserState = dict[str, Used]
+"""What each user has used in the period of the last tick; JSON-serialisable."""
+
+
+@dataclass(frozen=True)
+class Caps:
+    """What is counted of one user id in one period: three numbers, None where there is no such cap.
+
+    >>> Caps(per_tick=2, ticks=1).room(NOTHING, 5)
+    2
+    """
+
+    events: int | None = None
+    per_tick: int | None = None
+    ticks: int | None = None
+
+    @classmethod
+    def of(cls, budget: Budget) -> Caps:
+        return cls(*budget.caps)
+
+    @property
+    def within_a_tick(self) -> bool:
+        """Whether no cap looks at earlier ticks, so that users are forgotten when a tick closes."""
+        return self.events is None and self.ticks is None
+
+    def room(self, used: Used, tick: int) -> int | None:
+        """How many more events count in `tick`; None for any number."""
+        here, ticks = (used.here, used.ticks) if used.tick == tick else (0, used.ticks + 1)
+        if self.ticks is not None and ticks > self.ticks:
+            return 0
+        left = [most - had for most, had in ((self.events, used.events), (self.per_tick, here)) if most is not None]
+        return min(left, default=None)
+
+    def after(self, used: Used, tick: int, counted: int) -> Used:
+        """The user after events came in `tick`, `counted` of them counted. What no cap looks at stays 0."""
+        same = used.tick == tick
+        by_tick = self.per_tick is not None or self.ticks is not None
+        return Used(
+            used.events + counted if self.events is not None else 0,
+            used.ticks + (not same) if self.ticks is not None else 0,
+            tick if by_tick else 0,
+            (used.here if same else 0) + counted if self.per_tick is not None else 0,
+        )
+
+    def rooms(self, events: IntArray, ticks: IntArray) -> IntArray:
+        """As `room`, for many users in a tick that has just begun: their counted events and their ticks before it."""
+        room = np.full(len(events), np.iinfo(np.int64).max)
+        if self.per_tick is not None:
+            room = np.minimum(room, self.per_tick)
+        if self.events is not None:
+            room = np.minimum(room, self.events - events)
+        return room if self.ticks is None else np.where(ticks < self.ticks, room, 0)
 
 
 def cap_per_user(
-    events: Iterable[tuple[str, Any]], max_events: int, state: Mapping[str, int]
+    events: Iterable[tuple[str, Any]], caps: Caps, state: Mapping[str, Used], tick: int
 ) -> tuple[list[Any], UserState]:
-    """The events of one tick without those beyond each user's first `max_events` of the whole stream.
+    """The events of one tick, or of a part of one, without those beyond their user's caps.
 
     `events` are pairs (user, event), the user a string that is not empty. Kept events come back in their order, without
     the user. The excess is dropped whatever it contains: the rule looks at one user's own order only, never at other
     users or at what an event says.
 
-    `state` is read, not changed. The second result holds the users whose entry changes: commit the tick with
-    ``state.update(changes)`` once everything else has accepted it.
+    `state` is read, not changed; it is that of the tick's period, so empty where a period begins. The second result
+    holds the users whose entry changes: commit the tick with ``state.update(changes)`` once everything else has
+    accepted it.
 
-    Guarantee. User-level neighbours are at most `max_events` single-event changes apart after the cap. Proof:
+    Guarantee. After the caps, user-level neighbours differ by at most `Budget.touched`, at the same places. Proof:
     `user_cap.proof.md`, Lemma 1. Assumption: a user id belongs to one person, and each person has one. Test:
-    tests/queries/test_user_cap.py::test_capped_user_neighbours_differ_in_at_most_k_events.
+    tests/queries/test_user_cap.py::test_neighbours_differ_by_what_is_touched.
     """
-    limit = check_count("max_events", max_events)
     pairs = []
     for number, pair in enumerate(events):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -59,9 +120,13 @@ def cap_per_user(
     kept = []
     changes: UserState = {}
     for user, event in pairs:
-        seen = changes.get(user, state.get(user, 0))
-        if seen < limit:
-            changes[user] = seen + 1
+        used = changes.get(user) or state.get(user, NOTHING)
+        room = caps.room(used, tick)
+        counts = room is None or room > 0
+        after = caps.after(used, tick, int(counts))
+        if after != used:
+            changes[user] = after
+        if counts:
             kept.append(event)
     return kept, changes
 

@@ -207,12 +207,13 @@ def make_counter(plan: SparsePlan, secret: Secret, dumped: dict[str, Any] | None
             secret=secret,
             dumped=dumped,
         )
+    engine = factorization(plan.counter, served)
     return build_noise(
         "exact",
-        factorization(plan.counter, served),
+        engine,
         cells=counters,
         grid=1.0,
-        squared_sensitivity=1.0,
+        sensitivity=engine.column_norm,
         budget=Budget(plan.counter_epsilon, plan.delta),
         horizon=served,
         secret=None if dumped is not None else secret,

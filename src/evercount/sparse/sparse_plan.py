@@ -59,7 +59,7 @@ def anytime_sigma(name: str, epsilon: float, delta: float) -> tuple[float, Facto
         engine,
         cells=1,
         grid=1.0,
-        squared_sensitivity=1.0,
+        sensitivity=engine.column_norm,
         budget=Budget(epsilon, delta),
         horizon=None,
         seed=0,

@@ -121,7 +121,7 @@ def _close_some(database: Database, sealer: Sealer, stream: int, number: int) ->
         declaration = declared(row)
         totals = _frozen(connection, sealer, stream, ticks, declaration.query.cells)[:, part.start : part.stop]
         blob = sealer.open(shard.sealed, "shard", stream, shard.tick, _name(number))
-    shard_stream = Stream.restore(blob)
+    shard_stream = Stream.restore(blob, declaration.period_of)
     (table,) = close_ticks(
         shard_stream, TickTotals.dense(ticks.start, totals), declaration.schedule.starts_of, numbers=totals.size or 1
     )

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, insert, select, update
 
 from evercount.errors import Conflict, EvercountError, StreamStopped
-from evercount.queries.user_cap import cap_per_user
+from evercount.queries.user_cap import Caps, UserState, cap_per_user
 from evercount.store import schema
 from evercount.store.database import insert_rows
 from evercount.store.known_users import KnownUsers
@@ -88,14 +88,15 @@ class Group:
 
     def _count(self, live: LiveStream, batch: Batch) -> None:
         places = list(range(batch.size))
-        changes: dict[str, int] = {}
+        changes: UserState = {}
         if batch.times is not None:
             counted = live.on_time(batch.times)
             places = [place for place in places if counted[place]]
         if batch.users is not None:
             users = [batch.users[place] for place in places]
-            before = self._events_of(live, users)
-            places, changes = cap_per_user(zip(users, places, strict=True), live.declaration.budget.max_events, before)
+            before = self._used_by(live, users)
+            caps = Caps.of(live.declaration.budget)
+            places, changes = cap_per_user(zip(users, places, strict=True), caps, before, live.open_tick)
         kept = [batch.payloads[place] for place in places]
         if live.declaration.remembers:
             pending = self.events.setdefault(live.name, [])
@@ -105,9 +106,9 @@ class Group:
             row = batch.row if len(kept) == batch.size and batch.row is not None else live.encode(kept)
             self.totals[live.name] = add_exactly(self.totals.get(live.name, live.totals), row)
         if changes:
-            self._known(live).change({user_hash(live, user): events for user, events in changes.items()})
+            self._known(live).change({user_hash(live, user): used for user, used in changes.items()})
 
-    def _events_of(self, live: LiveStream, users: list[str]) -> dict[str, int]:
+    def _used_by(self, live: LiveStream, users: list[str]) -> UserState:
         hashes = {user: user_hash(live, user) for user in set(users)}
         seen = self._known(live).read(self.connection, set(hashes.values()))
         return {user: seen[hashed] for user, hashed in hashes.items()}

@@ -41,7 +41,7 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
     secret = Secret.from_hex(sealer.open(row_of(schema.secrets)["sealed"], "secret", number).decode())
     blob = sealer.open(state["sealed"], "state", number, state["tick"])
     try:
-        stream = Stream.restore(blob)
+        stream = Stream.restore(blob, declaration.period_of)
     except SnapshotError as error:
         raise StoreError("the state of a stream cannot be restored", f"{row['name']!r}: {error}") from None
     totals = sealer.open(sums["sealed"], "accumulator", number, sums["tick"])

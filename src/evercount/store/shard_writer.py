@@ -26,6 +26,7 @@ from evercount.store.close_shards import (
     shareable_place,
 )
 from evercount.store.database import insert_rows
+from evercount.store.known_users import forget_users
 from evercount.store.release_chain import link
 from evercount.store.saturation import pack_totals
 
@@ -90,6 +91,7 @@ def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:
     assert isinstance(totals, TickTotals)
     zeros = np.zeros(live.stream.query.cells, np.int64)
     with store.database.transaction() as connection:
+        forget_users(connection, live, range(live.open_tick, last + 1))
         (counted or CountedTicks()).write(connection, live, last)
         for tick in np.unique(totals.tick).tolist():
             sealed = store.sealer.seal(pack_totals(totals.rows(tick, tick + 1)[0]), "counted", live.id, tick)

@@ -14,7 +14,6 @@ from evercount.declare.schedule import format_utc
 from evercount.errors import BudgetExceeded, ParameterError
 from evercount.privacy import Cost, compose
 from evercount.privacy.accounts import Filter
-from evercount.privacy.time_range import neighbours_of
 from evercount.store import schema
 from evercount.store.database import Database
 
@@ -36,7 +35,7 @@ class Spending:
         for all events of a user, however many it counts: all of them speak about the same unit.
         """
         span = self.cost.span
-        return *neighbours_of(self.cost.budget), "" if span is None else span.periods
+        return *self.cost.budget.neighbours, "" if span is None else span.periods
 
     def to_dict(self) -> dict[str, Any]:
         return {"cost": self.cost.to_dict()}
@@ -122,13 +121,13 @@ def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[s
         entries.append({"stream": line.stream, "mu": mu, **budget.to_dict(), **ranged, **mark})
         groups.setdefault(line.group(), []).append(line)
     totals = []
-    for members in groups.values():
+    for (adjacency, unit, period, _), members in groups.items():
         together = compose(line.cost for line in members)
         totals.append(
             {
-                "adjacency": together.adjacency,
-                "unit": together.unit,
-                "max_events": max(line.cost.budget.max_events for line in members),
+                "adjacency": adjacency,
+                "unit": unit,
+                "period": period,
                 "streams": len(members),
                 "epsilon": together.epsilon,
                 "delta": together.delta,

@@ -86,24 +86,31 @@ class CappedTicks:
 
 
 def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: range) -> CappedTicks:
-    """Apply the cap of the whole stream to the next ticks, in order.
+    """Apply the caps of users to the next ticks, in order.
 
-    **Guarantee.** An event counts if, of its user's events, those of earlier ticks that the store knows and those of
-    its own tick at or before its (time, order) are together at most `max_events`. It looks at the places of that
-    user's events alone, never at their contents or at how they were cut into batches: `queries/user_cap.proof.md`,
-    Lemma 1. Tests: tests/store/test_user_events.py::test_the_cap_is_that_of_plain_python and
+    **Guarantee.** An event counts if no more events of its user stand at or before its (time, order) in its tick than
+    the caps have room for after the earlier ticks of the period. It looks at the places of that user's events alone,
+    never at their contents or at how they were cut into batches: `queries/user_cap.proof.md`, Lemma 1. Tests:
+    tests/store/test_user_events.py::test_the_cap_is_that_of_plain_python and
     tests/contracts/test_same_table.py::test_spark_publishes_the_same_table.
     """
     capped = CappedTicks(users=KnownUsers(live.id, sealer))
     assert capped.users is not None
-    query, most = live.declaration.query, live.declaration.budget.max_events
-    for tick in _ticks_with_events(connection, live, ticks):
+    query, rule = live.declaration.query, live.declaration.user_caps
+    assert rule is not None
+    caps, filled = rule.caps, set(_ticks_with_events(connection, live, ticks))
+    for tick in ticks:
+        if tick > ticks.start and rule.forgets_after(tick - 1):
+            capped.users.forget()
+        if tick not in filled:
+            continue
         records = _records(connection, live, sealer, tick)
         code = _codes(records["user"])
         names = [bytes(user) for user in records["user"][np.unique(code, return_index=True)[1]]]
         seen = capped.users.read(connection, names)
-        before = np.asarray([seen[name] for name in names], np.int64)
-        kept = records[before[code] + last_turns(code, records["time"], records["order"]) <= most]
+        before = np.asarray([seen[name] for name in names], np.int64).reshape(-1, 4)
+        room = caps.rooms(before[:, 0], before[:, 1])
+        kept = records[last_turns(code, records["time"], records["order"]) <= room[code]]
         cells, place = np.unique(kept["cell"], return_inverse=True)
         units = np.zeros(len(cells), np.int64)
         np.add.at(units, place, kept["units"])
@@ -113,8 +120,12 @@ def cap_ticks(connection: Connection, live: LiveStream, sealer: Sealer, ticks: r
         _, cell, total = rows_of(query).totals(at, cells.astype(np.int64), events, units)
         np.add.at(row, cell, total)
         capped.totals[tick] = row
-        after = np.minimum(most, before + np.bincount(code, minlength=len(names)))
-        capped.users.change(dict(zip(names, after.tolist(), strict=True)))
+        counted = np.minimum(room, np.bincount(code, minlength=len(names))).tolist()
+        capped.users.change(
+            {name: caps.after(seen[name], tick, number) for name, number in zip(names, counted, strict=True)}
+        )
+    if rule.forgets_after(ticks.stop - 1):
+        capped.users.forget()
     return capped
 
 

@@ -35,6 +35,7 @@ from evercount.store.commit_batches import Group
 from evercount.store.database import Database, insert_rows
 from evercount.store.ended_stream import EndedStream
 from evercount.store.head_keeper import HeadKeeper, keep_lost_spending, quarantine
+from evercount.store.known_users import forget_users
 from evercount.store.load_streams import load_live, load_retired
 from evercount.store.noise_ahead import NoiseAhead
 from evercount.store.open_stream import Accepted, Batch, LiveStream
@@ -342,7 +343,7 @@ class Store(Reading):
                     insert_rows(connection, schema.public_keys, keys)
                 self._consume(connection, live, first + count - 1, blob, zeros, counted)
         except BaseException as error:
-            live.stream, live.encoder = Stream.restore(live.blob), None
+            live.stream, live.encoder = Stream.restore(live.blob, live.declaration.period_of), None
             if isinstance(error, EvercountError) and not isinstance(error, StoreError):
                 live.stopped = "the tick cannot be released; see the log of the service"
             raise
@@ -399,6 +400,7 @@ class Store(Reading):
     ) -> None:
         self.write_state(connection, live, tick, blob)
         self.write_accumulator(connection, live, tick + 1, zeros)
+        forget_users(connection, live, range(live.open_tick, tick + 1))
         if counted is not None:
             counted.write(connection, live, tick)
         if live.declaration.remembers:
