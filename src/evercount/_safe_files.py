@@ -102,16 +102,16 @@ def new_mode(path: Path) -> int:
     return 0o666 & ~mask
 
 
-def lock_exclusively(handle: int) -> None:
-    """Lock an open file until its handle is closed, or OSError at once when another handle has the lock."""
+def lock_exclusively(handle: int, wait: bool = False) -> None:
+    """Lock an open file until its handle is closed. Where another handle has the lock: OSError at once, or `wait`."""
     if sys.platform == "win32":
         import msvcrt
 
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        msvcrt.locking(handle, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
     else:
         import fcntl
 
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def sync_folder(path: Path) -> None:

@@ -32,7 +32,9 @@ class ServiceMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(prefix="evercount-machine-")
         self.declaration = StreamDeclaration("counted", Count(), Budget(1.0, 1e-6), horizon=HORIZON, public=True)
-        self.noise = np.asarray(self.declaration.build(secret=SECRET).run([0] * HORIZON).values).reshape(HORIZON)
+        self.noise = np.asarray(
+            self.declaration.started(10**15).build(secret=SECRET).run([0] * HORIZON).values
+        ).reshape(HORIZON)
         self.stack = ExitStack()
         self.open, self.total, self.released = 0, 0, list[float]()
         self.keys: dict[str, int] = {}

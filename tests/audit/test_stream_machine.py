@@ -157,7 +157,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = Store(self.place)
         secret = Secret.generate()  # a crash leaves the stream of before alive in this process
         self.live = self.store.declare(self.declaration, 1e9, secret)
-        noise = self.declaration.build(secret=secret, replay=True).run([0] * HORIZON).values
+        noise = self.live.declaration.build(secret=secret, replay=True).run([0] * HORIZON).values
         self.noise = np.asarray(noise).reshape(HORIZON)
         self.open, self.total, self.released = 0, 0, list[float]()
         self.keys: dict[str, int] = {}

@@ -336,7 +336,7 @@ def test_a_finished_horizon_says_so(folder: Path) -> None:
         ({"unknown": "other"}, "unknown was 'refuse'"),
         ({"late": "next"}, "late was 'drop'"),
         ({"keys": "others.txt"}, "keys holds other keys"),
-        ({"user": "user", "max_events": 3}, "max_events was 1"),
+        ({"user": "user", "max_events": 3}, "max_events was None"),
     ],
 )
 def test_other_parameters_are_refused(folder: Path, changed: dict[str, str], named: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from evercount import Budget
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import Schedule
-from evercount.declare.unit_periods import period_of, with_period_ticks
+from evercount.declare.unit_periods import period_of, periods_named, with_period_ticks
 from evercount.errors import ParameterError
 
 VIENNA = "Europe/Vienna"
@@ -87,3 +88,32 @@ def test_a_declaration_finds_the_length_itself() -> None:
     assert StreamDeclaration.from_dict(declared.to_dict()) == declared
     assert declared.build().budget.touched().ticks == 25
     assert declared.with_schedule(replace(declared.schedule, start=None)).budget.period_ticks == 25
+
+
+def test_periods_with_one_name_are_the_same() -> None:
+    """Over clock changes: equal texts mean equal borders after both starts."""
+    schedules = [
+        (Schedule.of(tick, start, zone), period)
+        for tick in ("1d", "1h")
+        for start in ("2026-01-05", "2026-01-12", "2026-03-30", "2026-03-31", "2026-07-06")
+        for zone in ("Europe/Vienna", "UTC")
+        for period in ("1d", "1w", 7, 24)
+    ]
+    named = [
+        (periods_named(Budget(1.0, 1e-6, unit="user", max_events=1, period=period), schedule), schedule, period)
+        for schedule, period in schedules
+    ]
+    since = Schedule.of("1d", "2026-08-01").begin
+
+    def borders(schedule: Schedule, period: int | str) -> set[int]:
+        divided = schedule if isinstance(period, int) else Schedule(period, schedule.begin, schedule.zone)
+        step = period if isinstance(period, int) else 1
+        first = divided.tick_of(since) // step
+        starts = {divided.start_of(1 + (first + number) * step) for number in range(-1, 60)}
+        return {start for start in starts if since <= start < since + 20 * 86_400_000_000}
+
+    for (one, *first), (other, *second) in itertools.combinations(named, 2):
+        if one == other:
+            assert borders(*first) == borders(*second), (first, second)
+    assert periods_named(Budget(1.0, 1e-6), schedules[0][0]) == ""
+    assert len({name for name, *_ in named}) > 5

@@ -10,13 +10,12 @@ import pytest
 from evercount import Budget
 from evercount.errors import ParameterError
 from evercount.files.release_run import compose_sentence
-from evercount.files.run_state import Spent
 from evercount.privacy import Cost, compose, gaussian
 from evercount.privacy.composition import mixed_delta_upper
 
 
-def spent(epsilon: float, delta: float = 1e-6, numeric: float = 0.0, **more: str) -> Spent:
-    return Spent(Budget(epsilon, delta, **more).to_dict(), numeric)  # type: ignore[arg-type]
+def spent(epsilon: float, delta: float = 1e-6, numeric: float = 0.0, **more: str) -> Cost:
+    return Cost(Budget(epsilon, delta, **more), numeric)  # type: ignore[arg-type]
 
 
 def promise(sentence: str) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from evercount import Budget, Count, Stream
 from evercount.cli import app
 from evercount.engine.snapshot_format import pack
 from evercount.errors import SnapshotError, StoreError
-from evercount.files.run_state import Closed, Places, Spent, State, locked, read_state
+from evercount.files.run_state import Closed, Places, State, locked, read_state
 from evercount.files.source import Prefix, SeenRows
 
 pytest.importorskip("duckdb")
@@ -239,7 +239,7 @@ def test_a_state_survives_and_damage_is_noticed() -> None:
         {"raw": b"\x00stream"},
         Closed(5, [[0, 3600]]),
         "digest",
-        (Spent({"epsilon": 1.0}, 0.0),),
+        ({"leak": 0.0},),
         {"u": 2},
         Prefix(7, "d"),
         {"$file": SeenRows(3, "e")},

@@ -21,7 +21,6 @@ from scipy.stats import norm
 from evercount import Budget, Count, DiscoveredKeys, Ledger, Stream
 from evercount.errors import BudgetExceeded, ParameterError
 from evercount.files.release_run import compose_sentence
-from evercount.files.run_state import Spent
 from evercount.privacy import Cost, compose, composition
 from evercount.privacy.composition import least_epsilon, numeric_at
 from evercount.store import Store, StreamDeclaration
@@ -249,7 +248,7 @@ def test_two_doors_state_the_same(tmp_path: Path, budgets: tuple[tuple[float, fl
     streams = [Stream(Count(), part, horizon=100) for part in parts]
     whole = compose(s.cost for s in streams)
 
-    spent = [Spent(s.budget.to_dict(), s.numeric_delta) for s in streams]
+    spent = [s.cost for s in streams]
     sentence = compose_sentence(tuple(spent[:-1]), spent[-1])
     found = re.search(r"epsilon=([0-9.]+), delta=([0-9.e-]+)", sentence)
     assert found is not None

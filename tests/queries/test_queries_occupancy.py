@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from neighbouring_streams import change_norm
 
 from evercount import Budget, Count, Occupancy, Stream
 from evercount.audit.sensitivity import audit_sensitivity, gram_falls
@@ -22,6 +21,7 @@ from evercount.files.release_run import Job, release_file
 from evercount.noise import Secret
 from evercount.planning.compare import plan
 from evercount.queries.base import Adjacency, Query
+from neighbouring_streams import change_norm
 
 USERS = Budget(1.0, 1e-6, unit="user")
 AB = ["a", "b"]

@@ -262,7 +262,7 @@ def check(
         released = list(store.all_releases("fire"))
         assert [release["tick"] for release in released] == list(range(1, len(expected) + 1))
         assert released == answers
-        plain = StreamDeclaration.from_dict(DECLARATION).build(secret=Secret.from_hex(SECRET), replay=True)
+        plain = live.declaration.build(secret=Secret.from_hex(SECRET), replay=True)
         for release, totals in zip(released, expected, strict=True):
             assert release["values"] == plain.step_totals(totals).values.tolist()
         assert store.verify(store.head) == []
@@ -319,7 +319,7 @@ def clock_under_fire(forge: Forge, place: str, head: Path | None, kills: int, se
     try:
         assert store.verify(store.head) == []
         released = list(store.all_releases("clocked"))
-        noise = StreamDeclaration.from_dict(CLOCKED).build(secret=Secret.from_hex(SECRET), replay=True)
+        noise = store.find("clocked").declaration.build(secret=Secret.from_hex(SECRET), replay=True)
         silence = noise.run_totals(np.zeros((len(released), len(KEYS)), np.int64)).values
         sums = np.asarray([release["values"] for release in released]) - silence
         ticks = np.zeros((len(released) + 1, len(KEYS)))
@@ -360,7 +360,7 @@ def keys_under_fire(forge: Forge, place: str, head: Path | None, kills: int, see
     try:
         assert store.verify(store.head) == []
         assert list(store.all_releases("unlisted")) == answers
-        plain = StreamDeclaration.from_dict(UNLISTED).build(secret=Secret.from_hex(SECRET), replay=True)
+        plain = store.find("unlisted").declaration.build(secret=Secret.from_hex(SECRET), replay=True)
         assert [release["values"] for release in answers] == [plain.step(tick).values.tolist() for tick in ticks]
         assert store.labels("unlisted") == list(plain.labels) == list(store.find("unlisted").labels)
         assert set(KEYS) < set(plain.labels)

@@ -31,7 +31,8 @@ def declarations() -> list[StreamDeclaration]:
         for unit, budget in UNITS.items():
             table = {"query": {"name": query, "parameters": SMALL[query]}, "budget": budget, "horizon": TICKS}
             try:
-                found.append(StreamDeclaration.from_dict({**table, "name": f"{query}-{unit}"}))
+                named = {**table, "name": f"{query}-{unit}", "start": "2026-01-01T00:00:00Z"}
+                found.append(StreamDeclaration.from_dict(named))
             except ParameterError:
                 assert unit == "users", query  # it has no form that protects users
     return found

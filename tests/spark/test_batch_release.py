@@ -13,8 +13,9 @@ from evercount.declare.declaration import StreamDeclaration
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import COLUMNS
 from evercount.engine.tick_totals import TickTotals
-from evercount.errors import InputError, ParameterError, StoreError
+from evercount.errors import BudgetExceeded, InputError, ParameterError, StoreError
 from evercount.noise import Secret
+from evercount.privacy import Ledger
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -122,3 +123,16 @@ def test_refusals(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(InputError, match="another secret than the driver"):
         release_batch(rows, DECLARATION, str(tmp_path / "out"), until=END)
     assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+
+def test_a_run_is_entered_in_a_ledger_or_refused(spark: Any, tmp_path: Path) -> None:
+    """The same total as everywhere: a second run over the same hours does not fit, and publishes nothing."""
+    rows, _ = events(spark)
+    budget = DECLARATION.budget
+    ledger = Ledger(budget)
+    release_batch(rows, DECLARATION, str(tmp_path / "one"), until=END, run="r1", ledger=ledger)
+    assert [entry.cost for entry in ledger.entries] == [DECLARATION.build().cost]
+    assert ledger.entries[0].cost.during == DECLARATION.during
+    with pytest.raises(BudgetExceeded):
+        release_batch(rows, DECLARATION, str(tmp_path / "two"), until=END, run="r2", ledger=ledger)
+    assert not (tmp_path / "two").exists()

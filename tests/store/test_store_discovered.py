@@ -51,7 +51,7 @@ def close(store: Store, events: list[str], one: StreamDeclaration) -> list[float
 @pytest.mark.parametrize("place", ["sqlite", "postgresql"])
 def test_a_restart_at_any_moment_changes_nothing(tmp_path: Path, place: str, request: pytest.FixtureRequest) -> None:
     one = declared()
-    plain = one.build(secret=SECRET, replay=True)
+    plain = one.started(0).build(secret=SECRET, replay=True)
     expected = [plain.step(tick).values.tolist() for tick in ticks_of()]
     where: Any = tmp_path / "a.db" if place == "sqlite" else request.getfixturevalue("postgres").fresh()
     head = tmp_path / "head"
@@ -86,7 +86,7 @@ def test_retries_count_once_and_bad_keys_are_refused(tmp_path: Path) -> None:
             send(store, one, ["a", bad])
     assert live.events == ["a"] * 50
     (release,) = store.close_ticks(live, 1, 0.0)
-    assert release["values"] == one.build(secret=SECRET, replay=True).step(["a"] * 50).values.tolist()
+    assert release["values"] == one.started(0).build(secret=SECRET, replay=True).step(["a"] * 50).values.tolist()
     store.close()
 
 
@@ -98,7 +98,7 @@ def test_normal_forms_of_a_key_are_one_key(tmp_path: Path) -> None:
     for events in ([composed] * 30, [apart] * 30, [composed, apart] * 5):
         assert isinstance(send(store, one, events), Accepted)
     (release,) = store.close_ticks(live, 1, 0.0)
-    assert release["values"] == one.build(secret=SECRET, replay=True).step([composed] * 70).values.tolist()
+    assert release["values"] == one.started(0).build(secret=SECRET, replay=True).step([composed] * 70).values.tolist()
     assert list(live.labels) == ["total", "other", composed]
     store.close()
 
@@ -109,7 +109,7 @@ def test_users_are_capped(tmp_path: Path) -> None:
     live = store.declare(one, 0.0, SECRET)
     send(store, one, [{"user": f"u{number % 60}", "key": "a"} for number in range(300)])
     (release,) = store.close_ticks(live, 1, 0.0)
-    plain = one.build(secret=SECRET, replay=True)
+    plain = one.started(0).build(secret=SECRET, replay=True)
     assert release["values"] == plain.step(["a"] * 120, capped=True).values.tolist()
     assert list(live.labels) == ["total", "other", "a"]
     store.close()

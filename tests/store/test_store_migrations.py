@@ -51,7 +51,7 @@ def test_a_store_goes_on_after_a_migration(place: Any, tmp_path: Path, monkeypat
             assert [tuple(row) for row in rows] == [(1, "first_tables"), (2, "add_length_of_names")]
         released = list(reading.all_releases("one"))
         reading.close()
-    plain = declaration.build(secret=secret, replay=True)
+    plain = declaration.started(0).build(secret=secret, replay=True)
     assert [one["values"] for one in released] == [plain.step(0).values.tolist() for _ in range(5)]
     opens: tuple[Callable[[], object], ...] = (lambda: Store(place, head=head), lambda: Reading.open(place))
     for program in opens:  # the program before the migration

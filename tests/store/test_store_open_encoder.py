@@ -156,7 +156,7 @@ def test_what_is_not_committed_is_forgotten(tmp_path: Path) -> None:
     assert send(store, [[2, 3]]) == Accepted(1, 1)
     assert isinstance(send(store, [[0, 1]]), EventRefused)
     released = store.close_ticks(live, 1, 0.0)[0]["values"]
-    assert released == declaration.build(secret=secret, replay=True).step([[0, 1], [2, 3]]).values.tolist()
+    assert released == declaration.started(0).build(secret=secret, replay=True).step([[0, 1], [2, 3]]).values.tolist()
     assert isinstance(send(store, [[0, 1]]), EventRefused)
     store.close()
 

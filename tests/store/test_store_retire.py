@@ -228,7 +228,7 @@ def test_a_quarantined_stream_is_followed_by_a_successor(
     assert ".." not in output, "the sentence of the budget has its own full stop"
     code, output = run("retire", "one", "--db", copy, "--head", head, "--successor", "two", "--yes")
     assert code == 0, output
-    assert "Its budget is added" in output
+    assert "Both together keep epsilon=1.4077" in output
     store = Store(copy, head=head)
     assert store.ended["one"].successor == "two"
     live = store.streams["two"]

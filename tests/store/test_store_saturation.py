@@ -140,7 +140,7 @@ def test_a_full_tick_is_no_secret(tmp_path: Path, most: int | None, wanted: int)
     assert live.totals.tolist() == [14]
     released = store.close_ticks(live, 1, 0.0)[0]["values"]
     store.close()
-    assert released == declaration.build(secret=secret).step(wanted).values.tolist()
+    assert released == declaration.started(0).build(secret=secret).step(wanted).values.tolist()
 
 
 def test_one_request_is_refused_for_itself_alone(tmp_path: Path) -> None:

@@ -17,11 +17,13 @@ SAME_NOISE = [
     {},
     {"description": "x"},
     {"public": True},
-    {"tick": "1h"},
-    {"start": "1970-01-01T01:00:00Z"},
+    {"start": "1970-01-01T00:00:00Z"},
     {"late": "next"},
 ]
 OTHER_NOISE = [
+    {"tick": "1h"},
+    {"tick": "30m"},
+    {"start": "1970-01-01T01:00:00Z"},
     {"horizon": 65},
     {"budget": {"epsilon": 1.0, "delta": 1e-8}},
     {"query": {"name": "histogram", "parameters": {"keys": ["a"]}}},
@@ -61,7 +63,8 @@ def test_a_secret_is_used_once_for_one_declaration(tmp_path: Path, key: bytes | 
     ("statement", "complaint"),
     [
         ("delete from ledger where stream = 1", "ledger lacks"),
-        ("update ledger set budget = replace(budget, '1.0', '0.1') where stream = 1", "another budget"),
+        ("update ledger set cost = replace(cost, '1.0', '0.1') where stream = 1", "another budget"),
+        ("update ledger set cost = replace(cost, '\"during\": [0', '\"during\": [9') where stream = 1", "time range"),
     ],
 )
 def test_spending_that_was_removed_is_seen(tmp_path: Path, statement: str, complaint: str) -> None:

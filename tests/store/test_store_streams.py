@@ -183,7 +183,7 @@ def test_an_encoder_with_a_memory_gets_its_events_in_order(opened: Open) -> None
     store = opened()
     accept(store, batch(table, ["b"]))
     third = store.close_ticks(store.find("w"), 1, 0.0)
-    plain = StreamDeclaration.from_dict(table).build(secret=secret, replay=True)
+    plain = store.find("w").declaration.build(secret=secret, replay=True)
     wanted = [plain.step(events).values.tolist() for events in (["a", "b", "a", "b"], [], ["b"])]
     assert [release["values"] for release in first + third] == wanted
 
@@ -292,7 +292,7 @@ def test_what_is_stored_is_what_the_engine_states(tmp_path: Path, postprocess: l
     live = declare(store, table, secret=secret)
     accept(store, batch(table, ["a"] * 100))
     store.close_ticks(live, 10, 0.0)
-    plain = StreamDeclaration.from_dict(table).build(secret=secret, replay=True)
+    plain = live.declaration.build(secret=secret, replay=True)
     for release, wanted in zip(store.all_releases("h"), plain.run([["a"] * 100, *[[]] * 9]), strict=True):
         low, high = wanted.interval(0.95)
         assert release["values"] == wanted.values.tolist()

@@ -99,6 +99,13 @@ def release(
         bool,
         _of_privacy("--new-noise-stream", help="Start again with new noise over the same data; the budgets add up."),
     ] = False,
+    ledger: Annotated[
+        str | None,
+        _of_privacy(help="Ledger file of all streams over the same events: the stream is entered, or refused."),
+    ] = None,
+    total: Annotated[
+        str | None, _of_privacy(help="ε,δ of a new ledger that all its streams keep together, such as 1,1e-6.")
+    ] = None,
     state: Annotated[str | None, _of_output(help="State file (default: beside the output). Secret.")] = None,
     plot: Annotated[str | None, _of_output(help="Chart of all releases: .png, .svg or .pdf.")] = None,
     view: Annotated[
@@ -147,6 +154,8 @@ def release(
             new_noise_stream=new_noise_stream,
             delimiter=delimiter or places.delimiter or ",",
             check=check,
+            ledger=ledger,
+            total=None if total is None else parse_total(total),
             zone_given=tz is not None or time is None,  # without --time a file declares the stream
         )
         for caution in cautions_of(declaration):
@@ -165,6 +174,15 @@ def release(
         typer.echo(json.dumps(facts(job, outcome), indent=1))
     elif not quiet:
         typer.echo(summary(job, outcome), err=True)
+
+
+def parse_total(text: str) -> tuple[float, float]:
+    """ε and δ, with a comma between them."""
+    try:
+        epsilon, delta = map(float, text.split(","))
+    except ValueError:
+        raise ParameterError(f"--total is epsilon and delta, such as 1,1e-6, not {text!r:.80}") from None
+    return epsilon, delta
 
 
 def cautions_of(declaration: StreamDeclaration) -> list[str]:
@@ -203,6 +221,7 @@ def facts(job: Job, outcome: Outcome) -> dict[str, Any]:
         "delta": job.declaration.budget.delta,
         "guarantee": outcome.guarantee,
         "composed": outcome.composed,
+        "ledger": outcome.ledger,
     }
 
 
@@ -226,8 +245,8 @@ def summary(job: Job, outcome: Outcome) -> str:
     if outcome.complete:
         lines.append(
             f"The horizon of {job.declaration.horizon} ticks is complete; this stream releases no more, and later runs "
-            "exit with status 4. To go on, start a new one with a later --start and another --out; with --horizon none "
-            "it has no end."
+            f"exit with status 4. {outcome.following} Give it a later --start and another --out; with --horizon none a "
+            "stream has no end."
         )
     else:
         lines.append(f"The next tick ends at {outcome.next_end}.")
@@ -237,8 +256,7 @@ def summary(job: Job, outcome: Outcome) -> str:
     lines += [f"View: {path}" for path in outcome.views]
     lines.append(noise_line(outcome.declaration))
     lines.append(outcome.guarantee)
-    if outcome.composed is not None:
-        lines.append(outcome.composed)
+    lines += [line for line in (outcome.composed, outcome.ledger) if line is not None]
     return "\n".join(lines)
 
 

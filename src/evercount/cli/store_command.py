@@ -120,26 +120,21 @@ def retire(
 ) -> None:
     """End a stream for good: its history stays readable, nothing is released again, its budget stays spent.
 
-    With --successor a new stream goes on in its place; its budget is added. While a service runs on the store, ask the
-    service: DELETE /v1/streams/STREAM?successor=NAME with the admin token.
+    With --successor a new stream goes on in its place, and what both cost together is stated. While a service runs on
+    the store, ask the service: DELETE /v1/streams/STREAM?successor=NAME with the admin token.
     """
     import time
 
-    from evercount.errors import StoreError
     from evercount.store import Store, key_from_environment, retire_stream
-    from evercount.store.retire import EXPLANATION, SUCCESSOR_EXPLANATION
+    from evercount.store.retire import explain
 
     opened = Store(db, key_from_environment(key_file), head)
     try:
-        known = opened.streams.get(stream) or opened.ended.get(stream)
-        if known is None:
-            raise StoreError(f"the store has no stream {stream!r}")
-        typer.echo(EXPLANATION.format(name=stream, guarantee=known.guarantee))
-        if successor is not None:
-            typer.echo(SUCCESSOR_EXPLANATION.format(name=stream, successor=successor))
+        now = time.time()
+        typer.echo(explain(opened, stream, now, successor))
         if not yes:
             typer.confirm("Go on?", abort=True)
-        retire_stream(opened, stream, time.time(), reason=reason, successor=successor)
+        retire_stream(opened, stream, now, reason=reason, successor=successor)
         totals = opened.ledger()["totals"]
     finally:
         opened.close()

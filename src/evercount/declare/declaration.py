@@ -18,7 +18,7 @@ from evercount.declare.columns import Columns
 from evercount.declare.file_places import FilePlaces
 from evercount.declare.schedule import MANUAL, TICK_TEXT, Schedule, format_utc
 from evercount.declare.table import table
-from evercount.declare.unit_periods import period_of, with_period_ticks
+from evercount.declare.unit_periods import period_of, periods_named, with_period_ticks
 from evercount.declare.view_names import QUANTILE, check_views, noise_views
 from evercount.engine.build import POSTPROCESSES, Spec, check_postprocess
 from evercount.engine.noise_choice import check_noise_for, choose_noise
@@ -27,7 +27,7 @@ from evercount.engine.user_counting import PeriodOf, UserCaps
 from evercount.engine.view_widths import LAST, PER_TICK, RUNNING
 from evercount.errors import MissingExtra, ParameterError
 from evercount.noise import Secret
-from evercount.privacy import Budget
+from evercount.privacy import Budget, Ledger, TimeRange
 from evercount.queries import QUERIES, Query, build_query
 from evercount.text_rules import check_public_text
 
@@ -283,8 +283,14 @@ class StreamDeclaration:
         *,
         replay: bool = False,
         part: range | None = None,
+        ledger: Ledger | None = None,
     ) -> Stream:
-        """The stream before its first tick; `replay`: to recompute its noise, never to publish; `part`: some cells."""
+        """The stream before its first tick; `replay`: to recompute its noise, never to publish; `part`: some cells.
+
+        **Guarantee.** A stream that is built with its start has the noise of its time range: the same declaration on
+        the same secret for the next year has independent noise. Test:
+        `tests/engine/test_successor_streams.py::test_next_year_on_the_same_secret_has_independent_noise`.
+        """
         return Stream(
             self.query,
             self.budget,
@@ -297,8 +303,19 @@ class StreamDeclaration:
             replay=replay,
             part=part,
             views=self.noise_for,
+            during=self.during,
             period_of=self.period_of,
+            ledger=ledger,
         )
+
+    @property
+    def during(self) -> TimeRange | None:
+        """The instants whose events are counted; None before the start is known."""
+        schedule = self.schedule
+        if schedule.start is None:
+            return None
+        end = None if schedule.manual or self.horizon is None else schedule.start_of(self.horizon + 1)
+        return TimeRange(schedule.start, end, schedule.divided, periods_named(self.budget, schedule))
 
     @property
     def user_caps(self) -> UserCaps | None:
@@ -321,6 +338,10 @@ class StreamDeclaration:
         object.__setattr__(other, "budget", with_period_ticks(self.budget, schedule))
         return other
 
+    def unstarted(self) -> StreamDeclaration:
+        """The declaration with its start left open."""
+        return self.with_schedule(replace(self.schedule, start=None))
+
     def same_as(self, other: StreamDeclaration) -> bool:
         """Whether `other` declares this stream again, in every field; it may leave the start open."""
         mine, theirs = self.to_dict(), other.as_known(self).to_dict()
@@ -335,6 +356,16 @@ class StreamDeclaration:
 
 
 _MODEL = TypeAdapter(StreamDeclaration)
+
+
+def changed_noise(known: StreamDeclaration, wanted: StreamDeclaration) -> str:
+    """What to say where a declaration asks a running stream for the noise of other views; empty where it does not."""
+    if known.noise_for == wanted.as_known(known).noise_for:
+        return ""
+    return (
+        f" (its noise is for {', '.join(known.noise_for)} and stays so: noise_for of a running stream cannot change, "
+        "while views may)"
+    )
 
 
 def read_declarations(path: Path) -> list[StreamDeclaration]:

@@ -243,6 +243,19 @@ class Schedule:
         return self._length_and_kind[0]
 
     @property
+    def divided(self) -> str:
+        """How time is divided, in one text for all ways to write it: the length, and the zone of a calendar."""
+        if self.manual:
+            return MANUAL
+        return f"{self.length} {self.zone}" if self.calendar else str(self.length)
+
+    def grid(self, length: int) -> str:
+        """Pieces of this length from the start on, in one text for all starts that lie on the same pieces."""
+        if self.calendar:
+            return f"{length} {self.zone} {self._wall_start % length}"
+        return f"{length} {self.begin % length}"
+
+    @property
     def begin(self) -> int:
         if self.start is None:
             raise ParameterError("the schedule has no start yet")

@@ -62,5 +62,21 @@ def period_of(budget: Budget, schedule: Schedule) -> PeriodOf | None:
     return lambda tick: periods.tick_of(schedule.start_of(tick)) - 1
 
 
+def periods_named(budget: Budget, schedule: Schedule) -> str:
+    """Which periods persons are protected in: the same text for streams whose periods are the same.
+
+    Empty where there are none, or where no clock says when they begin.
+
+    **Guarantee.** Two streams have the same text only if each period of one that lies after both starts is a period of
+    the other. Test: tests/declare/test_unit_periods.py::test_periods_with_one_name_are_the_same.
+    """
+    if budget.period is None or schedule.manual:
+        return ""
+    if isinstance(budget.period, str):
+        periods = _periods(budget.period, schedule)
+        return periods.grid(periods.length)
+    return schedule.grid(budget.period * schedule.length)
+
+
 def _periods(period: str, schedule: Schedule) -> Schedule:
     return Schedule(period, schedule.begin, schedule.zone)

@@ -22,7 +22,7 @@ from evercount.factorizations.participation import participation
 from evercount.mechanisms import Noise, build_noise
 from evercount.mechanisms.laplace_noise import build_pure
 from evercount.mechanisms.laplace_rates import unit_rate
-from evercount.privacy import Budget, Unit
+from evercount.privacy import Budget, TimeRange, Unit
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.sensitivities import bounded
 
@@ -160,11 +160,13 @@ def make_noise(
     horizon: int | None,
     postprocess: tuple[str, ...] = (),
     views: tuple[str, ...] = (RUNNING,),
+    during: TimeRange | None = None,
     **rest: Any,
 ) -> Noise:
     """The noise of a stream: Laplace on a pure tree where δ = 0, else Gaussian through the factorization.
 
-    Its key belongs to the whole declaration (`mechanisms.declared_key`).
+    Its key belongs to the whole declaration (`mechanisms.declared_key`) and to the time range: the same declaration for
+    the next year has independent noise.
     """
     declaration = {
         "query": [query.name, query.parameters()],
@@ -174,6 +176,7 @@ def make_noise(
         "grid": float(query.grid).hex(),
         "postprocess": postprocess,
         **({} if views == (RUNNING,) else {"views": views}),
+        **({} if during is None else {"range": during.key}),
     }
     if query.discovery is not None and isinstance(engine, Fresh) != query.publishing.own_ticks:
         raise ParameterError(
@@ -206,7 +209,7 @@ def make_noise(
         declaration=declaration,
         **rest,
     )
-    return replace(noise, numeric_delta=noise.numeric_delta + own) if own else noise
+    return replace(noise, numeric_delta=noise.numeric_delta + own, unseen=own) if own else noise
 
 
 def check_postprocess(names: Iterable[str]) -> tuple[str, ...]:

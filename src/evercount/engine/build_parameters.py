@@ -14,7 +14,7 @@ from evercount.engine.user_counting import PeriodOf, UserCaps
 from evercount.errors import ParameterError, UnknownName
 from evercount.factorizations import check_horizon
 from evercount.mechanisms import NOISES
-from evercount.privacy import Budget
+from evercount.privacy import Budget, TimeRange
 from evercount.queries.base import Query
 
 
@@ -28,6 +28,7 @@ def build_parameters(
     replay: bool,
     part: range | None = None,
     views: Iterable[str] = (),
+    during: TimeRange | None = None,
     period_of: PeriodOf | None = None,
     **source: Any,
 ) -> StreamParameters:
@@ -50,7 +51,9 @@ def build_parameters(
     if "monotone" in names and not query.monotone:
         raise ParameterError(f"{query.name!r} can decrease, so its releases cannot be made monotone")
     asked = query if part is None else CellRange(query, part)
-    built = make_noise(noise, query, engine, budget, horizon, names, shown, part=part, **source)
+    if during is not None and not isinstance(during, TimeRange):
+        raise ParameterError(f"during must be a TimeRange, got {during!r}")
+    built = make_noise(noise, query, engine, budget, horizon, names, shown, during, part=part, **source)
     errors = ErrorModel(asked, engine, built.sigma, built.stream.rounded, query.outputs)
     thresholds = None
     if query.discovery is not None:
@@ -58,4 +61,6 @@ def build_parameters(
             budget, horizon, lambda ticks: built.sigma / query.grid * errors.norms(ticks)
         )
     caps = UserCaps.of(query, budget, period_of)
-    return StreamParameters(asked, budget, horizon, engine, built, names, replay, errors, thresholds, shown, caps)
+    return StreamParameters(
+        asked, budget, horizon, engine, built, names, replay, errors, thresholds, shown, during, caps
+    )

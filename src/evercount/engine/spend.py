@@ -39,6 +39,7 @@ def identify(stream: Stream, secret: Secret | None) -> str:
         "budget": stream.budget.to_dict(),
         "horizon": stream.horizon,
         "factorization": stream.factorization.name,
+        "range": None if stream.during is None else stream.during.key,
     }
     key = bytes.fromhex(secret.derive("identifier in a ledger").hex())
     text = json.dumps(declared, sort_keys=True).encode()

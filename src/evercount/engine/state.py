@@ -21,7 +21,7 @@ from evercount.errors import HorizonReached, PrecisionReached
 from evercount.factorizations import Factorization
 from evercount.mechanisms import Noise
 from evercount.noise import Secret
-from evercount.privacy import Budget
+from evercount.privacy import Budget, Cost, TimeRange, successor_text
 from evercount.queries.base import Query
 from evercount.queries.discovery_threshold import Thresholds
 from evercount.queries.user_cap import Used, UserState
@@ -51,6 +51,8 @@ class StreamParameters:
     """When a key becomes public, where nobody listed the keys."""
     views: tuple[str, ...] = ("running",)
     """What the noise was chosen for."""
+    during: TimeRange | None = None
+    """The time range whose events it counts."""
     user_caps: UserCaps | None = None
     """What is counted of a user, where users are protected."""
 
@@ -58,7 +60,24 @@ class StreamParameters:
         """Refuse `ticks` more ticks after `tick`: beyond the horizon, or beyond what exact noise can do without one."""
         limit = self.noise.limit
         if limit is not None and tick + ticks > limit:
-            raise HorizonReached(limit) if self.horizon is not None else PrecisionReached(limit)
+            raise self.over() if self.horizon is not None else PrecisionReached(limit)
+
+    def over(self) -> HorizonReached:
+        """The refusal of a tick beyond the horizon, with what the next stream would cost."""
+        assert self.horizon is not None
+        endless = "Next time, horizon=None is a stream without end."
+        return HorizonReached(self.horizon, f"{successor_text(self.cost)} {endless}")
+
+    @property
+    def cost(self) -> Cost:
+        """What the stream costs: its budget, how much of δ no noise pays for, and when.
+
+        **Guarantee.** A query that knows more of the past than the events of its own stream has no time range here, so
+        that it is never charged as a successor. Test:
+        `tests/engine/test_successor_streams.py::test_a_query_that_knows_the_past_is_no_successor`.
+        """
+        during = self.during if self.query.starts_empty else None
+        return Cost(self.budget, self.noise.numeric_delta, during, self.noise.unseen)
 
     @property
     def owned_key(self) -> Secret | None:

@@ -14,7 +14,7 @@ from evercount.engine.retry import Seen
 from evercount.engine.state import Rows, StreamParameters, StreamState
 from evercount.engine.user_counting import Counting, PeriodOf
 from evercount.errors import EvercountError, SnapshotError
-from evercount.privacy import Budget
+from evercount.privacy import Budget, TimeRange
 from evercount.queries import build_query
 from evercount.queries.user_cap import Used
 
@@ -40,6 +40,7 @@ def dump_stream(parameters: StreamParameters, state: StreamState) -> dict[str, A
         "horizon": parameters.horizon,
         "factorization": parameters.factorization.spec,
         "views": list(parameters.views),
+        "during": None if parameters.during is None else parameters.during.to_list(),
         "postprocess": list(parameters.postprocess),
         "noise": parameters.noise.dump(),
         "tick": state.tick,
@@ -77,6 +78,7 @@ def _load(data: Mapping[str, Any], period_of: PeriodOf | None) -> tuple[StreamPa
         False,
         range(*data["part"]) if "part" in data else None,
         data["views"],
+        None if data["during"] is None else TimeRange(*data["during"]),
         period_of,
         dumped=data["noise"],
     )

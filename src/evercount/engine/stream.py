@@ -25,7 +25,7 @@ from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.user_counting import Capped, Counting, PeriodOf, UserChanges, check_users, choose_counting
 from evercount.errors import EvercountError, InputError, ParameterError
 from evercount.noise import Secret
-from evercount.privacy import Budget, Ledger
+from evercount.privacy import Budget, Ledger, TimeRange
 from evercount.queries.base import Query, V_co
 from evercount.queries.user_cap import UserState
 
@@ -65,6 +65,9 @@ class Stream(StreamFacts[V_co]):
             has there: streams of disjoint parts together are that stream (`engine/cell_range.py`).
         views: what will be published, for which the noise is chosen: any of "running" (the total so far, the default),
             "per-tick" (new in each tick) and "last-7" (the last 7 ticks). Part of the declaration: it never changes.
+        during: the time range whose events the stream counts; a declaration with a start gives it. It is part of the
+            key of the noise, and a ledger charges streams over disjoint ranges only once where that is proved. The
+            caller promises that events outside of it are not counted.
         period_of: from a tick to the number of its period, where the budget's period is a length of the calendar: a
             schedule knows it.
 
@@ -97,11 +100,12 @@ class Stream(StreamFacts[V_co]):
         ledger: Ledger | None = None,
         part: range | None = None,
         views: Iterable[str] = (),
+        during: TimeRange | None = None,
         period_of: PeriodOf | None = None,
     ) -> None:
         source = {"seed": seed, "secret": secret}
         parameters = build_parameters(
-            query, budget, horizon, factorization, noise, postprocess, replay, part, views, period_of, **source
+            query, budget, horizon, factorization, noise, postprocess, replay, part, views, during, period_of, **source
         )
         self._open(parameters, StreamState.initial(parameters.query), restored=False)
         if ledger is not None:  # last: a stream that cannot be built spends nothing, and one that is built has spent

@@ -17,7 +17,7 @@ from evercount.engine.view_widths import RUNNING, view_width
 from evercount.errors import ParameterError
 from evercount.factorizations import Factorization
 from evercount.noise import NoiseOwner
-from evercount.privacy import Budget, Cost, GuaranteeText, guarantee_text
+from evercount.privacy import Budget, Cost, GuaranteeText, TimeRange, guarantee_text
 from evercount.queries.base import Query, V_co
 from evercount.queries.discovery_threshold import Thresholds
 
@@ -52,6 +52,11 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
     def views(self) -> tuple[str, ...]:
         """What the noise was chosen for."""
         return self._parameters.views
+
+    @property
+    def during(self) -> TimeRange | None:
+        """The time range whose events it counts, where a schedule says so."""
+        return self._parameters.during
 
     @property
     def postprocess(self) -> tuple[str, ...]:
@@ -91,8 +96,11 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
 
     @property
     def cost(self) -> Cost:
-        """What the stream costs, for `Ledger.spend` and `compose`: its budget, and how much of δ no noise pays for."""
-        return Cost(self.budget, self.numeric_delta)
+        """What it costs, for `Ledger.spend` and `compose`: its budget, the part of δ that no noise pays for, and when.
+
+        `successor_text` says what follows from it for the next stream.
+        """
+        return self._parameters.cost
 
     @property
     def noise(self) -> str:

@@ -15,7 +15,7 @@ from typing import IO
 
 from evercount._safe_files import refuse_link
 from evercount._validate import stated
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.declaration import StreamDeclaration, changed_noise
 from evercount.declare.view_names import check_views
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import LEVEL, ReleaseTable
@@ -25,12 +25,13 @@ from evercount.files.bad_rows import MOST_SHOWN, LateRows, Reject, find_rejects,
 from evercount.files.count_rows import CountedRows, count
 from evercount.files.draw_releases import CHARTS, draw_releases
 from evercount.files.event_sql import columns_of
-from evercount.files.run_state import Closed, Places, Spent, State, archive, commit, discard, locked, read_state
+from evercount.files.ledger_entry import Entered, enter
+from evercount.files.run_state import Closed, Places, State, archive, commit, discard, locked, read_state
 from evercount.files.sink import output_kind, parquet_modules, write_releases
 from evercount.files.source import Prefix, SeenRows, Source, freeze, open_source
 from evercount.files.write_views import view_path, write_views
 from evercount.noise import Secret
-from evercount.privacy import Budget, Cost, compose
+from evercount.privacy import Cost, compose, successor_text
 
 Progress = Callable[[str, int, int], None]
 """What is being done, how many ticks of it are done, of how many (0: not known)."""
@@ -66,6 +67,10 @@ class Job:
     """Look at everything and publish nothing."""
     secret: Secret | None = None
     """The secret of a new stream; None draws one. For audits and tests: one secret serves one stream only."""
+    ledger: str | None = None
+    """The ledger file in which the stream is entered before its first tick is published."""
+    total: tuple[float, float] | None = None
+    """(ε, δ) of the ledger, where this run starts it."""
     zone_given: bool = True
     """Whether the operator named the zone; if not, a run that continues takes the one of its state."""
 
@@ -99,12 +104,16 @@ class Outcome:
     places: Places
     composed: str | None
     """What all noise streams over the same data promise together, where there were several."""
+    ledger: str | None
+    """What all streams of the ledger promise together."""
     bad: int
     shown: tuple[Reject, ...]
     next_end: str
     """When the next tick ends."""
     continued: bool
     """Whether an earlier run has released ticks."""
+    following: str
+    """What the next stream of this kind costs."""
     archived: tuple[Path, ...] = ()
     drawn: tuple[int, int] | None = None
     """How many cells the chart shows, and of how many."""
@@ -155,9 +164,10 @@ class _Run:
     """The state that the run continues."""
     restarted: bool
     """Whether new noise takes the place of a stream."""
-    earlier: tuple[Spent, ...]
+    earlier: tuple[Cost, ...]
     stream: Stream
     composed: str | None
+    entered: Entered
     first: int
     stop: int
 
@@ -169,21 +179,25 @@ class _Run:
 def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run:
     """Take up the stream of the state, or begin one."""
     state = read_state(places)
-    earlier = () if state is None else state.earlier
+    earlier = () if state is None else tuple(map(Cost.from_dict, state.earlier))
     restarted = job.new_noise_stream and state is not None
     if job.new_noise_stream and state is not None:
+        if state.entry is not None and job.ledger is None:
+            raise ParameterError("the stream is in a ledger: give --ledger FILE, which is charged for the new one, too")
         old = Stream.load(state.stream, job.declaration.period_of)
         cleanup.callback(old.close)
-        earlier, state = (*earlier, Spent(old.budget.to_dict(), old.numeric_delta)), None
+        earlier, state = (*earlier, old.cost), None
     job = _settled(job, state)
     declaration = job.declaration
     stream = declaration.build(secret=job.secret) if state is None else Stream.load(state.stream, declaration.period_of)
     cleanup.callback(stream.close)
-    composed = compose_sentence(earlier, Spent(stream.budget.to_dict(), stream.numeric_delta)) if earlier else None
+    composed = compose_sentence(earlier, stream.cost) if earlier else None
     first, stop = _due(job, stream)
     if state is not None:
         state.closed.check(first, declaration.schedule)
-    return _Run(job, places, scratch, state, restarted, earlier, stream, composed, first, stop)
+    publishes = not job.check and stop > first
+    entered = enter(job, stream, None if state is None else state.entry, state is None, publishes, cleanup)
+    return _Run(job, places, scratch, state, restarted, earlier, stream, composed, entered, first, stop)
 
 
 def _settled(job: Job, state: State | None) -> Job:
@@ -206,7 +220,8 @@ def _settled(job: Job, state: State | None) -> Job:
     if differences:
         raise ParameterError(
             "this is another stream than the one in the state: " + "; ".join(differences) + ". Use the previous "
-            "parameters to continue it; --new-noise-stream starts again with these and adds to the spent budget"
+            f"parameters to continue it{changed_noise(known, declaration)}. A new stream is a successor with a later "
+            "--start and another --out; --new-noise-stream starts again with these and adds to the spent budget"
         )
     return replace(job, declaration=declaration.as_known(known).with_schedule(known.schedule))
 
@@ -217,8 +232,8 @@ def _due(job: Job, stream: Stream) -> tuple[int, int]:
     if horizon is not None and stream.tick >= horizon:
         raise HorizonReached(
             horizon,
-            "For later events start a new stream with a later --start and another --out (each event is then in one of "
-            "the two only); with --horizon none it has no end.",
+            f"{successor_text(stream.cost)} Give it a later --start and another --out; with --horizon none a stream "
+            "has no end.",
         )
     until = job.now if job.end is None else min(job.now, job.end)
     if job.end is not None and job.end <= schedule.begin:
@@ -228,13 +243,13 @@ def _due(job: Job, stream: Stream) -> tuple[int, int]:
     return first, stop if horizon is None else min(stop, horizon + 1)
 
 
-def compose_sentence(earlier: tuple[Spent, ...], now: Spent) -> str:
+def compose_sentence(earlier: tuple[Cost, ...], now: Cost) -> str:
     """What all noise streams over the same data promise together.
 
     **Guarantee.** That of `compose`; the numbers are rounded up. Test:
     tests/files/test_release_run.py::test_composed_promise.
     """
-    together = compose(Cost(Budget.from_dict(one.budget), one.numeric_delta) for one in (*earlier, now))
+    together = compose((*earlier, now))
     return (
         f"Together with {len(earlier)} earlier noise stream{'s' * (len(earlier) > 1)} over the same data: "
         f"epsilon={stated(together.epsilon)}, delta={stated(together.delta)} (adjacency {together.adjacency}, unit "
@@ -315,6 +330,7 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
             archived = tuple(archive(places))
         with _undone(places):
             state = _write(run, counted, tell)
+            run.entered.spend()  # on the disk before anything is published
         try:
             commit(places, state)
         except OSError as error:
@@ -332,6 +348,8 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
         guarantee=stream.guarantee,
         places=places,
         composed=run.composed,
+        ledger=run.entered.sentence,
+        following=successor_text(stream.cost),
         archived=archived,
         bad=counted.rows.bad,
         shown=counted.shown,
@@ -360,7 +378,8 @@ def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
         output_facts=job.output_facts,
         stream=stream.dump(),
         closed=Closed.before(run.stop, schedule),
-        earlier=run.earlier,
+        earlier=tuple(cost.to_dict() for cost in run.earlier),
+        entry=run.entered.name,
         users={**(before.users if before else {}), **counted.rows.users},
         consumed=counted.consumed,
         seen=counted.seen,
@@ -394,6 +413,7 @@ def _undone(places: Places) -> Iterator[None]:
 def _check_paths(job: Job, places: Places) -> None:
     """No two of the files may be the same, and what is written is not a symbolic link (`_safe_files.py`)."""
     written = {"--out": places.output, "--state": places.state, "--rejects": job.rejects, "--plot": job.plot}
+    written["--ledger"] = job.ledger
     named = [("the input", name) for name in job.files if name != "-"]
     seen: dict[Path, str] = {}
     if places.output is not None:

@@ -37,13 +37,6 @@ from evercount.files.source import Prefix, SeenRows
 FORMAT = "evercount release state 1"
 
 
-class Spent(NamedTuple):
-    """The promise of an earlier noise stream over the same data."""
-
-    budget: dict[str, Any]
-    numeric_delta: float
-
-
 class Closed(NamedTuple):
     """The instant at which the last released tick ended, and the offsets of the time zone until then.
 
@@ -85,7 +78,10 @@ class State:
     closed: Closed
     output: str = ""
     """Digest of the output that belongs to this state."""
-    earlier: tuple[Spent, ...] = ()
+    earlier: tuple[dict[str, Any], ...] = ()
+    """What earlier noise streams over the same data cost, as `Cost.from_dict` takes it."""
+    entry: str | None = None
+    """The stream's name in a ledger, where it has spent there."""
     users: dict[str, int] = field(default_factory=dict)
     consumed: Prefix | None = None
     seen: dict[str, SeenRows] = field(default_factory=dict)
@@ -103,7 +99,7 @@ class State:
             raise SnapshotError("this is not the state of a release, or it is one of another version")
         try:
             data["closed"] = Closed(*data["closed"])
-            data["earlier"] = tuple(Spent(*spent) for spent in data["earlier"])
+            data["earlier"] = tuple(data["earlier"])
             data["consumed"] = None if data["consumed"] is None else Prefix(*data["consumed"])
             data["seen"] = {name: SeenRows(*seen) for name, seen in data["seen"].items()}
             return cls(**data)

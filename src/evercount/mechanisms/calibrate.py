@@ -38,6 +38,8 @@ class Noise:
     """The key of the noise; None for float noise."""
     fingerprint: str | None = None
     """The digest of the declaration that the key was derived from; None where the key is the secret itself."""
+    unseen: float = 0.0
+    """The part of `numeric_delta` that depends on noise of which nothing was shown before (`Cost.unseen`)."""
 
     def dump(self) -> dict[str, Any]:
         """What `build_noise(dumped=...)` needs to continue identically. Secret."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from evercount.privacy.budget import Adjacency, Budget, Calibration, Unit
 from evercount.privacy.composition import Cost, compose
-from evercount.privacy.guarantee_text import Enforced, GuaranteeText, counted_text, guarantee_text
+from evercount.privacy.guarantee_text import Enforced, GuaranteeText, counted_text, guarantee_text, successor_text
 from evercount.privacy.ledger import Entry, Ledger
+from evercount.privacy.time_range import TimeRange
 
 __all__ = [
     "Adjacency",
@@ -16,8 +17,10 @@ __all__ = [
     "Entry",
     "GuaranteeText",
     "Ledger",
+    "TimeRange",
     "Unit",
     "compose",
     "counted_text",
     "guarantee_text",
+    "successor_text",
 ]

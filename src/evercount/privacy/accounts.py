@@ -8,7 +8,7 @@ or into leaks would reach up to three times the δ (`composition.proof.md`, sect
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
@@ -16,7 +16,16 @@ from typing import NamedTuple
 from evercount.errors import ParameterError
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
-from evercount.privacy.composition import Cost, check_same_unit, largest_mu, round_down
+from evercount.privacy.composition import (
+    Cost,
+    Meeting,
+    check_same_unit,
+    largest_mu,
+    meetings_of,
+    mixed_delta_upper,
+    round_down,
+)
+from evercount.privacy.time_range import TimeRange
 
 _LEAST_DELTA = 2.0**-1022
 _FOR_NOISE = Fraction(3, 4)
@@ -50,13 +59,21 @@ class Account:
     plain_epsilon: float
     plain_delta: float
 
-    def room_after(self, costs: Sequence[Cost]) -> Room | None:
+    def room_after(self, costs: Iterable[Cost], outside: Iterable[Cost] = ()) -> Room | None:
         """What these leave, in exact arithmetic; None if one of them did not fit.
 
         A stream counts as its noise where that fits, else as its promise. That is decided when its turn comes, from
-        what was declared before it, and never again.
+        what was declared before it, and never again. `outside` are streams over other time ranges.
         """
         room = Room(Fraction(self.mu) ** 2, *map(Fraction, (self.leak, self.plain_epsilon, self.plain_delta)))
+        for cost in outside:
+            price = Fraction(cost.outside_at(self.epsilon))
+            if cost.leak is not None and price <= room.leak:
+                room = room._replace(leak=room.leak - price)
+            elif price <= room.delta:
+                room = room._replace(delta=room.delta - price)
+            else:
+                return None
         for cost in costs:
             if not cost.plain:
                 noise, leak = Fraction(cost.mu) ** 2, Fraction(cost.leak_at(self.epsilon))
@@ -79,9 +96,10 @@ class Filter:
             is for noise alone and half for promises alone, which then have all of ε; the streams decide which.
 
     **Guarantee.** Streams of which every one, when it was declared, was admitted next to all earlier ones are together
-    (total.epsilon, total.delta)-DP. Number, kinds, budgets and inputs may depend on everything released before. Proof:
-    `composition.proof.md`, section 7. Assumes that each keeps its `Cost`. Test:
-    `tests/privacy/test_privacy_adaptive.py::test_no_adaptive_choice_beats_the_total`.
+    (total.epsilon, total.delta)-DP. Number, kinds, budgets, time ranges and inputs may depend on everything released
+    before. Proof: `composition.proof.md`, sections 7 and 8. Assumes that each keeps its `Cost`. Tests:
+    `tests/privacy/test_privacy_adaptive.py::test_no_adaptive_choice_beats_the_total` and
+    `tests/privacy/test_successors.py::test_ten_years_cost_one`.
     """
 
     def __init__(self, total: Budget, plain: Budget | None = None) -> None:
@@ -108,28 +126,55 @@ class Filter:
 
     def admits(self, costs: Sequence[Cost]) -> bool:
         """Whether the last of these may be declared after the others. One alone may take everything."""
-        if len(costs) == 1 and self._keeps(costs[0].budget):
+        return all(self._holds(meeting) for meeting in meetings_of(costs))
+
+    def _holds(self, meeting: Meeting) -> bool:
+        """Whether streams that meet are within the total: one alone by itself, several by an account."""
+        if len(meeting.inside) == 1 and self._keeps(meeting.inside[0], meeting):
             return True
-        return any(account.room_after(costs) is not None for account in self.accounts)
+        return any(account.room_after(meeting.inside, meeting.outside) is not None for account in self.accounts)
 
-    def _keeps(self, budget: Budget) -> bool:
-        return budget.epsilon <= self.total.epsilon and budget.delta <= self.total.delta
+    def _keeps(self, cost: Cost, meeting: Meeting) -> bool:
+        """Whether one stream that no other meets is within the total, by its promise or by its profile."""
+        epsilon, left = self.total.epsilon, Fraction(self.total.delta) - meeting.price_outside(self.total.epsilon)
+        if cost.budget.epsilon > epsilon or left < 0:
+            return False
+        if Fraction(cost.budget.delta) <= left:
+            return True
+        return (
+            not cost.plain
+            and Fraction(mixed_delta_upper(cost.mu, Fraction(0), epsilon)) + Fraction(cost.leak_at(epsilon)) <= left
+        )
 
-    def remaining(self, costs: Sequence[Cost], pure: bool) -> Cost | None:
-        """The largest cost of one kind that is admitted after these, or None."""
-        if not costs:
-            return Cost(replace(self.total, delta=0.0, calibration="tight") if pure else self.total, leak=0.0)
-        rooms = [room for account in self.accounts if (room := account.room_after(costs)) is not None]
+    def remaining(self, costs: Sequence[Cost], pure: bool, during: TimeRange | None = None) -> Cost | None:
+        """The largest cost of one kind that is admitted after these, for a stream over this range, or None."""
+        probe = Cost(replace(self.total, delta=0.0, calibration="tight"), during=during)
+        met = [one for one in meetings_of([*costs, probe]) if one.inside and one.inside[-1] is probe]
+        rests = [Meeting(one.inside[:-1], one.outside) for one in met]  # without the probe, which is the last one
+        if not any(rest.inside for rest in rests):
+            whole = Cost(probe.budget if pure else self.total, 0.0, during)
+            if all(self._keeps(whole, rest) for rest in rests):
+                return whole
+        rooms = [room for account in self.accounts if (room := _least_room(account, rests)) is not None]
         if pure or self.total.pure:
             epsilon = round_down(max((room.epsilon for room in rooms), default=Fraction(0)))
-            return Cost(replace(self.total, epsilon=epsilon, delta=0.0, calibration="tight")) if epsilon > 0 else None
+            return replace(probe, budget=replace(probe.budget, epsilon=epsilon)) if epsilon > 0 else None
         mu = _root_down(max((room.mu_squared for room in rooms), default=Fraction(0)))
         # A small rest costs no ε at this δ; it is then stated at the smaller δ where it does.
         delta = min(self._delta, gaussian.delta_of(mu, 0.0) / 2) if mu else 0.0
         if delta < _LEAST_DELTA:
             return None
         left = Budget.from_mu(mu, delta)
-        return Cost(replace(self.total, epsilon=left.epsilon, delta=left.delta, calibration="tight"), leak=0.0)
+        budget = replace(self.total, epsilon=left.epsilon, delta=left.delta, calibration="tight")
+        return Cost(budget, 0.0, during)
+
+
+def _least_room(account: Account, meetings: Sequence[Meeting]) -> Room | None:
+    """What is left of an account at every one of these."""
+    rooms = [account.room_after(one.inside, one.outside) for one in meetings]
+    if None in rooms:
+        return None
+    return Room(*(min(values) for values in zip(*(room for room in rooms if room is not None), strict=True)))
 
 
 def _half(delta: float) -> float:

@@ -1,7 +1,8 @@
 """What several mechanisms about the same events cost together: Gaussian ones, pure ones, and both side by side.
 
 Gaussian mechanisms add as μ² (Gaussian-DP), pure ones as ε, and the two kinds together by the exact profile of a
-Gaussian mechanism beside randomised response. Proof: `composition.proof.md`.
+Gaussian mechanism next to randomised response. Those over disjoint time ranges cost the largest of their profiles where
+every protected unit lies in one range. Proof: `composition.proof.md`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 from evercount._validate import check_delta, check_number
 from evercount.errors import ParameterError
 from evercount.privacy import gaussian
 from evercount.privacy.budget import Budget
+from evercount.privacy.time_range import MANUAL, TimeRange, lies_in_one_range, met_at_once
 
 _ROUNDING = 2.0**-49
 """Relative head-room of the few products that make a mixed δ (`composition.proof.md`, section 4)."""
@@ -38,9 +41,14 @@ class Cost:
         budget: The promise (ε, δ) of the whole stream.
         leak: The part of δ that pays for something other than noise (finite arithmetic, keys that appear), as
             `Stream.numeric_delta` states it; 0.0 for Gaussian noise and nothing else; None: not known.
+        during: The time range whose events the stream counts. None: not known, so that it may meet every event. Only
+            for streams that start without data and have noise of their own (a declared one has: the range is part of
+            the key of its noise).
+        unseen: The part of `leak` that depends on noise of which nothing was shown before the events that it protects:
+            thresholds of keys that nobody listed. Over disjoint ranges it is not added up.
 
     Raises:
-        ParameterError: `leak` is negative, or leaves nothing of δ for the noise.
+        ParameterError: `leak` is negative, or leaves nothing of δ for the noise; `unseen` is more than `leak`.
 
     **Guarantee.** A `Budget` in place of a cost is never charged less than a mechanism that keeps it can leak. Test:
     `tests/privacy/test_privacy_together.py::test_twenty_streams_that_list_keys`.
@@ -51,16 +59,34 @@ class Cost:
 
     budget: Budget
     leak: float | None = None
+    during: TimeRange | None = None
+    unseen: float = 0.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.budget, Budget):
             raise ParameterError(f"a cost is that of a Budget, not {type(self.budget).__name__}.")
+        if self.during is not None and not isinstance(self.during, TimeRange):
+            raise ParameterError(f"the time range of a cost is a TimeRange, not {type(self.during).__name__}.")
         if self.leak is not None:
             object.__setattr__(self, "leak", check_number("leak", self.leak))
             if self.leak or not self.budget.pure:
                 self.budget.reserve(self.leak)
         elif self.budget.pure:
             object.__setattr__(self, "leak", 0.0)
+        if not 0 <= check_number("unseen", self.unseen) <= (self.leak or 0.0):
+            raise ParameterError(f"unseen is a part of the leak {self.leak!r}, not {self.unseen!r}.")
+
+    @property
+    def span(self) -> TimeRange | None:
+        """The range outside of which it costs a unit nothing but `outside_at`; None: every unit may be in it.
+
+        **Guarantee.** Never a range where one unit can have events in two disjoint ones (a person without a period),
+        nor where no clock says which events are counted. Test:
+        `tests/privacy/test_successors.py::test_persons_who_come_back_cost_the_sum`.
+        """
+        if self.during is None or self.during.ticks == MANUAL or not lies_in_one_range(self.budget):
+            return None
+        return self.during
 
     @property
     def plain(self) -> bool:
@@ -85,6 +111,47 @@ class Cost:
         """
         return numeric_at(self.leak or 0.0, self.budget.epsilon, epsilon)
 
+    def outside_at(self, epsilon: float) -> float:
+        """What it costs units outside its range: the chance that it goes wrong where somebody can wait for that.
+
+        Args:
+            epsilon: The ε of all streams together, as in `leak_at`.
+
+        Returns:
+            The part of δ, rounded up; all of δ where nothing is known but the promise.
+        """
+        if self.leak is None:
+            return self.budget.delta
+        early = round_up(Fraction(self.leak) - Fraction(self.unseen))
+        return numeric_at(early, self.budget.epsilon, epsilon)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, JSON-serialisable; `from_dict` is the inverse.
+
+        Returns:
+            The fields by name.
+        """
+        during = None if self.during is None else self.during.to_list()
+        return {"budget": self.budget.to_dict(), "leak": self.leak, "during": during, "unseen": self.unseen}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Cost:
+        """The cost of `to_dict`.
+
+        Args:
+            data: A result of `to_dict`.
+
+        Returns:
+            The cost.
+
+        Raises:
+            ParameterError: Other fields than a cost has.
+        """
+        if not isinstance(data, dict) or set(data) != {"budget", "leak", "during", "unseen"}:
+            raise ParameterError("a cost is a mapping of budget, leak, during and unseen.")
+        during = None if data["during"] is None else TimeRange(*data["during"])
+        return cls(Budget.from_dict(data["budget"]), data["leak"], during, data["unseen"])
+
 
 def as_cost(given: Cost | Budget) -> Cost:
     """The cost itself; a budget is its promise alone."""
@@ -97,7 +164,8 @@ def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budge
     `evercount release` and the service state this. The stated δ is the sum of the streams' δ (at most 1/2), and ε is
     the least that is proved for that δ. Why the sum: it is what each stream was allowed by itself, so nothing is traded
     that nobody agreed to; it is the δ of plain addition, so the stated ε shows directly what exact composition saves;
-    and it does not depend on the order.
+    and it does not depend on the order. Of streams with time ranges only those that meet one instant add up, and the
+    largest over all instants is stated.
 
     Args:
         costs: `Stream.cost` of each stream; a `Budget` counts as its promise alone. One alone is its own promise.
@@ -111,9 +179,10 @@ def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budge
             a `delta` at which nothing is proved.
 
     **Guarantee.** All releases of all streams together are (epsilon, delta)-DP, also where inputs depend on earlier
-    releases: `composition.proof.md`, section 5. Assumes that the streams themselves were chosen without looking at
-    releases; where they were, a total that was fixed before holds (`Ledger`), and a number stated afterwards does not.
-    Tests: `tests/privacy/test_privacy_together.py`, test_the_stated_promise_is_never_below_the_truth.
+    releases: `composition.proof.md`, sections 5 and 8. Assumes that the streams themselves were chosen without looking
+    at releases; where they were, a total that was fixed before holds (`Ledger`), and a number stated afterwards does
+    not. Tests: `tests/privacy/test_privacy_together.py`, test_the_stated_promise_is_never_below_the_truth, and
+    `tests/privacy/test_successors.py`, test_no_strategy_beats_the_stated_total.
 
     >>> stream = Cost(Budget(0.5, 1e-9), leak=0.0)
     >>> both = compose([stream, stream])
@@ -121,50 +190,100 @@ def compose(costs: Iterable[Cost | Budget], delta: float | None = None) -> Budge
     (0.7013, 2e-09)
     >>> compose([Budget(0.5, 1e-9), Budget(0.5, 1e-9)]).epsilon
     1.0
+    >>> first, second = TimeRange(0, 10, "1"), TimeRange(10, 20, "1")
+    >>> compose([Cost(Budget(0.5, 0.0), during=first), Cost(Budget(0.3, 0.0), during=second)]).epsilon
+    0.5
     """
     parts = [as_cost(cost) for cost in costs]
     if not parts:
         raise ParameterError("compose needs at least one cost.")
-    budgets = [part.budget for part in parts]
-    for budget in budgets:
-        check_same_unit(budgets[0], budget)
+    check_one_unit(parts)
+    first = parts[0].budget
     if len(parts) == 1 and delta is None:
-        return budgets[0]
-    plain = round_up(sum((Fraction(budget.epsilon) for budget in budgets), Fraction(0)))
-    summed = sum((Fraction(budget.delta) for budget in budgets), Fraction(0))
-    # as people add them: 3 × 1e-9 = 3e-9
-    usual = min(float(sum(Decimal(repr(budget.delta)) for budget in budgets)), 0.5)
+        return first
+    meetings = meetings_of(parts)
+    usual = min(float(max(_as_people_add(meeting) for meeting in meetings)), 0.5)
     stated = usual if delta is None else check_delta(delta, pure=True)
-    # a leak that would cost more than the whole δ of its stream: that stream counts as its promise alone
-    promised = [part.leak is None or part.leak_at(plain) > part.budget.delta for part in parts]
-    ways = {tuple(part.leak is None for part in parts), tuple(promised)}
-    found = [one for one in (_least(parts, stated, way) for way in ways) if one is not None]
-    exact = min(found, default=None)
+    sums = [_sums(meeting) for meeting in meetings]
+    plain, summed = max(one for one, _ in sums), max(both for _, both in sums)
+    found = [_exact(meeting, stated, most) for meeting, (most, _) in zip(meetings, sums, strict=True)]
+    if delta is not None:  # plain addition holds as well, wherever its δ is within the asked one
+        for number, (most, both) in enumerate(sums):
+            if both <= Fraction(stated):
+                known = found[number]
+                found[number] = most if known is None else min(known, most)
+    exact = None if None in found else max(one for one in found if one is not None)
     if delta is not None:
-        if summed <= Fraction(stated):
-            exact = plain if exact is None else min(exact, plain)
         if not exact:
             why = "nothing is proved" if exact is None else "they cost no epsilon"
             raise ParameterError(f"at delta={delta!r} {why} for these streams together: choose another delta.")
-        return replace(budgets[0], epsilon=exact, delta=stated, calibration="tight")
-    if exact is not None and (exact < plain or stated == 0.5):
+        return replace(first, epsilon=exact, delta=stated, calibration="tight")
+    if exact is not None and (exact <= plain or stated == 0.5):
         # ε = 0 is not a budget; the plain sum is above it and holds as well
-        return replace(budgets[0], epsilon=exact or plain, delta=stated, calibration="tight")
+        return replace(first, epsilon=exact or plain, delta=stated, calibration="tight")
     if round_up(summed) >= 1:
         raise ParameterError("the streams' deltas add up to 1 or more: together they promise nothing.")
-    return replace(budgets[0], epsilon=plain, delta=round_up(summed), calibration="tight")
+    return replace(first, epsilon=plain, delta=round_up(summed), calibration="tight")
 
 
-def _least(parts: Sequence[Cost], delta: float, promised: Sequence[bool]) -> float | None:
-    """`least_epsilon` of all; those of `promised` count as ε of pure privacy and a leak of probability δ."""
-    noise = [part for part, leaks in zip(parts, promised, strict=True) if not leaks]
-    leaking = [part.budget for part, leaks in zip(parts, promised, strict=True) if leaks]
+@dataclass(frozen=True)
+class Meeting:
+    """The streams that one instant meets, and all others; both in their order."""
+
+    inside: tuple[Cost, ...]
+    outside: tuple[Cost, ...]
+
+    def price_outside(self, epsilon: float) -> Fraction:
+        """What the others cost a unit at this instant."""
+        return sum((Fraction(cost.outside_at(epsilon)) for cost in self.outside), Fraction(0))
+
+
+def meetings_of(costs: Sequence[Cost]) -> list[Meeting]:
+    """Where streams meet: of all instants those with the largest sets of streams."""
+    return [
+        Meeting(
+            tuple(cost for number, cost in enumerate(costs) if number in numbers),
+            tuple(cost for number, cost in enumerate(costs) if number not in numbers),
+        )
+        for numbers in met_at_once(cost.span for cost in costs)
+    ]
+
+
+def _as_people_add(meeting: Meeting) -> Decimal:
+    """Σδ in decimals: 3 × 1e-9 = 3e-9. Promises of which nothing else is known count wherever they are."""
+    promises = [cost for cost in meeting.outside if cost.leak is None]
+    return sum((Decimal(repr(cost.budget.delta)) for cost in (*meeting.inside, *promises)), Decimal(0))
+
+
+def _sums(meeting: Meeting) -> tuple[float, Fraction]:
+    """Plain addition: (Σε, Σδ)."""
+    plain = round_up(sum((Fraction(cost.budget.epsilon) for cost in meeting.inside), Fraction(0)))
+    summed = sum((Fraction(cost.budget.delta) for cost in meeting.inside), Fraction(0))
+    return plain, summed + meeting.price_outside(plain)
+
+
+def _exact(meeting: Meeting, delta: float, plain: float) -> float | None:
+    """The least ε at δ for one meeting, by the profiles."""
+    parts = meeting.inside
+    # a leak that would cost more than the whole δ of its stream: that stream counts as its promise alone
+    promised = tuple(part.leak is None or part.leak_at(plain) > part.budget.delta for part in parts)
+    ways = {tuple(part.leak is None for part in parts), promised}
+    return min((one for way in ways if (one := _least(meeting, delta, way)) is not None), default=None)
+
+
+def _least(meeting: Meeting, delta: float, promised: Sequence[bool]) -> float | None:
+    """`least_epsilon` of one; those of `promised` count as ε of pure privacy and a leak of probability δ."""
+    noise = [part for part, leaks in zip(meeting.inside, promised, strict=True) if not leaks]
+    leaking = [part.budget for part, leaks in zip(meeting.inside, promised, strict=True) if leaks]
     pure = sum((Fraction(one.epsilon) for one in (*leaking, *(p.budget for p in noise if p.plain))), Fraction(0))
     left = round_down(Fraction(delta) - sum((Fraction(budget.delta) for budget in leaking), Fraction(0)))
-    return least_epsilon(compose_mu(part.mu for part in noise), pure, left, noise)
+    return least_epsilon(compose_mu(part.mu for part in noise), pure, left, Meeting(tuple(noise), meeting.outside))
 
 
-def least_epsilon(mu: float, pure: Fraction, delta: float, leaking: Sequence[Cost] = ()) -> float | None:
+NOBODY = Meeting((), ())
+
+
+def least_epsilon(mu: float, pure: Fraction, delta: float, leaking: Meeting = NOBODY) -> float | None:
     """The least ε ≥ `pure` with δ_mix(ε) + Σ leaks at ε ≤ `delta`, rounded up; None where there is none.
 
     **Guarantee.** With μ and `pure` of the ideal mechanisms the whole is (result, delta)-DP. The search rises from
@@ -173,7 +292,7 @@ def least_epsilon(mu: float, pure: Fraction, delta: float, leaking: Sequence[Cos
     """
     epsilon = 0.0
     for _ in range(_ROUNDS):
-        price = sum((Fraction(cost.leak_at(epsilon)) for cost in leaking), Fraction(0))
+        price = sum((Fraction(cost.leak_at(epsilon)) for cost in leaking.inside), leaking.price_outside(epsilon))
         left = round_down(Fraction(delta) - price)
         if left < (_LEAST_DELTA if mu else 0.0):
             return None
@@ -259,9 +378,21 @@ def compose_mu(mus: Iterable[float]) -> float:
 
 
 def check_same_unit(one: Budget, other: Budget) -> None:
-    """Refuse to add budgets which protect different things."""
+    """Refuse to add budgets which protect different things; caps may differ, since each holds for a whole unit."""
     if one.neighbours != other.neighbours:
         raise ParameterError(
             f"budgets compose only for the same adjacency, unit and period: {one.neighbours} and {other.neighbours} "
             "differ."
+        )
+
+
+def check_one_unit(costs: Sequence[Cost]) -> None:
+    """Refuse to add costs about different units, which persons in periods that begin at different times are, too."""
+    for cost in costs:
+        check_same_unit(costs[0].budget, cost.budget)
+    periods = {cost.span.periods for cost in costs if cost.span is not None}
+    if len(periods) > 1:
+        raise ParameterError(
+            f"persons are protected in different periods, {' and '.join(sorted(periods))}: one week of the first meets "
+            "two of the second. Streams add up where their starts are a whole number of periods apart."
         )

@@ -7,7 +7,7 @@ claim is worded once. What the words say is proved in `queries/user_cap.proof.md
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +15,7 @@ from evercount._validate import stated
 
 if TYPE_CHECKING:
     from evercount.privacy.budget import Budget
+    from evercount.privacy.composition import Cost
 
 Enforced = Literal["evercount", "caller", "query"]
 """Who keeps to the caps, where users are protected: evercount (a stream whose ticks name users, files, the service,
@@ -88,6 +89,40 @@ def guarantee_text(budget: Budget, enforced: Enforced = "evercount") -> Guarante
     limits = _not_protected(budget, enforced, words)
     sentence, letter = _sentence(budget, words), _letter(budget, words, limits)
     return GuaranteeText(sentence, words.unit, words.question, words.compared, limits, letter)
+
+
+def successor_text(cost: Cost) -> str:
+    """What the next stream of the same kind costs once this one is over: for the next year, say.
+
+    **Guarantee.** It says that a successor costs nothing more only where every protected unit lies in one of the two
+    ranges; else it states what both together keep (`compose`). Tests: tests/privacy/test_successors.py, test_the_text
+    and test_persons_who_come_back_cost_the_sum.
+
+    Args:
+        cost: what the stream costs (`Stream.cost`).
+
+    Returns:
+        One sentence or two.
+
+    >>> from evercount import Budget
+    >>> from evercount.privacy import Cost
+    >>> successor_text(Cost(Budget(1.0, 1e-6, unit="user"), 0.0))
+    'A new stream counts the same persons again: both together keep epsilon=1.40326, delta=2e-06.'
+    """
+    from evercount.privacy.composition import compose  # it needs budgets, and budgets need these texts
+
+    budget = cost.budget
+    if cost.span is None or cost.span.end is None:
+        both = compose([replace(cost, during=None)] * 2)
+        whom = "counts the same persons" if budget.unit == "user" else "may count the same events"
+        kept = f"epsilon={stated(both.epsilon)}, delta={stated(both.delta)}"
+        return f"A new stream {whom} again: both together keep {kept}."
+    one = "each event is" if budget.unit == "event" else "what a person does in one period is"
+    later = "" if budget.unit == "event" else " and a whole number of periods after this start"
+    return (
+        f"A new stream that starts at this end or later{later} costs nothing more: {one} in one of the two only, and "
+        f"both together keep epsilon={stated(budget.epsilon)}, delta={stated(budget.delta)}."
+    )
 
 
 def guess_chance(budget: Budget) -> float:

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+from evercount._validate import stated
 from evercount.errors import BudgetExceeded, EvercountError, ParameterError, SnapshotError
 from evercount.privacy.accounts import Filter
 from evercount.privacy.budget import Budget
-from evercount.privacy.composition import Cost, as_cost, check_same_unit
+from evercount.privacy.composition import Cost, as_cost, check_one_unit, check_same_unit, compose
 from evercount.privacy.ledger_file import LedgerFile
+from evercount.privacy.time_range import TimeRange
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Ledger:
             add entries unseen; without it only accidents and careless edits are seen (`ledger_file.py`).
         head: where the head of the chain is kept; default `<path>.head`.
         adopt: accept a file whose head is missing or names another copy. Only if nothing was spent elsewhere since.
+        wait: wait until another Ledger has closed the file, instead of refusing.
 
     Raises:
         ParameterError: no total where one is needed, a plain part above it, or key, head or adopt without a path.
@@ -64,10 +68,11 @@ class Ledger:
 
     **Guarantee.** The streams of all entries together are (total.epsilon, total.delta)-DP, also where they run side by
     side and where inputs, and number, kind and budget of the streams, depend on earlier releases. Assumes that each
-    stream keeps its `Cost`, and that everything released about these events is in this ledger. Proof:
-    `composition.proof.md`, section 7. Tests: `tests/privacy/test_privacy_adaptive.py`,
-    test_no_adaptive_choice_beats_the_total; `tests/privacy/test_privacy_ledger.py`,
-    test_mixtures_never_exceed_their_total.
+    stream keeps its `Cost`, and that everything released about these events is in this ledger. Streams over disjoint
+    time ranges share the total only where a unit can be in both. Proof: `composition.proof.md`, sections 7 and 8.
+    Tests: `tests/privacy/test_privacy_adaptive.py`, test_no_adaptive_choice_beats_the_total;
+    `tests/privacy/test_privacy_ledger.py`, test_mixtures_never_exceed_their_total;
+    `tests/privacy/test_successors.py`, test_ten_years_cost_one.
 
     One budget is spent once: a copy of the object (copy, pickle, fork) cannot spend, a second Ledger on the same file
     is refused while the first is open, and a copy of the file is refused. A spend is on the disk before `spend`
@@ -89,6 +94,7 @@ class Ledger:
         key: bytes | None = None,
         head: str | Path | None = None,
         adopt: bool = False,
+        wait: bool = False,
     ) -> None:
         for given in (total, plain):
             if given is not None and not isinstance(given, Budget):
@@ -106,7 +112,7 @@ class Ledger:
             assert asked is not None
             self._filter = asked
             return
-        file = LedgerFile(path, key, head, adopt)
+        file = LedgerFile(path, key, head, adopt, wait)
         try:
             self._load(file, asked)
         except BaseException:
@@ -180,6 +186,29 @@ class Ledger:
         """The part of it that was set aside for entries that add up as (ε, δ)."""
         return self._filter.plain
 
+    def sentence(self, more: Iterable[Cost] = ()) -> str:
+        """What the streams of all entries promise together, in words; the total holds whatever they are.
+
+        Args:
+            more: Costs that are not entered yet.
+
+        Returns:
+            One sentence, with numbers rounded up.
+
+        Raises:
+            ParameterError: Costs about different units.
+
+        >>> Ledger(Budget(1.0, 1e-6)).sentence([Cost(Budget(0.5, 0.0))])
+        '1 stream, together epsilon=0.5, delta=0, of a total of epsilon=1, delta=1e-06.'
+        """
+        costs = [*(entry.cost for entry in self._entries), *more]
+        total = f"epsilon={stated(self.total.epsilon)}, delta={stated(self.total.delta)}"
+        if not costs:
+            return f"no stream yet, of a total of {total}."
+        spent = compose(costs)
+        count = f"{len(costs)} stream{'s' * (len(costs) > 1)}"
+        return f"{count}, together epsilon={stated(spent.epsilon)}, delta={stated(spent.delta)}, of a total of {total}."
+
     @property
     def entries(self) -> tuple[Entry, ...]:
         """All entries, in the order in which they were spent."""
@@ -209,12 +238,9 @@ class Ledger:
         if not isinstance(note, str) or not isinstance(stream, str):
             raise ParameterError(f"a note and a stream's identifier are texts, not {note!r} and {stream!r}.")
         entry = Entry(name, as_cost(cost), note, stream)
-        check_same_unit(self.total, entry.cost.budget)
         with self._lock:
             self._check_names(name, stream)
-            earlier = [one.cost for one in self._entries]
-            if not self._filter.admits([*earlier, entry.cost]):
-                raise BudgetExceeded(self._refusal(earlier, entry))
+            self._check_fits(entry)
             if self._file is not None:
                 before = len(self._file.records)
                 try:
@@ -225,6 +251,29 @@ class Ledger:
             else:
                 self._entries = (*self._entries, entry)
         return entry
+
+    def check(self, name: str, cost: Cost | Budget) -> None:
+        """Refuse what `spend` would refuse, and record nothing.
+
+        Args:
+            name: As in `spend`.
+            cost: As in `spend`.
+
+        Raises:
+            ParameterError: As in `spend`.
+            BudgetExceeded: As in `spend`.
+        """
+        self._check_may_spend()
+        with self._lock:
+            self._check_names(name, "")
+            self._check_fits(Entry(name, as_cost(cost)))
+
+    def _check_fits(self, entry: Entry) -> None:
+        earlier = [one.cost for one in self._entries]
+        check_same_unit(self.total, entry.cost.budget)
+        check_one_unit([*earlier, entry.cost])
+        if not self._filter.admits([*earlier, entry.cost]):
+            raise BudgetExceeded(self._refusal(earlier, entry))
 
     def _check_names(self, name: str, stream: str) -> None:
         """Refuse a name or a stream that the ledger has already."""
@@ -238,16 +287,17 @@ class Ledger:
             if entry.name == name:
                 raise ParameterError(f"the ledger already has an entry {name!r}: names are unique.")
 
-    def remaining(self, *, pure: bool = False) -> Cost | None:
+    def remaining(self, *, pure: bool = False, during: TimeRange | None = None) -> Cost | None:
         """The largest cost that still fits in one piece: Gaussian noise, or ε of pure privacy.
 
         Args:
             pure: Whether it shall have δ = 0, as it always has where the total is pure.
+            during: The time range of the stream (`StreamDeclaration.during`); None: it may meet every event.
 
         Returns:
             The cost, or None if nothing of that kind is left.
         """
-        return self._filter.remaining([entry.cost for entry in self._entries], pure or self.total.pure)
+        return self._filter.remaining([entry.cost for entry in self._entries], pure or self.total.pure, during)
 
     def _refusal(self, earlier: list[Cost], entry: Entry) -> str:
         """Why an entry does not fit, and what would."""
@@ -258,7 +308,7 @@ class Ledger:
                 "only pure mechanisms keep. Spend Budget(epsilon, delta=0), or start the ledger with a small positive "
                 "delta."
             )
-        noise, pure = (self._filter.remaining(earlier, kind) for kind in (total.pure, True))
+        noise, pure = (self._filter.remaining(earlier, kind, cost.during) for kind in (total.pure, True))
         # all digits of the pure part: sums are compared exactly
         left = [] if pure is None else [f"epsilon={pure.budget.epsilon!r} of pure privacy"]
         if noise is not None and not noise.plain:
@@ -285,11 +335,10 @@ class Ledger:
 
 def _to_dict(entry: Entry) -> dict[str, Any]:
     """As the file keeps it."""
-    budget, leak = entry.cost.budget.to_dict(), entry.cost.leak
-    return {"name": entry.name, "budget": budget, "leak": leak, "note": entry.note, "stream": entry.stream}
+    return {"name": entry.name, "cost": entry.cost.to_dict(), "note": entry.note, "stream": entry.stream}
 
 
 def _from_dict(data: dict[str, Any]) -> Entry:
-    if set(data) != {"name", "budget", "leak", "note", "stream"}:
+    if set(data) != {"name", "cost", "note", "stream"}:
         raise ParameterError("an entry of the ledger has other fields than an entry has.")
-    return Entry(data["name"], Cost(Budget.from_dict(data["budget"]), data["leak"]), data["note"], data["stream"])
+    return Entry(data["name"], Cost.from_dict(data["cost"]), data["note"], data["stream"])

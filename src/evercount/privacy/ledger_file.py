@@ -47,7 +47,9 @@ _OPEN: weakref.WeakSet[LedgerFile] = weakref.WeakSet()
 class LedgerFile:
     """The journal of one ledger, locked from here until `close`. `records` are its lines without their links."""
 
-    def __init__(self, path: str | Path, key: bytes | None, head: str | Path | None, adopt: bool) -> None:
+    def __init__(
+        self, path: str | Path, key: bytes | None, head: str | Path | None, adopt: bool, wait: bool = False
+    ) -> None:
         if key is not None and not (isinstance(key, bytes) and 16 <= len(key) <= 64):
             raise ParameterError("the key of a ledger is 16 to 64 random bytes, for example secrets.token_bytes(32)")
         self.path = Path(path).expanduser().absolute()
@@ -60,7 +62,7 @@ class LedgerFile:
         refuse_link("the ledger", self.path)
         refuse_link("the ledger's head", self.head)
         try:
-            self._open(adopt)
+            self._open(adopt, wait)
         except OSError as error:
             self.close()
             raise StoreError(f"the ledger {self.path} cannot be used: {error.strerror}") from None
@@ -73,10 +75,10 @@ class LedgerFile:
         """Whether the lock was given back."""
         return self._handle < 0
 
-    def _open(self, adopt: bool) -> None:
+    def _open(self, adopt: bool, wait: bool) -> None:
         self._handle = open_private(self.path, os.O_RDWR | os.O_CREAT)
         _OPEN.add(self)
-        self._lock(self._handle)
+        self._lock(self._handle, wait)
         content = self._read()
         if not content:
             if self.head.exists():
@@ -88,9 +90,9 @@ class LedgerFile:
         self._load(content)
         self._check_head(adopt)
 
-    def _lock(self, handle: int) -> None:
+    def _lock(self, handle: int, wait: bool) -> None:
         try:
-            lock_exclusively(handle)
+            lock_exclusively(handle, wait)
         except OSError:
             raise StoreError(
                 f"another Ledger has {self.path} open, in this or another process: a ledger has one user at a time. "

@@ -65,6 +65,9 @@ class Query(Sensitivities, Generic[V_co]):
     """Whether the events of a tick must be encoded together although there is no memory: users who count once."""
     refuses_by_itself: ClassVar[bool] = False
     """Whether an event that `check_events` accepts is never refused because of other events, earlier ones included."""
+    starts_empty: ClassVar[bool] = True
+    """Whether a new stream knows nothing of events before its start. False where the first state is old data (who is
+    inside already): such a stream is never charged as the successor of another one."""
 
     # -- what is published -------------------------------------------------------------------------------------
 

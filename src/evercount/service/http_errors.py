@@ -39,7 +39,7 @@ REMEDIES: tuple[tuple[type[Exception], int, str], ...] = (
     (Busy, 503, "Send fewer, larger batches, and try again after a second."),
     (StreamStopped, 503, "The operator finds the reason in the log of the service."),
     (StoreError, 503, "Send the same request again; if it keeps failing, the operator finds the reason in the log."),
-    (HorizonReached, 409, "Declare a new stream; its budget adds to the spent one."),
+    (HorizonReached, 409, "Declare a new stream for what comes later."),
     (BudgetExceeded, 409, "Declare it with a smaller budget; the operator may raise the cap of the store."),
     (AlreadyReleased, 409, "Read the release; a closed tick does not change."),
     (InputError, 422, "Correct the events and send all of the batch again; nothing of it was counted."),

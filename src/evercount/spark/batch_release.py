@@ -24,7 +24,7 @@ from evercount.engine.tick_totals import TickTotals
 from evercount.errors import InputError, ParameterError, StoreError
 from evercount.files.sink import parquet_modules
 from evercount.noise import Secret
-from evercount.privacy import guarantee_text
+from evercount.privacy import Ledger, guarantee_text
 from evercount.queries.capabilities import rows_of
 from evercount.spark.check_source import check_parquet_times, check_source
 from evercount.spark.count_events import BAD, GROUP_COLUMNS, capped_groups, check_declaration, group_events, refuse_bad
@@ -84,6 +84,7 @@ def release_batch(
     skip_bad: bool = False,
     level: float = LEVEL,
     run: str | None = None,
+    ledger: Ledger | None = None,
 ) -> BatchOutcome:
     """Release all ticks of a table of events at once, as Parquet with one row per tick and cell.
 
@@ -96,6 +97,8 @@ def release_batch(
         skip_bad: whether rows that are not events are left out instead of refused.
         level: the level of the intervals.
         run: the name of the run; None for a random one. For audits and tests: a name serves one table of events only.
+        ledger: where the run is entered before it releases anything; a run that does not fit is refused before it
+            counts.
 
     Returns:
         What was released, with the guarantee.
@@ -103,7 +106,7 @@ def release_batch(
     **Guarantee.** What one run publishes is what one `Stream` of the declaration publishes, so its guarantee holds.
     Ticks are chosen by the clock, not by the data. A repeated or speculative task computes the same bits, and Spark
     commits one of them. Every run is a release of its own with independent noise (`run_secret.py`): the budgets of
-    several runs over the same events add up. Tests:
+    several runs over the same events add up (`ledger`). Tests:
     tests/contracts/test_same_table.py::test_a_batch_of_spark_publishes_the_same_table and
     tests/spark/test_batch_release.py::test_shards_do_not_change_a_bit.
 
@@ -111,6 +114,7 @@ def release_batch(
         ParameterError: a parameter is outside its domain, or there is no secret in the environment.
         InputError: a column is missing, rows are not events and may not be skipped, or Spark would shift their times.
         StoreError: `out` exists or cannot be written.
+        BudgetExceeded: the ledger has not enough left.
     """
     check_declaration(declaration)
     check_pandas()
@@ -123,6 +127,10 @@ def release_batch(
     run = run or new_run()
     check_source(events, declaration)
     check_parquet_times(events, declaration)
+    entry = f"{declaration.name} {run}"
+    cost = declaration.build(secret=run_secret(run), replay=True).cost
+    if ledger is not None:
+        ledger.check(entry, cost)
     job = ShardJob(declaration.canonical(), ticks, shards, run, proof_of(run_secret(run)), level)
     capped = declaration.budget.unit == "user"
     guarantee = guarantee_text(declaration.budget).sentence
@@ -132,6 +140,8 @@ def release_batch(
         bad = {BAD[-row["place"]]: row["events"] for row in groups.where("place < 0").collect()}
         if not skip_bad:
             refuse_bad(bad)
+        if ledger is not None:
+            ledger.spend(entry, cost, "release_batch")
         released = _sharded(groups, declaration, shards).mapInArrow(partial(_release_shards, job), SCHEMA)
         marked = released.withMetadata("value", {"evercount.guarantee": guarantee, "evercount.run": run})
         marked.write.mode("error").parquet(out)

@@ -19,6 +19,7 @@ from evercount.store.open_stream import LiveStream
 from evercount.store.reader import Reading, declared
 from evercount.store.saturation import unpack_totals
 from evercount.store.sealing import Sealer
+from evercount.store.spending import states
 
 
 def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
@@ -32,8 +33,10 @@ def load_live(connection: Connection, row: Any, sealer: Sealer) -> LiveStream:
         return stored
 
     declaration = declared(row)
-    if json.loads(row_of(schema.ledger)["budget"]) != declaration.budget.to_dict():
-        raise StoreError("the ledger states another budget than a stream was declared with", repr(row["name"]))
+    if not states(row_of(schema.ledger)["cost"], declaration):
+        raise StoreError(
+            "the ledger states another budget or time range than a stream was declared with", repr(row["name"])
+        )
     state, sums = row_of(schema.states), row_of(schema.accumulators)
     secret = Secret.from_hex(sealer.open(row_of(schema.secrets)["sealed"], "secret", number).decode())
     blob = sealer.open(state["sealed"], "state", number, state["tick"])

@@ -15,6 +15,7 @@ from evercount.declare.schedule import SECOND, format_utc, instant_of
 from evercount.engine.stream import Stream
 from evercount.errors import EventRefused, HorizonReached, InputError, StreamStopped, TooEarly
 from evercount.noise import Secret
+from evercount.privacy import successor_text
 from evercount.store.close_shards import CutStream
 from evercount.store.open_encoder import ENCODER_FAULTS, OF_REQUEST, UNREADABLE, OpenEncoder
 from evercount.store.saturation import Totals, add_exactly, check_request, cut_total, pack_totals
@@ -121,13 +122,17 @@ class LiveStream:
             return None
         return schedule.start_of(self.open_tick + 1) / SECOND
 
+    def over(self) -> HorizonReached:
+        """The refusal of anything beyond the horizon, with what the next stream would cost."""
+        assert self.declaration.horizon is not None
+        return HorizonReached(self.declaration.horizon, successor_text(self.stream.cost))
+
     def check_open(self, now: float) -> None:
         """Refuse events that no tick could take."""
         if self.stopped:
             raise StreamStopped(f"stream {self.name!r} is stopped: {self.stopped}")
         if self.finished:
-            assert self.declaration.horizon is not None
-            raise HorizonReached(self.declaration.horizon)
+            raise self.over()
         schedule = self.declaration.schedule
         if not schedule.manual and instant_of(now) < schedule.begin:
             raise TooEarly(f"the stream starts at {format_utc(schedule.begin)}: send the events then")

@@ -24,7 +24,7 @@ from evercount.store.database import Database
 from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import Head, HeadFile, Quarantine
 from evercount.store.sealing import Sealer
-from evercount.store.spending import describe_ledger, read_cap, read_spendings, retired_rows
+from evercount.store.spending import describe_ledger, read_cap, read_spendings, retired_rows, states
 
 MOST_NAMED = 500
 """Ticks or cells that one statement names: databases limit their number."""
@@ -446,5 +446,5 @@ def _verify_spending(connection: Connection, row: Any, declaration: StreamDeclar
     entry = connection.execute(select(table).where(table.c.stream == row["id"])).mappings().first()
     if entry is None:
         yield f"{row['name']}: the ledger lacks this stream"
-    elif json.loads(entry["budget"]) != declaration.budget.to_dict():
-        yield f"{row['name']}: the ledger states another budget than the declaration"
+    elif not states(entry["cost"], declaration):
+        yield f"{row['name']}: the ledger states another budget or time range than the declaration"

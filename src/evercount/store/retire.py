@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, insert, update
 
+from evercount._validate import stated
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import instant_of
 from evercount.errors import Conflict, ParameterError, StoreError
+from evercount.privacy import compose
 from evercount.store import schema
 from evercount.store.ended_stream import EndedStream
-from evercount.store.spending import Spending, refuse_beyond_cap
+from evercount.store.spending import Spending, read_spendings, refuse_beyond_cap
 from evercount.text_rules import check_public_text
 
 if TYPE_CHECKING:
@@ -50,7 +52,24 @@ Retiring {name!r} cannot be undone:
 SUCCESSOR_EXPLANATION = """\
 Then {successor!r} is declared in the same way, with a new secret, from tick 1 on:
   - Its counts start at zero; readers add the last release of {name!r} if they want the sum.
-  - Its budget is added: everyone who is counted in both is protected by the total that the ledger states."""
+  - Both together keep epsilon={epsilon}, delta={delta}."""
+
+
+def explain(store: Store, name: str, now: float, successor: str | None) -> str:
+    """What it means to retire a stream, before it is done."""
+    known = store.streams.get(name) or store.ended.get(name)
+    if known is None:
+        raise StoreError(f"the store has no stream {name!r}")
+    text = EXPLANATION.format(name=name, guarantee=known.guarantee)
+    if successor is None:
+        return text
+    with store.database.reading() as connection:
+        lines = read_spendings(connection, {name: _until(known)})
+    cost = next(line.cost for line in lines if line.stream == name)
+    during = None if cost.during is None else successor_of(known.declaration, successor, now).during
+    both = compose([cost, replace(cost, during=during)])
+    numbers = {"epsilon": stated(both.epsilon), "delta": stated(both.delta)}
+    return f"{text}\n{SUCCESSOR_EXPLANATION.format(name=name, successor=successor, **numbers)}"
 
 
 def retire_stream(
@@ -78,12 +97,12 @@ def retire_stream(
     assert known is not None
     following = None if successor is None else successor_of(known.declaration, successor, now)
     if following is not None:
-        _check_successor(store, ended, following)
+        _check_successor(store, ended, following, {name: _until(known)})
     if ended is None or ended.ending != "retired":
         ended = _retire(store, known, reason or "retired by the operator")
     if following is None:
         return ended, None
-    heir = store.declare(following, now)
+    heir = store.streams.get(following.name) or store.declare(following, now)  # it may be there after an interruption
     with store.database.transaction() as connection:
         connection.execute(update(schema.retired).where(schema.retired.c.name == name).values(successor=following.name))
     ended = store.ended[name] = replace(ended, successor=following.name)
@@ -91,24 +110,39 @@ def retire_stream(
 
 
 def successor_of(declaration: StreamDeclaration, name: str, now: float) -> StreamDeclaration:
-    """The same declaration under another name; a start that has passed is left open, so that it begins now."""
-    passed = declaration.schedule.begin <= instant_of(now)
-    return replace(declaration, name=name, start=None if passed else declaration.start)
+    """The same declaration under another name; one whose start has passed begins with the tick that holds now."""
+    schedule, instant = declaration.schedule, instant_of(now)
+    if schedule.begin <= instant:
+        schedule = replace(schedule, start=None if schedule.manual else schedule.start_of(schedule.tick_of(instant)))
+    return replace(declaration, name=name).with_schedule(schedule)
 
 
-def _check_successor(store: Store, ended: EndedStream | None, following: StreamDeclaration) -> None:
+def _until(known: LiveStream | EndedStream) -> int | None:
+    """The instant from which on the stream has published nothing; None where that is not known.
+
+    A stream in quarantine has published more than this copy of the database knows.
+    """
+    schedule = known.declaration.schedule
+    if isinstance(known, EndedStream) or schedule.manual:
+        return None
+    return schedule.start_of(known.open_tick)
+
+
+def _check_successor(
+    store: Store, ended: EndedStream | None, following: StreamDeclaration, ending: dict[str, int | None]
+) -> None:
     if ended is not None and ended.ending == "retired":
         if ended.successor not in (None, following.name):
             raise Conflict(f"stream {ended.name!r} is retired already, and its successor is {ended.successor!r}")
         heir = store.streams.get(following.name)
-        if heir is not None and heir.declaration.same_as(following):
+        if heir is not None and heir.declaration.same_as(following.unstarted()):
             return  # it was declared before an interruption
     if following.name in store.streams or store.name_is_spent(following.name):
         raise Conflict(f"there is a stream {following.name!r} already: choose another name for the successor")
     stream = following.build(store.noise)
-    line = Spending(following.name, following.budget, 0.0, stream.numeric_delta, following.public)
+    line = Spending(following.name, stream.cost, following.public)
     stream.close()
-    refuse_beyond_cap(store.database, line)
+    refuse_beyond_cap(store.database, line, ending if ended is None else None)
 
 
 def _retire(store: Store, known: LiveStream | EndedStream, reason: str) -> EndedStream:
@@ -119,7 +153,7 @@ def _retire(store: Store, known: LiveStream | EndedStream, reason: str) -> Ended
             wait([known.ahead])
         noise, readable = known.stream.noise, True
     guarantee = known.guarantee
-    facts = {"guarantee": guarantee, "noise": noise, "readable": readable}
+    facts = {"guarantee": guarantee, "noise": noise, "readable": readable, "until": _until(known)}
     with store.database.transaction() as connection:
         connection.execute(
             insert(schema.retired).values(

@@ -110,9 +110,7 @@ ledger = Table(
     metadata,
     Column("sequence", Integer, primary_key=True),
     Column("stream", Integer, unique=True, nullable=False),
-    Column("budget", Text, nullable=False),
-    Column("mu", Double, nullable=False),
-    Column("numeric_delta", Double, nullable=False),
+    Column("cost", Text, nullable=False),
     Column("spent", Double, nullable=False),
 )
 

@@ -9,8 +9,10 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
 
+from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import format_utc
 from evercount.errors import BudgetExceeded, ParameterError
-from evercount.privacy import Budget, Cost, compose
+from evercount.privacy import Cost, compose
 from evercount.privacy.accounts import Filter
 from evercount.store import schema
 from evercount.store.database import Database
@@ -22,9 +24,7 @@ CAP = "budget_cap"
 @dataclass(frozen=True)
 class Spending:
     stream: str
-    budget: Budget
-    mu: float
-    numeric_delta: float
+    cost: Cost
     public: bool
     retired: bool = False
 
@@ -34,13 +34,11 @@ class Spending:
         A store enforces the cap of each stream (or its query needs none), so every stream about users keeps its promise
         for all events of a user, however many it counts: all of them speak about the same unit.
         """
-        return self.budget.neighbours
-
-    def cost(self) -> Cost:
-        return Cost(self.budget, self.numeric_delta)
+        span = self.cost.span
+        return *self.cost.budget.neighbours, "" if span is None else span.periods
 
     def to_dict(self) -> dict[str, Any]:
-        return {"budget": self.budget.to_dict(), "mu": self.mu, "numeric_delta": self.numeric_delta}
+        return {"cost": self.cost.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -63,24 +61,24 @@ def retired_rows(connection: Connection) -> dict[str, Mapping[str, Any]]:
     return {row["name"]: dict(row) for row in connection.execute(select(schema.retired)).mappings()}
 
 
-def read_spendings(connection: Connection) -> list[Spending]:
+def read_spendings(connection: Connection, ending: Mapping[str, int | None] | None = None) -> list[Spending]:
     """Every line of the ledger, in the order in which it was spent.
 
-    Streams that a restored database lost come last, with what the head file knew of them.
+    Streams that a restored database lost come last, with what the head file knew of them. A stream that was retired
+    counts events until its last released tick; `ending` are streams that are about to be, with that instant.
     """
     table, names = schema.ledger, schema.streams
     query = (
-        select(table.c.budget, table.c.mu, table.c.numeric_delta, names.c.name, names.c.declaration)
+        select(table.c.cost, names.c.name, names.c.declaration)
         .join(names, names.c.id == table.c.stream)
         .order_by(table.c.sequence)
     )
     retired = retired_rows(connection)
+    until = {name: json.loads(row["facts"]).get("until") for name, row in retired.items()} | dict(ending or {})
     lines = [
         Spending(
             row["name"],
-            Budget.from_dict(json.loads(row["budget"])),
-            row["mu"],
-            row["numeric_delta"],
+            _ended(Cost.from_dict(json.loads(row["cost"])), until.get(row["name"])),
             json.loads(row["declaration"])["public"],
             row["name"] in retired,
         )
@@ -88,10 +86,23 @@ def read_spendings(connection: Connection) -> list[Spending]:
     ]
     for name, row in sorted(retired.items()):
         if row["stream"] is None:
-            facts = json.loads(row["facts"])
-            budget = Budget.from_dict(facts["budget"])
-            lines.append(Spending(name, budget, facts["mu"], facts["numeric_delta"], False, True))
+            lines.append(Spending(name, Cost.from_dict(json.loads(row["facts"])["cost"]), False, True))
     return lines
+
+
+def states(line: str, declaration: StreamDeclaration) -> bool:
+    """Whether a stored line has the budget and the time range of its stream, which the chain of releases covers."""
+    cost, during = Cost.from_dict(json.loads(line)), declaration.during
+    same = cost.during is None or (during is not None and cost.during.key == during.key)
+    return same and cost.budget == declaration.budget
+
+
+def _ended(cost: Cost, until: int | None) -> Cost:
+    """The cost of a stream that releases nothing of what happened from an instant on."""
+    during = cost.during
+    if during is None or until is None or (during.end is not None and during.end <= until):
+        return cost
+    return replace(cost, during=replace(during, end=max(until, during.start + 1)))
 
 
 def read_cap(connection: Connection) -> Cap | None:
@@ -104,11 +115,14 @@ def describe_ledger(lines: Iterable[Spending], cap: Cap | None = None) -> dict[s
     entries, groups = [], dict[tuple[Any, ...], list[Spending]]()
     for line in lines:
         mark = {"retired": True} if line.retired else {}
-        entries.append({"stream": line.stream, "mu": line.mu, **line.budget.to_dict(), **mark})
+        budget, span = line.cost.budget, line.cost.span
+        mu = 0.0 if budget.pure else budget.mu  # a pure stream spends ε alone
+        ranged = {} if span is None else {"during": [None if at is None else format_utc(at) for at in span.instants]}
+        entries.append({"stream": line.stream, "mu": mu, **budget.to_dict(), **ranged, **mark})
         groups.setdefault(line.group(), []).append(line)
     totals = []
-    for (adjacency, unit, period), members in groups.items():
-        together = compose(line.cost() for line in members)
+    for (adjacency, unit, period, _), members in groups.items():
+        together = compose(line.cost for line in members)
         totals.append(
             {
                 "adjacency": adjacency,
@@ -134,22 +148,22 @@ def check_cap(cap: Cap | None, lines: Iterable[Spending], new: Spending) -> None
     """
     if cap is None:
         return
-    costs = [line.cost() for line in (*lines, new) if line.group() == new.group()]
+    costs = [line.cost for line in (*lines, new) if line.group() == new.group()]
     together = compose(costs)
     whole = replace(together, epsilon=cap.epsilon, delta=cap.delta, calibration="tight")
     if together.epsilon > cap.epsilon or together.delta > cap.delta or not Filter(whole).admits(costs):
         raise BudgetExceeded(
             f"with stream {new.stream!r} the streams about the same unit would spend epsilon {together.epsilon:.6g}, "
             f"delta {together.delta:.3g} together, and the cap of this store is epsilon {cap.epsilon:.6g}, delta "
-            f"{cap.delta:.3g}, of which half of delta is for streams with Gaussian noise and half for promises that "
-            "add up. Declare it with a smaller budget, or raise the cap with `evercount store cap`"
+            f"{cap.delta:.3g}. Of several streams over the same time, half of delta is for Gaussian noise and half for "
+            "promises that add up. Declare it with a smaller budget, or raise the cap with `evercount store cap`"
         )
 
 
-def refuse_beyond_cap(database: Database, new: Spending) -> None:
-    """`check_cap` against what the database holds now."""
+def refuse_beyond_cap(database: Database, new: Spending, ending: Mapping[str, int | None] | None = None) -> None:
+    """`check_cap` against what the database holds now; `ending` as in `read_spendings`."""
     with database.reading() as connection:
-        check_cap(read_cap(connection), read_spendings(connection), new)
+        check_cap(read_cap(connection), read_spendings(connection, ending), new)
 
 
 def set_cap(database: Database, cap: Cap | None) -> None:

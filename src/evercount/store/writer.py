@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.declaration import StreamDeclaration, changed_noise
 from evercount.declare.schedule import SECOND, format_utc, instant_of
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import ReleaseTable
@@ -23,7 +23,6 @@ from evercount.errors import (
     BudgetExceeded,
     Conflict,
     EvercountError,
-    HorizonReached,
     ParameterError,
     StoreError,
     StreamStopped,
@@ -178,9 +177,9 @@ class Store(Reading):
         The number stays, and may be left out later. `before_commit` is called with the new stream; if it fails, there
         is none.
 
-        **Guarantee.** No two streams that are declared in one store have the same secret, query, budget and horizon:
-        they would have the same noise, and the difference of their releases would be that of their data. Test:
-        `tests/store/test_store_secrets.py`.
+        **Guarantee.** No two streams that are declared in one store have the same secret, query, budget, horizon, start
+        and ticks: they would have the same noise, and the difference of their releases would be that of their data.
+        Test: `tests/store/test_store_secrets.py`.
         """
         if self.name_is_spent(declaration.name):
             raise Conflict(
@@ -195,35 +194,35 @@ class Store(Reading):
                 return known
             raise Conflict(
                 f"stream {declaration.name!r} is declared in another way, and a declared stream is immutable: its "
-                "noise is calibrated to its declaration. Declare a new stream under another name (its budget adds to "
-                "this one)"
+                f"noise is calibrated to its declaration{changed_noise(known.declaration, declaration)}. Declare a new "
+                "stream under another name: it is charged as a second one, or as a successor if it starts when this "
+                "one is over (`evercount store retire --successor`)"
             )
         if max(declaration.query.cells, declaration.query.outputs) > MOST_CELLS * (shards or 1):
             raise TooLarge(
                 f"a stream of a store has at most {MOST_CELLS:,} cells, or {MOST_CELLS:,} in each of its shards; this "
                 "query has more"
             )
+        text = declaration.canonical()
+        start = declaration.schedule.opened(instant_of(now)).begin / SECOND
+        declaration = declaration.started(instant_of(start))  # as it is read back: the start is part of the noise's key
+        schedule = declaration.schedule
         if secret is not None:  # before the stream is built: a live twin in this process would be refused first
             self._refuse_twin(declaration.build(secret=secret, replay=True), secret)
         secret = secret or Secret.generate()
-        text = declaration.canonical()
-        declaration = declaration.with_schedule(declaration.schedule.opened(instant_of(now)))
-        schedule = declaration.schedule
         if not schedule.manual and schedule.tick_of(instant_of(now)) > MOST_MISSED:
             raise ParameterError(f"start lies more than {MOST_MISSED} ticks in the past: start the stream later")
         if self.noise == "exact":
             stream = declaration.build(secret=secret)
         else:
             stream = declaration.build(self.noise, seed=int(secret.derive("seed").hex()[:15], 16))
-        mu = 0.0 if declaration.budget.pure else declaration.budget.mu  # a pure stream spends ε alone
-        line = Spending(declaration.name, declaration.budget, mu, stream.numeric_delta, declaration.public)
+        line = Spending(declaration.name, stream.cost, declaration.public)
         try:
             refuse_beyond_cap(self.database, line)
         except BudgetExceeded:
             stream.close()
             raise
         identity = bytes.fromhex(identify(stream, secret))
-        start = schedule.begin / SECOND
         head = genesis(text, start)
         blob = stream.snapshot()
         totals = np.zeros(stream.query.cells, np.int64)
@@ -246,13 +245,7 @@ class Store(Reading):
                 )
             )
             connection.execute(
-                insert(schema.ledger).values(
-                    stream=number,
-                    budget=json.dumps(declaration.budget.to_dict()),
-                    mu=line.mu,
-                    numeric_delta=line.numeric_delta,
-                    spent=time.time(),
-                )
+                insert(schema.ledger).values(stream=number, cost=json.dumps(line.cost.to_dict()), spent=time.time())
             )
             if before_commit is not None:
                 before_commit(live)
@@ -272,9 +265,9 @@ class Store(Reading):
             twin = connection.execute(select(table.c.stream).where(table.c.identity == identity)).first()
         if twin is not None or self.heads.lost_identity(identity):
             raise Conflict(
-                "another stream of this store has the same secret, query, budget and horizon, and so the same noise: "
-                "the difference of their releases would reveal how their data differ. Declare it with another secret, "
-                "or without one"
+                "another stream of this store has the same secret, query, budget, horizon, start and ticks, and so the "
+                "same noise: the difference of their releases would reveal how their data differ. Declare it with "
+                "another secret, or without one"
             )
 
     def find(self, name: str) -> LiveStream:
@@ -323,8 +316,7 @@ class Store(Reading):
     ) -> list[dict[str, Any]]:
         """Release the next ticks in one transaction; what is not committed did not happen."""
         if live.finished:
-            assert live.declaration.horizon is not None
-            raise HorizonReached(live.declaration.horizon)
+            raise live.over()
         if live.cut is not None:
             return self.close_shards(live, count, closed_at, None, describe, cells)
         count = min(count, max(1, NUMBERS_PER_COMMIT // len(live.labels)))

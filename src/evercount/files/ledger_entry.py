@@ -1,0 +1,85 @@
+"""The ledger of a run (`--ledger FILE`): a new stream fits or is refused before anything is counted.
+
+It is entered when its first ticks are written under their private name and before they are published. A crash in
+between leaves the budget spent and nothing published: the safe side. The file is locked from the check to the entry.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evercount.engine.stream import Stream
+from evercount.errors import ParameterError
+from evercount.privacy import Budget, Cost, Ledger
+
+if TYPE_CHECKING:
+    from evercount.files.release_run import Job
+
+
+@dataclass(frozen=True)
+class Entered:
+    """What a ledger says about the stream of a run."""
+
+    name: str | None = None
+    """Its name there; None without a ledger."""
+    sentence: str | None = None
+    cost: Cost | None = None
+    """What is still to be spent."""
+    ledger: Ledger | None = None
+
+    def spend(self) -> None:
+        """Enter a new stream, on the disk when this returns."""
+        if self.ledger is not None and self.cost is not None and self.name is not None:
+            self.ledger.spend(self.name, self.cost, "evercount release")
+
+
+def enter(job: Job, stream: Stream, known: str | None, new: bool, publishes: bool, cleanup: ExitStack) -> Entered:
+    """Look the stream up in the ledger, or check that it fits; `known` is the name in its state.
+
+    A run that publishes nothing starts no ledger.
+
+    **Guarantee.** A stream that does not fit is refused before its events are read, and no tick of a stream is
+    published that is not in the ledger. Test: tests/files/test_release_ledger.py.
+    """
+    if job.ledger is None:
+        if job.total is not None:
+            raise ParameterError("--total is that of a ledger: give --ledger FILE")
+        return Entered(known)
+    ledger = _open(Path(job.ledger), job.total, stream.budget, publishes)
+    cleanup.callback(ledger.close)
+    names = {entry.name for entry in ledger.entries}
+    if not new:
+        if known not in names:
+            raise ParameterError(
+                f"the stream of {job.out} has released ticks and is not in the ledger {job.ledger}: a ledger is given "
+                "from the first run on. Start a new stream with it, or enter this one: Ledger(path=…).spend(…)"
+            )
+        sentence = ledger.sentence()
+        ledger.close()
+        return Entered(known, f"Ledger {job.ledger}: {sentence}")
+    name = next(one for number in count(1) if (one := job.out if number == 1 else f"{job.out} {number}") not in names)
+    ledger.check(name, stream.cost)
+    return Entered(name, f"Ledger {job.ledger}: {ledger.sentence([stream.cost])}", stream.cost, ledger)
+
+
+def _open(path: Path, total: tuple[float, float] | None, budget: Budget, publishes: bool) -> Ledger:
+    """The ledger of a file, or a new one about the unit of the stream."""
+    if not path.exists():
+        if total is None:
+            raise ParameterError(f"there is no ledger at {path}: --total EPSILON,DELTA starts one, such as 1,1e-6")
+        epsilon, delta = total
+        whole = replace(budget, epsilon=epsilon, delta=delta, calibration="tight")
+        return Ledger(whole, path if publishes else None)
+    ledger = Ledger(path=path, wait=True)
+    kept = ledger.total.epsilon, ledger.total.delta
+    if total is not None and kept != total:
+        ledger.close()
+        raise ParameterError(
+            f"the ledger {path} has the total {kept[0]:g},{kept[1]:g}, which was fixed when it started: omit --total, "
+            "or give the same"
+        )
+    return ledger

@@ -1,0 +1,104 @@
+"""TimeRange: the instants whose events a stream counts, and which streams one protected unit can be in at once.
+
+Streams over disjoint ranges cost the largest of their costs, not the sum, where every unit lies in one range:
+`composition.proof.md`, section 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from evercount.errors import ParameterError
+from evercount.privacy.budget import Budget
+
+MANUAL = "manual"
+"""The ticks of a stream that is closed by hand: no clock says which events it counts."""
+
+
+@dataclass(frozen=True)
+class TimeRange:
+    """The instants from `start` to before `end`, and how a stream divides them. A declaration gives it to its stream.
+
+    Args:
+        start: the first instant, in microseconds since 1970.
+        end: the first instant after it; None for a stream without end.
+        ticks: the length of a tick in microseconds and, where it follows a calendar, the zone; or "manual".
+        periods: where persons are protected period by period, which periods these are: their length, their zone and
+            where they begin. Empty elsewhere.
+
+    Raises:
+        ParameterError: a range that ends before it starts, or fields of another type.
+
+    >>> year = TimeRange(0, 365 * 86_400_000_000, "86400000000")
+    >>> year.key
+    [0, '86400000000']
+    """
+
+    start: int
+    end: int | None
+    ticks: str
+    periods: str = ""
+
+    def __post_init__(self) -> None:
+        whole = [self.start] if self.end is None else [self.start, self.end]
+        if any(isinstance(one, bool) or not isinstance(one, int) for one in whole) or whole != sorted(set(whole)):
+            raise ParameterError(f"a time range goes from a start to a later end, not {self.start!r} to {self.end!r}")
+        if not isinstance(self.ticks, str) or not self.ticks or not isinstance(self.periods, str):
+            raise ParameterError(f"ticks and periods are texts, not {self.ticks!r} and {self.periods!r}")
+
+    @property
+    def key(self) -> list[Any]:
+        """What belongs to the key of the noise. With the horizon it fixes the range, whatever happens to the zone."""
+        return [self.start, self.ticks]
+
+    @property
+    def instants(self) -> tuple[int, int | None]:
+        """The first instant, and the first after it."""
+        return self.start, self.end
+
+    def to_list(self) -> list[Any]:
+        """JSON-serialisable; `TimeRange(*list)` is the inverse.
+
+        Returns:
+            The fields, in order.
+        """
+        return [self.start, self.end, self.ticks, self.periods]
+
+
+def lies_in_one_range(budget: Budget) -> bool:
+    """Whether one protected unit has all its events in one of two disjoint ranges with the same periods.
+
+    An event has, and so has what a person does within one period. A person has not: they come back next year.
+    """
+    return budget.unit == "event" or budget.period is not None
+
+
+def met_at_once(ranges: Iterable[TimeRange | None]) -> list[frozenset[int]]:
+    """The largest sets of streams that one instant meets, by their numbers; None meets every instant.
+
+    **Guarantee.** For every instant the streams whose range holds it are in one of the sets. Test:
+    `tests/privacy/test_successors.py::test_every_instant_is_in_a_set`.
+
+    >>> met_at_once([TimeRange(0, 10, "1"), TimeRange(10, 20, "1"), None, TimeRange(5, None, "1")])
+    [frozenset({0, 2, 3}), frozenset({1, 2, 3})]
+    """
+    known = list(ranges)
+    edges = []
+    for number, one in enumerate(known):
+        if one is not None:
+            edges.append((one.start, 1, number))
+            edges += [] if one.end is None else [(one.end, 0, number)]
+    now = {number for number, one in enumerate(known) if one is None}
+    sets, grown = [], True
+    for _, begins, number in sorted(edges):  # at one instant ends come first
+        if begins:
+            now.add(number)
+            grown = True
+            continue
+        if grown:
+            sets.append(frozenset(now))
+        now.discard(number)
+        grown = False
+    return [*sets, frozenset(now)] if grown else sets
