@@ -44,7 +44,7 @@ def named(release: dict[str, Any], labels: list[str]) -> dict[str, float]:
 
 def test_releases_are_those_of_the_library_whatever_restarts(tmp_path: Path) -> None:
     store = fill(tmp_path / "a.db")
-    run = DECLARATION.build(secret=SECRET, replay=True).run(TICKS)
+    run = DECLARATION.started(0).build(secret=SECRET, replay=True).run(TICKS)
     expected = [dict(zip(one.labels, one.values.tolist(), strict=True)) for one in run]
     assert [sorted(one)[:-2] for one in expected] == [["oslo"], ["bergen"], [], ["=bodø", "oslo"], ["bergen"]]
     labels = store.labels("keys")
