@@ -63,6 +63,7 @@ class Occupancy(Query, People):
     in_place = True
     refuses_by_itself: ClassVar[bool] = True
     each_tick: ClassVar[bool] = False
+    starts_empty: ClassVar[bool] = False  # whoever is inside when a successor starts comes in again: old data
 
     def __init__(self, keys: Sequence[str] | None = None, max_events: int | None = None) -> None:
         self._keys: tuple[str, ...] | None = None
