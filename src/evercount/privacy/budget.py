@@ -20,7 +20,7 @@ from evercount.privacy.guarantee_text import guarantee_text
 Adjacency = Literal["add-remove", "replace"]
 Calibration = Literal["tight", "classic", "paper"]
 Unit = Literal["event", "user"]
-OTHER_CAPS = ("max_per_tick", "max_ticks", "period", "period_ticks")
+CAPS = ("max_events", "max_per_tick", "max_ticks", "period", "period_ticks")
 PERIOD_TEXT = re.compile(r"[1-9][0-9]{0,3}[dw]")
 
 
@@ -100,8 +100,7 @@ class Budget:
             _multiplier(self.calibration, self.epsilon, self.delta)  # fails now, not at the first release, if it cannot
 
     def _check_caps(self) -> None:
-        for name in ("max_events", *OTHER_CAPS):
-            given = getattr(self, name)
+        for name, given in zip(CAPS, (*self.caps, self.period, self.period_ticks), strict=True):
             if given is None:
                 continue
             if self.unit == "event":
@@ -122,8 +121,7 @@ class Budget:
         elif self.period is None and self.period_ticks is not None:
             raise ParameterError("period_ticks says how long a period is, and there is no period: leave it out")
         most = self.max_events
-        for name in ("max_per_tick", "max_ticks"):
-            other = getattr(self, name)
+        for name, other in (("max_per_tick", self.max_per_tick), ("max_ticks", self.max_ticks)):
             if most is not None and other is not None and other > most:
                 raise ParameterError(
                     f"{name}={other} never takes effect with max_events={most}: leave it out, or make it smaller"

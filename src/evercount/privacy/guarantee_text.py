@@ -241,6 +241,13 @@ def _cap(budget: Budget, enforced: Enforced) -> str:
 def counted_text(budget: Budget, enforced: Enforced = "evercount") -> str:
     """What the published numbers and their intervals are about, where not all events are counted; else empty.
 
+    Args:
+        budget: the promise.
+        enforced: who keeps to the caps.
+
+    Returns:
+        One sentence, or an empty text.
+
     **Guarantee.** Intervals hold for the numbers of counted events: true sums are those after the caps. Test:
     tests/privacy/test_guarantee_text.py::test_numbers_are_about_counted_events.
 

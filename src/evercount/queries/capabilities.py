@@ -44,6 +44,9 @@ class Discovery(Protocol):
 
         Returns:
             The number of cells.
+
+        Raises:
+            ParameterError: Nothing bounds how many events of a user are counted.
         """
 
     def own_delta(self, budget: Budget) -> float:
@@ -164,10 +167,13 @@ class People(Protocol):
         """Whose events these are.
 
         Args:
-            events: Legal events.
+            events: Events.
 
         Returns:
             One user for each event.
+
+        Raises:
+            InputError: An event is not legal.
         """
 
     def user_sensitivity(

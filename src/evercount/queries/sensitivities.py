@@ -43,7 +43,11 @@ class Sensitivities(Capabilities, ABC):
 
     @abstractmethod
     def initial_state(self) -> Any:
-        """See `Query`."""
+        """The encoder's memory before the first tick; None for encoders without memory.
+
+        Returns:
+            The state for the first tick.
+        """
 
     def protected_l1(self, budget: Budget, horizon: int | None) -> float:
         """Δ₁ for what the budget protects: one event, or what is counted of a user.
@@ -129,7 +133,8 @@ class Sensitivities(Capabilities, ABC):
 
 def bounded(what: Literal["ticks", "events"], budget: Budget, horizon: int | None) -> int:
     """How many ticks or events one protected unit touches at most; refused where nothing bounds that."""
-    most = getattr(budget.touched(horizon), what)
+    touched = budget.touched(horizon)
+    most = touched.ticks if what == "ticks" else touched.events
     if most is None:
         remedy = "max_ticks=... or a period" if what == "ticks" else "max_events=..., or max_per_tick=... and max_ticks"
         raise ParameterError(f"nothing bounds how many {what} of one user are counted: give the budget {remedy}")
