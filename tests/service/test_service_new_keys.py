@@ -47,6 +47,8 @@ def service(tmp_path: Path, clock: HandClock) -> Iterator[Service]:
     store.declare(StreamDeclaration.from_dict({**KEYS, "name": "manual", "tick": "manual"}), clock.now())
     store.declare(StreamDeclaration.from_dict({**KEYS, "name": "other", "query": "count", "tick": "manual"}), BEGIN)
     store.close_ticks(live, LATE - 1, 0.0)
+    assert live.ahead is not None
+    live.ahead.result()  # else the first events would find a thread that is still busy, and nothing would look again
     clock.moment = BEGIN + (LATE - 1) * HOUR
     yield Service(store, clock=clock, admin=ADMIN)
     store.close()
