@@ -16,11 +16,11 @@ from typing import Any, Literal, NamedTuple, get_args
 from evercount.declare.columns import Columns
 from evercount.declare.file_places import FilePlaces
 from evercount.declare.schedule import MANUAL, Schedule, format_utc, parse_time, zone_named
-from evercount.declare.view_names import check_views, noise_views
+from evercount.declare.view_names import QUANTILE, check_views, noise_views
 from evercount.engine.build import Spec, check_postprocess
 from evercount.engine.noise_choice import check_noise_for, choose_noise
 from evercount.engine.stream import Stream
-from evercount.engine.view_widths import RUNNING
+from evercount.engine.view_widths import PER_TICK, RUNNING
 from evercount.errors import MissingExtra, ParameterError, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget
@@ -86,7 +86,8 @@ class StreamDeclaration:
     """What is shown. They may change at any time: they declare no other stream."""
     noise_for: tuple[str, ...] = ()
     """The views that the noise is chosen for: running, per-tick, last-7. They never change. By default those of the
-    first declaration's `views`, and `running` where it has none."""
+    first declaration's `views`; where it has none, `per-tick` for ticks by the clock, and `running` for manual ones and
+    for queries without views."""
     asked: Asked | None = field(default=None, repr=False, compare=False)
     """What was declared before the noise was chosen."""
 
@@ -127,12 +128,24 @@ class StreamDeclaration:
         """Choose the noise, once: the declaration that is stored says which."""
         if self.asked is None:
             object.__setattr__(self, "asked", Asked(self.budget, self.factorization, bool(self.noise_for)))
-        views = check_noise_for(self.query, self.noise_for or noise_views(self.views, self.schedule))
+        default = () if self.schedule.manual or not self._has_views else (PER_TICK,)
+        asked = self.noise_for or noise_views(self.views, self.schedule) or default
+        views = check_noise_for(self.query, asked)
         object.__setattr__(self, "noise_for", views)
         kept, engine = choose_noise(self.query, self.budget, self.horizon, self.factorization, views)
         object.__setattr__(self, "budget", kept)
         if self.factorization is not None or views != (RUNNING,):
             object.__setattr__(self, "factorization", engine.spec)
+
+    @property
+    def _has_views(self) -> bool:
+        return self.query.publishing.no_views is None and not self.postprocess
+
+    @property
+    def shown(self) -> str:
+        """The view that the main output shows: the first of `views`, or of `noise_for`; a quantile is no cell of it."""
+        views = [name for name in self.views if not QUANTILE.fullmatch(name)]
+        return (*views, *self.noise_for)[0] if self._has_views else RUNNING
 
     def as_known(self, known: StreamDeclaration) -> StreamDeclaration:
         """This declaration with the noise of a stream that is known, where it does not say what its noise is for."""

@@ -31,8 +31,7 @@ def draw_releases(
 
     everything = tuple(stream.labels)
     labels = everything[:MOST_CELLS_DRAWN]
-    values, low, high = (side[:, : len(labels)] for side in read_numbers(output, stream, ("value", "low", "high")))
-    ticks = np.arange(1, stream.tick + 1)
+    ticks, (values, low, high) = read_numbers(output, labels, ("value", "low", "high"))
     schedule = declaration.schedule
     starts = np.asarray([schedule.start_of(int(tick)) for tick in ticks], "datetime64[us]")
     drawn = scratch / target.name

@@ -238,8 +238,10 @@ class Service:
         end, closed = live.next_end(), live.closed
         latest: tuple[tuple[str, float, float], ...] = ()
         if live.declaration.public and closed and len(live.labels) <= MOST_GAUGES:
-            (last,) = self.store.read_releases(live.id, live.declaration, closed - 1, 1)
-            latest = tuple(zip(live.labels, last["values"], last["std"], strict=True))
+            for last in self.store.read_releases(live.id, live.declaration, closed - 1, 1):
+                latest = tuple(
+                    zip(live.labels, last["values"], last["std"], strict=False)
+                )  # newest keys may be missing
         lag = 0.0 if end is None else max(0.0, now - end)
         return StreamMetrics(live.name, closed, lag, live.due(now), latest)
 
@@ -291,7 +293,7 @@ class Service:
         if isinstance(live, EndedStream):
             state = {"state": live.ending, "reason": live.reason, "successor": live.successor, "ticks_left": 0}
             return {**facts, "noise": live.noise, **state}
-        begin, end = schedule.starts_of(closed + 1, 1)[0], live.next_end()
+        begin, end = None if schedule.manual else schedule.start_of(closed + 1), live.next_end()
         if not live.finished:
             facts |= {"open_tick": closed + 1, "open_since": None if begin is None else format_utc(begin)}
         return {

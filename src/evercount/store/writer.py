@@ -16,9 +16,12 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, format_utc, instant_of
 from evercount.engine.close_ticks import close_ticks
+from evercount.engine.release_table import ReleaseTable
 from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
+from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.tick_totals import TickEvents, TickTotals
+from evercount.engine.view_widths import RUNNING
 from evercount.errors import (
     BudgetExceeded,
     Conflict,
@@ -336,7 +339,7 @@ class Store(Reading):
             (table,) = close_ticks(live.stream, totals, live.declaration.schedule.starts_of)
             links: list[tuple[int, int, bytes, float]] = []
             keys: list[tuple[int, int, str, int]] = []
-            for tick, _, numbers in table.each_tick():
+            for tick, numbers in table.each_tick():
                 known = len(live.labels) + len(keys)
                 fresh = table.cells[known : numbers.shape[1]]
                 keys += [(live.id, known + number, label, tick) for number, label in enumerate(fresh)]
@@ -359,8 +362,7 @@ class Store(Reading):
         live.looked_at = 0
         live.encoder, live.closed, live.labels = None, live.stream.tick, live.stream.labels
         self.write_head(live)
-        hashes = {tick: digest for _, tick, digest, _ in links}
-        described = table.last(describe, cells).described(format_utc, hashes)
+        described = self._describe(live, [table], {tick: digest for _, tick, digest, _ in links}, describe, cells)
         self.noise_ahead.draw_block(live)  # last, so that the answer does not wait for it
         return described
 
@@ -375,8 +377,28 @@ class Store(Reading):
     ) -> list[dict[str, Any]]:
         """As `close_ticks`, for a stream that is cut into shards; `run` closes them, None for this process."""
         tables, hashes = close_by_shards(self, live, count, closed_at, run)
-        chosen = tables if describe is None else tables[max(0, len(tables) - describe) :]
-        return [one for table in chosen for one in table.last(None, cells).described(format_utc, hashes)]
+        return self._describe(live, tables, hashes, describe, cells)
+
+    def _describe(
+        self,
+        live: LiveStream,
+        tables: list[ReleaseTable],
+        hashes: dict[int, bytes],
+        describe: int | None,
+        cells: int | None,
+    ) -> list[dict[str, Any]]:
+        """What the last `describe` of new ticks show, of the first `cells` cells."""
+        if live.declaration.shown != RUNNING:
+            after = live.closed - min(len(hashes), len(hashes) if describe is None else describe)
+            part = None if cells is None else range(cells)
+            return self.read_releases(live.id, live.declaration, after, len(hashes), live.closed, part)
+        shown = [one for table in tables for one in table.last(describe, cells).described(format_utc, hashes)]
+        return shown if describe is None else shown[-describe:]
+
+    def facts_of(self, declaration: StreamDeclaration) -> StreamFacts:
+        """As `Reading.facts_of`, from the stream itself."""
+        live = self.streams.get(declaration.name)
+        return super().facts_of(declaration) if live is None else live.stream
 
     def counted_ticks(self, live: LiveStream, count: int) -> CountedTicks | None:
         """What was counted elsewhere for the next ticks."""
