@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 from evercount.cli import app
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import parse_time, zone_named
-from evercount.declare.view_names import show_view
-from evercount.errors import BadRows, StoreError
+from evercount.declare.view_names import all_of_view
+from evercount.errors import BadRows
 from evercount.files.release_run import Job, release_file
-from evercount.files.sink import read_numbers
 from evercount.noise import Secret
 
 duckdb = pytest.importorskip("duckdb")
@@ -74,18 +73,12 @@ def test_views_are_those_of_the_library(tmp_path: Path, form: str) -> None:
     assert len(stream.labels) == 4, "both towns became public, no hut did"
     reader = {"csv": "read_csv", "jsonl": "read_json", "parquet": "read_parquet"}[form]
     for name in ("per-tick", "last-5"):
-        wanted = show_view(releases, name, one.schedule).columns
-        path = tmp_path / f"out.{name}.{form}"
+        wanted = {key: column.tolist() for key, column in all_of_view(releases, name, one.schedule).columns().items()}
+        path = tmp_path / (f"out.{form}" if name == "per-tick" else f"out.{name}.{form}")
         found = duckdb.sql(f"SELECT * EXCLUDE start FROM {reader}('{path}')").fetchall()
         columns = [column for column in wanted if column != "start"]
         assert found == list(zip(*(wanted[column] for column in columns), strict=True))
         assert len(found) < 4 * (14 if name == "per-tick" else 10), "no row before a key is public"
-    published = tmp_path / f"out.{form}"
-    if form == "csv":  # a row is missing: the view must not be computed from what is left
-        lines = published.read_text().splitlines(keepends=True)
-        published.write_text("".join([*lines[:-2], lines[-1]]))
-        with pytest.raises(StoreError, match="changed"):
-            read_numbers(published, stream, ["value"])
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])

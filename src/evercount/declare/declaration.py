@@ -128,7 +128,7 @@ class StreamDeclaration:
         """Choose the noise, once: the declaration that is stored says which."""
         if self.asked is None:
             object.__setattr__(self, "asked", Asked(self.budget, self.factorization, bool(self.noise_for)))
-        default = () if self.schedule.manual or not self._has_views else (PER_TICK,)
+        default = () if self.schedule.manual or not self.has_views else (PER_TICK,)
         asked = self.noise_for or noise_views(self.views, self.schedule) or default
         views = check_noise_for(self.query, asked)
         object.__setattr__(self, "noise_for", views)
@@ -138,14 +138,15 @@ class StreamDeclaration:
             object.__setattr__(self, "factorization", engine.spec)
 
     @property
-    def _has_views(self) -> bool:
+    def has_views(self) -> bool:
+        """Whether differences of its releases are sums over ticks."""
         return self.query.publishing.no_views is None and not self.postprocess
 
     @property
     def shown(self) -> str:
         """The view that the main output shows: the first of `views`, or of `noise_for`; a quantile is no cell of it."""
         views = [name for name in self.views if not QUANTILE.fullmatch(name)]
-        return (*views, *self.noise_for)[0] if self._has_views else RUNNING
+        return (*views, *self.noise_for)[0] if self.has_views else RUNNING
 
     def as_known(self, known: StreamDeclaration) -> StreamDeclaration:
         """This declaration with the noise of a stream that is known, where it does not say what its noise is for."""

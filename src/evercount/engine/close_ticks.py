@@ -46,7 +46,7 @@ def close_ticks(
                 return
             first += len(part)
         return
-    for first, rows in totals.blocks(numbers):
+    for _, rows in totals.blocks(numbers):
         releases = stream.run_totals(rows, capped=capped)
         yield _table(releases, starts, level)
 

@@ -93,7 +93,8 @@ def _published(store: Reading, live: Shown, outputs: list[int], ticks: int) -> R
     numbers = table.numbers[:, :, [output - cells.start for output in outputs]]
     if "nonnegative" in live.declaration.postprocess:
         numbers[:, 2] = np.maximum(numbers[:, 2], 0.0)
-    return ReleaseTable(table.ticks, table.starts, [live.labels[output] for output in outputs], numbers, table.ticks)
+    first = np.ones_like(table.ticks) if live.declaration.has_views else table.ticks
+    return ReleaseTable(table.ticks, table.starts, [live.labels[output] for output in outputs], numbers, first)
 
 
 def _outputs(live: Shown, cells: Sequence[str]) -> list[int]:

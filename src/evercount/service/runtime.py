@@ -16,6 +16,7 @@ import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
 import evercount
+from evercount.declare.cautions import published_line
 from evercount.declare.schedule import format_utc, instant_of
 from evercount.declare.view_names import offered_views
 from evercount.engine.user_counting import enforced_by
@@ -90,7 +91,8 @@ class Service:
 
     def declare_one(self, declaration: StreamDeclaration) -> dict[str, Any]:
         """Declare a stream; returns its facts, which are known before anything is committed."""
-        return self.facts(self.store.declare(declaration, self.clock.now(), before_commit=self.facts))
+        live = self.store.declare(declaration, self.clock.now(), before_commit=self.facts)
+        return {**self.facts(live), "published": published_line(declaration)}
 
     def start(self) -> None:
         """Start the writer. It closes the ticks that were missed, slice by slice, and goes on by the clock."""
@@ -282,6 +284,7 @@ class Service:
             "late": declaration.late,
             "public": declaration.public,
             "postprocess": list(declaration.postprocess),
+            "shown": declaration.shown,
             "views": list(offered_views(declaration.query, schedule, declaration.postprocess)),
             "released": closed,
             "ticks_left": None if horizon is None else horizon - closed,
