@@ -90,14 +90,16 @@ def test_normal_forms_are_one_key_and_bad_keys_are_bad_rows(tmp_path: Path, form
         release_file(job(tmp_path, form, 3, declaration(), secret=secret))
     assert not (tmp_path / "out.csv").exists()
     rejects = tmp_path / "rejects.csv"
-    outcome = release_file(job(tmp_path, form, 3, declaration(), secret=secret, skip_bad=True, rejects=str(rejects)))
+    outcome = release_file(
+        job(tmp_path, form, 3, declaration(views=["running"]), secret=secret, skip_bad=True, rejects=str(rejects))
+    )
     assert outcome.bad == len(BAD)
     csv.field_size_limit(2_000_000)
     with rejects.open(newline="", encoding="utf-8") as file:
         assert {row["reason"] for row in csv.DictReader(file)} == {
             "not a legal key: 1 to 200 characters, none of them invisible, no blanks at its ends"
         }
-    plain = declaration().build(secret=secret, replay=True)
+    plain = declaration(views=["running"]).build(secret=secret, replay=True)
     releases = plain.run([[NFC] * 300, [key for hour, key in good if hour == 1], []])
     expected = [
         (str(release.tick), label, value)
@@ -110,7 +112,7 @@ def test_normal_forms_are_one_key_and_bad_keys_are_bad_rows(tmp_path: Path, form
 
 def test_runs_in_pieces_with_late_rows_are_one_stream(tmp_path: Path) -> None:
     """late=next: rows of closed ticks count in the next one; every piece continues counts, keys and noise."""
-    one, secret = declaration(late="next"), Secret.from_hex("f2" * 32)
+    one, secret = declaration(late="next", views=["running"]), Secret.from_hex("f2" * 32)
     rows = [(0, "north")] * 100 + [(0, "south")] * 3
     path = tmp_path / "events.csv"
     write(path, rows)

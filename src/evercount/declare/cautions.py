@@ -6,6 +6,7 @@ import math
 
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, UNITS
+from evercount.declare.view_names import noise_views
 from evercount.engine.noise_choice import REFERENCE_TICKS, worst_std
 from evercount.engine.view_widths import PER_TICK, RUNNING, view_width
 
@@ -52,7 +53,7 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True) -> str:
     if not declaration.has_views:
         return "Published: the statistic of all events so far."
     said = []
-    for name in declaration.noise_for:
+    for name in noise_views(declaration.views, declaration.schedule) or declaration.noise_for:
         width = view_width(name)
         what = {RUNNING: "running totals", PER_TICK: "new events per tick"}.get(name, f"the last {width} ticks")
         said.append(f"{what} (std {worst_std(model, width, declaration.horizon or REFERENCE_TICKS):.3g})")
