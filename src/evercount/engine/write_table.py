@@ -84,7 +84,8 @@ def write_tables(
     if kind == "parquet":
         write_parquet(file, tables, clock, metadata, old)
     else:
-        file.writelines(text.encode() for text in table_texts(kind, tables, clock, header=header))
+        for text in table_texts(kind, tables, clock, header=header):
+            file.write(text.encode())
 
 
 def write_parquet(

@@ -233,11 +233,12 @@ class Reading:
         return declared(row), self.release_tables(row["id"], declared(row), until)
 
     def all_releases(self, name: str) -> Iterator[dict[str, Any]]:
-        """All that a stream shows, tick by tick."""
+        """All that a stream shows when the first is taken, tick by tick."""
         with self.database.reading() as connection:
             row = _stream_row(connection, name)
+            until = _released(connection, row["id"])
         after = 0
-        while page := self.read_releases(row["id"], declared(row), after):
+        while page := self.read_releases(row["id"], declared(row), after, until=until):
             yield from page
             after = page[-1]["tick"]
 
