@@ -103,7 +103,7 @@ def serve(
         token = named or choose_admin_token(store, print_admin_token)
         service = Service(store, clock=clock, limits=limits, admin=token.given, clock_jump=largest_jump)
         for one in declared:
-            if one.name not in store.streams:
+            if one.name not in store.streams and not one.views:
                 say(f"{one.name}: {published_line(one)}")
         service.declare(declared)
     except BaseException:

@@ -123,6 +123,8 @@ class Reading:
             declaration.shown, declaration.schedule, after, released if until is None else min(released, until), limit
         )
         outputs = range(len(labels)) if cells is None else range(len(labels))[cells.start : cells.stop]
+        if not outputs:
+            return []
         view = self.view(stream, declaration, declaration.shown, spans, labels, outputs)
         table = view_table(view, declaration.shown, declaration.schedule)
         with self.database.reading() as connection:
