@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 import evercount
 from evercount.declare.cautions import published_line
 from evercount.declare.schedule import format_utc, instant_of
-from evercount.declare.view_names import offered_views
+from evercount.declare.view_names import noise_views, offered_views
 from evercount.engine.user_counting import enforced_by
 from evercount.errors import Problem, StoreError
 from evercount.privacy import Budget, guarantee_text
@@ -351,17 +351,18 @@ class Service:
         ]
 
     def plan(self, live: LiveStream | EndedStream, points: int) -> dict[str, Any]:
-        """The stream's own error over its ticks."""
+        """The stream's own error over its ticks, of what it shows."""
         # the errors of an ended stream are those of its declaration; there is no noise left to ask
         stream = live.declaration.build(replay=True) if isinstance(live, EndedStream) else live.stream
         last = live.declaration.horizon or UNBOUNDED_PLAN
         ticks = np.unique(np.rint(np.geomspace(1, last, points)).astype(np.int64))
-        std = stream.std(ticks)
+        std = stream.std(ticks, *noise_views([live.declaration.shown], live.declaration.schedule))
         known = stream.thresholds
         public = {} if known is None else {"thresholds": {t: known.at(t) for t in ticks.tolist() if known.discovers(t)}}
         return {
             **public,
             "stream": live.name,
+            "view": live.declaration.shown,
             "ticks": ticks.tolist(),
             "std": np.asarray(std).max(axis=1).tolist(),
             "sigma": stream.sigma,
