@@ -130,7 +130,7 @@ def alone(cells: int, out: Path) -> float:
 
     from evercount.engine.close_ticks import close_ticks
     from evercount.engine.tick_totals import TickTotals
-    from evercount.files.sink import parquet_modules
+    from evercount.engine.write_table import parquet_modules
     from evercount.noise import Secret
     from evercount.spark.batch_release import record_batch
 

@@ -44,6 +44,7 @@ BASE = {
     "epsilon": "1",
     "delta": "1e-6",
     "horizon": "64",
+    "view": "running",
     "out": "out.csv",
 }
 
@@ -497,13 +498,13 @@ def test_labels_that_look_like_formulas_continue_and_are_drawn(folder: Path) -> 
     Path("events.csv").write_text("ts,region\n" + "".join(f"{at(h)},{k}\n" for h in range(4) for k in ("=1+1", "-5")))
     Path("regions.txt").write_text("=1+1\n-5\n")
     for hour in (2, 4):
-        done = run("events.csv", "--view", "per-tick", end=at(hour), plot="out.png")
+        done = run("events.csv", "--view", "per-tick", end=at(hour), plot="out.png")  # and --view running
         assert done.exit_code == 0, done.output
     with Path("out.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert [row["cell"] for row in table] == ["'=1+1", "'-5"] * 4
     assert all(row["value"][0] != "'" and row["low"][0] != "'" for row in table)
-    with Path("out.per-tick.csv").open(newline="") as file:
+    with Path("out.running.csv").open(newline="") as file:
         assert {row["cell"] for row in csv.DictReader(file)} == {"'=1+1", "'-5"}
     assert Path("out.png").stat().st_size > 0
 

@@ -1,4 +1,4 @@
-"""`evercount release --view`: files beside the output, read back from it, made anew by every run."""
+"""`evercount release --view`: the output shows the first view, the others have files that every run makes anew."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rows(path: str) -> list[dict[str, str]]:
 
 
 def test_views_are_the_librarys_and_grow_with_the_output() -> None:
-    views = "--view per-day --view last-24 --view per-tick"
+    views = "--view running --view per-day --view last-24 --view per-tick"
     code, told = run(f"{KEYED} {views}", end="2025-10-07T12:00Z")
     assert code == 0, told
     assert "View: out.per-day.csv" in told
@@ -65,7 +65,7 @@ def test_views_are_the_librarys_and_grow_with_the_output() -> None:
 
 
 def test_views_of_other_formats_and_of_quantiles() -> None:
-    options = f"{BASE} --value score --lo 0 --hi 10 --bins 16 --view quantile-0.4 --view per-day"
+    options = f"{BASE} --value score --lo 0 --hi 10 --bins 16 --view running --view quantile-0.4 --view per-day"
     code, told = run(options, "out.jsonl")
     assert code == 0, told
     medians = [json.loads(line) for line in Path("out.quantile-0.4.jsonl").read_text("utf-8").splitlines()]
@@ -86,7 +86,7 @@ def test_views_of_other_formats_and_of_quantiles() -> None:
 
 
 def test_views_can_be_added_lost_and_made_again() -> None:
-    assert run(KEYED, end="2025-10-08T00:00Z")[0] == 0
+    assert run(f"{KEYED} --view running", end="2025-10-08T00:00Z")[0] == 0
     before = Path("out.csv").read_bytes()
     assert run(f"{KEYED} --view per-day", end="2025-10-08T00:00Z")[0] == 0  # no tick is due
     assert Path("out.csv").read_bytes() == before
@@ -104,8 +104,12 @@ def test_declared_views_are_written() -> None:
     assert 'views = [\n    "per-day",\n]' in done.stdout
     code, told = run("--streams streams.toml --view last-7")
     assert code == 0, told
-    assert Path("out.per-day.csv").exists()
-    assert Path("out.last-7.csv").exists()
+    assert len(rows("out.csv")) == 3 * 8  # days
+    assert not Path("out.per-day.csv").exists()
+    assert len(rows("out.last-7.csv")) == 66 * 8
+    code, told = run("--streams streams.toml --view running")  # no tick is due: other views of the same numbers
+    assert code == 0, told
+    assert len(rows("out.running.csv")) == 72 * 8
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,7 @@ def test_declared_views_are_written() -> None:
         (f"{KEYED} --view quantile-0.5", "is for the query 'quantiles'"),
         (f"{BASE} --bins 16", "--value COLUMN"),
         (f"{BASE} --value score --lo 0 --hi 10 --bins 16 --grid 1", "--grid"),
-        (f"{KEYED} --view per-day --plot out.per-day.csv", "same file"),
+        (f"{KEYED} --view running --view per-day --plot out.per-day.csv", "same file"),
     ],
 )
 def test_wrong_views_are_refused_before_anything_is_published(options: str, words: str) -> None:
@@ -127,10 +131,34 @@ def test_wrong_views_are_refused_before_anything_is_published(options: str, word
 
 def test_views_need_a_file() -> None:
     done = CliRunner().invoke(
-        app, ["release", "events.csv", *shlex.split(KEYED), "--view", "per-day", "--out", "-", "--state", "s"]
+        app,
+        [
+            "release",
+            "events.csv",
+            *shlex.split(KEYED),
+            *["--view", "last-3", "--view", "per-day", "--out", "-", "--state", "s"],
+        ],
     )
     assert done.exit_code == 2
     assert not Path("s").exists()
+
+
+def test_a_view_on_standard_output_goes_on_where_the_last_run_ended() -> None:
+    """There is no file to read back: the state keeps what was published."""
+    parts = []
+    for hours in (4, 5, 9):
+        options = shlex.split(f"{KEYED} --view last-3 --out - --state s --end 2025-10-06T{hours:02d}:00Z")
+        done = CliRunner().invoke(app, ["release", "events.csv", *options])
+        assert done.exit_code == 0, done.output
+        parts.append(done.stdout)
+    Path("joined.csv").write_text("".join(parts), "utf-8")
+    state = read_state(Places.of("-", "s"))
+    assert state is not None
+    stream = Stream.load(state.stream)
+    wanted = stream.read_back(state.numbers).last(3)
+    assert [int(row["tick"]) for row in rows("joined.csv")] == np.repeat(np.arange(3, 10), 8).tolist()
+    for name, numbers in (("value", wanted.values), ("std", wanted.std)):
+        assert [float(row[name]) for row in rows("joined.csv")] == numbers.ravel().tolist()
 
 
 def test_a_changed_output_is_refused() -> None:
@@ -156,14 +184,25 @@ def test_a_view_that_is_named_later_changes_no_noise(tmp_path: Path, monkeypatch
         assert done.exit_code == 0, done.output
         return done.output
 
-    assert "chosen for running totals" in run("--out", "a.csv", "--end", "2026-01-01T01:00Z")
-    assert "chosen for running totals" in run("--out", "a.csv", "--end", "2026-01-01T02:00Z", "--view", "per-tick")
-    assert "chosen for running totals" in run("--out", "a.csv", "--end", "2026-01-01T03:00Z")
+    began = run("--out", "a.csv", "--end", "2026-01-01T01:00Z", "--view", "running")
+    assert "Published: running totals (std 7." in began
+    header = Path("a.csv").read_text("utf-8")
+    more = run("--out", "a.csv", "--end", "2026-01-01T02:00Z", "--view", "per-tick")
+    assert "Published: running totals (std 7." in more
+    run("--out", "a.csv", "--end", "2026-01-01T03:00Z")
+    assert Path("a.csv").read_text("utf-8").startswith(header)
+    with Path("a.csv").open(encoding="utf-8") as file:  # what an output shows never changes
+        assert [round(float(row["std"])) for row in csv.DictReader(file)] == [7, 7, 7]
     with Path("a.per-tick.csv").open(encoding="utf-8") as file:
         assert all(float(row["std"]) > 6 for row in csv.DictReader(file))
-    first = run("--out", "b.csv", "--end", "2026-01-01T02:00Z", "--view", "per-tick")
-    assert "(fresh) is chosen for per-tick" in first
+    first = run("--out", "b.csv", "--end", "2026-01-01T02:00Z")
+    said = "Published: new events per tick (std 1.36)."
+    assert f"{said} For running totals or weeks declare --view running, --view last-7" in first
     assert "(epsilon=1, delta=0," in first
-    assert "(fresh) is chosen for per-tick" in run("--out", "b.csv", "--end", "2026-01-01T03:00Z", "--view", "last-2")
+    later = run("--out", "b.csv", "--end", "2026-01-01T03:00Z", "--view", "last-2")
+    assert f"{said[:-1]}, the last 2 ticks (std 1.92)." in later
+    assert "declare" not in later
+    with Path("b.csv").open(encoding="utf-8") as file:
+        assert [round(float(row["std"]), 2) for row in csv.DictReader(file)] == [1.36] * 3
     with Path("b.last-2.csv").open(encoding="utf-8") as file:
         assert [round(float(row["std"]), 2) for row in csv.DictReader(file)] == [1.92, 1.92]

@@ -16,24 +16,31 @@ import pytest
 
 from conftest import ROOT_SECRET
 from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import EPOCH, format_utc
+from evercount.declare.schedule import EPOCH, parse_instant
+from evercount.declare.view_names import stack_rows, view_table
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import COLUMNS
+from evercount.engine.release_table import COLUMNS, ReleaseTable
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import InputError, ParameterError
 from evercount.files.release_run import Job, release_file
+from evercount.files.write_views import view_path
 from evercount.noise import Secret
 from evercount.privacy import guarantee_text
 from evercount.service.read_events import read_batch
+from evercount.service.read_views import Asked, read_view
 from evercount.store import Accepted, Store
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 Rows = list[tuple[Any, ...]]
+Tables = dict[str, Rows]
+"""The rows of the main output, by the name of the view that it shows, and of every further view."""
 KEYS = ["north", "south", "süd, 'west'"]
 HISTOGRAM = {"name": "histogram", "parameters": {"keys": KEYS, "unknown": "other"}}
 HOUR = 3600 * 10**6
+DAYS_OF_VIENNA = ([0, 4, 27], [4, 27, 51])
+"""Hours from 20:00 on before a day of 23: (after, until) of each complete day."""
 PATHS = [[key, place] for key in KEYS for place in ("1:a", "b", key)]
 GAUSSIAN = {"epsilon": 1.0, "delta": 1e-6}
 LARGE = {"epsilon": 8.0, "delta": 0.01}
@@ -147,6 +154,28 @@ CASES = {
         budget={**GAUSSIAN, "unit": "user", "max_events": 2},
     ),
     "post-processed": case("count", {}, postprocess=["nonnegative", "integer", "monotone"]),
+    "running": case("count", {}, views=["running"]),
+    "running keys": case(HISTOGRAM, {"key": "region"}, views=["running"]),
+    "two views": case(HISTOGRAM, {"key": "region"}, views=["per-tick", "last-3"]),
+    "two views of pure noise": case("count", {}, views=["last-3", "running"], budget={"epsilon": 1.0, "delta": 0}),
+    "two views of users": case(
+        HISTOGRAM,
+        {"key": "region", "user": "who", "order": "seq"},
+        budget={**GAUSSIAN, "unit": "user", "max_events": 3},
+        views=["per-tick", "last-3"],
+    ),
+    "two views of discovered keys": case(
+        {"name": "discovered-keys", "parameters": {"minimum": 3, "every": 2}},
+        {"key": "region"},
+        budget=LARGE,
+        views=["last-3", "running"],
+    ),
+    "days of hours": case("count", {}, ticks=60, zone="Europe/Vienna", start="2026-03-28T20:00", views=["per-day"]),
+    "quantiles and a median": case(
+        {"name": "quantiles", "parameters": {"lo": -1, "hi": 1, "bins": 16}},
+        {"value": "score"},
+        views=["per-tick", "quantile-0.5"],
+    ),
     "days of a clock change": case(
         HISTOGRAM, {"key": "region"}, ticks=4, tick="1d", zone="Europe/Vienna", start="2026-03-28"
     ),
@@ -218,7 +247,7 @@ def check_said(one: Case, said: str) -> None:
     assert "promised" not in said
 
 
-def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Rows:
+def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Tables:
     """Ticks by the schedule, increments by the query's own encoder, one tick at a time."""
     declaration = one.declaration
     query, schedule = declaration.query, declaration.schedule
@@ -239,28 +268,51 @@ def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
         ticks[schedule.tick_of(row["instant"]) - 1].append(payload)
     counting = query.event_number is not None
     stream = declaration.build(secret=secret, replay=True)
-    found: Rows = []
+    published = []
     for number, tick in enumerate(ticks, 1):
         if declaration.remembers:
             totals: TickTotals | TickEvents = TickEvents(number, [tick])
         else:
             totals = TickTotals.dense(number, [query.encode(None, len(tick) if counting else tick)[0]])
-        for table in close_ticks(stream, totals, schedule.starts_of):
-            found += zip(*table.columns().values(), strict=True)
-    return found
+        published += close_ticks(stream, totals, schedule.starts_of)
+    tables = {"running": published}
+    names = names_of(one)
+    if names != ["running"]:  # all views from the whole history at once, by the methods of the library
+        releases = stream.read_back(stack_rows(*(table.numbers[:, 0] for table in published)))
+        own = {
+            "per-tick": releases.per_tick,
+            "last-3": lambda: releases.last(3),
+            "per-day": lambda: releases.spans("days", *DAYS_OF_VIENNA),
+            "quantile-0.5": releases.running,
+        }
+        tables |= {name: [view_table(own[name](), name, schedule)] for name in names if name in own}
+    return {name: [row for table in tables[name] for row in rows_of(table)] for name in names}
 
 
-def by_file(form: str, pieces: int = 3) -> Callable[[Case, list[dict[str, Any]], Secret, Path], Rows]:
+def names_of(one: Case) -> list[str]:
+    """The main output's view first."""
+    return list(dict.fromkeys((one.declaration.shown, *one.declaration.views)))
+
+
+def rows_of(table: ReleaseTable) -> Rows:
+    columns = {name: column.tolist() for name, column in table.columns().items()}
+    columns["std"] = [None if std != std else std for std in columns["std"]]
+    return list(zip(*columns.values(), strict=True))
+
+
+def by_file(form: str, pieces: int = 3) -> Callable[[Case, list[dict[str, Any]], Secret, Path], Tables]:
     """The file door, in several runs."""
 
-    def run(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Rows:
+    def run(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Tables:
         schedule = one.declaration.schedule
         path, out = folder / f"events.{form}", folder / f"out.{form}"
         write(path, form, as_found(one, rows))
         for piece in range(1, pieces + 1):
             now = schedule.start_of(1 + one.ticks * piece // pieces)
             check_said(one, release_file(Job(str(path), one.declaration, str(out), now, secret=secret)).guarantee)
-        return with_instants(one, read(out, form))
+        main, *further = names_of(one)
+        paths = {main: out, **{name: view_path(out, name) for name in further}}
+        return {name: with_instants(one, read(path, form)) for name, path in paths.items()}
 
     return run
 
@@ -272,7 +324,7 @@ def with_instants(one: Case, rows: Rows) -> Rows:
     return [(tick, instants[start], *rest) for tick, start, *rest in rows]
 
 
-def by_service(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path, place: str | None = None) -> Rows:
+def by_service(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path, place: str | None = None) -> Tables:
     """Requests of the service, batch by batch, by the clock of the declaration; read back from the store."""
     declaration = one.declaration
     schedule, columns = declaration.schedule, declaration.columns
@@ -304,19 +356,29 @@ def by_service(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
                 live = store.find(declaration.name)
             store.close_ticks(live, 1, 0.0)
         check_said(one, live.guarantee)
-        found: Rows = []
-        for release in store.all_releases(declaration.name):
-            start = schedule.start_of(release["tick"])
-            assert release["start"] == format_utc(start)
-            numbers = zip(*(release[name] for name in ("values", "std", "low", "high")), strict=True)
-            named = [(label, *row) for label, row in zip(store.labels(declaration.name), numbers, strict=False)]
-            if declaration.query.publishing.own_ticks:  # the store numbers keys as they come
-                named = named[:2] + sorted(row for row in named[2:] if row[1] is not None)
-            found += [(release["tick"], start, *row) for row in named]
-        assert store.verify(store.head) == []
-        return found
+        return read_store(one, store)
     finally:
         store.close()
+
+
+def read_store(one: Case, store: Store) -> Tables:
+    """The main output, by tables and tick by tick, and further views as the service reads them."""
+    declaration = one.declaration
+    live = store.find(declaration.name)
+    main, *further = names_of(one)
+    exported = [row for table in store.tables_of(declaration.name)[1] for row in rows_of(table)]
+    found: Rows = []
+    for release in store.all_releases(declaration.name):
+        numbers = zip(*(release[name] for name in ("values", "std", "low", "high")), strict=True)
+        start = parse_instant(release["start"], UTC, "start")
+        named = [(label, *row) for label, row in zip(live.labels, numbers, strict=False)]
+        if declaration.query.publishing.own_ticks:  # the store numbers keys as they come
+            named = named[:2] + sorted(row for row in named[2:] if row[1] is not None)
+        found += [(release["tick"], start, *row) for row in named]
+    assert found == exported
+    assert store.verify(store.head) == []
+    views = {name: rows_of(read_view(store, live, Asked(name, limit=1000), 10**6)) for name in further}
+    return {main: found, **views}
 
 
 def levels_of(levels: tuple[str, ...], row: dict[str, Any], by_name: bool) -> dict[str, Any]:
@@ -345,7 +407,12 @@ def read(path: Path, form: str) -> Rows:
         return [tuple(json.loads(line)[name] for name in COLUMNS) for line in path.read_text("utf-8").splitlines()]
     with path.open(newline="", encoding="utf-8") as file:
         return [
-            (int(row["tick"]), row["start"], row["cell"], *(float(row[name]) for name in COLUMNS[3:]))
+            (
+                int(row["tick"]),
+                row["start"],
+                row["cell"],
+                *(float(row[name]) if row[name] else None for name in COLUMNS[3:]),
+            )
             for row in csv.DictReader(file)
         ]
 
@@ -358,7 +425,7 @@ DOORS = {
 }
 
 
-def by_spark_stream(spark: Any, one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Rows:
+def by_spark_stream(spark: Any, one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Tables:
     """Spark's streaming door: files in an order that is not that of time, in two rounds."""
     (folder / "in").mkdir()
     for number, (part, closed) in enumerate(two_rounds(one, rows)):
@@ -392,18 +459,11 @@ def spark_round(
     store.close()
 
 
-def in_store(one: Case, folder: Path) -> Rows:
+def in_store(one: Case, folder: Path) -> Tables:
     """What the rounds over the store of a folder have released."""
-    declaration = one.declaration
     store = Store(folder / "store.db")
-    assert store.verify(store.head) == []
-    check_said(one, store.streams[declaration.name].guarantee)
-    found: Rows = []
-    for release in store.all_releases(declaration.name):
-        numbers = zip(*(release[name] for name in ("values", "std", "low", "high")), strict=True)
-        start = declaration.schedule.start_of(release["tick"])
-        labels = declaration.query.labels
-        found += [(release["tick"], start, label, *four) for label, four in zip(labels, numbers, strict=True)]
+    check_said(one, store.streams[one.declaration.name].guarantee)
+    found = read_store(one, store)
     store.close()
     return found
 
@@ -454,19 +514,28 @@ def test_spark_publishes_the_same_table(name: str, spark: Any, tmp_path: Path) -
     rows = events_of(one)
     secret = secret_of(name)
     expected = by_library(one, rows, secret, tmp_path)
-    assert len(expected) == one.ticks * one.declaration.query.outputs
+    check_size(one, expected)
     assert by_spark_stream(spark, one, rows, secret, tmp_path) == expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["histogram", "average per event", "days of a clock change", "users in a declared order"]
+    "name",
+    [
+        "histogram",
+        "average per event",
+        "days of a clock change",
+        "users in a declared order",
+        "running keys",
+        "two views",
+    ],
 )
 def test_a_batch_of_spark_publishes_the_same_table(name: str, spark: Any, tmp_path: Path) -> None:
     one = CASES[name]
     rows = events_of(one)
     secret = Secret.from_hex(ROOT_SECRET).derive(f"evercount/spark/run/{one.declaration.name}")
-    assert by_spark_batch(spark, one, rows, tmp_path, 3) == by_library(one, rows, secret, tmp_path)
+    expected = by_library(one, rows, secret, tmp_path)
+    assert by_spark_batch(spark, one, rows, tmp_path, 3) == expected[one.declaration.shown]
 
 
 @pytest.mark.slow
@@ -499,7 +568,7 @@ def test_late_events_of_capped_users_count_alike_in_files_and_spark(spark: Any, 
             write(folder / "in" / f"{closed}.parquet", "parquet", new)
             spark_round(spark, one, secret, folder / "in", folder, closed)
         tables.append(in_store(one, folder))
-        assert with_instants(one, read(folder / "out.jsonl", "jsonl")) == tables[-1]
+        assert with_instants(one, read(folder / "out.jsonl", "jsonl")) == tables[-1]["per-tick"]
     assert tables[0] != tables[1]
 
 
@@ -511,11 +580,29 @@ def test_every_door_publishes_the_same_table(name: str, door: str, tmp_path: Pat
     secret = secret_of(name)
     expected = by_library(one, rows, secret, tmp_path)
     found = DOORS[door](one, rows, secret, tmp_path)
-    if one.declaration.query.discovery is not None:
-        assert len({row[2] for row in found}) > one.declaration.query.outputs, "some key became public"
-    else:
-        assert len(found) == one.ticks * one.declaration.query.outputs
+    check_size(one, expected)
     assert found == expected
+
+
+def check_size(one: Case, tables: Tables) -> None:
+    """The tables that are compared are not empty."""
+    for name, rows in tables.items():
+        if one.declaration.query.discovery is not None:
+            assert len({row[2] for row in rows}) > one.declaration.query.outputs, "some key became public"
+            continue
+        ticks = {"last-3": one.ticks - 2, "per-day": 3}.get(name, one.ticks)
+        assert len(rows) == ticks * (1 if name == "quantile-0.5" else one.declaration.query.outputs)
+
+
+def test_what_is_shown_by_default() -> None:
+    """New events per tick where a clock closes the ticks; else running totals, and where differences mean nothing."""
+    shown = {name: one.declaration.shown for name, one in CASES.items()}
+    running = {"average per tick", "average per event", "sums of users", "post-processed", "running", "running keys"}
+    first = {"two views of pure noise": "last-3", "two views of discovered keys": "last-3", "days of hours": "per-day"}
+    assert shown == {name: "running" if name in running else first.get(name, "per-tick") for name in CASES}
+    by_hand = {"name": "x", "query": "count", "budget": GAUSSIAN}
+    assert StreamDeclaration.from_dict(by_hand).shown == "running"
+    assert StreamDeclaration.from_dict({**by_hand, "views": ["per-tick"]}).shown == "per-tick"
 
 
 @pytest.mark.slow

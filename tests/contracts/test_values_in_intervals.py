@@ -45,7 +45,7 @@ def check(found: Iterator[Ends]) -> int:
 
 def of_releases(releases: Releases, level: float) -> Iterator[Ends]:
     yield ("releases", releases.values, *releases.interval(level))
-    table = releases.table(level)
+    table = releases.table(level).columns()
     yield "table", table["value"], table["low"], table["high"]
     for release in releases:
         yield (f"release {release.tick}", release.value, *release.interval(level))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from evercount.declare.view_names import COLUMNS as VIEW_COLUMNS
 from evercount.engine.release_table import COLUMNS
 from evercount.engine.snapshot_format import DIGEST_BYTES, MAGIC
 from evercount.files.bad_rows import FIELDS
@@ -49,7 +48,7 @@ def test_sealed_tables_are_called_secret():
 
 
 @pytest.mark.parametrize(
-    ("title", "columns"), [("Release files", COLUMNS), ("View files", VIEW_COLUMNS), ("Rejects file", FIELDS)]
+    ("title", "columns"), [("Release files", COLUMNS), ("View files", COLUMNS), ("Rejects file", FIELDS)]
 )
 def test_files_name_their_columns(title, columns):
     assert set(columns) <= quoted(section(title))

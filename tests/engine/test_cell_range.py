@@ -17,7 +17,7 @@ GAUSSIAN = Budget(1.0, 1e-6)
 
 
 def table(stream: Stream, totals: Any) -> ReleaseTable:
-    return ReleaseTable.of(stream.run_totals(totals), [None] * len(totals))
+    return stream.run_totals(totals).table()
 
 
 @pytest.mark.parametrize("shards", [1, 3, 7, 60])

@@ -74,7 +74,7 @@ def test_numbers_are_differences_of_what_was_published(every: int) -> None:
                 assert shown == wanted
                 assert np.array_equal(np.isnan(std), np.isnan(row))
             rows = [list(expected(told, *span)) for span in SPANS[name]]
-            assert len(view.table()["value"]) == sum(map(len, rows)), "a key has no row before it is public"
+            assert len(view.table().columns()["value"]) == sum(map(len, rows)), "a key has no row before it is public"
     late = views_of(releases)["weeks"].only("late").values[:, 0]
     assert np.isnan(late[:2]).all(), "its first week holds the tick in which it became public"
     assert not np.isnan(late[2])

@@ -136,7 +136,7 @@ def test_exports_agree(tmp_path):
     r.to_parquet(tmp_path / "r.parquet")
     table = pq.read_table(tmp_path / "r.parquet")
     assert b"protect" in table.schema.metadata[b"evercount.guarantee"]
-    columns = r.table()
+    columns = r.table().columns()
     for name in ("tick", "value", "std", "low", "high"):
         assert [float(row[name]) for row in rows] == [float(x) for x in columns[name]]
         assert [line[name] for line in lines] == columns[name].tolist() == table[name].to_pylist()

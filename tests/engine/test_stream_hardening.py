@@ -422,7 +422,7 @@ def test_exports_say_what_they_are(tmp_path) -> None:
     with np.load(tmp_path / "a.npz") as loaded:
         assert str(loaded["noise"]) == "insecure-float"
     plain = Stream(Count(), BUDGET, 5).run([1, 2])
-    assert list(plain.table()) == ["tick", "cell", "value", "std", "low", "high"]
+    assert list(plain.table().columns()) == ["tick", "cell", "value", "std", "low", "high"]
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,8 @@ def test_values_are_differences_of_what_was_released(name: str) -> None:
     assert np.array_equal(running.values, releases.rows)
     assert np.allclose(running.std, releases.std_all, rtol=1e-6)
     assert np.allclose(running.half_widths(), releases.half_widths(0.95), rtol=1e-6)
-    table = weeks.table()
-    assert list(table) == ["first", "last", "cell", "value", "std", "low", "high"]
+    table = weeks.table().columns()
+    assert list(table) == ["tick", "first", "cell", "value", "std", "low", "high"]
     assert len(table["value"]) == 3 * query.outputs
     assert np.array_equal(stream.read_back(releases.rows).per_tick().values, per_tick.values)
     assert np.array_equal(weeks.only(query.labels[-1]).std[:, 0], weeks.std[:, -1])

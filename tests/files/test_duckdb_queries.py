@@ -63,7 +63,7 @@ def test_the_store_by_an_export(store: Path, monkeypatch: pytest.MonkeyPatch) ->
 def store(tmp_path: Path) -> Path:
     place = tmp_path / "counts.db"
     opened = Store(place)
-    live = opened.declare(StreamDeclaration.from_dict(FLU), 0.0)
+    live = opened.declare(StreamDeclaration.from_dict({**FLU, "tick": "1h", "views": ["running"]}), 0.0)
     opened.close_ticks(live, 3, 0.0)
     opened.close()
     return place

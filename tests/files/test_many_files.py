@@ -261,9 +261,9 @@ def test_check_publishes_nothing(folder: Path) -> None:
     Path("log.csv").write_text("ts\n2026-01-01T01:00:00\n")
     assert run("log.csv", *OPTIONS.split(), "--out", "out.csv").exit_code == 0
     before = Path("out.csv").read_bytes(), Path("out.csv.state").read_bytes()
-    other = run("log.csv", *OPTIONS.replace("1e-6", "1e-7").split(), "--out", "out.csv", "--check")
+    other = run("log.csv", *OPTIONS.replace("--epsilon 1", "--epsilon 2").split(), "--out", "out.csv", "--check")
     assert other.exit_code == 2
-    assert "delta was" in other.stderr
+    assert "epsilon was" in other.stderr
     assert run("log.csv", *OPTIONS.split(), "--out", "out.csv", "--check", end="2026-01-02").exit_code == 0
     assert (Path("out.csv").read_bytes(), Path("out.csv.state").read_bytes()) == before
 
@@ -341,7 +341,9 @@ def test_words_for_an_operator(folder: Path) -> None:
         "warning: ticks of 100ms are very short"
         in run("log.csv", *short, "--out", "short.csv", end="2026-01-01T00:00:01").stderr
     )
-    beyond = run("log.csv", *OPTIONS.replace("--epsilon 1", "--epsilon 60").split(), "--out", "beyond.csv")
+    beyond = run(
+        "log.csv", *OPTIONS.replace("--epsilon 1", "--epsilon 60").split(), "--out", "beyond.csv", "--view", "running"
+    )
     assert beyond.exit_code == 2
     assert "choose a smaller epsilon" in beyond.stderr
 

@@ -124,7 +124,7 @@ def test_names_of_files_and_folders_are_only_names(tmp_path: Path, monkeypatch: 
         Path(name, "events.csv").write_text("ts\n" + "2026-01-01T00:10Z\n2026-01-01T01:10Z\n" * 1000)
         for out in (f"{name}.{form}", f"{name}/out.{form}"):
             options = "--time ts --every 1h --start 2026-01-01T00:00Z --end 2026-01-01T02:00Z --epsilon 1 --delta 1e-6"
-            more = ["--out", out, "--view", "per-tick"]
+            more = ["--out", out, "--view", "running", "--view", "per-tick"]
             if out == f"{name}/out.csv":  # a chart does not depend on the form, and takes longer than all the rest
                 more += ["--plot", f"{name}/chart.png"]
             done = CliRunner().invoke(app, ["release", f"{name}/events.csv", *options.split(), *more])

@@ -82,7 +82,7 @@ def test_releases_use_fieller() -> None:
     for i, release in enumerate(releases):
         assert release.interval(0.9) == (low[i], high[i])
         assert release.half_widths(0.9)[0] == pytest.approx(max(release.value - low[i], high[i] - release.value))
-    table = releases.table(0.9)
+    table = releases.table(0.9).columns()
     np.testing.assert_array_equal(table["low"], low)
     np.testing.assert_array_equal(table["high"], high)
 

@@ -66,12 +66,12 @@ def test_new_events_come_first_with_their_band(hourly: Running, visit: Callable[
     wait_state(page, "live")
     wait_view(page, "per-tick")
     answer = view(hourly, "wave0", "view=per-tick&cell=a&limit=240")
-    last = answer["spans"][-1]
+    last = answer["releases"][-1]
     assert shown(page, "#span-value") == rounded(last["values"][0])
     assert f"std {rounded(last['std'][0])}" in shown(page, "#span-error")
     assert "95 % interval" in shown(page, "#span-error")
     data = page.evaluate("evercount.page.spans.chart.chart.data.map((column) => Array.from(column))")
-    assert data[1:] == [[span[part][0] for span in answer["spans"]] for part in ("high", "low", "values")]
+    assert data[1:] == [[span[part][0] for span in answer["releases"]] for part in ("high", "low", "values")]
     assert page.locator("#span-note").is_hidden()  # a rise by 400 events a tick is no noise
     above, below = (page.locator(f"#{card}").bounding_box() for card in ("span-card", "focus-card"))
     assert above["y"] <= below["y"]
@@ -105,7 +105,7 @@ def test_views_have_permalinks_and_files(hourly: Running, visit: Callable[..., A
     assert told.value.suggested_filename == "wave0.running.csv"
     told.value.save_as(tmp_path / "saved.csv")
     rows = list(csv.DictReader((tmp_path / "saved.csv").read_text("utf-8").splitlines()))
-    wanted = view(hourly, "wave0", "view=running&cell=b&limit=240")["spans"]
+    wanted = view(hourly, "wave0", "view=running&cell=b&limit=240")["releases"]
     assert [float(row["value"]) for row in rows] == [span["values"][0] for span in wanted]
 
 
@@ -113,7 +113,7 @@ def test_a_clocked_stream_shows_days_in_its_own_zone(hourly: Running, visit: Cal
     page = visit("#/stream/clinic/north", timezone_id="Asia/Tokyo")
     wait_view(page, "per-day")
     assert "Europe/Vienna" in page.inner_text("#facts")
-    last = view(hourly, "clinic", "view=per-day&cell=north")["spans"][-1]
+    last = view(hourly, "clinic", "view=per-day&cell=north")["releases"][-1]
     assert last["start"].startswith(datetime.fromisoformat(last["start"]).strftime("%Y-%m-%dT00:00:00"))
     day = datetime.fromisoformat(last["start"])
     assert f"from {day.day} {day.strftime('%b')} {day.year}, 00:00" in page.inner_text("#span-eyebrow")
@@ -133,8 +133,8 @@ def test_two_cells_or_two_streams_are_compared(
     extra = "" if name == "wave0" else f"&minus_stream={name}"
     answer = view(hourly, "wave0", f"view=per-tick&cell=a&minus={cell}{extra}&limit=240")
     data = page.evaluate("evercount.comparison.apart.chart.data.map((column) => Array.from(column))")
-    assert data[1] == [span["high"][0] for span in answer["spans"]]
-    last = answer["spans"][-1]
+    assert data[1] == [span["high"][0] for span in answer["releases"]]
+    last = answer["releases"][-1]
     assert rounded(last["values"][0]) in plain(page.inner_text("#apart-summary"))
     assert page.locator("#compare-legend li").count() == 2
     page.screenshot(path=artefacts / f"compare-{name}.png", full_page=True)

@@ -95,7 +95,7 @@ def test_a_stream_from_declaration_to_release(client: httpx.Client, service: Ser
     assert client.post("/v1/streams/flu/close-tick", params={"tick": 1}).json() == release
     problem(client.post("/v1/streams/flu/close-tick", params={"tick": 9}), 422, "InputError")
     page = client.get("/v1/streams/flu/releases").json()
-    shown = {"stream": "flu", "labels": ["north", "south"], "first_cell": 0, "cells": 2}
+    shown = {"stream": "flu", "labels": ["north", "south"], "first_cell": 0, "cells": 2, "view": "running"}
     assert page == {**shown, "releases": [release]}
     assert client.get("/v1/streams/flu/releases", params={"after": 1}).json()["releases"] == []
     assert client.get("/v1/streams/flu").json()["released"] == 1

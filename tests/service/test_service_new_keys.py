@@ -30,6 +30,7 @@ KEYS: dict[str, Any] = {
     "tick": "1h",
     "start": START,
     "horizon": 4096,
+    "views": ["running"],
 }
 LATE = 400
 """The tick in which the keys come: a key's noise begins at tick 1."""

@@ -88,7 +88,7 @@ def test_active_users_per_tick(client: httpx.Client) -> None:
     for _ in range(5):
         assert send(client, [{"user": f"u{i}"} for i in range(500)] * 2 + ["late"]) == 200
         close(client)
-    view = client.get("/v1/streams/s/releases", params={"view": "per-tick"}).json()["spans"]
+    view = client.get("/v1/streams/s/releases", params={"view": "per-tick"}).json()["releases"]
     for tick, span in enumerate(view):
         true = 501 if tick < 3 else 0  # a user counts in three ticks
         assert abs(span["values"][0] - true) < 8 * span["std"][0]

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the service is not installed: pip install 'evercount[service]'")
 
 from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.view_names import show_view
+from evercount.declare.view_names import all_of_view
 from evercount.engine.release import Releases
 from evercount.queries import QUERIES as KNOWN
 from evercount.service.pages import static_folder
@@ -88,11 +88,8 @@ def client(service: Service) -> Iterator[httpx.Client]:
 def released(service: Service, name: str) -> Releases:
     """All releases of a stream, read back from the store, as the library's own."""
     live = service.store.find(name)
-    rows = [release["values"] for release in service.store.all_releases(name)]
-    values = np.full((len(rows), max(map(len, rows))), np.nan)  # NaN where a key was not public yet
-    for row, numbers in zip(values, rows, strict=True):
-        row[: len(numbers)] = numbers
-    return live.stream.read_back(values)
+    table = service.store.published(live.id, live.declaration, 0, live.closed, range(len(live.labels)))
+    return live.stream.read_back(table.numbers[:, 0])
 
 
 def get(client: httpx.Client, name: str, **asked: Any) -> dict[str, Any]:
@@ -113,32 +110,36 @@ def refusal(client: httpx.Client, name: str, status: int = 422, **asked: Any) ->
 def test_views_are_those_of_the_library(client: httpx.Client, service: Service, name: str, view: str) -> None:
     if view.startswith("quantile") != (name == "waits"):
         return
-    wanted = show_view(released(service, name), view, service.store.find(name).declaration.schedule).columns
+    schedule = service.store.find(name).declaration.schedule
+    table = all_of_view(released(service, name), view, schedule)
+    wanted = {column: numbers.tolist() for column, numbers in table.columns(schedule.show).items()}
     found = get(client, name, view=view, limit=1000)
     width = len(found["labels"])
     assert found["view"] == view
-    shown = [(span, cell) for span in found["spans"] for cell in range(width) if span["values"][cell] is not None]
+    shown = [(span, cell) for span in found["releases"] for cell in range(width) if span["values"][cell] is not None]
     hides = name == "places" and view in ("per-tick", "last-24", "per-day")  # the week begins with the first tick
-    assert (len(shown) < width * len(found["spans"])) == hides, "a key is not shown before it is public"
+    assert (len(shown) < width * len(found["releases"])) == hides, "a key is not shown before it is public"
     assert [found["labels"][cell] for _, cell in shown] == wanted["cell"]
-    for column in ("first", "last", "start"):
-        assert [span[column] for span, _ in shown] == wanted[column]
+    assert [(span["tick"], span["start"]) for span, _ in shown] == list(
+        zip(wanted["tick"], wanted["start"], strict=True)
+    )
     for part, column in (("values", "value"), ("std", "std"), ("low", "low"), ("high", "high")):
-        assert [span[part][cell] for span, cell in shown] == wanted[column]
+        told = [span[part][cell] for span, cell in shown]
+        assert np.array_equal(np.asarray(told, float), wanted[column], equal_nan=True)  # a quantile has no std
     lines = client.get(f"/v1/streams/{name}/releases.csv", params={"view": view}).text.splitlines()
     assert len(lines) == 1 + len(shown)
     if view == "per-day":
-        assert len(found["spans"]) == 3
-        assert get(client, name, view=view, limit=1)["spans"] == found["spans"][-1:]
+        assert len(found["releases"]) == 3
+        assert get(client, name, view=view, limit=1)["releases"] == found["releases"][-1:]
 
 
 def test_running_totals_and_single_cells(client: httpx.Client, service: Service) -> None:
     whole = get(client, "regions", view="running", limit=10)
-    assert [span["last"] for span in whole["spans"]] == list(range(HOURS - 9, HOURS + 1))
-    assert [span["values"] for span in whole["spans"]] == released(service, "regions").rows[-10:].tolist()
+    assert [span["tick"] for span in whole["releases"]] == list(range(HOURS - 9, HOURS + 1))
+    assert [span["values"] for span in whole["releases"]] == released(service, "regions").rows[-10:].tolist()
     one = get(client, "regions", view="running", cell="south", limit=10)
     assert one["labels"] == ["south"]
-    assert [s["values"] for s in one["spans"]] == [s["values"][1:] for s in whole["spans"]]
+    assert [s["values"] for s in one["releases"]] == [s["values"][1:] for s in whole["releases"]]
     pair = get(client, "tree", view="per-tick", cell=["s", "n / a"], limit=4)
     assert pair["labels"] == ["s", "n / a"]
 
@@ -148,8 +149,8 @@ def test_two_cells_are_compared_with_their_exact_error(client: httpx.Client, ser
         wanted = released(service, name).last(24).compare(one, other)
         found = get(client, name, view="last-24", cell=one, minus=other, limit=1000)
         assert found["labels"] == [f"{one} − {other}"]
-        assert [span["values"][0] for span in found["spans"]] == wanted.values[:, 0].tolist()
-        assert [span["std"][0] for span in found["spans"]] == wanted.std[:, 0].tolist()
+        assert [span["values"][0] for span in found["releases"]] == wanted.values[:, 0].tolist()
+        assert [span["std"][0] for span in found["releases"]] == wanted.std[:, 0].tolist()
 
 
 def test_discovered_keys_are_shown_from_the_tick_in_which_they_became_public(
@@ -161,20 +162,20 @@ def test_discovered_keys_are_shown_from_the_tick_in_which_they_became_public(
     for cell in ("oslo", "bergen"):
         alone = get(client, "places", view="per-tick", cell=cell, limit=1000)
         assert alone["labels"] == [cell]
-        values = [span["values"][0] for span in alone["spans"]]
+        values = [span["values"][0] for span in alone["releases"]]
         assert [value is not None for value in values] == [tick > since[cell] for tick in range(1, HOURS + 1)]
     whole = get(client, "places", view="last-24", limit=1000)
-    for span in whole["spans"]:
+    for span in whole["releases"]:
         shown = [value for value in span["values"][1:] if value is not None]
         assert sum(shown) == span["values"][0], "other holds what is not shown: the numbers add up to the total"
     found = get(client, "places", view="last-24", cell="oslo", minus="bergen", limit=1000)
     wanted = released(service, "places").last(24).compare("oslo", "bergen")
     for part, numbers in (("values", wanted.values), ("std", wanted.std), ("low", wanted.interval()[0])):
-        told = [span[part][0] for span in found["spans"]]
+        told = [span[part][0] for span in found["releases"]]
         assert [np.nan if number is None else number for number in told] == pytest.approx(numbers[:, 0], nan_ok=True)
     both = get(client, "places", view="per-day", cell="bergen", minus="north", minus_stream="regions", limit=1000)
-    assert [span["values"][0] is None for span in both["spans"]] == [
-        span["values"][0] is None for span in get(client, "places", view="per-day", cell="bergen")["spans"]
+    assert [span["values"][0] is None for span in both["releases"]] == [
+        span["values"][0] is None for span in get(client, "places", view="per-day", cell="bergen")["releases"]
     ]
 
 
@@ -214,10 +215,10 @@ def test_keys_of_the_day_are_shown_at_their_ticks_only(client: httpx.Client, ser
 
 def test_two_streams_are_compared_over_common_spans(client: httpx.Client, service: Service) -> None:
     found = get(client, "regions", view="per-day", cell="north", minus="count", minus_stream="pure", limit=1000)
-    mine = get(client, "regions", view="per-day", cell="north")["spans"]
-    theirs = get(client, "pure", view="per-day")["spans"]
-    assert len(found["spans"]) == 3
-    for span, one, other in zip(found["spans"], mine, theirs, strict=True):
+    mine = get(client, "regions", view="per-day", cell="north")["releases"]
+    theirs = get(client, "pure", view="per-day")["releases"]
+    assert len(found["releases"]) == 3
+    for span, one, other in zip(found["releases"], mine, theirs, strict=True):
         assert span["values"][0] == one["values"][0] - other["values"][0]
         assert span["std"][0] == pytest.approx(np.hypot(one["std"][0], other["std"][0]))
         assert span["high"][0] - span["values"][0] > 1.96 * span["std"][0]  # Laplace tails are heavier
@@ -240,19 +241,19 @@ def test_streams_without_differences_show_what_they_published(
     published = client.get(f"/v1/streams/{name}/releases", params={"after": HOURS - 8}).json()
     places = [published["labels"].index(label) for label in labels]
     assert (
-        [span["last"] for span in answer["spans"]]
+        [span["tick"] for span in answer["releases"]]
         == [row["tick"] for row in published["releases"]]
         == list(range(HOURS - 7, HOURS))
     )
     lowest = 0.0 if name == "counts" else -np.inf
-    for span, row in zip(answer["spans"], published["releases"], strict=True):
+    for span, row in zip(answer["releases"], published["releases"], strict=True):
         for part in ("values", "std", "high"):
             assert span[part] == [row[part][i] for i in places]
         assert span["low"] == [max(lowest, row["low"][i]) for i in places]
     assert any(low < 0 for row in published["releases"] for low in row["low"])
     text = client.get(f"/v1/streams/{name}/releases.csv", params={"view": "running", "cell": cells, "limit": 7}).text
     rows = list(csv.DictReader(io.StringIO(text)))
-    assert [float(row["value"]) for row in rows] == [value for span in answer["spans"] for value in span["values"]]
+    assert [float(row["value"]) for row in rows] == [value for span in answer["releases"] for value in span["values"]]
     assert "no cell" in refusal(client, name, view="running", cell="nobody")
     refusal(client, name, view="running", cell=labels[0], minus=labels[0])
 
@@ -261,21 +262,21 @@ def test_files_hold_the_same_numbers(client: httpx.Client) -> None:
     wanted = get(client, "tree", view="per-day")
     flat = [
         (
-            span["first"],
-            span["last"],
+            span["tick"],
             span["start"],
             cell,
             *(span[part][i] for part in ("values", "std", "low", "high")),
         )
-        for span in wanted["spans"]
+        for span in wanted["releases"]
         for i, cell in enumerate(wanted["labels"])
     ]
     answer = client.get("/v1/streams/tree/releases.csv", params={"view": "per-day"})
     assert answer.headers["content-type"].startswith("text/csv")
     assert 'filename="tree.per-day.csv"' in answer.headers["content-disposition"]
     rows = list(csv.reader(io.StringIO(answer.text)))
-    assert [(int(a), int(b), c, d, *map(float, rest)) for a, b, c, d, *rest in rows[1:]] == flat
-    assert client.get("/v1/streams/tree/releases.json", params={"view": "per-day"}).json() == wanted
+    assert [(int(a), b, c, *map(float, rest)) for a, b, c, *rest in rows[1:]] == flat
+    found = client.get("/v1/streams/tree/releases.json", params={"view": "per-day"}).json()
+    assert [tuple(row.values()) for row in found] == flat
     pq = pytest.importorskip("pyarrow.parquet")
     answer = client.get("/v1/streams/tree/releases.parquet", params={"view": "per-day"})
     table = pq.read_table(io.BytesIO(answer.content))

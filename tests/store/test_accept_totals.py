@@ -29,6 +29,7 @@ DECLARATION = StreamDeclaration.from_dict(
         "tick": "1h",
         "start": "2026-01-01T00:00:00Z",
         "horizon": 40,
+        "views": ["running"],
     }
 )
 

@@ -46,7 +46,7 @@ def test_releases_are_exported_while_a_writer_is_at_work(place: Path, tmp_path: 
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["cell"] for row in rows] == ["a", "b,c"] * 3
     assert [float(row["value"]) for row in rows] == [value for release in released for value in release["values"]]
-    assert rows[2]["start"] == "2026-01-01T01:00:00Z"
+    assert rows[2]["start"] == "2026-01-01T01:00:00+00:00"
     target = tmp_path / "out.jsonl"
     assert run("export-releases", "h", "--db", place, "--format", "jsonl", "--output", target)[0] == 0
     lines = [json.loads(line) for line in target.read_text().splitlines()]
@@ -56,7 +56,7 @@ def test_releases_are_exported_while_a_writer_is_at_work(place: Path, tmp_path: 
 def test_mistakes_are_named(place: Path, tmp_path: Path) -> None:
     for arguments, words in (
         (("export-releases", "none", "--db", place), "no stream"),
-        (("export-releases", "h", "--db", place, "--format", "xml"), "Known: csv, jsonl"),
+        (("export-releases", "h", "--db", place, "--format", "xml"), "Known: csv, json, jsonl, parquet"),
         (("verify", "--db", tmp_path / "none.db"), "there is no store"),
         (("backup", place, "--db", place), "exists already"),
     ):

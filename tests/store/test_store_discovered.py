@@ -126,7 +126,7 @@ def test_a_changed_name_of_a_key_is_noticed_and_exports_have_names(tmp_path: Pat
     store.close()
     exported = CliRunner().invoke(app, ["store", "export-releases", "keys", "--db", str(place)])
     assert exported.exit_code == 0, exported.output
-    cells = [line.split(",")[2] for line in exported.output.splitlines()[1:]]
+    cells = [line.split(",")[1] for line in exported.output.splitlines()[1:]]  # ticks closed by hand have no start
     assert cells == [*names[:3], *names[:4], *names[:4], *names, *names]
     with sqlite3.connect(place) as raw:
         raw.execute("update public_keys set label = 'z' where label = 'b'")

@@ -12,7 +12,13 @@ from evercount.errors import StoreError
 from evercount.noise import Secret
 from evercount.store import Conflict, Store, StreamDeclaration
 
-TABLE: dict[str, Any] = {"name": "one", "query": "count", "budget": {"epsilon": 1.0, "delta": 1e-9}, "horizon": 64}
+TABLE: dict[str, Any] = {
+    "name": "one",
+    "query": "count",
+    "budget": {"epsilon": 1.0, "delta": 1e-9},
+    "horizon": 64,
+    "views": ["running"],
+}
 SAME_NOISE = [
     {},
     {"description": "x"},

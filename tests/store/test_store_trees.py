@@ -46,7 +46,7 @@ def test_trees_survive_restarts_and_count_a_replay_once(name: str, tmp_path: Pat
     store = Store(tmp_path / "a.db", None, tmp_path / "head")
     second = store.close_ticks(store.find("s"), 2, 0.0)
     plain = declaration.started(0).build(secret=secret, replay=True)
-    wanted = plain.run([events, [], []]).rows
+    wanted = plain.run([events, [], []]).per_tick().values
     assert np.array_equal([release["values"] for release in first + second], wanted)
     assert store.verify(store.head) == []
     if name == "rollup":

@@ -40,6 +40,7 @@ def declared(caps: dict[str, Any]) -> StreamDeclaration:
         "start": "2025-12-31T21:00:00Z",
         "horizon": 40,
         "factorization": "balanced",
+        "views": ["running"],
     }
     return StreamDeclaration.from_dict(table)
 

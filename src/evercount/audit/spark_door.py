@@ -46,7 +46,7 @@ class SparkProgram(FilesProgram):
         return secret.derive("evercount/audit/spark").hex()[:32]
 
     def run(self, data: Data, secret: Secret) -> Published:
-        from evercount.files.sink import parquet_modules
+        from evercount.engine.write_table import parquet_modules
         from evercount.spark import release_batch
 
         _, parquet = parquet_modules()

@@ -17,7 +17,6 @@ from evercount.cli.release_declaration import DECLARING, resolve_stream
 from evercount.errors import ParameterError
 
 if TYPE_CHECKING:
-    from evercount.declare.declaration import StreamDeclaration
     from evercount.files.release_run import Job, Outcome
 
 _of_input = partial(typer.Option, rich_help_panel="Input")
@@ -111,7 +110,8 @@ def release(
     view: Annotated[
         list[str] | None,
         _of_output(
-            help="Write this view beside the output, repeatable: per-tick, last-24, per-day, per-week, quantile-0.5."
+            help="Publish this view, repeatable: per-tick, running, last-24, per-day, per-week, quantile-0.5. The "
+            "output shows the first one; each of the others has a file next to it."
         ),
     ] = None,
     json_output: Annotated[bool, _of_output("--json", help="Print the summary as JSON on standard output.")] = False,
@@ -134,6 +134,7 @@ def release(
         raise ParameterError("--out is missing: name the release file (.csv, .jsonl or .parquet), or '-'")
     if json_output and out == "-":
         raise ParameterError("--json and --out - would both write to standard output: name a file by --out")
+    from evercount.declare.cautions import cautions
     from evercount.declare.schedule import parse_time, zone_named
     from evercount.files.release_run import Job, release_file
     from evercount.files.source import expand_inputs
@@ -158,7 +159,7 @@ def release(
             total=None if total is None else parse_total(total),
             zone_given=tz is not None or time is None,  # without --time a file declares the stream
         )
-        for caution in cautions_of(declaration):
+        for caution in cautions(declaration):
             typer.echo(f"warning: {caution}", err=True)
         try:
             with _progress(quiet) as tell:
@@ -185,13 +186,6 @@ def parse_total(text: str) -> tuple[float, float]:
     return epsilon, delta
 
 
-def cautions_of(declaration: StreamDeclaration) -> list[str]:
-    """What is unusual in a declaration, imported late as everything else."""
-    from evercount.declare.cautions import cautions
-
-    return cautions(declaration)
-
-
 def _now() -> int:
     import time as system_time
 
@@ -215,6 +209,7 @@ def facts(job: Job, outcome: Outcome) -> dict[str, Any]:
         "plot": job.plot,
         "kept": [str(path) for path in outcome.archived],
         "views": [str(path) for path in outcome.views],
+        "shows": outcome.declaration.shown,
         "noise_for": list(outcome.declaration.noise_for),
         "late": job.declaration.late,
         "epsilon": job.declaration.budget.epsilon,
@@ -227,6 +222,8 @@ def facts(job: Job, outcome: Outcome) -> dict[str, Any]:
 
 def summary(job: Job, outcome: Outcome) -> str:
     """What the run has done and what it promises. Nothing here depends on the events."""
+    from evercount.declare.cautions import published_line
+
     target = outcome.places.output or "standard output"
     ticks = f"tick {outcome.first}" if outcome.released == 1 else f"ticks {outcome.first} to {outcome.last}"
     if job.check:
@@ -254,21 +251,10 @@ def summary(job: Job, outcome: Outcome) -> str:
         lines.append(f"The chart shows the first {outcome.drawn[0]} of {outcome.drawn[1]} cells.")
     lines += [f"Kept: {path}" for path in outcome.archived]
     lines += [f"View: {path}" for path in outcome.views]
-    lines.append(noise_line(outcome.declaration))
+    lines.append(published_line(outcome.declaration, new=not outcome.continued))
     lines.append(outcome.guarantee)
     lines += [line for line in (outcome.composed, outcome.ledger) if line is not None]
     return "\n".join(lines)
-
-
-def noise_line(declaration: StreamDeclaration) -> str:
-    """What the noise was chosen for, and what would change it."""
-    views = ", ".join(declaration.noise_for)
-    if declaration.noise_for == ("running",):
-        return "The noise is chosen for running totals; --view per-tick on the first run chooses it for single ticks."
-    if declaration.query.publishing.own_ticks:
-        return "Each tick has its own keys and fresh noise; for keys that stay, name more views on the first run."
-    name = declaration.factorization if isinstance(declaration.factorization, str) else "blend"
-    return f"The noise ({name}) is chosen for {views}; running totals and other views have a larger error, as stated."
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def serve(
     At the first start an admin token is written into a file for its owner only, unless EVERCOUNT_ADMIN_TOKEN is set.
     Stops on Ctrl-C and SIGTERM.
     """
-    from evercount.declare.cautions import cautions
+    from evercount.declare.cautions import cautions, published_line
     from evercount.errors import MissingExtra, ParameterError
 
     try:
@@ -102,6 +102,9 @@ def serve(
         limits = Limits(rate=rate, burst=2 * rate)
         token = named or choose_admin_token(store, print_admin_token)
         service = Service(store, clock=clock, limits=limits, admin=token.given, clock_jump=largest_jump)
+        for one in declared:
+            if one.name not in store.streams and not one.views:
+                say(f"{one.name}: {published_line(one)}")
         service.declare(declared)
     except BaseException:
         store.close()

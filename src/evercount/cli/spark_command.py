@@ -47,6 +47,7 @@ def spark(
 
     Under spark-submit use the file evercount/cli/spark_submit_script.py with the same arguments.
     """
+    from evercount.declare.cautions import published_line
     from evercount.spark import open_session, release_stream
     from evercount.spark.count_events import check_declaration
     from evercount.spark.progress import Progress
@@ -62,6 +63,7 @@ def spark(
     events = _events(session, source, form, schema, option or [])
     store = open_store(db, key_file)
     try:
+        typer.echo(published_line(declaration, new=declaration.name not in store.streams), err=True)
         while True:
             outcome = release_stream(
                 events,

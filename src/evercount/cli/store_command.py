@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -183,51 +183,34 @@ def export_releases(
     stream: Annotated[str, typer.Argument(help="Name of the stream.")],
     db: Db = "evercount.db",
     output: Annotated[Path | None, typer.Option(help="File to write; otherwise standard output.")] = None,
-    form: Annotated[str, typer.Option("--format", help="csv or jsonl.")] = "csv",
+    form: Annotated[str, typer.Option("--format", help="csv, json, jsonl or parquet.")] = "csv",
     head: Head = None,
 ) -> None:
     """Write all releases of a stream: tick, start, cell, value, std, low, high. Published numbers only.
 
     A history that differs from the published one (the database was put back from another copy) is refused.
     """
-    import csv
-
     from evercount._safe_files import refuse_link
+    from evercount.engine.user_counting import enforced_by
+    from evercount.engine.write_table import MEDIA_TYPES, Kind, write_tables
     from evercount.errors import StoreError, UnknownName
+    from evercount.privacy import guarantee_text
     from evercount.store import Reading
     from evercount.store.rollback_guard import HeadFile, default_path
-    from evercount.text_rules import csv_text
 
-    if form not in ("csv", "jsonl"):
-        raise UnknownName("format", form, ("csv", "jsonl"))
+    if form not in MEDIA_TYPES:
+        raise UnknownName("format", form, MEDIA_TYPES)
     reading = Reading.open(db)
     try:
         newest = HeadFile(head or default_path(reading.database))
         why = reading.check_head(newest).get(stream) if newest.read() is not None else None
         if why is not None and not why.readable:
             raise StoreError("the history in this database is not the one that was published; nothing was written")
-        labels = reading.labels(stream)
-        if form == "csv":
-            labels = [csv_text(label) for label in labels]
-        columns = ("tick", "start", "cell", "value", "std", "low", "high")
+        declaration, tables = reading.tables_of(stream)
         if output:
             refuse_link("--output", output)
-        file = output.open("w", newline="", encoding="utf-8") if output else sys.stdout
-        try:
-            writer = csv.writer(file)
-            if form == "csv":
-                writer.writerow(columns)
-            for release in reading.all_releases(stream):
-                named = labels[: len(release["values"])]  # keys may have become public later
-                numbers = zip(named, release["values"], release["std"], release["low"], release["high"], strict=True)
-                for row in (one for one in numbers if one[1] is not None):
-                    full = (release["tick"], release["start"], *row)
-                    if form == "csv":
-                        writer.writerow(full)
-                    else:
-                        file.write(json.dumps(dict(zip(columns, full, strict=True))) + "\n")
-        finally:
-            if output:
-                file.close()
+        said = guarantee_text(declaration.budget, enforced_by(declaration.query, None)).sentence
+        with output.open("wb") if output else nullcontext(sys.stdout.buffer) as file:
+            write_tables(cast(Kind, form), file, tables, declaration.schedule, {"evercount.guarantee": said})
     finally:
         reading.close()

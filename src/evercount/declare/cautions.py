@@ -1,4 +1,4 @@
-"""Declarations that are legal, but seldom what an operator wants: said once, in words."""
+"""What is said about a declaration, in words: what it publishes, and what seldom is what an operator wants."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import math
 
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND, UNITS
+from evercount.declare.view_names import noise_views
+from evercount.engine.noise_choice import REFERENCE_TICKS, worst_std
+from evercount.engine.view_widths import PER_TICK, RUNNING, view_width
 
 WEAK_EPSILON = 10.0
 """Above this an outcome may be more than 22,000 times as likely with an event as without it."""
@@ -37,3 +40,32 @@ def cautions(declaration: StreamDeclaration) -> list[str]:
             "error grows with the number of ticks. Is 1s, 1m or 1h meant?"
         )
     return sentences
+
+
+def published_line(declaration: StreamDeclaration, *, new: bool = True) -> str:
+    """What a stream publishes with which error; of a new one without views, what declaring some would change.
+
+    >>> published_line(StreamDeclaration.from_dict({"name": "s", "query": "count", "tick": "1h", "horizon": 365,
+    ...     "budget": {"epsilon": 1, "delta": 1e-6}, "views": ["per-tick", "last-7"]}))
+    'Published: new events per tick (std 1.36), the last 7 ticks (std 3.59).'
+    """
+    asked, model = declaration.asked, declaration.build(replay=True).error_model
+    if not declaration.has_views:
+        return "Published: the statistic of all events so far."
+    if declaration.query.publishing.own_ticks:
+        std = worst_std(model, 1, declaration.horizon or REFERENCE_TICKS)
+        line = f"Published: the keys of each tick with their new events (std {std:.3g})."
+        return f"{line} For keys that stay declare more views, such as running." if new else line
+    said = []
+    for name in noise_views(declaration.views, declaration.schedule) or declaration.noise_for:
+        width = view_width(name)
+        what = {RUNNING: "running totals", PER_TICK: "new events per tick"}.get(name, f"the last {width} ticks")
+        said.append(f"{what} (std {worst_std(model, width, declaration.horizon or REFERENCE_TICKS):.3g})")
+    line = f"Published: {', '.join(said)}."
+    if not new or declaration.views or asked is None or asked.noise_for:
+        return line
+    other, first = ("running totals", RUNNING) if declaration.shown == PER_TICK else ("single ticks", PER_TICK)
+    return (
+        f"{line} For {other} or weeks declare --view {first}, --view last-7 (views in a declaration): the noise is "
+        "chosen for what is declared."
+    )

@@ -164,7 +164,8 @@ class StreamDeclaration:
     """What is shown. They may change at any time: they declare no other stream."""
     noise_for: Annotated[Sums, Field(description='a list of names such as ["per-tick", "last-24"]')] = ()
     """The views that the noise is chosen for: running, per-tick, last-7. They never change. By default those of the
-    first declaration's `views`, and `running` where it has none."""
+    first declaration's `views`; where it has none, `per-tick` for ticks by the clock, and `running` for manual ones and
+    for queries without views."""
     schedule: Schedule = field(init=False, repr=False, compare=False)
     asked: Asked = field(init=False, repr=False, compare=False)
     """What was declared before the noise was chosen."""
@@ -190,7 +191,9 @@ class StreamDeclaration:
     def _settle_noise(self) -> None:
         """Choose the noise, once: the declaration that is stored says which."""
         object.__setattr__(self, "asked", Asked(self.budget, self.factorization, bool(self.noise_for)))
-        views = check_noise_for(self.query, self.noise_for or noise_views(self.views, self.schedule))
+        default = () if self.schedule.manual or not self.has_views else (PER_TICK,)
+        asked = self.noise_for or noise_views(self.views, self.schedule) or default
+        views = check_noise_for(self.query, asked)
         object.__setattr__(self, "noise_for", views)
         object.__setattr__(self, "query", self.query.for_views(views))
         check_views(self.views, self.query, self.schedule, self.postprocess)
@@ -200,6 +203,22 @@ class StreamDeclaration:
         object.__setattr__(self, "budget", kept)
         if self.factorization is not None or views != (RUNNING,) or not isinstance(engine.spec, str):
             object.__setattr__(self, "factorization", engine.spec)
+
+    @property
+    def has_views(self) -> bool:
+        """Whether differences of its releases are sums over ticks."""
+        return self.query.publishing.no_views is None and not self.postprocess
+
+    @property
+    def shown(self) -> str:
+        """The view that the main output shows: the first of `views`, or of `noise_for`; a quantile is no cell of it."""
+        views = [name for name in self.views if not QUANTILE.fullmatch(name)]
+        return (*views, *self.noise_for)[0] if self.has_views else RUNNING
+
+    @property
+    def shows_releases(self) -> bool:
+        """Whether the main output shows what the stream releases as it is: running totals, or keys of the day."""
+        return self.shown == RUNNING or self.query.publishing.own_ticks
 
     def as_known(self, known: StreamDeclaration) -> StreamDeclaration:
         """This declaration with the noise of a stream that is known, where it does not say what its noise is for."""

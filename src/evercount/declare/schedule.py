@@ -319,9 +319,14 @@ class Schedule:
                 return max(instant, self.begin)
         raise AssertionError("the last piece has no end")
 
-    def starts_of(self, first: int, ticks: int) -> list[int | None]:
+    def starts_of(self, first: int, ticks: int) -> list[int] | None:
         """The first instants of `ticks` ticks from `first` on; None for manual ones."""
-        return [None if self.manual else self.start_of(tick) for tick in range(first, first + ticks)]
+        return None if self.manual else [self.start_of(tick) for tick in range(first, first + ticks)]
+
+    @property
+    def arrow_zone(self) -> str:
+        """The zone as Arrow calls it."""
+        return "UTC" if zone_named(self.zone) is UTC else self.zone
 
     def offsets_until(self, instant: int) -> list[list[int]]:
         """The zone's offsets before an instant, each with the instant since which it holds, in microseconds."""

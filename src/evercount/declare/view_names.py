@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,9 @@ import numpy as np
 from evercount._arrays import FloatArray, IntArray
 from evercount.declare.schedule import Schedule, microseconds, zone_named
 from evercount.engine.release import Releases
-from evercount.engine.view_widths import LAST, PER_TICK, RUNNING
+from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.engine.stream import Stream
+from evercount.engine.view_widths import LAST, PER_TICK, RUNNING, view_width
 from evercount.engine.views import View
 from evercount.errors import ParameterError, UnknownName
 from evercount.queries.base import Query
@@ -24,8 +24,7 @@ NAMES = ("per-tick", "last-24", "per-day", "per-week", "running", "quantile-0.5"
 QUANTILE = re.compile(r"quantile-(0\.[0-9]{1,6})")
 DAY = 86_400 * 10**6
 HOUR = DAY // 24
-COLUMNS = ("first", "last", "start", "cell", "value", "std", "low", "high")
-"""Of a view's table: its first and last tick, when the first one begins, and the numbers."""
+DAYS = {"per-day": 1, "per-week": 7}
 
 
 def check_views(
@@ -54,28 +53,16 @@ def check_views(
             )
         if QUANTILE.fullmatch(name) and query.quantiles is None:
             raise ParameterError(f"view {name!r} is for the query 'quantiles', and this one is {query.name!r}")
-        if name in ("per-day", "per-week") and schedule is not None:
+        if name in DAYS and schedule is not None:
             if schedule.manual:
                 raise ParameterError(f"view {name!r} needs ticks by the clock: a manual stream has no days")
-            if schedule.length > (DAY if name == "per-day" else 7 * DAY):
+            if schedule.length > DAYS[name] * DAY:
                 raise ParameterError(f"view {name!r}: a tick of {schedule.tick} is longer than that")
     return given
 
 
-@dataclass(frozen=True, eq=False)
-class ViewTable:
-    """A view as rows, ready to be written: the columns of COLUMNS. A quantile has no std (None)."""
-
-    name: str
-    columns: dict[str, list[Any]]
-    guarantee: str
-
-    def __len__(self) -> int:
-        return len(self.columns["value"])
-
-
-def show_view(releases: Releases, name: str, schedule: Schedule, level: float = 0.95) -> ViewTable:
-    """One view of the releases of a stream from its first tick on.
+def view_table(view: View, name: str, schedule: Schedule, level: float = LEVEL) -> ReleaseTable:
+    """A view of this name as a table, with the times of the schedule. A quantile has no std.
 
     A day (a week, from Monday) holds the ticks that begin in it, by the clock of the schedule's zone. It is shown once
     the first tick of the next one would begin, so no number of it changes later.
@@ -83,47 +70,51 @@ def show_view(releases: Releases, name: str, schedule: Schedule, level: float = 
     **Guarantee.** Post-processing of published numbers; which rows there are depends on the released ticks alone. Test:
     tests/declare/test_view_names.py::test_days_and_weeks_follow_the_calendar.
     """
-    check_views([name], releases.query, schedule, releases.postprocessed)
-    if (match := QUANTILE.fullmatch(name)) is not None:
-        view = releases.running()
-        value, low, high = view.quantile(float(match[1]), level)
-        cells: tuple[str, ...] = (match[1],)
-        numbers = {"value": value, "std": None, "low": low, "high": high}
-        first, last = view.last, view.last
-    else:
-        view = _view(releases, name, schedule)
-        bounds = view.interval(level)
-        cells, first, last = view.cells, view.first, view.last
-        numbers = {"value": view.values, "std": view.std, "low": bounds[0], "high": bounds[1]}
-    width, rows = len(cells), len(first) * len(cells)
-    starts = ["" if schedule.manual else schedule.show(schedule.start_of(int(tick))) for tick in first]
-    known = ~np.isnan(np.asarray(numbers["value"])).ravel()  # a discovered key has no row before it is public
-    columns: dict[str, list[Any]] = {
-        "first": np.repeat(first, width).tolist(),
-        "last": np.repeat(last, width).tolist(),
-        "start": [start for start in starts for _ in range(width)],
-        "cell": list(cells) * len(first),
-        **{key: [None] * rows if part is None else _plain(part) for key, part in numbers.items()},
-    }
-    if not known.all():
-        columns = {key: list(compress(column, known)) for key, column in columns.items()}
-    return ViewTable(name, columns, releases.guarantee)
+    match = QUANTILE.fullmatch(name)
+    begin = view.last if match or name == RUNNING else view.first
+    starts = None if schedule.manual else [schedule.start_of(tick) for tick in begin.tolist()]
+    if match is None:
+        return view.table(level, starts)
+    value, low, high = (part[:, np.newaxis] for part in view.quantile(float(match[1]), level))
+    return ReleaseTable.of(view.last, starts, (match[1],), [value, np.full_like(value, np.nan), low, high], begin)
 
 
-def _plain(numbers: FloatArray) -> list[float]:
-    plain: list[float] = (np.asarray(numbers).ravel() + 0.0).tolist()  # no negative zero
-    return plain
-
-
-def _view(releases: Releases, name: str, schedule: Schedule) -> View:
-    if name == PER_TICK:
-        return releases.per_tick()
+def all_of_view(releases: Releases, name: str, schedule: Schedule, level: float = LEVEL) -> ReleaseTable:
+    """A view of all releases from the first tick on; running totals are the published numbers as they are."""
     if name == RUNNING:
-        return releases.running()
-    if (match := LAST.fullmatch(name)) is not None:
-        return releases.last(int(match[1]))
-    after, until = periods(schedule, len(releases), 1 if name == "per-day" else 7)
-    return releases.spans(name, after, until)
+        return releases.table(level, schedule.starts_of(1, len(releases)))
+    return view_table(releases.spans(name, *view_spans(name, schedule, 0, len(releases))), name, schedule, level)
+
+
+def shown_tables(
+    stream: Stream, tables: Iterable[ReleaseTable], name: str, schedule: Schedule, before: FloatArray, level: float
+) -> Iterator[ReleaseTable]:
+    """One view of ticks while they are released: for each table of `close_ticks`, that of the spans which end in it.
+
+    `before` has all that the stream published before, shape (ticks, cells). Of that and of the tables only the rows
+    that later spans need are kept.
+    """
+    if name == RUNNING:  # the published numbers as they are
+        yield from tables
+        return
+    rows = before
+    for table in tables:
+        rows, last = stack_rows(rows, table.numbers[:, 0]), stream.tick
+        spans = view_spans(name, schedule, last - len(table), last)
+        view = stream.read_back(rows, last - len(rows) + 1).spans(name, *spans)
+        yield view_table(view, name, schedule, level)
+        needed = _begin(name, schedule, last + 1)
+        if stream.thresholds is not None:
+            needed = needed // stream.thresholds.every * stream.thresholds.every
+        rows = rows[max(0, len(rows) - (last - max(needed, 1) + 1)) :]
+
+
+def stack_rows(*parts: FloatArray) -> FloatArray:
+    """Published numbers of later ticks below those of earlier ones, NaN where a key was not public yet."""
+    width = max(part.shape[1] for part in parts)
+    return np.concatenate(
+        [np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=np.nan) for part in parts]
+    )
 
 
 def noise_views(views: Iterable[str], schedule: Schedule) -> tuple[str, ...]:
@@ -139,25 +130,60 @@ def noise_views(views: Iterable[str], schedule: Schedule) -> tuple[str, ...]:
     """
     names = []
     for name in views:
-        days = {"per-day": 1, "per-week": 7}.get(name)
-        if days is not None:
-            longer = 0 if schedule.calendar or zone_named(schedule.zone) is UTC else HOUR
-            ticks = -(-(days * DAY + longer) // schedule.length)
+        if name in DAYS:
+            ticks = _most_ticks(name, schedule)
             name = PER_TICK if ticks == 1 else f"last-{ticks}"
         names.append(RUNNING if QUANTILE.fullmatch(name) else name)
     return tuple(dict.fromkeys(names))
 
 
-def periods(schedule: Schedule, ticks: int, days: int, most: int | None = None) -> tuple[IntArray, IntArray]:
-    """(after, until) of the days (days=1) or weeks (days=7) that are complete after `ticks` ticks; the last `most`."""
-    spans: list[tuple[int, int]] = []
-    end = _first_tick(schedule, ticks + 1, days) - 1 if ticks else 0
-    while end > 0 and (most is None or len(spans) < most):
-        first = _first_tick(schedule, end, days)
-        spans.append((first - 1, end))
-        end = first - 1
-    after, until = (np.asarray([span[i] for span in reversed(spans)], np.int64) for i in (0, 1))
-    return after, until
+def _most_ticks(name: str, schedule: Schedule) -> int:
+    """The most ticks that lie between the ends of two spans."""
+    if name not in DAYS:
+        return 1
+    longer = 0 if schedule.calendar or zone_named(schedule.zone) is UTC else HOUR
+    return -(-(DAYS[name] * DAY + longer) // schedule.length)
+
+
+def view_spans(name: str, schedule: Schedule, behind: int, released: int) -> tuple[IntArray, IntArray]:
+    """(after, until) of the spans of a view that end after tick `behind`, and by tick `released`."""
+    if name in DAYS:
+        spans: list[tuple[int, int]] = []
+        end = _first_tick(schedule, released + 1, DAYS[name]) - 1 if released else 0
+        while end > behind:
+            first = _first_tick(schedule, end, DAYS[name])
+            spans.append((first - 1, end))
+            end = first - 1
+        after, until = (np.asarray([span[i] for span in reversed(spans)], np.int64) for i in (0, 1))
+        return after, until
+    width = _width(name)
+    until = np.arange(max(behind + 1, width or 1), released + 1, dtype=np.int64)
+    return (np.zeros_like(until) if width is None else until - width), until
+
+
+def newest_spans(name: str, schedule: Schedule, released: int, most: int) -> tuple[IntArray, IntArray]:
+    """The last `most` spans of a view."""
+    after, until = view_spans(name, schedule, max(0, released - (most + 1) * _most_ticks(name, schedule)), released)
+    return after[-most:], until[-most:]
+
+
+def next_spans(name: str, schedule: Schedule, behind: int, released: int, most: int) -> tuple[IntArray, IntArray]:
+    """The first `most` spans of a view that end after tick `behind`."""
+    last = max(behind, _width(name) or 1) + (most + 1) * _most_ticks(name, schedule)
+    after, until = view_spans(name, schedule, behind, min(last, released))
+    return after[:most], until[:most]
+
+
+def _width(name: str) -> int | None:
+    return None if QUANTILE.fullmatch(name) or name in DAYS else view_width(name)
+
+
+def _begin(name: str, schedule: Schedule, tick: int) -> int:
+    """The tick after which the first span begins that ends with `tick` or later."""
+    if name in DAYS:
+        return _first_tick(schedule, tick, DAYS[name]) - 1
+    width = _width(name)
+    return 0 if width is None else max(0, tick - width)
 
 
 def _first_tick(schedule: Schedule, tick: int, days: int) -> int:
@@ -178,16 +204,6 @@ def _period(schedule: Schedule, tick: int, days: int) -> int:
     """The number of the day or week in which a tick begins."""
     day = date.fromisoformat(schedule.show(schedule.start_of(tick))[:10])
     return (day if days == 1 else day - timedelta(days=day.weekday())).toordinal()
-
-
-def view_spans(name: str, schedule: Schedule, ticks: int, most: int) -> tuple[IntArray, IntArray]:
-    """(after, until) of the last spans of a view, at most `most`, after `ticks` released ticks."""
-    if name in ("per-day", "per-week"):
-        return periods(schedule, ticks, 1 if name == "per-day" else 7, most)
-    match = LAST.fullmatch(name)
-    width = int(match[1]) if match else 1
-    until = np.arange(max(width, ticks - most + 1), ticks + 1, dtype=np.int64)
-    return (until - width if name == "per-tick" or match else np.zeros_like(until)), until
 
 
 def offered_views(query: Query, schedule: Schedule, postprocess: tuple[str, ...]) -> tuple[str, ...]:

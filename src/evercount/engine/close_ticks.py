@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
+from evercount.engine.release import Releases
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickEvents, TickTotals
@@ -13,8 +15,8 @@ from evercount.errors import InputError
 NUMBERS_AT_A_TIME = 1 << 17
 """Published numbers of one table: memory stays bounded, and noise is drawn in long blocks."""
 
-Starts = Callable[[int, int], Sequence[int | None]]
-"""From (first tick, number of ticks) to the instants at which they begin."""
+Starts = Callable[[int, int], Sequence[int] | None]
+"""From (first tick, number of ticks) to the instants at which they begin; None where ticks are closed by hand."""
 
 
 def close_ticks(
@@ -39,11 +41,16 @@ def close_ticks(
         while first < last or not len(totals):
             part = totals.ticks[first - totals.first_tick :][: max(1, numbers // len(stream.labels))]
             releases = stream.run(part, capped=capped)
-            yield ReleaseTable.of(releases, starts(first, len(part)), level)
+            yield _table(releases, starts, level)
             if not part:
                 return
             first += len(part)
         return
-    for first, rows in totals.blocks(numbers):
+    for _, rows in totals.blocks(numbers):
         releases = stream.run_totals(rows, capped=capped)
-        yield ReleaseTable.of(releases, starts(first, len(rows)), level)
+        yield _table(releases, starts, level)
+
+
+def _table(releases: Releases, starts: Starts, level: float) -> ReleaseTable:
+    table = releases.table(level, starts(releases.first_tick, len(releases)))
+    return replace(table, marks={})  # the declaration says it once for all rows

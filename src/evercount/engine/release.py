@@ -15,6 +15,7 @@ import numpy.typing as npt
 from evercount._arrays import FloatArray, IntArray
 from evercount.engine import take_views
 from evercount.engine.error_model import ErrorModel
+from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.run_errors import RunErrors
 from evercount.engine.table_exports import TableExports
 from evercount.engine.tick_release import Release
@@ -206,32 +207,20 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
 
     # -- export -------------------------------------------------------------------------------------------------
 
-    def table(self, level: float = 0.95) -> dict[str, npt.NDArray[Any]]:
-        """Columns tick, cell, value, std, low, high: one row per tick and output.
+    def table(self, level: float = LEVEL, starts: Sequence[int] | None = None) -> ReleaseTable:
+        """The table with the columns tick, cell, value, std, low, high: one row per tick and output.
 
         A column `noise` follows where it is not exact, and `postprocessed` where the numbers are.
 
         Args:
             level: The probability of the intervals low … high.
+            starts: When each tick begins, in microseconds since 1970: a column `start` of its own.
 
         Returns:
-            The columns by name.
+            The table.
         """
-        outputs = len(self.labels)
-        low, high = self.limits(level)
-        columns = {
-            "tick": np.repeat(self.ticks, outputs),
-            "cell": np.tile(np.asarray(self.labels, dtype=object), len(self)),
-            "value": self._values.ravel(),
-            "std": np.ascontiguousarray(self.std_all).ravel(),
-            "low": low.ravel(),
-            "high": high.ravel(),
-            **{name: np.full(self._values.size, text, dtype=object) for name, text in self._marks().items()},
-        }
-        if self._labels is None:
-            return columns
-        public = ~np.isnan(columns["value"])  # a key has no row where it is not public
-        return {name: column[public] for name, column in columns.items()}
+        numbers = [self._values, self.std_all, *self.limits(level)]
+        return ReleaseTable.of(self.ticks, starts, self.labels, numbers, marks=self._marks())
 
     def _marks(self) -> dict[str, str]:
         """What a reader of the numbers must know: noise that is not for publication, and post-processing."""

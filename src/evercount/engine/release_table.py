@@ -1,86 +1,113 @@
-"""ReleaseTable: the one shape in which released numbers leave the engine, for files, stores and readers."""
+"""ReleaseTable: the one shape in which released numbers and views leave the engine, for files, stores and readers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount.engine.release import Releases
 
 LEVEL = 0.95
 """The level of the intervals that doors publish."""
 NUMBERS = ("value", "std", "low", "high")
 COLUMNS = ("tick", "start", "cell", *NUMBERS)
+"""Of streams with a schedule. Without one there is no start, and views have `first` instead."""
 LARGEST_STATED = 1e300
-"""What stands for an error that has no bound: JSON has no infinity."""
+"""Stands for an error that has no bound: JSON has no infinity."""
 
 
 @dataclass(frozen=True, eq=False)
 class ReleaseTable:
-    """Released numbers of consecutive ticks, one row per tick and cell."""
+    """Released numbers, one row per tick and cell; of a view, one row per span of ticks and cell."""
 
-    first_tick: int
-    starts: Sequence[int | None]  # in microseconds since 1970; None for ticks closed by hand
+    ticks: IntArray
+    """The tick that released each number: the last one of its span."""
+    starts: Sequence[int] | None
+    """When what a number counts begins, in microseconds since 1970 (of running totals: when the tick begins)."""
     cells: Sequence[str]
     numbers: FloatArray
     """value, std, low and high, shape (ticks, 4, cells). Finite, no negative zero: files and databases give back the
-    same bits. NaN where a discovered key was not public: no row of a file or a database stands for it."""
+    same bits. The value is NaN where a discovered key was not public: no row of a file or a database stands for it.
+    A quantile has no std: it is NaN."""
+    first: IntArray | None = None
+    """The first tick that each number of a view counts."""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    """What a reader must know besides: a column for each."""
 
     @classmethod
-    def of(cls, releases: Releases, starts: Sequence[int | None], level: float = LEVEL) -> ReleaseTable:
-        low, high = releases.limits(level)
-        numbers = np.stack([releases.rows, releases.std_all, low, high], axis=1)
-        numbers = np.clip(numbers, -LARGEST_STATED, LARGEST_STATED) + 0.0  # no infinity, no negative zero
-        return cls(releases.first_tick, starts, releases.labels, numbers)
+    def of(
+        cls,
+        ticks: IntArray,
+        starts: Sequence[int] | None,
+        cells: Sequence[str],
+        numbers: Sequence[npt.ArrayLike],
+        first: IntArray | None = None,
+        marks: Mapping[str, str] | None = None,
+    ) -> ReleaseTable:
+        """The table of value, std, low and high, each (ticks, cells)."""
+        stated = np.stack([np.asarray(part, np.float64) for part in numbers], axis=1)
+        stated = np.clip(stated, -LARGEST_STATED, LARGEST_STATED) + 0.0  # no infinity, no negative zero
+        return cls(ticks, starts, cells, stated, first, marks or {})
 
     def __len__(self) -> int:
         return len(self.numbers)
 
-    @property
-    def ticks(self) -> range:
-        return range(self.first_tick, self.first_tick + len(self))
-
     def last(self, ticks: int | None, cells: int | None = None) -> ReleaseTable:
         """The table of its last ticks and first cells only; None for all of them."""
-        skipped = 0 if ticks is None else max(0, len(self) - ticks)
-        numbers = self.numbers[skipped:, :, :cells]
-        return ReleaseTable(self.first_tick + skipped, self.starts[skipped:], self.cells[:cells], numbers)
+        part = slice(0 if ticks is None else max(0, len(self) - ticks), None)
+        return replace(
+            self,
+            ticks=self.ticks[part],
+            starts=None if self.starts is None else self.starts[part],
+            cells=self.cells[:cells],
+            numbers=self.numbers[part, :, :cells],
+            first=None if self.first is None else self.first[part],
+        )
 
-    def columns(self) -> dict[str, list[Any]]:
-        """The columns of COLUMNS, one row per tick and published cell."""
+    def columns(self, show: Callable[[int], str] | None = None) -> dict[str, npt.NDArray[Any]]:
+        """The columns by name, one row per tick and published cell; `show` makes texts of starts."""
         public = ~np.isnan(self.numbers[:, 0])
-        rows, places = (side.tolist() for side in np.nonzero(public))
-        return {
-            "tick": [self.first_tick + row for row in rows],
-            "start": [self.starts[row] for row in rows],
-            "cell": [self.cells[place] for place in places],
-            **{name: self.numbers[:, index][public].tolist() for index, name in enumerate(NUMBERS)},
-        }
+        row, cell = np.nonzero(public)
+        columns: dict[str, npt.NDArray[Any]] = {"tick": self.ticks[row]}
+        if self.starts is not None:
+            starts = np.asarray(self.starts, np.int64)
+            columns["start"] = (starts if show is None else np.asarray(list(map(show, self.starts)), object))[row]
+        elif self.first is not None:
+            columns["first"] = self.first[row]
+        columns["cell"] = np.asarray(self.cells, object)[cell] if len(self.cells) else np.empty(0, object)
+        columns |= {name: self.numbers[:, index][public] for index, name in enumerate(NUMBERS)}
+        return columns | {name: np.full(len(row), text, object) for name, text in self.marks.items()}
 
-    def described(self, show: Callable[[int], str], hashes: Mapping[int, bytes]) -> list[dict[str, Any]]:
+    def described(self, show: Callable[[int], str], hashes: Mapping[int, bytes] | None = None) -> list[dict[str, Any]]:
         """Each tick as readers of a service get it; `hashes` are those of the release chain.
 
-        Numbers reach to the last cell that the tick published; before it, None stands for a cell that it did not.
+        With hashes the lists end with the last key that the tick shows; without, null stands for keys that are not
+        public.
         """
-        return [
-            {
-                "tick": tick,
-                "start": None if start is None else show(start),
-                **dict(zip(("values", "std", "low", "high"), _filled(places, numbers), strict=True)),
-                "hash": hashes.get(tick, b"").hex(),
-            }
-            for tick, start, places, numbers in self.each_tick()
-        ]
+        said = []
+        for place, (tick, numbers) in enumerate(zip(self.ticks.tolist(), self.numbers, strict=True)):
+            if hashes is not None:
+                numbers = numbers[:, : 1 + np.flatnonzero(~np.isnan(numbers[0])).max(initial=-1)]
+            said.append(
+                {
+                    "tick": tick,
+                    **({} if self.first is None else {"first": int(self.first[place])}),
+                    "start": None if self.starts is None else show(self.starts[place]),
+                    **dict(zip(("values", "std", "low", "high"), map(_plain, numbers), strict=True)),
+                    **({} if hashes is None else {"hash": hashes.get(tick, b"").hex()}),
+                }
+            )
+        return said
 
-    def each_tick(self) -> Iterator[tuple[int, int | None, IntArray, FloatArray]]:
-        """(tick, start, places of published cells, their numbers of shape (4, cells)) of each tick."""
-        for tick, start, numbers in zip(self.ticks, self.starts, self.numbers, strict=True):
+    def each_tick(self) -> Iterator[tuple[int, IntArray, FloatArray]]:
+        """(tick, places of published cells, their numbers of shape (4, cells)) of each tick."""
+        for tick, numbers in zip(self.ticks.tolist(), self.numbers, strict=True):
             places = np.flatnonzero(~np.isnan(numbers[0]))
-            yield tick, start, places, numbers[:, places]
+            yield tick, places, numbers[:, places]
 
     def among(self, cells: Sequence[str]) -> ReleaseTable:
         """The same numbers under these cells, which may be more and in another order."""
@@ -88,17 +115,10 @@ class ReleaseTable:
         width = self.numbers.shape[2]
         numbers = np.full((len(self), len(NUMBERS), len(cells)), np.nan)
         numbers[:, :, [place[cell] for cell in self.cells[:width]]] = self.numbers
-        return ReleaseTable(self.first_tick, self.starts, cells, numbers)
+        return replace(self, cells=cells, numbers=numbers)
 
 
-def _filled(places: IntArray, numbers: FloatArray) -> list[list[float | None]]:
-    """Rows of numbers up to the last place, None where there is none."""
-    plain: list[list[float | None]] = numbers.tolist()
-    width = int(places[-1]) + 1 if len(places) else 0
-    if width == len(places):
-        return plain
-    rows: list[list[float | None]] = [[None] * width for _ in plain]
-    for row, known in zip(rows, plain, strict=True):
-        for place, number in zip(places.tolist(), known, strict=True):
-            row[place] = number
-    return rows
+def _plain(numbers: FloatArray) -> list[float | None]:
+    """Numbers as JSON has them, null for NaN."""
+    plain: list[float | None] = numbers.tolist()
+    return [None if number != number else number for number in plain] if np.isnan(numbers).any() else plain

@@ -7,16 +7,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from evercount._arrays import BoolArray, FloatArray
 from evercount.bounds import simultaneous_quantile
-from evercount.engine.write_table import TextTarget, write_csv, write_jsonl, write_parquet
+from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.engine.write_table import arrow_schema, arrow_table, table_texts, write_parquet
 from evercount.errors import MissingExtra
 
+TextTarget = str | Path | IO[str]
+"""A path, or an open text file."""
 CHARTED_CELLS = 4
 CHARTED_POINTS = 400
 LISTED_CELLS = 8
@@ -31,39 +33,46 @@ class TableExports(ABC):
     noise: str
 
     @abstractmethod
-    def table(self, level: float = 0.95) -> dict[str, npt.NDArray[Any]]:
-        """The columns, one row per number.
+    def table(self, level: float = LEVEL) -> ReleaseTable:
+        """The numbers as a table: `table().columns()` has one array for each column.
 
         Args:
             level: The probability of the intervals.
 
         Returns:
-            The columns by name.
+            The table.
         """
 
     @abstractmethod
     def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
         """(title, cells, values, low, high), the numbers with the shape (points, cells)."""
 
-    def to_csv(self, target: TextTarget, level: float = 0.95) -> None:
+    def to_csv(self, target: TextTarget, level: float = LEVEL) -> None:
         """Write `table` as CSV to a path or an open text file.
 
         Args:
             target: A path or an open text file.
             level: The probability of the intervals.
         """
-        write_csv(self.table(level), target)
+        self._write("csv", target, level)
 
-    def to_jsonl(self, target: TextTarget, level: float = 0.95) -> None:
+    def to_jsonl(self, target: TextTarget, level: float = LEVEL) -> None:
         """Write `table` as one JSON object per line.
 
         Args:
             target: A path or an open text file.
             level: The probability of the intervals.
         """
-        write_jsonl(self.table(level), target)
+        self._write("jsonl", target, level)
 
-    def to_parquet(self, target: str | Path, level: float = 0.95) -> None:
+    def _write(self, kind: Literal["csv", "jsonl"], target: TextTarget, level: float) -> None:
+        texts = table_texts(kind, [self.table(level)])
+        if isinstance(target, str | Path):
+            Path(target).write_text("".join(texts), encoding="utf-8", newline="")
+        else:
+            target.writelines(texts)
+
+    def to_parquet(self, target: str | Path, level: float = LEVEL) -> None:
         """Write `table` as Parquet, with the guarantee in the file's metadata.
 
         Args:
@@ -73,10 +82,9 @@ class TableExports(ABC):
         Raises:
             MissingExtra: pyarrow is not installed.
         """
-        metadata = {"evercount.guarantee": self.guarantee, "evercount.noise": self.noise}
-        write_parquet(self.table(level), target, metadata)
+        write_parquet(str(target), [self.table(level)], None, self._metadata)
 
-    def to_arrow(self, level: float = 0.95) -> Any:
+    def to_arrow(self, level: float = LEVEL) -> Any:
         """`table` as a `pyarrow.Table`, with the guarantee and the kind of noise in its metadata.
 
         Args:
@@ -88,12 +96,14 @@ class TableExports(ABC):
         Raises:
             MissingExtra: pyarrow is not installed.
         """
-        pa = _module("pyarrow", "files")
-        columns = {name: column.tolist() if column.dtype == object else column for name, column in self._columns(level)}
-        metadata = {"evercount.guarantee": self.guarantee, "evercount.noise": self.noise}
-        return pa.table(columns).replace_schema_metadata(metadata)
+        table = self.table(level)
+        return arrow_table(table, arrow_schema(table, None, self._metadata))
 
-    def to_pandas(self, level: float = 0.95) -> Any:
+    @property
+    def _metadata(self) -> dict[str, str]:
+        return {"evercount.guarantee": self.guarantee, "evercount.noise": self.noise}
+
+    def to_pandas(self, level: float = LEVEL) -> Any:
         """`table` as a `pandas.DataFrame`, with the guarantee and the kind of noise in its `attrs`.
 
         Args:
@@ -105,11 +115,11 @@ class TableExports(ABC):
         Raises:
             MissingExtra: pandas is not installed.
         """
-        frame = _module("pandas").DataFrame(dict(self._columns(level)))
-        frame.attrs.update({"evercount.guarantee": self.guarantee, "evercount.noise": self.noise})
+        frame = _module("pandas").DataFrame(self.table(level).columns())
+        frame.attrs.update(self._metadata)
         return frame
 
-    def to_polars(self, level: float = 0.95) -> Any:
+    def to_polars(self, level: float = LEVEL) -> Any:
         """`table` as a `polars.DataFrame`. It has no place for the guarantee: state it beside the numbers.
 
         Args:
@@ -121,11 +131,10 @@ class TableExports(ABC):
         Raises:
             MissingExtra: polars is not installed.
         """
-        columns = {name: column.tolist() if column.dtype == object else column for name, column in self._columns(level)}
-        return _module("polars").DataFrame(columns)
-
-    def _columns(self, level: float) -> list[tuple[str, npt.NDArray[Any]]]:
-        return list(self.table(level).items())
+        columns = self.table(level).columns().items()
+        return _module("polars").DataFrame(
+            {name: list(column) if column.dtype == object else column for name, column in columns}
+        )
 
     def _repr_html_(self) -> str:
         """A small chart and the newest numbers, for notebooks."""
@@ -211,8 +220,8 @@ def without_trend(values: FloatArray, low: FloatArray, high: FloatArray) -> Bool
     return np.asarray(highest <= np.min(top, axis=0, initial=np.inf, where=~np.isnan(top)))
 
 
-def _module(name: str, extra: str | None = None) -> Any:
+def _module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise MissingExtra(f"a table of {name}", extra or name, package=extra is None) from error
+        raise MissingExtra(f"a table of {name}", name, package=True) from error

@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_probability
 from evercount.engine.error_model import ErrorModel, interval_factor
+from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.table_exports import TableExports
 from evercount.errors import ParameterError
 from evercount.queries.cell_errors import CellErrors
 
-COLUMNS = ("first", "last", "cell", "value", "std", "low", "high")
 QUARTILES = {"lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75}
 """What a chart of a distribution shows."""
 
@@ -200,21 +199,10 @@ class View(TableExports):
         half = factor * cell.spread * norms + cell.slack_of(norms, self.rounding + q * self.rounding[-1])
         return query.quantiles.read_quantile(self.values, half, q)
 
-    def table(self, level: float = 0.95) -> dict[str, npt.NDArray[Any]]:
-        """The columns of COLUMNS, one row per span and cell."""
-        low, high = self.interval(level)
-        width = len(self.cells)
-        columns = {
-            "first": np.repeat(self.first, width),
-            "last": np.repeat(self.last, width),
-            "cell": np.tile(np.asarray(self.cells, dtype=object), len(self)),
-            "value": self.values.ravel(),
-            "std": self.std.ravel(),
-            "low": low.ravel(),
-            "high": high.ravel(),
-        }
-        known = ~np.isnan(columns["value"])  # a discovered key has no row before it is public
-        return columns if known.all() else {name: column[known] for name, column in columns.items()}
+    def table(self, level: float = LEVEL, starts: Sequence[int] | None = None) -> ReleaseTable:
+        return ReleaseTable.of(
+            self.last, starts, self.cells, [self.values, self.std, *self.interval(level)], self.first
+        )
 
     def _chart(self, level: float) -> tuple[str, Sequence[str], FloatArray, FloatArray, FloatArray]:
         if self.errors.query.quantiles is None or len(self.cells) != self.errors.query.outputs:

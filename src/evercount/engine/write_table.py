@@ -1,57 +1,136 @@
-"""Writes columns of published numbers: CSV, JSON lines, Parquet."""
+"""Writes ReleaseTables: one writer for each format, for files, the service, the library and Spark."""
 
 from __future__ import annotations
 
 import csv
 import importlib
+import io
 import json
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from evercount.errors import MissingExtra
+from evercount.engine.release_table import NUMBERS, ReleaseTable
+from evercount.errors import MissingExtra, StoreError
 from evercount.text_rules import csv_text
 
-Columns = Mapping[str, npt.NDArray[Any]]
-"""Columns of one length by their names."""
-TextTarget = str | Path | IO[str]
-"""A path, or an open text file."""
+Kind = Literal["csv", "json", "jsonl", "parquet"]
+MEDIA_TYPES: dict[str, str] = {
+    "csv": "text/csv; charset=utf-8",
+    "json": "application/json",
+    "jsonl": "application/x-ndjson",
+    "parquet": "application/vnd.apache.parquet",
+}
 
 
-def write_csv(columns: Columns, target: TextTarget) -> None:
-    """Write a header and one line for each row; labels of cells as `csv_text` has them."""
-    with _opened(target) as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        cells = columns["cell"]
-        writer.writerows(_rows({**columns, "cell": np.asarray([csv_text(cell) for cell in cells], object)}))
+class Clock(Protocol):
+    """What shows the starts of ticks: a `Schedule`."""
+
+    @property
+    def arrow_zone(self) -> str: ...
+
+    def show(self, instant: int) -> str: ...
 
 
-def write_jsonl(columns: Columns, target: TextTarget) -> None:
-    with _opened(target) as file:
-        for row in _rows(columns):
-            file.write(json.dumps(dict(zip(columns, row, strict=True))) + "\n")
+def table_texts(
+    kind: Kind, tables: Iterable[ReleaseTable], clock: Clock | None = None, *, header: bool = True
+) -> Iterator[str]:
+    """CSV, JSON lines or one array of JSON, piece by piece. Starts are texts with the offset of the clock's zone.
+
+    A CSV begins with its header, unless an earlier piece has it; labels of cells are as `csv_text` has them.
+    """
+    before = "[\n" if kind == "json" else ""
+    for table in tables:
+        columns = {
+            name: column.tolist() for name, column in table.columns(None if clock is None else clock.show).items()
+        }
+        columns["std"] = [None if std != std else std for std in columns["std"]]
+        if kind == "csv":
+            columns["cell"] = list(map(csv_text, columns["cell"]))
+        rows = zip(*columns.values(), strict=True)
+        if kind == "csv":
+            text = io.StringIO(newline="")
+            writer = csv.writer(text, lineterminator="\n")
+            if header:
+                writer.writerow(columns)
+                header = False
+            writer.writerows(rows)
+            yield text.getvalue()
+            continue
+        lines = (json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) for row in rows)
+        if kind == "jsonl":
+            yield "".join(f"{line}\n" for line in lines)
+        elif joined := ",\n".join(lines):
+            yield before + joined
+            before = ",\n"
+    if kind == "json":
+        yield "\n]\n" if before == ",\n" else "[]\n"
 
 
-def write_parquet(columns: Columns, target: str | Path, metadata: Mapping[str, str]) -> None:
+def write_tables(
+    kind: Kind,
+    file: IO[bytes],
+    tables: Iterable[ReleaseTable],
+    clock: Clock | None,
+    metadata: Mapping[str, str],
+    *,
+    header: bool = True,
+    old: Path | None = None,
+) -> None:
+    """Write tables into an open file; `old` is a Parquet file whose rows come first, unchanged."""
+    if kind == "parquet":
+        write_parquet(file, tables, clock, metadata, old)
+    else:
+        for text in table_texts(kind, tables, clock, header=header):
+            file.write(text.encode())
+
+
+def write_parquet(
+    file: IO[bytes] | str,
+    tables: Iterable[ReleaseTable],
+    clock: Clock | None,
+    metadata: Mapping[str, str],
+    old: Path | None = None,
+) -> None:
+    """One row group for each table; starts are instants, which readers show in the clock's zone."""
+    pa, pq = parquet_modules()
+    following = iter(tables)
+    table = next(following)
+    schema = arrow_schema(table, clock, metadata)
+    with pq.ParquetWriter(file, schema) as writer:
+        if old is not None:
+            try:
+                with pq.ParquetFile(old) as earlier:
+                    for number in range(earlier.num_row_groups):
+                        writer.write_table(earlier.read_row_group(number).replace_schema_metadata(schema.metadata))
+            except (pa.ArrowException, OSError) as error:
+                raise StoreError(f"{old} cannot be read back: {error}") from error
+        for each in chain([table], following):
+            writer.write_table(arrow_table(each, schema))
+
+
+def arrow_schema(table: ReleaseTable, clock: Clock | None, metadata: Mapping[str, str]) -> Any:
+    """The types of a table's columns; without a clock its starts are texts."""
+    pa, _ = parquet_modules()
+    types = {name: pa.float64() for name in NUMBERS} | {"tick": pa.int64(), "first": pa.int64()}
+    if clock is not None:
+        types["start"] = pa.timestamp("us", tz=clock.arrow_zone)
+    return pa.schema([(name, types.get(name, pa.string())) for name in table.columns()], metadata=dict(metadata))
+
+
+def arrow_table(table: ReleaseTable, schema: Any, show: Callable[[int], str] | None = None) -> Any:
+    pa, _ = parquet_modules()
+    columns: dict[str, Any] = dict(table.columns(show))
+    columns["std"] = pa.array(columns["std"], mask=np.isnan(columns["std"]))
+    return pa.table(columns, schema=schema)
+
+
+def parquet_modules() -> tuple[Any, Any]:
+    """pyarrow and pyarrow.parquet, or MissingExtra."""
     try:
-        pa = importlib.import_module("pyarrow")
-        pq = importlib.import_module("pyarrow.parquet")
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise MissingExtra("Parquet", "files") from error
-    table = pa.table({name: column.tolist() for name, column in columns.items()})
-    pq.write_table(table.replace_schema_metadata(dict(metadata)), str(target))
-
-
-def _rows(columns: Columns) -> Iterable[tuple[Any, ...]]:
-    return zip(*(column.tolist() for column in columns.values()), strict=True)
-
-
-def _opened(target: TextTarget) -> AbstractContextManager[IO[str]]:
-    if isinstance(target, str | Path):
-        return Path(target).open("w", newline="", encoding="utf-8")
-    return nullcontext(target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import zone_named
 from evercount.engine.stream import Stream
 from evercount.errors import EvercountError
-from evercount.files.sink import read_numbers
+from evercount.files.sink import published_cells, read_numbers
 
 CHARTS = (".png", ".svg", ".pdf")
 MOST_CELLS_DRAWN = 8
@@ -29,10 +30,11 @@ def draw_releases(
     """
     from evercount.plotting import band_plot
 
-    everything, numbers = read_numbers(output, stream, ("value", "low", "high"))
+    everything: Sequence[str] = tuple(stream.labels)
+    if stream.query.publishing.own_ticks:  # the stream knows those of the last tick only
+        everything = [*stream.query.labels, *sorted(set(published_cells(output)) - set(stream.query.labels))]
     labels = everything[:MOST_CELLS_DRAWN]
-    values, low, high = (side[:, : len(labels)] for side in numbers)
-    ticks = np.arange(1, stream.tick + 1)
+    ticks, (values, low, high) = read_numbers(output, labels, ("value", "low", "high"))
     schedule = declaration.schedule
     starts = np.asarray([schedule.start_of(int(tick)) for tick in ticks], "datetime64[us]")
     drawn = scratch / target.name

@@ -13,13 +13,18 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
+import numpy as np
+
+from evercount._arrays import FloatArray
 from evercount._safe_files import refuse_link
 from evercount._validate import stated
 from evercount.declare.declaration import StreamDeclaration, changed_noise
-from evercount.declare.view_names import check_views
+from evercount.declare.view_names import check_views, shown_tables, stack_rows
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
+from evercount.engine.view_widths import RUNNING
+from evercount.engine.write_table import parquet_modules
 from evercount.errors import BadRows, HorizonReached, ParameterError, StoreError
 from evercount.files.bad_rows import MOST_SHOWN, LateRows, Reject, find_rejects, write_rejects
 from evercount.files.count_rows import CountedRows, count
@@ -27,7 +32,7 @@ from evercount.files.draw_releases import CHARTS, draw_releases
 from evercount.files.event_sql import columns_of
 from evercount.files.ledger_entry import Entered, enter
 from evercount.files.run_state import Closed, Places, State, archive, commit, discard, locked, read_state
-from evercount.files.sink import output_kind, parquet_modules, write_releases
+from evercount.files.sink import output_kind, write_releases
 from evercount.files.source import Prefix, SeenRows, Source, freeze, open_source
 from evercount.files.write_views import view_path, write_views
 from evercount.noise import Secret
@@ -81,9 +86,10 @@ class Job:
 
     @property
     def all_views(self) -> tuple[str, ...]:
-        """The declared views and those of the run, checked."""
+        """The declared views and those of the run, checked, without the one that the output shows."""
         one = self.declaration
-        return check_views((*one.views, *self.views), one.query, one.schedule, one.postprocess)
+        names = check_views((*one.views, *self.views), one.query, one.schedule, one.postprocess)
+        return tuple(name for name in names if name != one.shown)
 
     @property
     def output_facts(self) -> dict[str, object]:
@@ -175,6 +181,11 @@ class _Run:
     def declaration(self) -> StreamDeclaration:
         return self.job.declaration
 
+    @property
+    def published(self) -> FloatArray:
+        """All that earlier runs have published."""
+        return np.empty((0, len(self.stream.labels))) if self.before is None else self.before.numbers
+
 
 def _resume(job: Job, places: Places, scratch: Path, cleanup: ExitStack) -> _Run:
     """Take up the stream of the state, or begin one."""
@@ -223,7 +234,10 @@ def _settled(job: Job, state: State | None) -> Job:
             f"parameters to continue it{changed_noise(known, declaration)}. A new stream is a successor with a later "
             "--start and another --out; --new-noise-stream starts again with these and adds to the spent budget"
         )
-    return replace(job, declaration=declaration.as_known(known).with_schedule(known.schedule))
+    declaration = declaration.as_known(known).with_schedule(known.schedule)
+    if declaration.shown != known.shown:  # views may change, but not what an output shows
+        declaration = replace(declaration, views=(known.shown, *declaration.views))
+    return replace(job, declaration=declaration)
 
 
 def _due(job: Job, stream: Stream) -> tuple[int, int]:
@@ -325,12 +339,14 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
     """Commit the ticks and their rows, then draw what is read back from them."""
     job, places, stream, schedule = run.job, run.places, run.stream, run.declaration.schedule
     archived: tuple[Path, ...] = ()
+    numbers = run.published
     if not job.check and run.stop > run.first:
         if run.restarted:
             archived = tuple(archive(places))
         with _undone(places):
             state = _write(run, counted, tell)
             run.entered.spend()  # on the disk before anything is published
+        numbers = state.numbers
         try:
             commit(places, state)
         except OSError as error:
@@ -340,7 +356,7 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
         if job.plot is not None:
             drawn = draw_releases(places.output, Path(job.plot), stream, run.declaration, run.scratch, job.level)
         if job.all_views:
-            views = write_views(places.output, stream, run.declaration, job.all_views, job.level)
+            views = write_views(places.output, stream.read_back(numbers), schedule, job.all_views, job.level)
     return Outcome(
         first=run.first,
         last=(run.first if job.check else run.stop) - 1,
@@ -363,21 +379,28 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
 def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
     """Write the new output under its private name; the state that belongs to it."""
     job, before, stream, schedule = run.job, run.before, run.stream, run.declaration.schedule
-    totals = counted.rows.totals
+    totals, numbers = counted.rows.totals, [run.published]
+    own_ticks = stream.query.publishing.own_ticks
 
     def closed() -> Iterator[ReleaseTable]:
         for table in close_ticks(stream, totals, schedule.starts_of, level=job.level):
+            if not own_ticks:  # keys of the day have no other view
+                numbers.append(table.numbers[:, 0])
             yield table
-            tell("releasing", table.ticks.stop - totals.first_tick, len(totals))
+            tell("releasing", stream.tick + 1 - totals.first_tick, len(totals))
 
     old = None if before is None else run.places.output
-    kind = output_kind(job.out)
-    write_releases(kind, old, run.places.pending, closed(), schedule, stream.guarantee, header=before is None)
+    shown = RUNNING if own_ticks else run.declaration.shown
+    tables = shown_tables(stream, closed(), shown, schedule, run.published, job.level)
+    write_releases(
+        output_kind(job.out), old, run.places.pending, tables, schedule, stream.guarantee, header=before is None
+    )
     return State(
         declaration=run.declaration.to_dict(),
         output_facts=job.output_facts,
         stream=stream.dump(),
         closed=Closed.before(run.stop, schedule),
+        numbers=stack_rows(*numbers),
         earlier=tuple(cost.to_dict() for cost in run.earlier),
         entry=run.entered.name,
         users={**(before.users if before else {}), **counted.rows.users},

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evercount._arrays import FloatArray
 from evercount._safe_files import lock_exclusively, new_mode, new_private, open_private, sync_folder
 from evercount.declare.schedule import Schedule
 from evercount.engine.snapshot_format import unpack, write
@@ -76,6 +77,8 @@ class State:
     stream: dict[str, Any]
     """What `Stream.load` takes."""
     closed: Closed
+    numbers: FloatArray
+    """All that the stream has published, shape (ticks, cells): views follow from it."""
     output: str = ""
     """Digest of the output that belongs to this state."""
     earlier: tuple[dict[str, Any], ...] = ()

@@ -96,7 +96,7 @@ class Writer(threading.Thread):
             if tick > live.open_tick:
                 raise InputError(f"tick {tick} is out of turn: the open tick is {live.open_tick}")
             first_cells = range(CELLS_PER_PAGE)
-            earlier = self.store.read_releases(live.id, live.declaration, tick - 1, 1, cells=first_cells)
+            earlier = self.store.read_releases(live.id, live.declaration, tick - 1, 1, tick, first_cells)
             if not earlier:
                 raise AlreadyReleased(f"tick {tick} is released already")
             return earlier

@@ -39,6 +39,8 @@ DECLARATION = {
     "start": START,
     "horizon": 8760,
     "late": "next",
+    "views": ["per-tick", "last-24"],
+    "noise_for": ["per-tick"],
     "public": True,
 }
 

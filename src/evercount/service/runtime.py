@@ -16,8 +16,9 @@ import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
 import evercount
+from evercount.declare.cautions import published_line
 from evercount.declare.schedule import format_utc, instant_of
-from evercount.declare.view_names import offered_views
+from evercount.declare.view_names import noise_views, offered_views
 from evercount.engine.user_counting import enforced_by
 from evercount.errors import Problem, StoreError
 from evercount.privacy import Budget, guarantee_text
@@ -90,7 +91,8 @@ class Service:
 
     def declare_one(self, declaration: StreamDeclaration) -> dict[str, Any]:
         """Declare a stream; returns its facts, which are known before anything is committed."""
-        return self.facts(self.store.declare(declaration, self.clock.now(), before_commit=self.facts))
+        live = self.store.declare(declaration, self.clock.now(), before_commit=self.facts)
+        return {**self.facts(live), "published": published_line(declaration)}
 
     def start(self) -> None:
         """Start the writer. It closes the ticks that were missed, slice by slice, and goes on by the clock."""
@@ -238,9 +240,9 @@ class Service:
         end, closed = live.next_end(), live.closed
         latest: tuple[tuple[str, float, float], ...] = ()
         if live.declaration.public and closed and len(live.labels) <= MOST_GAUGES:
-            (last,) = self.store.read_releases(live.id, live.declaration, closed - 1, 1)
-            known = zip(live.labels, last["values"], last["std"], strict=False)  # a key may be missing at a tick
-            latest = tuple(one for one in known if one[1] is not None)
+            for last in self.store.read_releases(live.id, live.declaration, closed - 1, 1):
+                known = zip(live.labels, last["values"], last["std"], strict=False)  # a key may be missing at a tick
+                latest = tuple(one for one in known if one[1] is not None)
         lag = 0.0 if end is None else max(0.0, now - end)
         return StreamMetrics(live.name, closed, lag, live.due(now), latest)
 
@@ -285,6 +287,7 @@ class Service:
             "late": declaration.late,
             "public": declaration.public,
             "postprocess": list(declaration.postprocess),
+            "shown": declaration.shown,
             "views": list(offered_views(declaration.query, schedule, declaration.postprocess)),
             "released": closed,
             "ticks_left": None if horizon is None else horizon - closed,
@@ -296,7 +299,7 @@ class Service:
         if isinstance(live, EndedStream):
             state = {"state": live.ending, "reason": live.reason, "successor": live.successor, "ticks_left": 0}
             return {**facts, "noise": live.noise, **state}
-        begin, end = schedule.starts_of(closed + 1, 1)[0], live.next_end()
+        begin, end = None if schedule.manual else schedule.start_of(closed + 1), live.next_end()
         if not live.finished:
             facts |= {"open_tick": closed + 1, "open_since": None if begin is None else format_utc(begin)}
         return {
@@ -351,17 +354,18 @@ class Service:
         ]
 
     def plan(self, live: LiveStream | EndedStream, points: int) -> dict[str, Any]:
-        """The stream's own error over its ticks."""
+        """The stream's own error over its ticks, of what it shows."""
         # the errors of an ended stream are those of its declaration; there is no noise left to ask
         stream = live.declaration.build(replay=True) if isinstance(live, EndedStream) else live.stream
         last = live.declaration.horizon or UNBOUNDED_PLAN
         ticks = np.unique(np.rint(np.geomspace(1, last, points)).astype(np.int64))
-        std = stream.std(ticks)
+        std = stream.std(ticks, *noise_views([live.declaration.shown], live.declaration.schedule))
         known = stream.thresholds
         public = {} if known is None else {"thresholds": {t: known.at(t) for t in ticks.tolist() if known.discovers(t)}}
         return {
             **public,
             "stream": live.name,
+            "view": live.declaration.shown,
             "ticks": ticks.tolist(),
             "std": np.asarray(std).max(axis=1).tolist(),
             "sigma": stream.sigma,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from time import time
@@ -17,12 +17,13 @@ from pyspark.sql import functions as fn
 from evercount._arrays import IntArray
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND
+from evercount.declare.view_names import shown_tables
 from evercount.engine.cell_range import can_be_cut, cut_cells
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import COLUMNS, LEVEL, NUMBERS, ReleaseTable
+from evercount.engine.release_table import LEVEL
 from evercount.engine.tick_totals import TickTotals
+from evercount.engine.write_table import arrow_schema, arrow_table, parquet_modules
 from evercount.errors import InputError, ParameterError, StoreError
-from evercount.files.sink import parquet_modules
 from evercount.noise import Secret
 from evercount.privacy import Ledger, guarantee_text
 from evercount.queries.capabilities import rows_of
@@ -218,23 +219,11 @@ def _release_shard(
     part = cut_cells(declaration.query.cells, job.shards)[number] if job.shards > 1 else None
     cells, first = (declaration.query.cells, 0) if part is None else (len(part), part.start)
     totals = TickTotals(1, job.ticks, cells, tick, cell - first, total)
-    stream = declaration.build(secret=secret, part=part)
+    stream, schedule = declaration.build(secret=secret, part=part), declaration.schedule
     try:
-        for table in close_ticks(stream, totals, declaration.schedule.starts_of, level=job.level):
-            yield record_batch(table, declaration.schedule.show)
+        closed = close_ticks(stream, totals, schedule.starts_of, level=job.level)
+        before = np.empty((0, len(stream.labels)))
+        for table in shown_tables(stream, closed, declaration.shown, schedule, before, job.level):
+            yield from arrow_table(table, arrow_schema(table, None, {}), schedule.show).to_batches()
     finally:
         stream.close()
-
-
-def record_batch(table: ReleaseTable, show: Callable[[int], str]) -> Any:
-    """The rows of a table as an Arrow batch; starts of ticks are texts of the declared zone, as in release files."""
-    pa, _ = parquet_modules()
-    width, ticks = len(table.cells), len(table)
-    starts = pa.array(["" if start is None else show(start) for start in table.starts], pa.string())
-    columns = [
-        pa.array(np.repeat(np.asarray(table.ticks, np.int64), width)),
-        starts.take(pa.array(np.repeat(np.arange(ticks), width))),
-        pa.array(list(table.cells), pa.string()).take(pa.array(np.tile(np.arange(width), ticks))),
-        *(pa.array(table.numbers[:, index].ravel()) for index in range(len(NUMBERS))),
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))

@@ -21,9 +21,9 @@ from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import UNITS
 from evercount.engine.tick_totals import TickTotals
+from evercount.engine.write_table import parquet_modules
 from evercount.errors import InputError, ParameterError
 from evercount.files.event_sql import NO_ORDER, ORDER_PATTERN, REASONS, columns_of, is_keyed
-from evercount.files.sink import parquet_modules
 from evercount.queries.capabilities import rows_of
 from evercount.spark.check_source import check_columns
 from evercount.spark.event_times import WALL_TYPES, instants, matches, within

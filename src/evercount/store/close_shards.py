@@ -146,13 +146,13 @@ def release_rows(stream: int, table: ReleaseTable, first_cell: int = 0) -> Itera
     if np.isnan(table.numbers).any():
         return (
             (stream, tick, cell, *row)
-            for tick, _, places, numbers in table.each_tick()
+            for tick, places, numbers in table.each_tick()
             for cell, row in zip((places + first_cell).tolist(), numbers.T.tolist(), strict=True)
         )
     ticks, parts, cells = table.numbers.shape
     return zip(
         [stream] * (ticks * cells),
-        np.repeat(np.asarray(table.ticks), cells).tolist(),
+        np.repeat(table.ticks, cells).tolist(),
         list(range(first_cell, first_cell + cells)) * ticks,
         *(table.numbers[:, part].ravel().tolist() for part in range(parts)),
         strict=True,

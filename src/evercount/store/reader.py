@@ -7,17 +7,21 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, func, select
 
-from evercount._arrays import FloatArray
+from evercount._arrays import FloatArray, IntArray
 from evercount._safe_files import open_private
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import format_utc, instant_of
+from evercount.declare.view_names import next_spans, view_table
 from evercount.engine.release_table import ReleaseTable
+from evercount.engine.stream_facts import StreamFacts
+from evercount.engine.views import View
 from evercount.errors import EvercountError, StoreError
 from evercount.store import schema
 from evercount.store.database import Database
@@ -25,6 +29,7 @@ from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import Head, HeadFile, Quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import describe_ledger, read_cap, read_spendings, retired_rows, states
+from evercount.store.stored_views import stored_view
 
 MOST_NAMED = 500
 """Ticks or cells that one statement names: databases limit their number."""
@@ -39,6 +44,7 @@ class Reading:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self._facts: dict[str, StreamFacts] = {}
 
     @classmethod
     def open(cls, place: str | Path) -> Reading:
@@ -105,25 +111,86 @@ class Reading:
         until: int | None = None,
         cells: range | None = None,
     ) -> list[dict[str, Any]]:
-        last = after + limit if until is None else min(after + limit, until)
+        """What the stream shows at ticks after `after`: at most `limit` of them, none after `until`."""
         with self.database.reading() as connection:
-            return self._page(connection, stream, declaration, after, last, cells)
+            if declaration.shows_releases:
+                last = after + limit if until is None else min(after + limit, until)
+                return self._page(connection, stream, declaration, after, last, cells)
+            released = _released(connection, stream)
+            labels = self.labels_of(connection, stream, declaration)
+        spans = next_spans(
+            declaration.shown, declaration.schedule, after, released if until is None else min(released, until), limit
+        )
+        outputs = range(len(labels)) if cells is None else range(len(labels))[cells.start : cells.stop]
+        if not outputs:
+            return []
+        view = self.view(stream, declaration, declaration.shown, spans, labels, outputs)
+        table = view_table(view, declaration.shown, declaration.schedule)
+        with self.database.reading() as connection:
+            hashes = _hashes(connection, stream, after, max(table.ticks.tolist(), default=after))
+        return table.described(format_utc, hashes)
 
     def release_tables(self, stream: int, declaration: StreamDeclaration, until: int) -> Iterator[ReleaseTable]:
-        """Every release up to tick `until`, as tables of a bounded size.
+        """All that the stream shows up to tick `until`, as tables of a bounded size; one at least.
 
         Each table is a read of its own: a slow reader holds no view of the database open. Releases never change, so
         the tables fit together.
         """
-        keys = len(self.public_keys(stream, declaration))
-        size = max(1, NUMBERS_PER_TABLE // (declaration.query.outputs + keys))
-        for after in range(0, until, size):
-            with self.database.reading() as connection:
-                tables = _tables(connection, stream, declaration, after, min(after + size, until))
-            if declaration.query.publishing.own_ticks:  # in the order in which every door publishes them
-                known = len(declaration.query.labels)
-                tables = [table.among([*table.cells[:known], *sorted(table.cells[known:])]) for table in tables]
-            yield from tables
+        with self.database.reading() as connection:
+            labels = self.labels_of(connection, stream, declaration)
+        size = max(1, NUMBERS_PER_TABLE // len(labels))
+        if not until:
+            yield _no_ticks(declaration, labels)
+        elif declaration.shows_releases:
+            for after in range(0, until, size):
+                with self.database.reading() as connection:
+                    tables = _tables(connection, stream, declaration, after, min(after + size, until))
+                if declaration.query.publishing.own_ticks:  # in the order in which every door publishes them
+                    known = len(declaration.query.labels)
+                    tables = [table.among([*table.cells[:known], *sorted(table.cells[known:])]) for table in tables]
+                yield from tables
+        else:
+            name, schedule = declaration.shown, declaration.schedule
+            spans = next_spans(name, schedule, 0, until, size)
+            while True:
+                yield view_table(
+                    self.view(stream, declaration, name, spans, labels, range(len(labels))), name, schedule
+                )
+                if not len(spans[1]) or spans[1][-1] >= until:
+                    return
+                spans = next_spans(name, schedule, int(spans[1][-1]), until, size)
+
+    def published(
+        self, stream: int, declaration: StreamDeclaration, after: int, until: int, cells: range
+    ) -> ReleaseTable:
+        """The stored numbers of some cells at ticks after+1 … until."""
+        with self.database.reading() as connection:
+            tables = _tables(connection, stream, declaration, after, until, cells)
+            labels = self.labels_of(connection, stream, declaration)[cells.start : cells.stop]
+        numbers = np.full((until - after, 4, len(labels)), np.nan)  # NaN where a key was not public
+        for table in tables:
+            numbers[table.ticks - after - 1, :, : len(table.cells)] = table.numbers
+        starts = declaration.schedule.starts_of(after + 1, until - after)
+        return ReleaseTable(np.arange(after + 1, until + 1), starts, labels, numbers)
+
+    def view(
+        self,
+        stream: int,
+        declaration: StreamDeclaration,
+        name: str,
+        spans: tuple[IntArray, IntArray],
+        labels: Sequence[str],
+        outputs: Sequence[int],
+    ) -> View:
+        """A view over spans (after, until), from the numbers at their ends: no other tick is read."""
+        values_at = partial(self.values_at, stream)
+        return stored_view(self.facts_of(declaration), labels, name, spans, outputs, values_at)
+
+    def facts_of(self, declaration: StreamDeclaration) -> StreamFacts:
+        """The public facts of a stream: its errors follow from them."""
+        if declaration.name not in self._facts:
+            self._facts[declaration.name] = declaration.build(replay=True)
+        return self._facts[declaration.name]
 
     def _page(
         self,
@@ -134,10 +201,8 @@ class Reading:
         last: int,
         cells: range | None = None,
     ) -> list[dict[str, Any]]:
-        """The releases of ticks after+1 … last, as one view of the database has them."""
-        chain = schema.ticks
-        where = (chain.c.stream == stream) & (chain.c.tick > after) & (chain.c.tick <= last)
-        hashes = {row.tick: bytes(row.hash) for row in connection.execute(select(chain).where(where))}
+        """The stored numbers of ticks after+1 … last, as one view of the database has them."""
+        hashes = _hashes(connection, stream, after, last)
         last = max(hashes, default=after)  # shards commit rows of a tick before the tick is released
         tables = _tables(connection, stream, declaration, after, last, cells)
         return [release for table in tables for release in table.described(format_utc, hashes)]
@@ -151,25 +216,40 @@ class Reading:
         place = {cell: i for i, cell in enumerate(cells)}
         values = {tick: np.full(len(place), np.nan) for tick in wanted}
         columns = select(table.c.tick, table.c.cell, table.c.value)
-        every = len(place) > MOST_NAMED  # too many to name them: read all cells of these ticks
+        # too many to name them: read all cells between
+        some = (
+            table.c.cell.between(min(place), max(place)) if len(place) > MOST_NAMED else table.c.cell.in_(list(place))
+        )
         with self.database.reading() as connection:
             for start in range(0, len(wanted), MOST_NAMED):
                 where = (table.c.stream == stream) & table.c.tick.in_(wanted[start : start + MOST_NAMED])
-                rows = connection.execute(columns.where(where if every else where & table.c.cell.in_(list(place))))
+                rows = connection.execute(columns.where(where & some))
                 for tick, cell, value in rows:
                     if cell in place:
                         values[tick][place[cell]] = value
         return values
 
-    def all_releases(self, name: str) -> Iterator[dict[str, Any]]:
-        """Every release of a stream, as of the moment of the first one; the view is held until the last was taken."""
+    def tables_of(self, name: str) -> tuple[StreamDeclaration, Iterator[ReleaseTable]]:
+        """The declaration of a stream, and all that it shows now."""
         with self.database.reading() as connection:
             row = _stream_row(connection, name)
-            yield from self._all_releases(connection, row, declared(row))
+            until = _released(connection, row["id"])
+        return declared(row), self.release_tables(row["id"], declared(row), until)
+
+    def all_releases(self, name: str) -> Iterator[dict[str, Any]]:
+        """All that a stream shows when the first is taken, tick by tick."""
+        with self.database.reading() as connection:
+            row = _stream_row(connection, name)
+            until = _released(connection, row["id"])
+        after = 0
+        while page := self.read_releases(row["id"], declared(row), after, until=until):
+            yield from page
+            after = page[-1]["tick"]
 
     def _all_releases(
         self, connection: Connection, row: Any, declaration: StreamDeclaration
     ) -> Iterator[dict[str, Any]]:
+        """The stored numbers of all ticks, as one view of the database has them."""
         keys = len(_public_keys(connection, row["id"], declaration))
         size = max(1, NUMBERS_PER_TABLE // (declaration.query.outputs + keys))
         after = 0
@@ -382,15 +462,33 @@ def _tables(
         numbers = np.full((last - after, 4, len(labels)), np.nan)
         row, cell = stored[:, 0].astype(np.int64) - after - 1, stored[:, 1].astype(np.int64)
         numbers[row, :, cell - (0 if cells is None else cells.start)] = stored[:, 2:]
-        return [ReleaseTable(after + 1, starts(after + 1, last - after), labels, numbers)]
+        return [ReleaseTable(np.arange(after + 1, last + 1), starts(after + 1, last - after), labels, numbers)]
     if (sizes == sizes[0]).all() and ticks[-1] - ticks[0] + 1 == len(ticks):
         numbers = stored[:, 2:].reshape(len(ticks), sizes[0], 4).transpose(0, 2, 1)
-        return [ReleaseTable(int(ticks[0]), starts(int(ticks[0]), len(ticks)), labels, numbers)]
+        return [ReleaseTable(ticks, starts(int(ticks[0]), len(ticks)), labels[: sizes[0]], numbers)]
     parts = np.split(stored[:, 2:], np.cumsum(sizes)[:-1])
     return [
-        ReleaseTable(tick, starts(tick, 1), labels, part.T[np.newaxis])
+        ReleaseTable(np.asarray([tick]), starts(tick, 1), labels[: len(part)], part.T[np.newaxis])
         for tick, part in zip(ticks.tolist(), parts, strict=True)
     ]
+
+
+def _no_ticks(declaration: StreamDeclaration, labels: Sequence[str]) -> ReleaseTable:
+    starts = declaration.schedule.starts_of(1, 0)
+    return ReleaseTable(np.empty(0, np.int64), starts, labels, np.empty((0, 4, len(labels))))
+
+
+def _released(connection: Connection, stream: int) -> int:
+    """The last tick that is released."""
+    query = select(func.max(schema.ticks.c.tick)).where(schema.ticks.c.stream == stream)
+    return int(connection.execute(query).scalar() or 0)
+
+
+def _hashes(connection: Connection, stream: int, after: int, last: int) -> dict[int, bytes]:
+    """The hashes of ticks after+1 … last, as far as they are released."""
+    chain = schema.ticks
+    where = (chain.c.stream == stream) & (chain.c.tick > after) & (chain.c.tick <= last)
+    return {row.tick: bytes(row.hash) for row in connection.execute(select(chain).where(where))}
 
 
 def _stream_row(connection: Connection, name: str) -> Any:

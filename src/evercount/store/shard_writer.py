@@ -71,7 +71,7 @@ def close_by_shards(
             head = link(head, tick, numbers)
             links.append((live.id, tick, head, closed_at))
             starts = live.declaration.schedule.starts_of(tick, 1)
-            tables.append(ReleaseTable(tick, starts, live.declaration.query.labels, numbers[np.newaxis]))
+            tables.append(ReleaseTable(np.asarray([tick]), starts, live.declaration.query.labels, numbers[np.newaxis]))
         insert_rows(connection, schema.ticks, links)
         store.write_state(connection, live, cut.closing, live.blob)
         CountedTicks().write(connection, live, cut.closing)

@@ -96,7 +96,8 @@ class WatchedStore(Store):
                 continue
             while live.closed < tick:
                 page = self.read_releases(live.id, live.declaration, live.closed, TICKS_PER_PAGE, tick, cells)
-                live.labels, live.closed = self._labels_at(live, page[-1]["tick"]), page[-1]["tick"]
+                reached = page[-1]["tick"] if len(page) == TICKS_PER_PAGE else tick
+                live.labels, live.closed = self._labels_at(live, reached), reached
                 news.append((live.name, page))
         return news
 

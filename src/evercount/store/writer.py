@@ -18,6 +18,7 @@ from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.spend import identify
 from evercount.engine.stream import Stream
+from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.errors import (
     BudgetExceeded,
@@ -333,7 +334,7 @@ class Store(Reading):
             own_ticks = live.declaration.query.publishing.own_ticks
             if own_ticks:
                 table = table.among(labels)
-            for tick, _, places, numbers in table.each_tick():
+            for tick, places, numbers in table.each_tick():
                 if own_ticks:
                     named = [labels[place] for place in places.tolist()]
                 else:
@@ -357,8 +358,7 @@ class Store(Reading):
         live.looked_at = 0
         live.encoder, live.closed, live.labels = None, live.stream.tick, labels
         self.write_head(live)
-        hashes = {tick: digest for _, tick, digest, _ in links}
-        described = table.last(describe, cells).described(format_utc, hashes)
+        described = self._describe(live, [table], {tick: digest for _, tick, digest, _ in links}, describe, cells)
         self.noise_ahead.draw_block(live)  # last, so that the answer does not wait for it
         return described
 
@@ -373,8 +373,28 @@ class Store(Reading):
     ) -> list[dict[str, Any]]:
         """As `close_ticks`, for a stream that is cut into shards; `run` closes them, None for this process."""
         tables, hashes = close_by_shards(self, live, count, closed_at, run)
-        chosen = tables if describe is None else tables[max(0, len(tables) - describe) :]
-        return [one for table in chosen for one in table.last(None, cells).described(format_utc, hashes)]
+        return self._describe(live, tables, hashes, describe, cells)
+
+    def _describe(
+        self,
+        live: LiveStream,
+        tables: list[ReleaseTable],
+        hashes: dict[int, bytes],
+        describe: int | None,
+        cells: int | None,
+    ) -> list[dict[str, Any]]:
+        """What the last `describe` of new ticks show, of the first `cells` cells."""
+        if not live.declaration.shows_releases:
+            after = live.closed - min(len(hashes), len(hashes) if describe is None else describe)
+            part = None if cells is None else range(cells)
+            return self.read_releases(live.id, live.declaration, after, len(hashes), live.closed, part)
+        shown = [one for table in tables for one in table.last(describe, cells).described(format_utc, hashes)]
+        return shown if describe is None else shown[-describe:]
+
+    def facts_of(self, declaration: StreamDeclaration) -> StreamFacts:
+        """As `Reading.facts_of`, from the stream itself."""
+        live = self.streams.get(declaration.name)
+        return super().facts_of(declaration) if live is None else live.stream
 
     def counted_ticks(self, live: LiveStream, count: int) -> CountedTicks | None:
         """What was counted elsewhere for the next ticks."""
@@ -436,6 +456,6 @@ def _new_keys(live: LiveStream, table: ReleaseTable) -> list[tuple[int, int, str
     new = (place for place in range(public.shape[1]) if table.cells[place] not in known)
     first = sorted((int(np.argmax(public[:, place])), place) for place in new)
     return [
-        (live.id, len(live.labels) + number, table.cells[place], table.first_tick + row)
+        (live.id, len(live.labels) + number, table.cells[place], int(table.ticks[row]))
         for number, (row, place) in enumerate(first)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -9,12 +10,14 @@ from fastapi import FastAPI, Header, Query, Request
 from fastapi.responses import FileResponse, StreamingResponse
 from starlette.responses import Response
 
+from evercount.engine.release_table import ReleaseTable
+from evercount.engine.write_table import Kind
 from evercount.errors import Problem
 from evercount.privacy import Budget
 from evercount.service.catch_up import CELLS_PER_PAGE
-from evercount.service.export import ExportResponse, Kind, write_export
+from evercount.service.export import ExportResponse, write_export
 from evercount.service.http_errors import Json
-from evercount.service.read_views import MEDIA, Asked, read_view
+from evercount.service.read_views import Asked, describe_view, read_view
 from evercount.service.routes.stream_path import LARGEST_TICK, After, Cells, FirstCell, Name, cell_page, visible
 from evercount.service.runtime import Service, all_plans
 from evercount.service.sse import LiveResponse
@@ -43,7 +46,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
         minus: Label = None,
         minus_stream: OtherStream = None,
     ) -> Response:
-        """Releases in order, from tick after+1 on. Of each at most `cells` cells are shown, from `first_cell` on.
+        """What the stream shows (`shown`) after a tick, in order; at most `cells` cells of each, from `first_cell` on.
 
         With `view` the newest spans of that view instead, of all cells or of those that `cell` names.
         """
@@ -51,12 +54,12 @@ def add_releases(app: FastAPI, service: Service) -> None:
         if view is not None:
             asked = ask(request, view, cell, minus, minus_stream, limit)
             service.check_readable(live)
-            answer = await service.read(read_view, service.store, live, asked, service.limits.numbers)
-            return Json(answer.to_json())
+            table = await service.read(read_view, service.store, live, asked, service.limits.numbers)
+            return Json(describe_view(live, view, table))
         if cell or minus is not None or minus_stream is not None:
             raise Problem(422, "ParameterError", "cell and minus go with a view", "Add view=running, for example.")
         releases = await service.read(service.read_page, live, after, limit, first_cell, cells)
-        return Json({**cell_page(live, first_cell, cells), "releases": releases})
+        return Json({**cell_page(live, first_cell, cells), "view": live.declaration.shown, "releases": releases})
 
     @app.get("/v1/streams/{name}/labels", tags=["releases"])
     async def get_labels(
@@ -79,13 +82,13 @@ def add_releases(app: FastAPI, service: Service) -> None:
         """Every release as a file, one row per tick and cell: csv, json, jsonl or parquet; or the newest of a view."""
         live = visible(service, request, name)
         service.check_readable(live)
-        if view is not None:
+        if view is None:
+            tables: Iterable[ReleaseTable] = service.store.release_tables(live.id, live.declaration, live.closed)
+        else:
             asked = ask(request, view, cell, minus, minus_stream, limit)
-            answer = await service.read(read_view, service.store, live, asked, service.limits.numbers)
-            named = {"Content-Disposition": f'attachment; filename="{live.name}.{view}.{kind}"'}
-            return Response(await service.encode(answer.encoded, kind), media_type=MEDIA[kind], headers=named)
-        file = await service.read(write_export, service.store, live, kind)
-        return ExportResponse(file, live.name, kind)
+            tables = [await service.read(read_view, service.store, live, asked, service.limits.numbers)]
+        file = await service.read(write_export, live, tables, kind)
+        return ExportResponse(file, live.name if view is None else f"{live.name}.{view}", kind)
 
     @app.get("/v1/streams/{name}/cells", tags=["releases"])
     async def get_cells(request: Request, name: Name) -> Response:

@@ -91,7 +91,7 @@ function viewPath(name, parameters, suffix = "") {
   return `${at(name)}/releases${suffix}?${new URLSearchParams(parameters)}`;
 }
 
-/** The newest spans of a view: {labels, flat, spans: [{first, last, start, values, std, low, high}]}. */
+/** The newest spans of a view: {labels, flat, releases: [{tick, first, start, values, std, low, high}]}. */
 export const viewOf = (name, parameters, signal) => get(viewPath(name, parameters), signal);
 
 /** A view as a file: {blob, file}, `file` its name. */

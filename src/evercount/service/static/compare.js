@@ -143,7 +143,7 @@ export class ComparePage {
     this.apart = focusChart(byId("apart-chart"), timed, () => {}, true);
     this.apart.set(data);
     setText(byId("apart-title"), `${names[0]} minus ${names[1]}`);
-    const last = apart.spans.at(-1);
+    const last = apart.releases.at(-1);
     setText(byId("apart-summary"), last ? this.sentence(names, last) : NOTHING);
     setText(byId("apart-note"), flat ? NO_TREND : "");
     byId("apart-note").hidden = !flat;

@@ -24,7 +24,7 @@ async function show() {
       chart = focusChart(byId("embed-chart"), timed, () => {});
     }
     chart.set(data);
-    const last = answer.spans.at(-1);
+    const last = answer.releases.at(-1);
     setText(byId("embed-title"), `${facts.name}: ${label}`);
     setText(byId("embed-text"), last ? `${title}, ${when(last)}: ${reading(last).value}, ${reading(last).error}` : "Nothing is released yet.");
     setText(byId("embed-note"), flat ? NO_TREND : "Band: 95 % interval. Published with differential privacy.");

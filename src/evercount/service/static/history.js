@@ -14,9 +14,10 @@ export function ticksAsked(cells) {
 }
 
 export class History {
-  /** `nonnegative`: the numbers are never below zero, so the low end of their intervals is not either. */
-  constructor(labels, nonnegative = false) {
+  /** `nonnegative`: the numbers are never below zero, so the low end of their intervals is not either. `every`: there is a row for every tick. */
+  constructor(labels, nonnegative = false, every = true) {
     this.labels = labels;
+    this.every = every;
     this.nonnegative = nonnegative;
     this.most = ticksHeld(labels.length);
     this.rows = [];
@@ -33,7 +34,7 @@ export class History {
   /** "added"; "known" for a tick that is here already; "gap" when ticks are missing before it. */
   add(release) {
     if (this.rows.length && release.tick <= this.lastTick) return "known";
-    if (this.rows.length && release.tick !== this.lastTick + 1) return "gap";
+    if (this.every && this.rows.length && release.tick !== this.lastTick + 1) return "gap";
     const time = release.start === null || release.start === undefined ? NaN : Date.parse(release.start) / 1000;
     const low = this.nonnegative ? release.low.map((value) => Math.max(0, value)) : release.low;
     this.rows.push({ ...release, low, time: Number.isFinite(time) ? time : null });

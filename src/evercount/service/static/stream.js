@@ -7,7 +7,7 @@ import { DASH, byId, decimals, duration, element, kindOf, moment, number, probab
 import { renderGuarantee, renderLength } from "./guarantee.js";
 import { History, ticksAsked } from "./history.js";
 import { follow } from "./live.js";
-import { SpanCard } from "./views.js";
+import { SpanCard, viewTitle } from "./views.js";
 
 const QUIET = 20000; // a screen reader hears about new ticks at most this often (ms)
 const HISTORY_ROWS = 100;
@@ -58,7 +58,7 @@ export class StreamPage {
     this.state("loading");
     try {
       const facts = await streamFacts(name, opening.signal);
-      const history = new History(facts.labels, (facts.postprocess ?? []).includes("nonnegative"));
+      const history = new History(facts.labels, (facts.postprocess ?? []).includes("nonnegative"), !["per-day", "per-week"].includes(facts.shown));
       const limit = ticksAsked(facts.labels.length);
       let after = Math.max(0, facts.released - history.most);
       while (after < facts.released) {
@@ -248,7 +248,7 @@ export class StreamPage {
     const { last, labels } = this.history;
     const label = labels[this.cell];
     setText(byId("focus-name"), label);
-    setText(byId("focus-eyebrow"), last ? `${kindOf(this.facts.query)} · Tick ${number(last.tick)}${last.time === null ? "" : `, from ${moment(last.time)}`}` : "Waiting for the first tick");
+    setText(byId("focus-eyebrow"), last ? `${this.facts.shown === "running" ? kindOf(this.facts.query) : viewTitle(this.facts.shown)} · Tick ${number(last.tick)}${last.time === null ? "" : `, from ${moment(last.time)}`}` : "Waiting for the first tick");
     document.title = `${this.facts.name}: ${label} · evercount`;
     const digits = last ? decimals(last.std[this.cell]) : 0;
     setText(byId("focus-value"), last ? number(last.values[this.cell], digits) : DASH);

@@ -19,8 +19,9 @@ export function viewTitle(name) {
   return name in NAMES ? (name === "running" ? NAMES.running : `New ${NAMES[name]}`) : name;
 }
 
-/** The view to begin with: days, where a day has more than one tick, else ticks; the numbers themselves, where there are no views. */
+/** The view to begin with: what the stream shows; of running totals days, where a day has more than one tick, else ticks, where there are views. */
 export function firstView(facts) {
+  if (facts.shown !== "running") return facts.shown;
   const views = facts.views ?? [];
   const short = /^(\d+(ms|s|m|h))$/.test(facts.tick ?? "");
   const enough = views.includes("per-day") && short && facts.released * (parseTick(facts.tick) / 86400) > 4;
@@ -34,7 +35,7 @@ function parseTick(text) {
 
 /** Chart columns [x, high, low, value] of one cell of an answer, and whether x is time. */
 export function spanColumns(answer, cell = 0) {
-  const { spans } = answer;
+  const spans = answer.releases;
   const times = spans.map((span) => (span.start === null ? NaN : Date.parse(span.start) / 1000));
   const timed = spans.length > 0 && times.every((time, i) => Number.isFinite(time) && (i === 0 || time > times[i - 1]));
   const flat = answer.flat?.[cell] ?? false;
@@ -42,7 +43,7 @@ export function spanColumns(answer, cell = 0) {
     timed,
     flat,
     data: [
-      spans.map((span, i) => (timed ? times[i] : span.last)),
+      spans.map((span, i) => (timed ? times[i] : span.tick)),
       spans.map((span) => span.high[cell]),
       spans.map((span) => span.low[cell]),
       spans.map((span) => (flat ? null : span.values[cell])),
@@ -65,7 +66,7 @@ export function reading(span, cell = 0) {
 /** When a span was: its first moment, or its ticks. */
 export function when(span) {
   const start = span.start === null ? null : Date.parse(span.start) / 1000;
-  const ticks = span.first === span.last ? `tick ${number(span.last)}` : `ticks ${number(span.first)} to ${number(span.last)}`;
+  const ticks = span.first === span.tick ? `tick ${number(span.tick)}` : `ticks ${number(span.first)} to ${number(span.tick)}`;
   return start === null ? ticks : `from ${moment(start)} (${ticks})`;
 }
 
@@ -172,7 +173,7 @@ export class SpanCard {
       this.chart = focusChart(box, timed, (index) => this.readout(index));
     }
     this.chart.set(data);
-    const last = answer.spans.at(-1);
+    const last = answer.releases.at(-1);
     const shown = last ? reading(last) : { value: DASH, error: "" };
     setText(byId("span-name"), this.view.startsWith("quantile") ? this.facts.name : this.label);
     setText(byId("span-eyebrow"), last ? `${viewTitle(this.view)}, ${when(last)}` : viewTitle(this.view));
@@ -182,13 +183,13 @@ export class SpanCard {
     byId("span-note").hidden = !flat;
     box.classList.toggle("empty", !last);
     box.dataset.empty = "Nothing to show yet: the first span is not complete.";
-    const size = answer.spans.length;
+    const size = answer.releases.length;
     box.setAttribute("aria-label", last ? `${viewTitle(this.view)}, ${this.label}, ${size} spans. Newest: ${shown.value}, ${shown.error}. ${flat ? "No trend can be read." : ""}` : "No span yet.");
     if (this.chart.chart.cursor.left < 0 || this.chart.chart.cursor.idx === null) this.readout(null);
   }
 
   readout(index) {
-    const span = index === null || index === undefined ? null : this.answer?.spans[index];
+    const span = index === null || index === undefined ? null : this.answer?.releases[index];
     if (!span) {
       setText(byId("span-readout"), "");
       return;
