@@ -103,9 +103,9 @@ def test_bounds_of_a_view_hold_for_all_its_numbers_at_once(budget: Budget) -> No
 @pytest.mark.parametrize("views", [("per-tick",), ("per-tick", "last-24")])
 @pytest.mark.parametrize("horizon", [None, 48])
 def test_unlisted_keys_take_the_noise_that_they_can_have(views: tuple[str, ...], horizon: int | None) -> None:
-    """Fresh noise does not know keys that join; the noise of running totals, or a blend, serves their views."""
+    """Keys of the day have fresh noise; for keys that stay, that of running totals or a blend serves their views."""
     stream = Stream(DiscoveredKeys(), Budget(2.0, 1e-6), horizon, views=views)
-    assert stream.factorization.name in ("anytime", "balanced", "blend")
+    assert stream.factorization.name in (("fresh",) if len(views) == 1 else ("anytime", "balanced", "blend"))
     stream.step(["oslo"] * 500)
     stream.close()
 
@@ -160,8 +160,11 @@ def test_a_declaration_freezes_what_its_first_views_choose() -> None:
     asked = declared(views=["per-day"], noise_for=["running"])
     assert not stored.same_as(asked)
     assert any("noise_for" in line for line in stored.differences(asked))
-    assert declared().noise_for == ("running",)
-    assert declared().factorization is None
+    assert (declared().noise_for, declared().factorization) == (("per-tick",), "fresh")
+    manual = declared(tick="manual", zone=None, start=None)
+    assert (manual.noise_for, manual.factorization) == (("running",), None)
+    later = declared(query={"name": "discovered-keys", "parameters": {"every": 7}})
+    assert later.noise_for == ("running",), "keys that stay have no single ticks"
 
 
 def test_a_blend_is_stored_with_its_numbers() -> None:

@@ -27,6 +27,7 @@ def declared(year: int, **change: Any) -> StreamDeclaration:
         "zone": "Europe/Vienna",
         "start": f"{year}-01-01",
         "horizon": 366 if year % 4 == 0 else 365,
+        "views": ["running"],
     }
     return StreamDeclaration.from_dict({**table, **change})
 

@@ -27,6 +27,7 @@ def declared(name: str, day: int = 1, **change: Any) -> StreamDeclaration:
         "zone": "UTC",
         "start": f"1970-01-{day:02d}",
         "horizon": 10,
+        "views": ["running"],
     }
     return StreamDeclaration.from_dict({**table, **change})
 

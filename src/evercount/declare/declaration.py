@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from contextlib import suppress
 from copy import copy
 from dataclasses import field, replace
 from pathlib import Path
@@ -191,8 +192,7 @@ class StreamDeclaration:
     def _settle_noise(self) -> None:
         """Choose the noise, once: the declaration that is stored says which."""
         object.__setattr__(self, "asked", Asked(self.budget, self.factorization, bool(self.noise_for)))
-        default = () if self.schedule.manual or not self.has_views else (PER_TICK,)
-        asked = self.noise_for or noise_views(self.views, self.schedule) or default
+        asked = self.noise_for or noise_views(self.views, self.schedule) or self._default_views
         views = check_noise_for(self.query, asked)
         object.__setattr__(self, "noise_for", views)
         object.__setattr__(self, "query", self.query.for_views(views))
@@ -203,6 +203,16 @@ class StreamDeclaration:
         object.__setattr__(self, "budget", kept)
         if self.factorization is not None or views != (RUNNING,) or not isinstance(engine.spec, str):
             object.__setattr__(self, "factorization", engine.spec)
+
+    @property
+    def _default_views(self) -> tuple[str, ...]:
+        """Single ticks, where ticks are by the clock and the query can have them."""
+        if self.schedule.manual or not self.has_views:
+            return ()
+        with suppress(ParameterError):
+            self.query.for_views((PER_TICK,))
+            return (PER_TICK,)
+        return ()
 
     @property
     def has_views(self) -> bool:
