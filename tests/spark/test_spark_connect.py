@@ -28,6 +28,7 @@ DECLARATION = {
     "start": "2026-01-01T00:00:00Z",
     "horizon": 4,
     "columns": {"time": "ts", "key": "key"},
+    "views": ["running"],
 }
 EVENTS = [("2026-01-01T01:10:00Z", "north"), ("2026-01-01T01:30:00Z", "north"), ("2026-01-01T03:00:00Z", "süd, 'west'")]
 TOTALS = [[0, 0], [2, 0], [0, 0], [0, 1]]

@@ -29,6 +29,7 @@ DECLARATION = {
     "start": "2026-01-01T00:00:00Z",
     "horizon": TICKS,
     "columns": {"time": "ts", "key": "key"},
+    "views": ["running"],
 }
 PATIENCE = 1800
 """Seconds after which a driver that does nothing is a failure."""

@@ -42,6 +42,7 @@ DECLARATION = StreamDeclaration.from_dict(
         "start": "2026-01-01T00:00:00Z",
         "horizon": TICKS,
         "columns": {"time": "ts", "key": "key"},
+        "views": ["running"],
     }
 )
 SCHEMA = "ts timestamp, key string"

@@ -20,6 +20,7 @@ from evercount.audit.published_parts import parts_of, published_table
 from evercount.audit.universes import universe_of_rows
 from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration
+from evercount.engine.view_widths import RUNNING
 from evercount.errors import ParameterError
 from evercount.files.release_run import Job, release_file
 from evercount.noise import Secret
@@ -75,6 +76,7 @@ class FilesProgram:
                 order="order" if self.budget.unit == "user" and self.unordered else None,
                 levels=self.levels,
             ),
+            noise_for=(RUNNING,),  # the claim is about running sums; other views are differences of them
         )
 
     def _claim(self, ticks: int) -> Claim:

@@ -94,7 +94,7 @@ def shown_tables(
     `before` has all that the stream published before, shape (ticks, cells). Of that and of the tables only the rows
     that later spans need are kept.
     """
-    if name == RUNNING:  # the published numbers as they are
+    if name == RUNNING or stream.query.publishing.own_ticks:  # the published numbers as they are
         yield from tables
         return
     rows = before

@@ -23,7 +23,6 @@ from evercount.declare.view_names import check_views, shown_tables, stack_rows
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
-from evercount.engine.view_widths import RUNNING
 from evercount.engine.write_table import parquet_modules
 from evercount.errors import BadRows, HorizonReached, ParameterError, StoreError
 from evercount.files.bad_rows import MOST_SHOWN, LateRows, Reject, find_rejects, write_rejects
@@ -390,8 +389,7 @@ def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
             tell("releasing", stream.tick + 1 - totals.first_tick, len(totals))
 
     old = None if before is None else run.places.output
-    shown = RUNNING if own_ticks else run.declaration.shown
-    tables = shown_tables(stream, closed(), shown, schedule, run.published, job.level)
+    tables = shown_tables(stream, closed(), run.declaration.shown, schedule, run.published, job.level)
     write_releases(
         output_kind(job.out), old, run.places.pending, tables, schedule, stream.guarantee, header=before is None
     )
