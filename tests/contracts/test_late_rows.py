@@ -11,7 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_same_table import CASES, GAUSSIAN, KEYS, Case, Rows, by_library, case, events_of, levels_of, read, secret_of
+from test_same_table import (
+    CASES,
+    GAUSSIAN,
+    KEYS,
+    Case,
+    Rows,
+    by_library,
+    case,
+    events_of,
+    levels_of,
+    read,
+    read_store,
+    secret_of,
+)
 
 from evercount.files.release_run import Job, release_file
 from evercount.noise import Secret
@@ -127,13 +140,7 @@ def by_service(one: Case, deliveries: list[Delivery], secret: Secret, folder: Pa
                 store, inside = Store(folder / "store.db"), inside[7:]
             send(store, one, tick, inside)
             store.close_ticks(store.find(declaration.name), 1, 0.0)
-    found: Rows = []
-    for release in store.all_releases(declaration.name):
-        numbers = zip(*(release[name] for name in ("values", "std", "low", "high")), strict=True)
-        start = schedule.start_of(release["tick"])
-        labels = store.labels(declaration.name)
-        found += [(release["tick"], start, label, *row) for label, row in zip(labels, numbers, strict=False)]
-    assert store.verify(store.head) == []
+    found = read_store(one, store)[declaration.shown]
     store.close()
     return found
 
