@@ -79,6 +79,8 @@ def pytest_configure(config: pytest.Config) -> None:
     memory = Path("/dev/shm")
     if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 * 2**30:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+    # Several workers share the cores, and the threads of small matrix products wait for each other by spinning.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     # What a test starts need not compile the package again, nor a second run the tests.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
