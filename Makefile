@@ -33,7 +33,7 @@ soak: $(STAMP)  ## the long fault-injection runs, then an hour of load (SOAK_SEC
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
 
 format: $(STAMP)
