@@ -336,8 +336,9 @@ def by_spark_stream(spark: Any, one: Case, rows: list[dict[str, Any]], secret: S
     """Spark's streaming door: files in an order that is not that of time, in two rounds."""
     (folder / "in").mkdir()
     for number, (part, closed) in enumerate(two_rounds(one, rows)):
-        for half in range(2):  # two micro-batches: a user's events of one tick come in both
-            write(folder / "in" / f"{number}{1 - half}.parquet", "parquet", part[::-1][half::2])
+        files = 2 if ordered(one) else 1  # two micro-batches: a user's events of one tick come in both
+        for file in range(files):
+            write(folder / "in" / f"{number}{1 - file}.parquet", "parquet", part[::-1][file::files])
         spark_round(spark, one, secret, folder / "in", folder, closed)
     return in_store(one, folder)
 
