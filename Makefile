@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 SOAK_SECONDS ?= 3600
+# one more than the cores of a small machine: many tests wait for servers
+WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE  # tests and their processes are compiled once
 
 .PHONY: run example test slow lint format bench peers soak docs reference package pictures system lock clean
@@ -21,10 +23,10 @@ example: $(STAMP)  ## the bundled example as table, chart and CSV
 	$(BIN)/evercount example
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 slow: $(STAMP)  ## the longest tests, which `make test` leaves to CI
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not soak"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not soak"
 
 soak: $(STAMP)  ## the long fault-injection runs, then an hour of load (SOAK_SECONDS) with kills, readers and catch-ups
 	$(BIN)/python -m pytest -m soak
@@ -33,7 +35,7 @@ soak: $(STAMP)  ## the long fault-injection runs, then an hour of load (SOAK_SEC
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
 
 format: $(STAMP)

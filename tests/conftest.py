@@ -52,7 +52,6 @@ SLOW_FILES = {
     "service/test_service_fuzz.py",
     "service/test_service_neighbours.py",
     "spark/test_batch_release.py",
-    "spark/test_doors_matrix.py",
     "spark/test_spark_connect.py",
     "store/test_store_lock.py",
     "store/test_store_saturation.py",
@@ -79,6 +78,8 @@ def pytest_configure(config: pytest.Config) -> None:
     memory = Path("/dev/shm")
     if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 * 2**30:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+    # Several workers share the cores, and the threads of small matrix products wait for each other by spinning.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     # What a test starts need not compile the package again, nor a second run the tests.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
@@ -147,7 +148,7 @@ def why_no_spark() -> str | None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One Spark session on one thread for all tests of a process; test_doors_matrix.py has several."""
+    """One Spark session on two threads for all tests of a process: shards are closed side by side."""
     reason = why_no_spark()
     if reason:
         pytest.skip(reason)
@@ -176,6 +177,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{java} {arguments} pyspark-shell"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        session = open_session("local[1]")
+        session = open_session("local[2]")
         yield session
         session.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import os
@@ -41,10 +42,19 @@ class HandClock(Clock):
         return 3600.0 if moment > self.moment else 0.0
 
 
+class QuickServer(uvicorn.Server):
+    """uvicorn looks ten times in a second whether it shall end: tests would wait for that."""
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        while not self.should_exit:
+            await asyncio.sleep(0.01)
+
+
 @contextlib.contextmanager
 def served(service: Service, *proxies: str) -> Iterator[httpx.Client]:
     """A client of the service, which is served over a real socket as `evercount serve` does it."""
-    server = uvicorn.Server(server_config(service, "127.0.0.1", 0, parse_proxies(proxies)))
+    server = QuickServer(server_config(service, "127.0.0.1", 0, parse_proxies(proxies)))
     began = threading.Event()
     original = server.startup
 

@@ -53,7 +53,13 @@ def attacked(query: Query, budget: Budget, name: str | None, runs: int, noise: s
 
 @pytest.mark.parametrize(
     ("name", "noise"),
-    [("balanced", "exact"), ("binary-tree", "exact"), ("fresh", "exact"), ("blend", "insecure-float")],
+    [
+        ("balanced", "exact"),
+        *(
+            pytest.param(*case, marks=pytest.mark.soak)
+            for case in (("binary-tree", "exact"), ("fresh", "exact"), ("blend", "insecure-float"))
+        ),
+    ],
 )
 def test_attack_comes_within_a_tenth_of_the_promise(name: str, noise: str) -> None:
     """S is attained, so a good attack reaches the claim, and no attack gets beyond it."""
@@ -75,6 +81,7 @@ def test_float_noise_deserves_its_name() -> None:
         assert (report.statistic == "low bits") == broken
 
 
+@pytest.mark.soak
 def test_attack_on_pure_noise_comes_within_a_tenth() -> None:
     report = attacked(Count(), Budget(1.0, 0.0), "pure-binary", 8000)
     assert report.holds, report.summary()
@@ -86,7 +93,7 @@ def test_attack_on_pure_noise_comes_within_a_tenth() -> None:
 
 @pytest.mark.parametrize("name", FACTORIZATIONS)
 def test_no_factorization_is_beaten(name: str) -> None:
-    report = attacked(Histogram(2), Budget(3.0, 0.01, adjacency="replace"), name, 300)
+    report = attacked(Histogram(2), Budget(3.0, 0.01, adjacency="replace"), name, 200)
     assert report.holds, report.summary()
 
 

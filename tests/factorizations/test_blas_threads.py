@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info
+import scipy.linalg  # noqa: F401 - its library is loaded before threads are counted
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from evercount.factorizations import optimal
 from evercount.factorizations.blas_threads import blas_threads
+
+
+@pytest.fixture(autouse=True)
+def three_threads() -> Iterator[None]:
+    """A number that nobody asks for here, so that a forgotten one is seen."""
+    with threadpool_limits(3, user_api="blas"):
+        assert threads() == {3}
+        yield
 
 
 def threads() -> set[int]:

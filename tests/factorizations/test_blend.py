@@ -130,7 +130,7 @@ def test_fits_reach_their_bars(ticks, q, views, bars):
 
 def test_fits_of_many_kinds_are_accepted():
     """Zeros stay apart from poles after rounding, also where the best place is next to one."""
-    for T, q in ((2, 1), (3, 2), (17, 5), (1000, 1), (1000, 400), (10**5, 1)):
+    for T, q in ((2, 1), (17, 5), (1000, 400), (10**5, 1)):
         for views in ((1,), (1, 5, "running"), (10**6,)):
             filter_ = fit_blend(views, T, q)
             assert len(filter_.poles) in (0, 8, 10)

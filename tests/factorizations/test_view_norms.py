@@ -11,12 +11,13 @@ from evercount.factorizations.view_norms import worst_view
 
 
 def dense_norms(engine, T, width):
-    L = np.vstack([np.zeros(engine.dense(T)[0].shape[1]), engine.dense(T)[0]])
+    L = engine.dense(T)[0]
+    L = np.vstack([np.zeros(L.shape[1]), L])
     t = np.arange(1, T + 1)
     return np.linalg.norm(L[t] - L[np.maximum(t - (width or T), 0)], axis=1)
 
 
-@pytest.mark.parametrize("width", [1, 7, 30, 400, None])
+@pytest.mark.parametrize("width", [1, 30, 400, None])
 @pytest.mark.parametrize("name", list(FACTORIZATIONS))
 def test_the_worst_norm_is_that_of_the_dense_matrix(name, width):
     for T in (1, 5, 365):
@@ -29,13 +30,13 @@ def test_the_worst_norm_is_that_of_the_dense_matrix(name, width):
 
 
 @pytest.mark.parametrize("kind", [Balanced, Normalized, SquareRoot, Anytime])
-@pytest.mark.parametrize("width", [1, 7, 24, 900, None])
+@pytest.mark.parametrize("width", [1, 24, 400, None])
 def test_the_worst_tick_is_found(kind, width):
-    T = 1500
+    T = 600
     engine = kind(T)
-    exact = [engine.difference_norm(max(0, t - (width or T)), t) for t in range(1, T + 1)]
+    exact = dense_norms(engine, T, width)
     tick, norm = worst_view(engine, width)
-    assert norm == pytest.approx(max(exact), rel=1e-9)
+    assert norm == pytest.approx(exact.max(), rel=1e-9)
     assert exact[tick - 1] == pytest.approx(norm, rel=1e-9)
 
 

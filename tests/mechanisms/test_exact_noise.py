@@ -342,7 +342,7 @@ def worst_score(noise: np.ndarray[Any, Any], covariance: np.ndarray[Any, Any]) -
 def test_covariance_of_released_noise(f: Factorization) -> None:
     # 820 entries: a correct program exceeds 5.5 standard errors with probability below 1e-4.
     scale = 5.0
-    noise = ExactStream(f, scale, 20000, SECRET).take(40)
+    noise = ExactStream(f, scale, 8000, SECRET).take(40)
     left = f.dense(40)[0]
     wanted = scale**2 * left @ left.T + np.eye(40) / 12
     assert worst_score(noise, wanted) < 5.5

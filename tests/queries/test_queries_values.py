@@ -114,7 +114,7 @@ def test_spanning_forests_that_differ_in_two_edges(W: int) -> None:
     assert found[1] <= query._value_change_bound().exchanged
 
 
-def neighbours_apart(query: GraphQuery, events: list[Any], length: int, adjacency: Adjacency) -> float:
+def neighbours_apart(query: GraphQuery, events: list[Any], length: int) -> dict[Adjacency, float]:
     """The largest Σ over cells of squared differences of values at a tick, over all pairs of streams."""
     sums: dict[tuple[int, ...], FloatArray | None] = {}
     for choice in itertools.product(range(len(events) + 1), repeat=length):
@@ -124,35 +124,35 @@ def neighbours_apart(query: GraphQuery, events: list[Any], length: int, adjacenc
             sums[choice] = np.cumsum(rows, axis=0)
         except InputError:
             sums[choice] = None
-    worst = 0.0
+    removed = replaced = 0.0
     for choice, mine in sums.items():
         if mine is None:
             continue
         for place in range(length):
-            others = range(choice[place]) if adjacency == "replace" else [0] if choice[place] else []
-            for other in others:
+            for other in range(choice[place]):
                 theirs = sums[(*choice[:place], other, *choice[place + 1 :])]
                 if theirs is not None:
-                    worst = max(worst, float(np.square(mine - theirs).sum(axis=1).max()))
-    return worst
+                    apart = float(np.square(mine - theirs).sum(axis=1).max())
+                    replaced = max(replaced, apart)
+                    removed = removed if other else max(removed, apart)
+    return {"add-remove": removed, "replace": replaced}
 
 
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("number", range(len(mixed_queries(4))), ids=lambda i: mixed_queries(4)[i].name)
-def test_no_mixed_streams_beat_the_claim(number: int, adjacency: Adjacency) -> None:
+def test_no_mixed_streams_beat_the_claim(number: int) -> None:
     """All streams of 3 updates on 4 vertices, from an empty start and from a public path."""
     for start in ((), ((0, 1), (1, 2), (2, 3))):
         query = mixed_queries(4)[number]
         query = type(query)(**{**query.parameters(), "initial_edges": start})
         events = [(u, v, sign) for u, v in ((0, 1), (0, 2), (1, 2), (2, 3)) for sign in (1, -1)]
-        claimed = query.squared_value_sensitivity(adjacency)
-        assert claimed is not None
-        assert neighbours_apart(query, events, 3, adjacency) <= claimed
+        for adjacency, apart in neighbours_apart(query, events, 3).items():
+            claimed = query.squared_value_sensitivity(adjacency)
+            assert claimed is not None
+            assert apart <= claimed
 
 
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("kind", ["insert", "delete", "ignore-duplicates", "ignore-absent"])
-def test_no_other_streams_beat_the_claim(kind: Any, adjacency: Adjacency) -> None:
+def test_no_other_streams_beat_the_claim(kind: Any) -> None:
     path = [(0, 1), (0, 2), (1, 2), (2, 3), (0, 3)]
     start = {"initial_edges": path} if kind in ("delete", "ignore-absent") else {}
     bound = start or {"max_degree": 3}
@@ -170,28 +170,30 @@ def test_no_other_streams_beat_the_claim(kind: Any, adjacency: Adjacency) -> Non
     ]
     for make in makers:
         query = make()
-        claimed = query.squared_value_sensitivity(adjacency)
-        assert claimed is not None
-        assert neighbours_apart(query, path, 4, adjacency) <= claimed, query
+        for adjacency, apart in neighbours_apart(query, path, 4).items():
+            claimed = query.squared_value_sensitivity(adjacency)
+            assert claimed is not None
+            assert apart <= claimed, query
 
 
 def test_a_claim_that_is_too_small_is_caught() -> None:
     """Planted: the claim of add-remove for replace in a mixed stream."""
     query = Matching(4, "mixed", initial_edges=((0, 1),))
     events = [(u, v, sign) for u, v in ((0, 1), (2, 3)) for sign in (1, -1)]
-    assert neighbours_apart(query, events, 2, "replace") == 4 > query._value_change_bound().one
+    assert neighbours_apart(query, events, 2)["replace"] == 4 > query._value_change_bound().one
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("kind", ["insert", "delete", "ignore-duplicates", "ignore-absent"])
 def test_new_queries_keep_their_claims_for_increments(kind: Any, adjacency: Adjacency) -> None:
+    """All streams of up to 3 updates; of 4 without a matrix in test_queries_graphs_sensitivity.py."""
     square = [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2)]
     start = {"initial_edges": square} if kind in ("delete", "ignore-absent") else {}
     matrices = {name: factorization(name, 4).dense(4)[1] for name in ("balanced", "fresh", "direct")}
     for query in (MinDegree(4, kind, **start), MinCut(4, kind, **start), DegreeSequence(4, kind, **start)):
-        assert audit_sensitivity(query, matrices, adjacency, 4, steps=4, budget=20_000).holds
+        assert audit_sensitivity(query, matrices, adjacency, 4, steps=3, budget=20_000).holds
     projected = MinDegree(4, max_degree=2, enforce_degree=True)
-    assert audit_sensitivity(projected, matrices, adjacency, 4, steps=4, budget=20_000).holds
+    assert audit_sensitivity(projected, matrices, adjacency, 4, steps=3, budget=20_000).holds
 
 
 # -- what the values are ---------------------------------------------------------------------------------------------
@@ -392,17 +394,15 @@ def test_consistent_degrees_are_possible_and_closer() -> None:
         Stream(Count(), BUDGET, 4).step(1).consistent()
 
 
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_triangles_with_a_promise_per_edge(adjacency: Adjacency) -> None:
-    """All streams of 4 and 5 updates on 4 vertices: no neighbours that keep the promise beat the smaller claim."""
+def test_triangles_with_a_promise_per_edge() -> None:
+    """All streams of up to 5 updates on 4 vertices: no neighbours that keep the promise beat the smaller claim."""
     query = Triangles(4, max_per_edge=1)
-    assert query.squared_sensitivity(adjacency) == (1 if adjacency == "add-remove" else 2)
-    report = audit_sensitivity(query, np.eye(3), adjacency, 3, steps=4, budget=50_000)
-    assert report.holds
     edges = list(itertools.combinations(range(4), 2))
-    assert neighbours_apart(query, edges, 5, adjacency) == query.squared_value_sensitivity(adjacency) == 1
-    loose = Triangles(4, max_degree=3)
-    assert neighbours_apart(loose, edges, 5, adjacency) == 4, "without the promise the claim would be wrong"
+    for adjacency, apart in neighbours_apart(query, edges, 5).items():
+        assert query.squared_sensitivity(adjacency) == (1 if adjacency == "add-remove" else 2)
+        assert apart == query.squared_value_sensitivity(adjacency) == 1
+    loose = neighbours_apart(Triangles(4, max_degree=3), edges, 5)
+    assert set(loose.values()) == {4}, "without the promise the claim would be wrong"
 
 
 def test_the_promise_per_edge_is_checked_before_anything_changes() -> None:
@@ -467,19 +467,17 @@ def test_promises_per_edge_that_are_no_numbers_are_refused(name: str, wrong: Any
         CAPPED[name](4, max_per_edge=wrong)
 
 
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_stars_with_a_promise_per_edge(adjacency: Adjacency, most: int) -> None:
+def test_stars_with_a_promise_per_edge(most: int) -> None:
     """All streams of up to 5 updates on 4 vertices: no neighbours that keep the promise beat the smaller claim."""
     query = KStars(4, k=2, max_per_edge=most)
-    assert query.squared_sensitivity(adjacency) == most**2 * (1 if adjacency == "add-remove" else 2)
-    report = audit_sensitivity(query, np.eye(3), adjacency, 3, steps=4, budget=50_000)
-    assert report.exhaustive
-    assert report.holds, report.summary()
     edges = list(itertools.combinations(range(4), 2))
-    assert neighbours_apart(query, edges, 5, adjacency) == query.squared_value_sensitivity(adjacency) == most**2
-    loose = KStars(4, k=2, max_degree=3)
-    assert neighbours_apart(loose, edges, 5, adjacency) == 16, "without the promise the claim would be wrong"
+    for adjacency, apart in neighbours_apart(query, edges, 5).items():
+        assert query.squared_sensitivity(adjacency) == most**2 * (1 if adjacency == "add-remove" else 2)
+        assert apart == query.squared_value_sensitivity(adjacency) == most**2
+    if most == 1:
+        loose = neighbours_apart(KStars(4, k=2, max_degree=3), edges, 5)
+        assert set(loose.values()) == {16}, "without the promise the claim would be wrong"
 
 
 def test_the_promise_of_stars_holds_for_every_edge_and_refuses_nothing_else() -> None:

@@ -44,7 +44,8 @@ def driver(folder: Path, closed: int, master: str) -> None:
         spark_round(session, CASE, SECRET, folder / "in", folder / f"{shards}", closed, shards)
 
 
-@pytest.mark.parametrize("master", ["local[2]", pytest.param("local-cluster[2,1,1024]", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
 def test_all_doors_publish_one_table(master: str, tmp_path: Path) -> None:
     """Rows and files come in a random order; between the two rounds every process ends."""
     require_spark()

@@ -285,9 +285,9 @@ def test_a_checkpoint_ahead_of_the_store_is_refused_before_a_tick_closes(
 def test_an_interrupted_round_stops_its_query(
     spark: Any, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C after the second of twenty batches: none is counted afterwards, and the next round takes the rest."""
+    """Ctrl-C after the second of ten batches: none is counted afterwards, and the next round takes the rest."""
     store, checkpoint = new_store(tmp_path / "store.db"), str(tmp_path / "checkpoint")
-    for _ in range(20):
+    for _ in range(10):
         feed.write(1, events=5)
     real = _Round._count
 
@@ -306,7 +306,7 @@ def test_an_interrupted_round_stops_its_query(
     assert not spark.streams.active
     assert store.find("live").closed == 0
     rest = go()
-    assert 0 < rest.batches <= 18
+    assert 0 < rest.batches <= 8
     assert released(store) == expected(feed.totals[:1])
     store.close()
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.datastructures import MutableHeaders
@@ -47,7 +48,7 @@ def create_app(service: Service) -> FastAPI:
         yield
         service.hub.close()
 
-    app = FastAPI(
+    app = _App(
         title="evercount",
         version=evercount.__version__,
         summary="Running statistics of sensitive events under one differential-privacy guarantee",
@@ -64,8 +65,17 @@ def create_app(service: Service) -> FastAPI:
     add_releases(app, service)
     add_administration(app, service)
     add_pages(app)
-    openapi.complete(app.openapi())  # the description is made once and kept
     return app
+
+
+class _App(FastAPI):
+    """Its description takes longer than a service to start: it is made for the first who asks, and kept."""
+
+    def openapi(self) -> dict[str, Any]:
+        """See FastAPI."""
+        if self.openapi_schema is None:
+            openapi.complete(super().openapi())
+        return super().openapi()
 
 
 class Watch:
