@@ -44,7 +44,11 @@ def test_every_form_is_read_back(table: dict[str, Any], tmp_path: Path) -> None:
 def test_the_schema_has_the_fields_that_are_read_and_written() -> None:
     schema = declaration_schema()
     assert set(schema["properties"]) == set(StreamDeclaration.from_dict(FULL).to_dict())
-    assert set(schema["$defs"]["Budget"]["properties"]) == {field.name for field in fields(Budget)}
+    budget = schema["$defs"]["Budget"]["properties"]
+    assert set(budget) == {field.name for field in fields(Budget)} - {"period_ticks"}
+    assert all(len(part["description"].split()) > 2 for part in budget.values())
+    with pytest.raises(UnknownName, match="period_ticks"):
+        StreamDeclaration.from_dict({**FULL, "budget": {"epsilon": 1, "delta": 0, "period_ticks": 3}})
     assert all(part.get("description") for part in schema["properties"].values())
     nested = [*schema["$defs"].values(), schema]
     assert not [part["title"] for part in nested if part["additionalProperties"]]
