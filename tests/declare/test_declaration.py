@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 from typing import Any
@@ -158,3 +159,12 @@ def test_places_of_files(files: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ParameterError) as refused:
         read_streams(path)
     assert message in str(refused.value)
+
+
+def test_the_page_about_declarations_shows_legal_ones(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "declarations.md").read_text("utf-8")
+    blocks = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= 2
+    for block in blocks:
+        (tmp_path / "streams.toml").write_text(block, "utf-8")
+        assert read_declarations(tmp_path / "streams.toml")
