@@ -24,7 +24,7 @@ def release(folder: Path, cells: int, horizon: int | None, delta: float = 1e-9) 
     (folder / "keys.txt").write_text("".join(f"key-{i}\n" for i in range(cells)))
     rows = "".join(f"2026-01-01T0{i % TICKS}:00:00,key-{i}\n" for i in range(1000))
     (folder / "events.csv").write_text("ts,k\n" + rows)
-    options = "--time ts --every 1h --start 2026-01-01 --key k --epsilon 1 --quiet"
+    options = "--time ts --every 1h --start 2026-01-01 --key k --epsilon 1 --view running --quiet"
     options += f" --delta {delta} --horizon {horizon or 'none'}"
     files = ["--keys", str(folder / "keys.txt"), "--out", str(folder / "out.csv")]
     command = ["release", str(folder / "events.csv"), *options.split(), *files, "--end", f"2026-01-01T0{TICKS}:00"]

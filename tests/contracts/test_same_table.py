@@ -184,6 +184,24 @@ CASES = {
     "hours over a clock change": case("count", {}, zone="Europe/Vienna", start="2026-03-28T20:00"),
 }
 
+PERSONS = {
+    "person-days": case(
+        HISTOGRAM,
+        {"key": "region", "user": "who"},
+        budget={**GAUSSIAN, "unit": "user", "max_per_tick": 2, "period": 1},
+    ),
+    "three days of a week of each person": case(
+        HISTOGRAM,
+        {"key": "region", "user": "who"},
+        ticks=16,
+        tick="1d",
+        zone="Europe/Vienna",
+        start="2026-03-26",
+        budget={**GAUSSIAN, "unit": "user", "max_per_tick": 2, "max_ticks": 3, "period": "1w"},
+    ),
+}
+"""Persons in periods, at the doors that take them."""
+
 
 def events_of(one: Case, number: int = 600) -> list[dict[str, Any]]:
     """Events inside the released ticks, as rows; times are wall times of the zone, offsets and seconds since 1970.
@@ -247,6 +265,29 @@ def check_said(one: Case, said: str) -> None:
     assert "promised" not in said
 
 
+class PlainCaps:
+    """The caps of a user in plain Python. Weeks are seven days, here, from the start on."""
+
+    def __init__(self, one: Case) -> None:
+        self.budget, self.schedule = one.declaration.budget, one.declaration.schedule
+        self.length = {"1w": 7, None: one.ticks}.get(self.budget.period, self.budget.period)
+        self.came: dict[Any, set[int]] = {}
+        self.kept: dict[Any, list[int]] = {}
+
+    def counts(self, row: dict[str, Any]) -> bool:
+        most, per_tick, most_ticks = self.budget.caps
+        tick = self.schedule.tick_of(row["instant"])
+        who = (row["who"], (tick - 1) // self.length)
+        came, kept = self.came.setdefault(who, set()), self.kept.setdefault(who, [])
+        came.add(tick)
+        if (most is not None and len(kept) >= most) or (per_tick is not None and kept.count(tick) >= per_tick):
+            return False
+        if most_ticks is not None and tick not in sorted(came)[:most_ticks]:
+            return False
+        kept.append(tick)
+        return True
+
+
 def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Path) -> Tables:
     """Ticks by the schedule, increments by the query's own encoder, one tick at a time."""
     declaration = one.declaration
@@ -254,12 +295,10 @@ def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
     columns = declaration.columns
     assert columns is not None
     ticks: list[list[Any]] = [[] for _ in range(one.ticks)]
-    seen: dict[str, int] = {}
+    counted = PlainCaps(one)
     for row in rows:
-        if columns.user is not None and query.people is None:
-            seen[row["who"]] = seen.get(row["who"], 0) + 1
-            if seen[row["who"]] > declaration.budget.max_events:
-                continue
+        if columns.user is not None and query.people is None and not counted.counts(row):
+            continue
         payload: Any = row[columns.key] if columns.key else row["score"] if columns.value else 1
         if columns.levels:  # no name: an unknown path
             payload = tuple(row[name] or "no name" for name in columns.levels)
@@ -642,6 +681,16 @@ def test_what_is_shown_by_default() -> None:
     by_hand = {"name": "x", "query": "count", "budget": GAUSSIAN}
     assert StreamDeclaration.from_dict(by_hand).shown == "running"
     assert StreamDeclaration.from_dict({**by_hand, "views": ["per-tick"]}).shown == "per-tick"
+
+
+@pytest.mark.parametrize("name", PERSONS)
+def test_the_service_counts_persons_in_periods_as_the_library_does(name: str, tmp_path: Path) -> None:
+    one = PERSONS[name]
+    rows, secret = events_of(one, 3000), secret_of(name)
+    expected = by_library(one, rows, secret, tmp_path)
+    assert by_service(one, rows, secret, tmp_path) == expected
+    counted = PlainCaps(one)
+    assert 500 < sum(map(counted.counts, rows)) < 2500, "the caps drop some events, not all"
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,11 @@ def test_every_form_is_read_back(table: dict[str, Any], tmp_path: Path) -> None:
 def test_the_schema_has_the_fields_that_are_read_and_written() -> None:
     schema = declaration_schema()
     assert set(schema["properties"]) == set(StreamDeclaration.from_dict(FULL).to_dict())
-    assert set(schema["$defs"]["Budget"]["properties"]) == {field.name for field in fields(Budget)}
+    budget = schema["$defs"]["Budget"]["properties"]
+    assert set(budget) == {field.name for field in fields(Budget)} - {"period_ticks"}
+    assert all(len(part["description"].split()) > 2 for part in budget.values())
+    with pytest.raises(UnknownName, match="period_ticks"):
+        StreamDeclaration.from_dict({**FULL, "budget": {"epsilon": 1, "delta": 0, "period_ticks": 3}})
     assert all(part.get("description") for part in schema["properties"].values())
     nested = [*schema["$defs"].values(), schema]
     assert not [part["title"] for part in nested if part["additionalProperties"]]
@@ -154,3 +159,12 @@ def test_places_of_files(files: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ParameterError) as refused:
         read_streams(path)
     assert message in str(refused.value)
+
+
+def test_the_page_about_declarations_shows_legal_ones(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "declarations.md").read_text("utf-8")
+    blocks = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= 2
+    for block in blocks:
+        (tmp_path / "streams.toml").write_text(block, "utf-8")
+        assert read_declarations(tmp_path / "streams.toml")

@@ -140,6 +140,7 @@ def declared(year: int, **change: Any) -> StreamDeclaration:
         "start": f"{year}-01-01",
         "horizon": 365,
         "columns": {"time": "ts"},
+        "views": ["running"],
     }
     return StreamDeclaration.from_dict({**table, **change})
 

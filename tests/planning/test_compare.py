@@ -203,3 +203,44 @@ def test_a_plan_of_views_marks_what_a_stream_runs_on() -> None:
     assert 1.4 < blend.twice < 1.6
     json.dumps(found.to_dict(), allow_nan=False)
     assert "fresh (chosen)" in str(found)
+    assert str(found).endswith(found.reason)
+    assert found.reason.startswith("fresh (delta=0) is chosen: its std is at most 2.52 times")
+
+
+@pytest.mark.parametrize(
+    ("budget", "views", "named"),
+    [
+        (Budget(1.0, 1e-6), ("per-tick",), "Next: fresh"),
+        (Budget(1.0, 1e-6), ("running",), "running totals alone keep the noise of their budget"),
+        (Budget(1.0, 1e-6, unit="user", max_per_tick=1, max_ticks=6, period=6), ("per-tick",), "better by more"),
+        (Budget(1.0, 0.0), ("per-tick",), "no other noise"),
+    ],
+)
+def test_a_plan_of_views_says_why(budget: Budget, views: tuple[str, ...], named: str) -> None:
+    found = plan_views(budget, 60, views)
+    chosen, *others = found.rows
+    stream = Stream(Count(), budget, 60, views=views)
+    assert (chosen.chosen, chosen.name, chosen.delta) == (True, stream.factorization.name, stream.budget.delta)
+    assert [row.score for row in others] == sorted(row.score for row in others)
+    assert named in found.reason
+    better = any(1 < chosen.score / row.score <= 1.4 for row in others)
+    assert any(text in found.reason for text in ("better by more", "keep the noise")) == better
+    assert min(row.score for row in found.rows) >= 1 - 1e-9
+    assert found.guarantee == stream.budget.with_delta(budget.delta).sentence()
+    assert bool(found.counted) == (budget.unit == "user")
+
+
+def test_a_plan_of_views_is_a_table() -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    found = plan_views(Budget(1.0, 0.0), 60, ["per-tick", "running"])
+    frame = found.to_pandas()
+    assert list(frame.columns) == ["noise", "delta", "per-tick", "running", "score", "twice: epsilon", "chosen"]
+    assert frame["running"].tolist() == [row.stds["running"] for row in found.rows]
+    assert frame["chosen"].tolist() == [True, False]
+
+
+def test_a_plan_of_views_counts_ticks() -> None:
+    with pytest.raises(ParameterError, match="last-25"):
+        plan_views(Budget(1.0, 1e-6), 60, ["per-day"])
+    with pytest.raises(ParameterError, match="number of ticks"):
+        plan_views(Budget(1.0, 1e-6, unit="user", max_per_tick=1, period="1w"), 60, ["per-tick"])

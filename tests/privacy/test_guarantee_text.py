@@ -127,6 +127,7 @@ def test_sentences_about_caps_and_periods(caps: dict[str, Any], words: str, adja
     counted = "counted " if within else ""
     who = f"everything {counted}under any one user id{within} (evercount counts at most {words})"
     assert text.sentence.startswith(f"All releases together protect {who}: ")
+    assert counted_text(budget).endswith(f"of each user id, evercount counts at most {words}.")
     there = " there" if within else ""
     if adjacency == "add-remove":
         assert f"if everything {counted}under that id{there} had been left out" in text.sentence

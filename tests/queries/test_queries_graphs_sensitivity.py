@@ -481,7 +481,7 @@ class ForgetfulHighDegree(HighDegree):
 class MonotoneMatching(Matching):
     """Planted mistake: believes that the share of an edge changes once."""
 
-    def change_bounds(self, stream: Any) -> list[ChangeBound]:
+    def _change_bounds(self, stream: Any) -> list[ChangeBound]:
         return [ChangeBound(1, 1)]
 
 

@@ -480,6 +480,42 @@ def test_the_guarantee_is_said_in_plain_words(service: Running, visit: Callable[
     assert "62 %" in page.inner_text("#guarantee")
 
 
+def test_pages_say_whom_a_capped_stream_protects_and_what_it_counts(
+    service: Running, visit: Callable[..., Any], artefacts: Path
+) -> None:
+    budget = {"epsilon": 2, "delta": 1e-6, "unit": "user", "max_per_tick": 2, "max_ticks": 3, "period": 7}
+    for name in ("visits", "visits-too"):
+        service.declare(name, ["a", "b"], budget=budget, views=["per-tick", "last-7", "running"], horizon=364)
+        for tick in range(9):
+            sent = [{"key": "ab"[i % 2], "user": f"u{i}"} for i in range(40 * tick, 40 * tick + 200)]
+            service.close(name, sent)
+    told = service.call("streams/visits")
+    counted = told["counted"]
+    assert "its first 2 events of a tick, in the first 3 ticks in which it has one" in counted
+    page = visit("#/stream/visits")
+    wait_state(page, "live")
+    page.wait_for_selector("#span-value")
+    assert page.locator(".counted").all_inner_texts() == [counted] * 3
+    assert told["explained"]["who"].startswith(page.inner_text("#facts >> text=Every single user id"))
+    page.click("#history summary")
+    assert page.inner_text("#history-caption").endswith(counted)
+    assert page.text_content("#table-caption").endswith(counted)
+    text = page.text_content("#guarantee")
+    assert told["explained"]["who"] in text
+    assert counted in text
+    assert "Together with the other streams" in text  # of the same neighbours, whatever they count
+    assert page.text_content("#guarantee-letter") == told["explained"]["letter"]
+    assert "promised" not in page.text_content("body")
+    page.screenshot(path=artefacts / "capped-stream.png", full_page=True)
+    page.goto(f"{service.address}/#/compare/visits/a/visits/b/per-tick")
+    page.wait_for_function("text => document.getElementById('compare-counted').textContent === text", arg=counted)
+    page.goto(f"{service.address}/embed#/visits/a/per-tick")
+    page.wait_for_function("text => document.getElementById('embed-note').textContent.endsWith(text)", arg=counted)
+    page.goto(f"{service.address}/#/stream/flu")
+    page.wait_for_selector("#guarantee >> text=Every single event")
+    assert page.locator(".counted:visible").count() == 0
+
+
 # -- planner ---------------------------------------------------------------------------------------------------------
 
 
@@ -529,6 +565,41 @@ def test_the_planner_reacts_to_its_sliders(service: Running, visit: Callable[...
     page.wait_for_function("() => document.getElementById('plan-busy').textContent === ''")
 
 
+def test_the_planner_chooses_noise_for_views_and_persons(
+    service: Running, visit: Callable[..., Any], artefacts: Path
+) -> None:
+    page = visit("#/planner")
+    told = service.call("plan?epsilon=0.5&delta=1e-10&horizon=4096&view=per-tick&view=last-7&view=running")
+    page.wait_for_function(
+        "reason => document.getElementById('views-summary').textContent === reason", arg=told["reason"]
+    )
+    titles = ["Noise", "Delta", "New per tick", "Last 7 ticks", "Running total", "Epsilon of two such streams"]
+    assert page.locator("#views-head th").all_inner_texts() == titles
+    names = page.locator("#views-rows th").all_inner_texts()
+    assert names == [row["name"] + (" (chosen)" if row["chosen"] else "") for row in told["rows"]]
+    assert page.locator("#views-rows tr[data-chosen]").count() == 1
+    for place, view in ((4, "last-7"), (5, "running")):
+        cells = page.locator(f"#views-rows > tr > :nth-child({place})").all_inner_texts()
+        stds = [row["stds"][view] for row in told["rows"]]
+        assert [float(text.replace(",", "")) for text in cells] == pytest.approx(stds, rel=5e-3)
+    assert told["guarantee"] == page.inner_text("#views-guarantee")
+    page.uncheck("#plan-running")
+    page.fill("#plan-last-ticks", "30")
+    page.select_option("#plan-unit", "user")
+    page.fill("#plan-period", "30")
+    page.fill("#plan-max_per_tick", "2")
+    page.fill("#plan-max_ticks", "10")
+    page.wait_for_function("() => evercount.planner.views.guarantee.includes('within one period of 30 ticks')")
+    page.wait_for_function("() => evercount.planner.views.guarantee.includes('in the first 10 ticks')")
+    page.wait_for_function("() => evercount.planner.plan.guarantee.includes('in the first 10 ticks')")
+    caps = "unit=user&period=30&max_per_tick=2&max_ticks=10"
+    persons = service.call(f"plan?epsilon=0.5&delta=1e-10&horizon=4096&{caps}&view=per-tick&view=last-30")
+    assert page.inner_text("#views-summary") == persons["reason"]
+    assert page.inner_text("#views-caption").endswith(persons["counted"])
+    assert persons["rows"][0]["stds"]["per-tick"] > 4 * told["rows"][0]["stds"]["per-tick"]
+    page.screenshot(path=artefacts / "planner-persons.png", full_page=True)
+
+
 def test_the_planner_says_that_it_computes(visit: Callable[..., Any]) -> None:
     page = visit("#/planner")
     page.wait_for_selector("#plan-rows tr")
@@ -537,9 +608,13 @@ def test_the_planner_says_that_it_computes(visit: Callable[..., Any]) -> None:
     page.locator("#plan-epsilon").press("ArrowLeft")
     page.wait_for_selector("#plan-busy >> text=Computing the errors of all mechanisms")
     assert page.get_attribute("#plan-card", "aria-busy") == "true"
-    held[-1].continue_()
-    page.wait_for_function("() => document.getElementById('plan-busy').textContent === ''")
-    assert page.get_attribute("#plan-card", "aria-busy") is None
+    page.wait_for_selector("#views-busy >> text=Computing the errors of each view")
+    assert page.get_attribute("#views-card", "aria-busy") == "true"
+    for route in held:
+        route.continue_()
+    for name in ("plan", "views"):
+        page.wait_for_function(f"() => document.getElementById('{name}-busy').textContent === ''")
+        assert page.get_attribute(f"#{name}-card", "aria-busy") is None
     page.unroute("**/v1/plan?*")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the service is not installed: pip install 'evercount[service]'")
 
+from evercount.privacy import Budget, counted_text, guarantee_text
 from evercount.service.runtime import Service
 from evercount.store import Store
 from serving import ADMIN, HEADERS, HandClock, served
@@ -84,7 +88,7 @@ def test_events_that_name_no_user_or_key_are_refused(client: httpx.Client, event
 
 
 def test_active_users_per_tick(client: httpx.Client) -> None:
-    declare(client, {"name": "active-users", "parameters": {}})
+    declare(client, {"name": "active-users", "parameters": {}}, {**BUDGET, "max_ticks": 3})
     for _ in range(5):
         assert send(client, [{"user": f"u{i}"} for i in range(500)] * 2 + ["late"]) == 200
         close(client)
@@ -92,6 +96,146 @@ def test_active_users_per_tick(client: httpx.Client) -> None:
     for tick, span in enumerate(view):
         true = 501 if tick < 3 else 0  # a user counts in three ticks
         assert abs(span["values"][0] - true) < 8 * span["std"][0]
+
+
+def test_active_users_of_each_period(client: httpx.Client) -> None:
+    """No cap is needed where what is protected is one period, and each period begins anew."""
+    facts = declare(client, "active-users", {**BUDGET, "max_ticks": 1, "period": 2}, views=["per-tick"])
+    assert "within one period of 2 ticks" in facts["guarantee"]
+    for _ in range(5):
+        assert send(client, [{"user": f"u{i}"} for i in range(500)]) == 200
+        close(client)
+    for span, true in zip(spans(client), (500, 0, 500, 0, 500), strict=True):
+        assert abs(span["values"][0] - true) < 8 * span["std"][0] < 200
+
+
+def test_distinct_users_count_once_in_all_periods(client: httpx.Client) -> None:
+    facts = declare(client, "distinct-users", {**BUDGET, "period": 1})
+    assert "everything counted under any one user id in one tick (however many events that is)" in facts["guarantee"]
+    for _ in range(2):
+        assert send(client, [{"user": f"u{i}"} for i in range(500)]) == 200
+        release = close(client)
+    assert abs(release["values"][0] - 500) < 8 * release["std"][0] < 200
+
+
+def spans(client: httpx.Client) -> Any:
+    return client.get("/v1/streams/s/releases", params={"view": "per-tick"}).json()["spans"]
+
+
+def users_in(folder: Path) -> int:
+    with contextlib.closing(sqlite3.connect(folder / "store.db")) as file:
+        (number,) = file.execute("select count(*) from users").fetchone()
+    return int(number)
+
+
+def test_caps_hold_over_batches_ticks_and_periods(client: httpx.Client, tmp_path: Path) -> None:
+    """Of 4 events in each tick 3 count, in 2 ticks of a period of 4; nobody is remembered when it is over."""
+    caps = {"max_per_tick": 3, "max_ticks": 2, "period": 4}
+    facts = declare(client, "count", {**BUDGET, "epsilon": 8.0, **caps}, views=["per-tick"])
+    assert facts["budget"] == {**facts["budget"], **caps}
+    assert "period_ticks" not in facts["budget"]
+    assert "its first 3 events of a tick, in the first 2 ticks in which it has one" in facts["counted"]
+    for tick in range(1, 9):
+        for number in range(4):
+            events = [{"user": f"u{i}"} for i in range(400)] + [{"user": f"once-{tick}-{number}"}]
+            for _ in range(2):  # a batch that is sent again counts once
+                key = {"Idempotency-Key": f"{tick}-{number}"}
+                assert client.post("/v1/streams/s/events", json=events, headers=key).status_code == 200
+        assert users_in(tmp_path) == 400 + 4 * ((tick - 1) % 4 + 1)
+        close(client)
+        assert (users_in(tmp_path) == 0) == (tick % 4 == 0)
+    for span, true in zip(spans(client), (1204, 1204, 4, 4) * 2, strict=True):
+        assert abs(span["values"][0] - true) < 8 * span["std"][0] < 200
+
+
+def test_three_days_of_a_week(tmp_path: Path) -> None:
+    """Weeks of Vienna from the start on; the first has the hour that is left out in spring."""
+    clock = HandClock(1_774_641_600.0)
+    service = Service(Store(tmp_path / "store.db"), clock=clock, admin=ADMIN)
+    with served(service) as client:
+        client.headers.update(HEADERS)
+        budget = {**BUDGET, "epsilon": 8.0, "max_per_tick": 1, "max_ticks": 3, "period": "1w"}
+        when = {"tick": "1d", "zone": "Europe/Vienna", "start": "2026-03-28", "views": ["per-tick"]}
+        facts = declare(client, "count", budget, **when)
+        assert "everything counted under any one user id in one week" in facts["guarantee"]
+        live = service.store.find("s")
+
+        def close_until(day: int) -> None:
+            if live.closed < day - 1:
+                service.store.close_ticks(live, day - 1 - live.closed, clock.moment)
+
+        for day in range(1, 11):
+            clock.moment = live.declaration.schedule.start_of(day) / 1e6 + 60
+            service.writer.submit(lambda day=day: close_until(day)).result()
+            assert users_in(tmp_path) == (0 if day in (1, 8) else 500)
+            assert send(client, [{"user": f"u{i}"} for i in range(500)] * 2) == 200
+        for span, true in zip(spans(client), (500, 500, 500, 0, 0, 0, 0, 500, 500), strict=True):
+            assert abs(span["values"][0] - true) < 8 * span["std"][0] < 200
+
+
+@pytest.mark.parametrize(
+    ("budget", "more", "said"),
+    [
+        ({"max_ticks": 9, "period": 7}, {}, "max_ticks=9 never takes effect in a period of 7 ticks: leave it out"),
+        ({"max_ticks": 9, "max_events": 3}, {}, "max_ticks=9 never takes effect with max_events=3: leave it out"),
+        ({"max_ticks": 8, "period": "1w"}, {"tick": "1d"}, "never takes effect in a period of 7 ticks"),
+        ({"max_per_tick": 1, "period": "1d"}, {"tick": "5h"}, "cut periods of 1d in UTC: choose ticks that fit"),
+        ({"max_per_tick": 1, "period": "1d"}, {}, "closed by hand: give the period as a number of ticks"),
+        ({"max_per_tick": 1, "period": "1x"}, {"tick": "1d"}, "such as 1d, 1w or 4w, or a number of ticks"),
+        ({"max_per_tick": 0, "period": 1}, {}, "max_per_tick"),
+        ({"max_per_tick": 1, "period": 1, "unit": "event"}, {}, "Use unit='user'"),
+        ({"max_per_tick": 1, "period": 7, "period_ticks": 7}, {}, "Did you mean 'period'?"),
+        ({}, {}, "max_events"),
+        ({}, {"query": "active-users"}, "max_ticks"),
+    ],
+)
+def test_caps_that_contradict_each_other_are_refused(
+    client: httpx.Client, budget: dict[str, Any], more: dict[str, Any], said: str
+) -> None:
+    zone = {"zone": "UTC"} if "tick" in more else {}
+    table = {"name": "s", "query": "count", "budget": {**BUDGET, **budget}, **zone, **more}
+    answer = client.post("/v1/streams", json=table)
+    assert answer.status_code == 422, answer.text
+    assert said in answer.json()["error"]["message"]
+    assert answer.json()["error"]["remedy"] == "Correct the request; nothing was changed."
+    assert client.get("/v1/streams/s").status_code == 404
+
+
+def test_events_of_persons_name_their_user(client: httpx.Client) -> None:
+    declare(client, "count", {**BUDGET, "max_per_tick": 1, "period": 1})
+    for event in (1, {"value": 1}, {"user": None}, {"user": ""}):
+        answer = client.post("/v1/streams/s/events", json=[{"user": "ann"}, event])
+        assert answer.status_code == 422
+        assert "event 1 (from 0) needs 'user'" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("query", "caps"),
+    [
+        ("count", {"max_events": 3}),
+        ("count", {"max_per_tick": 2, "period": "1d"}),
+        ("active-users", {"max_ticks": 3, "period": "4w"}),
+        ("distinct-users", {"period": "1w"}),
+    ],
+)
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+def test_texts_follow_the_unit(client: httpx.Client, query: str, caps: dict[str, Any], adjacency: str) -> None:
+    budget = {**BUDGET, **caps, "adjacency": adjacency}
+    declare(client, query, budget, tick="1d", zone="UTC", start="2026-04-01", horizon=56)
+    facts = client.get("/v1/streams/s").json()
+    own = Budget(**facts["budget"])
+    texts = guarantee_text(own, "evercount" if query == "count" else "query")
+    assert facts["guarantee"] == texts.sentence
+    assert facts["explained"] == {**facts["explained"], "who": texts.who, "letter": texts.letter}
+    assert facts["counted"] == counted_text(own) != ("" if "distinct" not in query else "?")
+    assert "promised" not in json.dumps(client.get("/v1/streams").json()) + json.dumps(facts)
+
+
+def test_the_api_describes_every_field_of_a_budget(client: httpx.Client) -> None:
+    fields = client.get("/openapi.json").json()["components"]["schemas"]["Budget"]["properties"]
+    assert {"max_events", "max_per_tick", "max_ticks", "period"} < set(fields)
+    assert "period_ticks" not in fields
+    assert "calendar length" in fields["period"]["description"]
 
 
 def test_who_is_inside(client: httpx.Client) -> None:

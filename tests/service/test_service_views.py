@@ -182,20 +182,20 @@ def test_discovered_keys_are_shown_from_the_tick_in_which_they_became_public(
 def test_keys_of_the_day_are_shown_at_their_ticks_only(client: httpx.Client, service: Service) -> None:
     found = get(client, "today", view="per-tick")
     assert found["labels"] == ["total", "other", "bergen", "oslo"]
-    known = [[value is not None for value in span["values"][2:]] for span in found["spans"]]
+    known = [[value is not None for value in span["values"][2:]] for span in found["releases"]]
     assert known[:6] == [[hour % 2 > 0, hour % 3 > 0] for hour in range(6)]
     assert not any(map(any, known[6:])), "nothing came later"
-    for span in found["spans"]:
+    for span in found["releases"]:
         assert sum(value for value in span["values"][1:] if value is not None) == span["values"][0]
-        assert span["first"] == span["last"]
+        assert span["first"] == span["tick"]
     published = get(client, "today")
-    for span, release in zip(found["spans"], published["releases"], strict=True):
+    for span, release in zip(found["releases"], published["releases"], strict=True):
         for part in ("values", "std", "low", "high"):
             assert span[part][: len(release[part])] == pytest.approx(release[part])
             assert span[part][len(release[part]) :] == [None] * (4 - len(release[part]))
-    assert get(client, "today", view="running")["spans"] == found["spans"], "the published numbers as they are"
-    assert get(client, "today", view="per-tick", cell="oslo")["spans"][1]["values"] == found["spans"][1]["values"][3:]
-    compared = get(client, "today", view="per-tick", cell="oslo", minus="bergen")["spans"]
+    assert get(client, "today", view="running")["releases"] == found["releases"], "the published numbers as they are"
+    assert get(client, "today", view="per-tick", cell="oslo")["releases"][1]["values"] == found["releases"][1]["values"][3:]
+    compared = get(client, "today", view="per-tick", cell="oslo", minus="bergen")["releases"]
     assert [span["values"][0] is not None for span in compared] == [all(both) for both in known]
     for kind in ("csv", "json", "jsonl"):
         text = client.get(f"/v1/streams/today/releases.{kind}").text

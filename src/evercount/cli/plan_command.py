@@ -248,11 +248,6 @@ def _print_views(
     from evercount.planning.discovery_plan import plan_discovery
     from evercount.planning.plan_views import plan_views
 
-    if {"per-day", "per-week"} & set(views):
-        raise ParameterError(
-            "a plan counts ticks: for a day of hourly ticks write last-25 (the longest day of a zone), for a week of "
-            "daily ticks last-7; a declaration takes per-day and per-week"
-        )
     found = plan_views(budget, horizon, views, query)
     discovery = plan_discovery(budget, horizon, query, counts, views=views)
     if counts and discovery is None:

@@ -6,6 +6,7 @@ One TOML form (`streams.toml`, an array of tables named `stream`), one JSON form
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from contextlib import suppress
 from copy import copy
@@ -26,7 +27,7 @@ from evercount.engine.noise_choice import check_noise_for, choose_noise
 from evercount.engine.stream import Stream
 from evercount.engine.user_counting import PeriodOf, UserCaps
 from evercount.engine.view_widths import LAST, PER_TICK, RUNNING
-from evercount.errors import MissingExtra, ParameterError
+from evercount.errors import MissingExtra, ParameterError, UnknownName
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger, TimeRange
 from evercount.queries import QUERIES, Query, build_query
@@ -69,13 +70,28 @@ def _query(value: Any) -> Query:
 BudgetTable = table("budget", "budget.")(Budget)  # strict, and with the names of the fields
 
 
+COMPUTED = "period_ticks"
+"""The field of a budget that nobody declares: the schedule says it."""
+
+
 def _budget(value: Any) -> Budget:
-    return value if type(value) is Budget else Budget(**BudgetTable(**_members(value)).to_dict())
+    if type(value) is Budget:
+        return value
+    if COMPUTED in _members(value):
+        raise UnknownName("field of budget", COMPUTED, [name for name in budget_fields() if name != COMPUTED])
+    return Budget(**BudgetTable(**value).to_dict())
 
 
-def _declared_budget(budget: Budget) -> dict[str, Any]:
-    """Without what the schedule says."""
-    return {name: value for name, value in budget.to_dict().items() if name != "period_ticks"}
+def declared_budget(budget: Budget) -> dict[str, Any]:
+    """The fields as they are declared."""
+    return {name: value for name, value in budget.to_dict().items() if name != COMPUTED}
+
+
+def budget_fields() -> dict[str, str]:
+    """What each field of a budget is, from its docstring."""
+    listed = (Budget.__doc__ or "").partition("Args:")[2].partition("Raises:")[0]
+    found = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", listed, re.M)
+    return {name: " ".join(text.split()) for name, text in found}
 
 
 def _public(description: str) -> str:
@@ -130,7 +146,7 @@ class StreamDeclaration:
     budget: Annotated[
         Budget,
         PlainValidator(_budget, json_schema_input_type=BudgetTable),
-        PlainSerializer(_declared_budget),
+        PlainSerializer(declared_budget),
         Field(description="a table such as {epsilon = 1.0, delta = 1e-9}, with epsilon above 0 and delta below 1"),
     ]
     tick: Annotated[Tick, Field(description="the length of a tick, such as 15m, 1h or 1d, or 'manual'")] = MANUAL
@@ -431,7 +447,12 @@ def read_streams(path: Path) -> list[tuple[StreamDeclaration, FilePlaces]]:
 
 def declaration_schema() -> dict[str, Any]:
     """The JSON schema of a declaration, its tables under `$defs`, with references as OpenAPI has them."""
-    return _MODEL.json_schema(ref_template="#/components/schemas/{model}")
+    schema = _MODEL.json_schema(ref_template="#/components/schemas/{model}")
+    fields = schema["$defs"]["Budget"]["properties"]
+    del fields[COMPUTED]
+    for name, field_schema in fields.items():
+        field_schema["description"] = budget_fields()[name]
+    return schema
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any], names: list[str] | None = None) -> list[str]:

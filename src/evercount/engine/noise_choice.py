@@ -96,7 +96,7 @@ def _least_error(
 ) -> tuple[Budget, Factorization]:
     found = candidates(query, budget, horizon, views, margin)
     if views == (RUNNING,) and margin == MARGIN:  # running totals alone keep the noise of their budget
-        found = [one for one in found if one.budget.pure == budget.pure]
+        found = tuple(one for one in found if one.budget.pure == budget.pure)
     if not found:
         return budget, choose_engine(query, budget, horizon, None, views)
     least = least_alone(query, budget, horizon, views, found)
@@ -107,9 +107,10 @@ def _least_error(
     return chosen.budget, chosen.engine
 
 
+@lru_cache(maxsize=64)
 def candidates(
     query: Query, budget: Budget, horizon: int | None, views: tuple[str, ...], margin: float = 1.0
-) -> list[Candidate]:
+) -> tuple[Candidate, ...]:
     """The mechanisms that may be chosen for these views, with their errors.
 
     A blend, which takes a second to fit, is left out where no Gaussian noise at all can be within `margin` of what is
@@ -131,11 +132,11 @@ def candidates(
             with suppress(ParameterError):
                 engine = choose_engine(query, own, horizon, name, views)
                 found.append(Candidate(own, engine, view_stds(query, own, horizon, engine, widths)))
-    return found
+    return tuple(found)
 
 
 def least_alone(
-    query: Query, budget: Budget, horizon: int | None, views: tuple[str, ...], found: list[Candidate]
+    query: Query, budget: Budget, horizon: int | None, views: tuple[str, ...], found: tuple[Candidate, ...]
 ) -> tuple[float, ...]:
     """The least worst std that each view can have, in a mechanism that serves it alone."""
     together = [min(stds) for stds in zip(*(one.stds for one in found), strict=True)]

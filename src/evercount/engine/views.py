@@ -200,6 +200,15 @@ class View(TableExports):
         return query.quantiles.read_quantile(self.values, half, q)
 
     def table(self, level: float = LEVEL, starts: Sequence[int] | None = None) -> ReleaseTable:
+        """The view as a table, one row per span and cell.
+
+        Args:
+            level: The probability of the intervals low … high.
+            starts: When each span begins, in microseconds since 1970: a column `start` of its own.
+
+        Returns:
+            The table.
+        """
         return ReleaseTable.of(
             self.last, starts, self.cells, [self.values, self.std, *self.interval(level)], self.first
         )

@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evercount.engine.noise_choice import candidates, check_noise_for, choose_noise
+from evercount.engine.noise_choice import MARGIN, candidates, check_noise_for, choose_noise, least_alone
+from evercount.engine.user_counting import enforced_by
+from evercount.engine.view_widths import RUNNING
+from evercount.errors import MissingExtra, ParameterError
 from evercount.factorizations import check_horizon
-from evercount.privacy import Budget
+from evercount.privacy import Budget, counted_text, guarantee_text
 from evercount.queries import Count, Query
 
 
@@ -21,6 +24,7 @@ class ViewRow:
         name: the factorization.
         delta: δ of its promise: 0 for Laplace noise, whatever was asked for.
         stds: the worst std of each view.
+        score: the largest of them in units of the least std that the view can have with noise for it alone.
         twice: the ε of two such streams over the same events together.
         chosen: whether a stream with these views runs on it.
     """
@@ -28,19 +32,28 @@ class ViewRow:
     name: str
     delta: float
     stds: dict[str, float]
+    score: float
     twice: float
     chosen: bool
+
+    @property
+    def kind(self) -> str:
+        """Its name in words: "fresh" alone may be Laplace or Gaussian noise."""
+        return f"{self.name} (delta={self.delta:g})"
 
 
 @dataclass(frozen=True)
 class ViewPlan:
-    """The rows, the chosen one first. Printed, it is a table.
+    """The rows, the chosen one first, the others from the smallest error on. Printed, it is a table.
 
     Args:
         query: the query, as text.
         epsilon: the budget.
         delta: the budget.
         horizon: the number of ticks, or None: then over 2^20 ticks.
+        guarantee: the promise in one sentence.
+        counted: what the numbers are about, where not all events of a user are counted; else empty.
+        reason: why a stream runs on the chosen one.
         rows: one for each mechanism.
     """
 
@@ -48,6 +61,9 @@ class ViewPlan:
     epsilon: float
     delta: float
     horizon: int | None
+    guarantee: str
+    counted: str
+    reason: str
     rows: list[ViewRow]
 
     def to_dict(self) -> dict[str, Any]:
@@ -58,6 +74,32 @@ class ViewPlan:
         """
         return asdict(self)
 
+    def columns(self) -> dict[str, list[Any]]:
+        """The table, column by column: the noise, its δ, the worst std of each view, what a second stream costs.
+
+        Returns:
+            The columns by name.
+        """
+        stds = {view: [row.stds[view] for row in self.rows] for view in self.rows[0].stds}
+        names = ("name", "delta", "score", "twice", "chosen")
+        noise, delta, score, twice, chosen = ([getattr(row, name) for row in self.rows] for name in names)
+        return {"noise": noise, "delta": delta, **stds, "score": score, "twice: epsilon": twice, "chosen": chosen}
+
+    def to_pandas(self) -> Any:
+        """The table as a pandas data frame.
+
+        Returns:
+            The data frame, one row for each mechanism.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        try:
+            import pandas as pd  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise MissingExtra("a table of pandas", "pandas", package=True) from error
+        return pd.DataFrame(self.columns())
+
     def __str__(self) -> str:
         views = list(self.rows[0].stds)
         table = [["noise", "delta", *views, "twice: epsilon"]]
@@ -66,13 +108,14 @@ class ViewPlan:
             stds = [f"{row.stds[view]:,.2f}" for view in views]
             table.append([name, f"{row.delta:g}", *stds, f"{row.twice:.2f}"])
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        return "\n".join(
+        lines = [
             "  ".join(
                 text.rjust(width) if place else text.ljust(width)
                 for place, (text, width) in enumerate(zip(row, widths, strict=True))
             )
             for row in table
-        )
+        ]
+        return "\n".join([*lines, self.reason])
 
 
 def plan_views(budget: Budget, horizon: int | None, views: Iterable[str], query: Query | None = None) -> ViewPlan:
@@ -95,18 +138,56 @@ def plan_views(budget: Budget, horizon: int | None, views: Iterable[str], query:
     noise           delta  per-tick  running  twice: epsilon
     fresh (chosen)      0      1.36    25.92            2.00
     bridge              0      5.94    10.31            2.00
+    fresh (delta=0) is chosen: its std is at most 2.52 times the least that a view can have alone. Next: bridge ...
     """
-    query, horizon = query or Count(), check_horizon(horizon, unbounded=True)
+    query, horizon, views = query or Count(), check_horizon(horizon, unbounded=True), tuple(views)
+    if {"per-day", "per-week"} & set(views):
+        raise ParameterError(
+            "a plan counts ticks: for a day of hourly ticks write last-25 (the longest day of a zone), for a week of "
+            "daily ticks last-7; a declaration takes per-day and per-week"
+        )
     names = check_noise_for(query, views)
     query = query.for_views(names)
+    query.check_budget(budget)
     kept, engine = choose_noise(query, budget, horizon, None, names)
+    found = candidates(query, budget, horizon, names, margin=math.inf)
+    least = least_alone(query, budget, horizon, names, found)
     rows = []
-    for one in candidates(query, budget, horizon, names, margin=math.inf):
+    for one in found:
         mine = one.budget.pure == kept.pure and one.engine.name == engine.name
         twice = (
             2 * budget.epsilon if one.budget.pure else Budget.from_mu(math.sqrt(2) * budget.mu, budget.delta).epsilon
         )
         stds = dict(zip(names, one.stds, strict=True))
-        rows.append(ViewRow(one.engine.name, one.budget.delta, stds, twice, mine))
-    rows.sort(key=lambda row: (not row.chosen, max(row.stds.values())))
-    return ViewPlan(repr(query), budget.epsilon, budget.delta, horizon, rows)
+        rows.append(ViewRow(one.engine.name, one.budget.delta, stds, one.score(least), twice, mine))
+    rows.sort(key=lambda row: (not row.chosen, row.score))
+    enforced = enforced_by(query, None)
+    return ViewPlan(
+        repr(query),
+        budget.epsilon,
+        budget.delta,
+        horizon,
+        guarantee_text(budget, enforced).sentence,
+        counted_text(budget, enforced),
+        _reason(rows, names),
+        rows,
+    )
+
+
+def _reason(rows: list[ViewRow], views: tuple[str, ...]) -> str:
+    """Why the first row is chosen: `choose_noise` in words."""
+    chosen, others = rows[0], rows[1:]
+    if not others:
+        return f"{chosen.kind} is chosen: no other noise serves these views."
+    said = f"{chosen.kind} is chosen: its std is at most {chosen.score:.2f} times the least that a view can have alone."
+    best = others[0]
+    if best.score >= chosen.score:
+        return f"{said} Next: {best.kind}, {best.score:.2f} times."
+    if views == (RUNNING,):
+        return (
+            f"{said} {best.kind} has {best.score:.2f} times, but running totals alone keep the noise of their budget."
+        )
+    return (
+        f"{said} {best.kind} has {best.score:.2f} times, but Laplace noise is chosen only where it is better by more "
+        f"than {MARGIN:g} times: the epsilons of two such streams over the same events add up in full."
+    )

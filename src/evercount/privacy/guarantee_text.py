@@ -255,11 +255,9 @@ def counted_text(budget: Budget, enforced: Enforced = "evercount") -> str:
     >>> counted_text(Budget(1.0, 0, unit="user", max_events=5, period="1d"))
     'Numbers and intervals are about counted events: of each user id, evercount counts at most its first 5 events ...'
     """
-    counted = _counted(budget)
-    if not counted:
+    if not _counted(budget):
         return ""
-    who = "the caller promised to count" if enforced == "caller" else "evercount counts"
-    return f"Numbers and intervals are about counted events: of each user id, {who} at most {counted}."
+    return f"Numbers and intervals are about counted events: of each user id, {_cap(budget, enforced)}."
 
 
 def _sentence(budget: Budget, words: _Words) -> str:

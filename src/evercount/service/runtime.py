@@ -17,11 +17,12 @@ from starlette.requests import ClientDisconnect, Request
 
 import evercount
 from evercount.declare.cautions import published_line
+from evercount.declare.declaration import declared_budget
 from evercount.declare.schedule import format_utc, instant_of
 from evercount.declare.view_names import noise_views, offered_views
 from evercount.engine.user_counting import enforced_by
 from evercount.errors import Problem, StoreError
-from evercount.privacy import Budget, guarantee_text
+from evercount.privacy import Budget, counted_text, guarantee_text
 from evercount.queries import Query
 from evercount.service.access import Access, Buckets, Limits
 from evercount.service.catch_up import CELLS_PER_PAGE, ticks_left
@@ -278,8 +279,9 @@ class Service:
             },
             "cells": len(live.labels),
             "labels": list(live.labels[:CELLS_PER_PAGE]),
-            "budget": declaration.budget.to_dict(),
+            "budget": declared_budget(declaration.budget),
             "guarantee": live.guarantee,
+            "counted": counted_text(declaration.budget, enforced_by(declaration.query, None)),
             "tick": schedule.tick,
             "start": format_utc(schedule.begin),
             "zone": schedule.zone,
@@ -396,6 +398,16 @@ def all_plans(budget: Budget, horizon: int | None, query: Query | None = None) -
     from evercount.planning.compare import plan
 
     plans = finite(plan(budget, horizon, query).to_dict())
+    assert isinstance(plans, dict)
+    return plans
+
+
+@lru_cache(maxsize=KEPT_PLANS)
+def view_plans(budget: Budget, horizon: int | None, views: tuple[str, ...]) -> dict[str, Any]:
+    """The errors of each view with every noise that a stream could run on, from `evercount.planning.plan_views`."""
+    from evercount.planning import plan_views
+
+    plans = finite(plan_views(budget, horizon, views).to_dict())
     assert isinstance(plans, dict)
     return plans
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Header, Query, Request
 from fastapi.responses import FileResponse, StreamingResponse
@@ -19,7 +19,7 @@ from evercount.service.export import ExportResponse, write_export
 from evercount.service.http_errors import Json
 from evercount.service.read_views import Asked, describe_view, read_view
 from evercount.service.routes.stream_path import LARGEST_TICK, After, Cells, FirstCell, Name, cell_page, visible
-from evercount.service.runtime import Service, all_plans
+from evercount.service.runtime import Service, all_plans, view_plans
 from evercount.service.sse import LiveResponse
 
 View = Annotated[
@@ -28,6 +28,12 @@ View = Annotated[
 Labels = Annotated[list[str] | None, Query(max_length=50, description="labels of cells; all without it")]
 Label = Annotated[str | None, Query(max_length=1000, description="a cell that is subtracted from the one cell")]
 OtherStream = Annotated[str | None, Query(max_length=64, description="the stream of `minus`, where it is another")]
+
+Views = Annotated[
+    list[str],
+    Query(max_length=8, description="views that are published: running, per-tick, last-7; one std for each"),
+]
+Ticks = Annotated[int | None, Query(ge=1, le=2**30)]
 
 
 def add_releases(app: FastAPI, service: Service) -> None:
@@ -136,7 +142,7 @@ def add_releases(app: FastAPI, service: Service) -> None:
         name: Name,
         epsilon: Annotated[float | None, Query(gt=0, le=100)] = None,
         delta: Annotated[float | None, Query(gt=0, lt=1)] = None,
-        horizon: Annotated[int | None, Query(ge=1, le=2**30)] = None,
+        horizon: Ticks = None,
         points: Annotated[int, Query(ge=2, le=500)] = 100,
     ) -> Response:
         """The stream's own error over its ticks; with epsilon, delta or horizon also what others would give."""
@@ -153,7 +159,27 @@ def add_releases(app: FastAPI, service: Service) -> None:
         request: Request,
         epsilon: Annotated[float, Query(gt=0, le=100)] = 1.0,
         delta: Annotated[float, Query(gt=0, lt=1)] = 1e-9,
-        horizon: Annotated[int | None, Query(ge=1, le=2**30)] = None,
+        horizon: Ticks = None,
+        view: Views = [],  # noqa: B006 - FastAPI copies it
+        unit: Annotated[Literal["event", "user"], Query(description="what is protected")] = "event",
+        max_events: Annotated[int | None, Query(ge=1, description="events of a user and period")] = None,
+        max_per_tick: Annotated[int | None, Query(ge=1, description="events of a user in one tick")] = None,
+        max_ticks: Annotated[int | None, Query(ge=1, description="ticks of a user and period")] = None,
+        period: Annotated[int | None, Query(ge=1, description="ticks in which a user is protected")] = None,
     ) -> Response:
-        """The errors of all mechanisms for a budget and a horizon: what a new stream would give."""
-        return Json(await service.compute(request, all_plans, Budget(epsilon, delta), horizon))
+        """The errors of all mechanisms for a budget and a horizon: what a new stream would give.
+
+        With `view` the worst std of each view, with every noise that a stream could run on; the first is chosen.
+        """
+        budget = Budget(
+            epsilon,
+            delta,
+            unit=unit,
+            max_events=max_events,
+            max_per_tick=max_per_tick,
+            max_ticks=max_ticks,
+            period=period,
+        )
+        if view:
+            return Json(await service.compute(request, view_plans, budget, horizon, tuple(view)))
+        return Json(await service.compute(request, all_plans, budget, horizon))

@@ -100,6 +100,7 @@ export async function fileOf(name, parameters, form) {
   return { blob: await response.blob(), file: `${name}.${parameters.view}.${form}` };
 }
 
+/** Errors of all mechanisms; with a `view` among the [name, value] pairs, those of each view. */
 export const planFor = (parameters, signal) => get(`v1/plan?${new URLSearchParams(parameters)}`, signal);
 
 /** The open body of the live feed, which starts after `lastTick`. */

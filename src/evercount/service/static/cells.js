@@ -109,7 +109,7 @@ export class Cells {
       this.row(this.rows[slot], cell);
     });
     const tick = this.history.lastTick;
-    setText(byId("table-caption"), `Published numbers of tick ${tick}, with standard deviation and 95 % interval`);
+    setText(byId("table-caption"), `Published numbers of tick ${tick}, with standard deviation and 95 % interval. ${this.counted}`);
   }
 
   pager(pages, count) {

@@ -135,6 +135,9 @@ export class ComparePage {
     const [left, right] = [spanColumns(one), spanColumns(other)];
     this.both?.destroy();
     this.both = compareChart(byId("compare-chart"), left, right);
+    const counted = [...new Set([this.facts(a).counted, this.facts(b).counted])].filter(Boolean);
+    setText(byId("compare-counted"), counted.length > 1 ? `${a}: ${counted[0]} ${b}: ${counted[1]}` : counted.join(""));
+    byId("compare-counted").hidden = counted.length === 0;
     const flatNames = names.filter((_, i) => [left, right][i].flat);
     setText(byId("compare-both-note"), flatNames.length ? `${flatNames.join(" and ")}: ${NO_TREND}` : "");
     byId("compare-both-note").hidden = flatNames.length === 0;

@@ -27,7 +27,7 @@ async function show() {
     const last = answer.releases.at(-1);
     setText(byId("embed-title"), `${facts.name}: ${label}`);
     setText(byId("embed-text"), last ? `${title}, ${when(last)}: ${reading(last).value}, ${reading(last).error}` : "Nothing is released yet.");
-    setText(byId("embed-note"), flat ? NO_TREND : "Band: 95 % interval. Published with differential privacy.");
+    setText(byId("embed-note"), `${flat ? NO_TREND : "Band: 95 % interval. Published with differential privacy."} ${facts.counted}`);
     document.title = byId("embed-title").textContent;
   } catch (error) {
     setText(byId("embed-text"), `This chart cannot be shown: ${error.message}.`);

@@ -63,8 +63,8 @@ const words = (text) => element("p", {}, text);
 
 /** The ledger's total, where the service states one. */
 function together(facts, ledger) {
-  const { adjacency, unit, max_events: most } = facts.budget;
-  const total = ledger?.totals?.find((one) => one.adjacency === adjacency && one.unit === unit && one.max_events === most);
+  const { adjacency, unit, period = null } = facts.budget;
+  const total = ledger?.totals?.find((one) => one.adjacency === adjacency && one.unit === unit && one.period === period);
   if (!total || total.streams < 2) return [];
   return part(
     "Together with the other streams",
@@ -103,7 +103,7 @@ export function renderGuarantee(box, facts, tick, ledger) {
     ...part("What it does not protect", element("ul", {}, ...explained.not_protected.map((item) => element("li", {}, item)))),
     ...part(
       "How to read the numbers",
-      words(`The noise is the protection. ${oddities(facts.postprocess ?? [])} The band says how far off a number can be: it holds the true one in 19 of 20 cases.`),
+      words(`The noise is the protection. ${oddities(facts.postprocess ?? [])} The band says how far off a number can be: it holds the true one in 19 of 20 cases. ${facts.counted}`),
     ),
     element("details", { class: "plain" }, element("summary", {}, "The formal sentence"), words(facts.guarantee ?? "")),
     element("details", { class: "plain" }, element("summary", {}, "A text for your readers, or a lawyer"), element("p", { id: "guarantee-letter" }, explained.letter)),

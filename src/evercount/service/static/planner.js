@@ -1,8 +1,9 @@
-// The planner page: sliders for the promise and the horizon; the exact error of every mechanism beside the lower bound.
+// The planner page: the promise, whom it protects, the horizon and the views; the noise that is chosen, and the exact error of every other one.
 
 import { planFor } from "./api.js";
 import { curveStyle, planChart } from "./charts.js";
 import { byId, element, number, probability, setText, significant } from "./format.js";
+import { viewTitle } from "./views.js";
 
 const ENDLESS = 21;
 const PAUSE = 180;
@@ -15,21 +16,62 @@ function epsilonAt(position) {
   return Number((EPSILONS[position % EPSILONS.length] * 10 ** power).toPrecision(3));
 }
 
+const CAPS = ["period", "max_per_tick", "max_ticks", "max_events"];
+const SLIDERS = ["plan-epsilon", "plan-delta", "plan-horizon"];
+const CHOICES = ["plan-per-tick", "plan-last", "plan-last-ticks", "plan-running", "plan-unit", ...CAPS.map((name) => `plan-${name}`)];
+
+/** One card whose numbers the service computes: the newest answer is drawn, and what was asked for before is given up. */
+class Computed {
+  constructor(name, doing, draw) {
+    this.name = name;
+    this.doing = doing;
+    this.draw = draw;
+    this.request = null;
+    this.cache = new Map();
+  }
+
+  async ask(parameters) {
+    this.request?.abort();
+    const request = (this.request = new AbortController());
+    const key = JSON.stringify(parameters);
+    const [card, busy] = [byId(`${this.name}-card`), byId(`${this.name}-busy`)];
+    card.setAttribute("aria-busy", "true");
+    // A plan that is ready within the pause of a slider needs no word.
+    const told = setTimeout(() => setText(busy, this.doing), PAUSE);
+    try {
+      if (!this.cache.has(key)) this.cache.set(key, await planFor(parameters, request.signal));
+      if (request === this.request) this.draw(this.cache.get(key));
+    } catch (error) {
+      if (!request.signal.aborted) setText(byId(`${this.name}-summary`), `No plan: ${error.message}. ${error.remedy ?? ""}`);
+    } finally {
+      clearTimeout(told);
+      if (request === this.request) {
+        card.removeAttribute("aria-busy");
+        setText(busy, "");
+      }
+    }
+  }
+}
+
 export class Planner {
   constructor(announce) {
     this.announce = announce;
     this.plan = null;
+    this.views = null;
     this.view = null;
-    this.request = null;
     this.timer = 0;
     this.shown = false;
     this.styles = new Map();
-    this.cache = new Map();
+    this.curves = new Computed("plan", "Computing the errors of all mechanisms…", (plan) => {
+      this.plan = plan;
+      this.draw();
+    });
+    this.choice = new Computed("views", "Computing the errors of each view…", (plan) => this.drawViews(plan));
     byId("plan-epsilon").max = String(EPSILONS.length * 3);
     byId("plan-epsilon").value = "14";
     byId("plan-delta").value = "10";
     byId("plan-horizon").value = "12";
-    for (const id of ["plan-epsilon", "plan-delta", "plan-horizon"]) {
+    for (const id of [...SLIDERS, ...CHOICES]) {
       byId(id).addEventListener("input", () => {
         this.labels();
         clearTimeout(this.timer);
@@ -41,20 +83,32 @@ export class Planner {
     document.addEventListener("themechange", () => this.shown && this.draw());
   }
 
+  /** The promise, whom it protects and the length, as [name, value] pairs. */
   parameters() {
     const position = Number(byId("plan-horizon").value);
-    const chosen = { epsilon: String(epsilonAt(Number(byId("plan-epsilon").value))), delta: `1e-${byId("plan-delta").value}` };
-    if (position < ENDLESS) chosen.horizon = String(2 ** position);
+    const chosen = [["epsilon", String(epsilonAt(Number(byId("plan-epsilon").value)))], ["delta", `1e-${byId("plan-delta").value}`]];
+    if (position < ENDLESS) chosen.push(["horizon", String(2 ** position)]);
+    if (byId("plan-unit").value === "user") {
+      chosen.push(["unit", "user"]);
+      for (const name of CAPS) if (byId(`plan-${name}`).value) chosen.push([name, byId(`plan-${name}`).value]);
+    }
     return chosen;
   }
 
+  /** The names of the views that are ticked. */
+  wanted() {
+    const named = [["plan-per-tick", "per-tick"], ["plan-last", `last-${byId("plan-last-ticks").value}`], ["plan-running", "running"]];
+    return named.filter(([id]) => byId(id).checked).map(([, name]) => name);
+  }
+
   labels() {
-    const chosen = this.parameters();
-    const horizon = chosen.horizon ? `${number(Number(chosen.horizon))} ticks` : "without end";
-    for (const [name, text] of [["epsilon", chosen.epsilon], ["delta", probability(Number(chosen.delta))], ["horizon", horizon]]) {
+    const { epsilon, delta, horizon } = Object.fromEntries(this.parameters());
+    const length = horizon ? `${number(Number(horizon))} ticks` : "without end";
+    for (const [name, text] of [["epsilon", epsilon], ["delta", probability(Number(delta))], ["horizon", length]]) {
       setText(byId(`plan-${name}-out`), text);
-      byId(`plan-${name}`).setAttribute("aria-valuetext", name === "delta" ? chosen.delta : text);
+      byId(`plan-${name}`).setAttribute("aria-valuetext", name === "delta" ? delta : text);
     }
+    byId("plan-caps").hidden = byId("plan-unit").value === "event";
   }
 
   open() {
@@ -66,34 +120,39 @@ export class Planner {
 
   close() {
     this.shown = false;
-    this.request?.abort();
+    for (const computed of [this.curves, this.choice]) computed.request?.abort();
     clearTimeout(this.timer);
   }
 
-  async ask() {
-    this.request?.abort();
-    const request = (this.request = new AbortController());
-    const chosen = this.parameters();
-    const key = JSON.stringify(chosen);
-    const card = byId("plan-card");
-    card.setAttribute("aria-busy", "true");
-    // A plan that is ready within the pause of a slider needs no word.
-    const told = setTimeout(() => setText(byId("plan-busy"), "Computing the errors of all mechanisms…"), PAUSE);
-    try {
-      if (!this.cache.has(key)) this.cache.set(key, await planFor(chosen, request.signal));
-      if (request !== this.request) return;
-      this.plan = this.cache.get(key);
-      this.draw();
-    } catch (error) {
-      if (request.signal.aborted) return;
-      setText(byId("plan-summary"), `No plan: ${error.message}. ${error.remedy ?? ""}`);
-    } finally {
-      clearTimeout(told);
-      if (request === this.request) {
-        card.removeAttribute("aria-busy");
-        setText(byId("plan-busy"), "");
-      }
-    }
+  ask() {
+    const [parameters, views] = [this.parameters(), this.wanted()];
+    this.curves.ask(parameters);
+    if (views.length) this.choice.ask([...parameters, ...views.map((name) => ["view", name])]);
+    else setText(byId("views-summary"), "Nothing is published: choose a view.");
+  }
+
+  /** One row for each noise, one column for each view; the service says which one is chosen and why. */
+  drawViews(plan) {
+    this.views = plan;
+    const views = Object.keys(plan.rows[0].stds);
+    const head = ["Noise", "Delta", ...views.map(viewTitle), "Epsilon of two such streams"];
+    byId("views-head").replaceChildren(...head.map((text, i) => element("th", { scope: "col", ...(i ? { class: "n" } : {}) }, text)));
+    const cell = (text) => element("td", { class: "n num" }, text);
+    byId("views-rows").replaceChildren(
+      ...plan.rows.map((row) =>
+        element(
+          "tr",
+          row.chosen ? { "data-chosen": "" } : {},
+          element("th", { scope: "row" }, row.chosen ? `${row.name} (chosen)` : row.name),
+          cell(row.delta ? probability(row.delta) : "0"),
+          ...views.map((view) => cell(significant(row.stds[view]))),
+          cell(number(row.twice, 2)),
+        ),
+      ),
+    );
+    setText(byId("views-summary"), plan.reason);
+    setText(byId("views-caption"), `Worst std of one number in each view, ${length(plan)}. The last column: what this stream and a second one over the same events cost together. ${plan.counted}`);
+    setText(byId("views-guarantee"), plan.guarantee);
   }
 
   /** A mechanism keeps its colour and dash while the page is open, whatever its rank. */
@@ -117,8 +176,7 @@ export class Planner {
     const far = `Smallest error: ${best.name}. Its worst tick has a standard deviation of ${significant(best.worst_std)}`;
     const bound = floor === null ? "." : this.beside(best, floor);
     setText(byId("plan-summary"), far + bound);
-    const length = plan.horizon === null ? "a stream without end" : `${number(plan.horizon)} ticks`;
-    setText(byId("plan-caption"), `Exact errors for epsilon ${plan.epsilon}, delta ${probability(plan.delta)}, ${length}${absent.length ? `. Too large for this scale, in the table only: ${absent.join(", ")}` : ""}`);
+    setText(byId("plan-caption"), `Exact errors for epsilon ${plan.epsilon}, delta ${probability(plan.delta)}, ${length(plan)}${absent.length ? `. Too large for this scale, in the table only: ${absent.join(", ")}` : ""}`);
     const rows = plan.mechanisms.map((row) => this.row(row));
     if (floor !== null) rows.push(this.bound(floor));
     byId("plan-rows").replaceChildren(...rows);
@@ -158,6 +216,8 @@ export class Planner {
     );
   }
 }
+
+const length = (plan) => (plan.horizon === null ? "a stream without end" : `${number(plan.horizon)} ticks`);
 
 function bytes(count) {
   return count < 10_000 ? `${number(count)} B` : count < 1e7 ? `${number(count / 1024, 1)} KiB` : `${number(count / 2 ** 20, 1)} MiB`;

@@ -98,10 +98,15 @@ export class StreamPage {
     byId("stream-page").hidden = false;
     setText(byId("stream-name"), facts.name);
     setText(byId("stream-description"), facts.description ?? "");
+    for (const caption of document.querySelectorAll(".counted")) {
+      caption.hidden = !facts.counted;
+      setText(caption, facts.counted);
+    }
     byId("cells-card").hidden = facts.labels.length === 1;
     setZone(facts.tick === "manual" ? null : facts.zone);
     this.view?.destroy();
     this.view = null;
+    this.cells.counted = facts.counted;
     this.cells.show(history, facts.query?.name === "top-k" ? facts.query.parameters.k : null);
     this.spans.open(facts, facts.labels[this.cell], this.wanted);
     this.draw();
@@ -281,7 +286,7 @@ export class StreamPage {
       ["One tick", facts.tick === "manual" ? "manual" : duration(facts.tick)],
       ["Epsilon", String(facts.budget.epsilon)],
       ["Delta", probability(facts.budget.delta)],
-      ["Protects", facts.budget.unit === "user" ? "each user" : "each event"],
+      ["Protects", facts.explained.who.split(/[.(]/)[0].trim()],
       ["Access", facts.public ? "public" : "by token"],
     ];
     if (facts.tick !== "manual") items.push(["Times in", shownZone()]);
@@ -329,7 +334,7 @@ export class StreamPage {
 
   drawHistory(label) {
     const rows = this.history.rows.slice(-HISTORY_ROWS).reverse();
-    setText(byId("history-caption"), `${label}: the newest ${rows.length} ticks, newest first`);
+    setText(byId("history-caption"), `${label}: the newest ${rows.length} ticks, newest first. ${this.facts.counted}`);
     byId("history-rows").replaceChildren(
       ...rows.map((row) => {
         const digits = decimals(row.std[this.cell]);
