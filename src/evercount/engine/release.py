@@ -208,17 +208,6 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
     # -- export -------------------------------------------------------------------------------------------------
 
     def table(self, level: float = LEVEL, starts: Sequence[int] | None = None) -> ReleaseTable:
-        """The table with the columns tick, cell, value, std, low, high: one row per tick and output.
-
-        A column `noise` follows where it is not exact, and `postprocessed` where the numbers are.
-
-        Args:
-            level: The probability of the intervals low … high.
-            starts: When each tick begins, in microseconds since 1970: a column `start` of its own.
-
-        Returns:
-            The table.
-        """
         numbers = [self._values, self.std_all, *self.limits(level)]
         return ReleaseTable.of(self.ticks, starts, self.labels, numbers, marks=self._marks())
 

@@ -33,11 +33,15 @@ class TableExports(ABC):
     noise: str
 
     @abstractmethod
-    def table(self, level: float = LEVEL) -> ReleaseTable:
-        """The numbers as a table: `table().columns()` has one array for each column.
+    def table(self, level: float = LEVEL, starts: Sequence[int] | None = None) -> ReleaseTable:
+        """The numbers as a table: `table().columns()` has tick, cell, value, std, low and high, one row per number.
+
+        Views have `first`, too: the first tick that a row counts. Releases have a column `noise` where it is not exact,
+        and `postprocessed` where the numbers are.
 
         Args:
             level: The probability of the intervals.
+            starts: When what each number counts begins, in microseconds since 1970: a column of its own.
 
         Returns:
             The table.

@@ -55,12 +55,12 @@ def chart_title(declaration: StreamDeclaration, drawn: int, cells: int, level: f
     >>> flu = StreamDeclaration.from_dict({"name": "flu", "query": "count", "tick": "1h",
     ...     "budget": {"epsilon": 1, "delta": 1e-9}})
     >>> print(chart_title(flu, 1, 1, 0.95))
-    flu: count, ticks of 1h; ε = 1, δ = 1e-09 per event for all ticks together
+    flu: count, per-tick, ticks of 1h; ε = 1, δ = 0 per event for all ticks together
     band: 95% interval per number
     """
     budget = declaration.budget
     name = f"{declaration.name}: " if declaration.name != "release" else ""
     promise = f"ε = {stated(budget.epsilon)}, δ = {stated(budget.delta)} per {budget.unit} for all ticks together"
     some = f"the first {drawn} of {cells} cells; " if drawn < cells else ""
-    what = f"{name}{declaration.query.name}, ticks of {declaration.schedule.tick}; {promise}"
+    what = f"{name}{declaration.query.name}, {declaration.shown}, ticks of {declaration.schedule.tick}; {promise}"
     return f"{what}\n{some}band: {level:.0%} interval per number"
