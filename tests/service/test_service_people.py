@@ -119,7 +119,7 @@ def test_distinct_users_count_once_in_all_periods(client: httpx.Client) -> None:
 
 
 def spans(client: httpx.Client) -> Any:
-    return client.get("/v1/streams/s/releases", params={"view": "per-tick"}).json()["spans"]
+    return client.get("/v1/streams/s/releases", params={"view": "per-tick"}).json()["releases"]
 
 
 def users_in(folder: Path) -> int:
