@@ -720,7 +720,7 @@ def test_an_empty_user_is_nobody_in_every_door(form: str, tmp_path: Path) -> Non
     one = CASES["users"]
     declaration, rows, secret = one.declaration, events_of(one), secret_of("nobody")
     (tmp_path / "plain").mkdir()
-    plain = by_file(form, 1)(one, rows, secret, tmp_path / "plain")
+    plain = by_file(form, 1)(one, rows, secret, tmp_path / "plain")["per-tick"]
     path, out = tmp_path / f"events.{form}", tmp_path / f"out.{form}"
     write(path, form, as_found(one, [*rows, {**rows[0], "who": ""}]))
     now = declaration.schedule.start_of(1 + one.ticks)

@@ -194,7 +194,10 @@ def test_keys_of_the_day_are_shown_at_their_ticks_only(client: httpx.Client, ser
             assert span[part][: len(release[part])] == pytest.approx(release[part])
             assert span[part][len(release[part]) :] == [None] * (4 - len(release[part]))
     assert get(client, "today", view="running")["releases"] == found["releases"], "the published numbers as they are"
-    assert get(client, "today", view="per-tick", cell="oslo")["releases"][1]["values"] == found["releases"][1]["values"][3:]
+    assert (
+        get(client, "today", view="per-tick", cell="oslo")["releases"][1]["values"]
+        == found["releases"][1]["values"][3:]
+    )
     compared = get(client, "today", view="per-tick", cell="oslo", minus="bergen")["releases"]
     assert [span["values"][0] is not None for span in compared] == [all(both) for both in known]
     for kind in ("csv", "json", "jsonl"):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
-from evercount.engine.release import Releases
 from evercount.engine.release_table import LEVEL, ReleaseTable
 from evercount.engine.stream import Stream
 from evercount.engine.tick_totals import TickEvents, TickTotals
@@ -41,16 +39,11 @@ def close_ticks(
         while first < last or not len(totals):
             part = totals.ticks[first - totals.first_tick :][: max(1, numbers // len(stream.labels))]
             releases = stream.run(part, capped=capped)
-            yield _table(releases, starts, level)
+            yield releases.table(level, starts(releases.first_tick, len(releases)))
             if not part:
                 return
             first += len(part)
         return
     for _, rows in totals.blocks(numbers):
         releases = stream.run_totals(rows, capped=capped)
-        yield _table(releases, starts, level)
-
-
-def _table(releases: Releases, starts: Starts, level: float) -> ReleaseTable:
-    table = releases.table(level, starts(releases.first_tick, len(releases)))
-    return replace(table, marks={})  # the declaration says it once for all rows
+        yield releases.table(level, starts(releases.first_tick, len(releases)))

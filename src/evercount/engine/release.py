@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
+from evercount._validate import check_count
 from evercount.engine import take_views
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.release_table import LEVEL, ReleaseTable
@@ -162,7 +163,9 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         Raises:
             ParameterError: As `per_tick`, or this run does not begin with tick 1.
         """
-        return take_views.running(self)
+        if self.first_tick > 1:
+            raise ParameterError("a view of running totals needs the releases from tick 1 on")
+        return self.spans("running total", np.zeros_like(self.ticks), self.ticks)
 
     def per_tick(self) -> View:
         """The events of each tick, with the exact error of each number.
@@ -173,7 +176,9 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         Raises:
             ParameterError: The numbers were post-processed, or the query is not a sum over ticks.
         """
-        return take_views.per_tick(self)
+        own = self.query.publishing.own_ticks
+        until = self.ticks if self.first_tick == 1 or own else self.ticks[1:]
+        return self.spans("per tick", until - 1, until)
 
     def last(self, ticks: int) -> View:
         """The events of the last `ticks` ticks, at every tick that has as many before it.
@@ -187,7 +192,9 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
         Raises:
             ParameterError: As `per_tick`, or `ticks` is not a whole number of at least 1.
         """
-        return take_views.last_ticks(self, ticks)
+        ticks = check_count("ticks", ticks)
+        until = self.ticks[self.ticks >= ticks + (0 if self.first_tick == 1 else self.first_tick)]
+        return self.spans(f"last {ticks} ticks", until - ticks, until)
 
     def spans(self, name: str, after: npt.ArrayLike, until: npt.ArrayLike) -> View:
         """The events of ticks after+1 … until, for any spans: days, weeks, one number for all.
@@ -209,7 +216,8 @@ class Releases(RunErrors, TableExports, Generic[V_co]):
 
     def table(self, level: float = LEVEL, starts: Sequence[int] | None = None) -> ReleaseTable:
         numbers = [self._values, self.std_all, *self.limits(level)]
-        return ReleaseTable.of(self.ticks, starts, self.labels, numbers, marks=self._marks())
+        marks = self._marks() if starts is None else {}  # a stream with a schedule has a declaration that says it
+        return ReleaseTable.of(self.ticks, starts, self.labels, numbers, marks=marks)
 
     def _marks(self) -> dict[str, str]:
         """What a reader of the numbers must know: noise that is not for publication, and post-processing."""

@@ -56,18 +56,6 @@ class ReleaseTable:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def last(self, ticks: int | None, cells: int | None = None) -> ReleaseTable:
-        """The table of its last ticks and first cells only; None for all of them."""
-        part = slice(0 if ticks is None else max(0, len(self) - ticks), None)
-        return replace(
-            self,
-            ticks=self.ticks[part],
-            starts=None if self.starts is None else self.starts[part],
-            cells=self.cells[:cells],
-            numbers=self.numbers[part, :, :cells],
-            first=None if self.first is None else self.first[part],
-        )
-
     def columns(self, show: Callable[[int], str] | None = None) -> dict[str, npt.NDArray[Any]]:
         """The columns by name, one row per tick and published cell; `show` makes texts of starts."""
         public = ~np.isnan(self.numbers[:, 0])

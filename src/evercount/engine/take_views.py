@@ -1,23 +1,25 @@
-"""Views of a run of releases: per tick, the last ticks, any spans, and running totals."""
+"""Views over spans of ticks: of a run of releases, or from the numbers that a store has at the ends of spans."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from evercount._arrays import FloatArray, IntArray
-from evercount._validate import check_count
 from evercount.engine.error_model import ErrorModel
-from evercount.engine.key_views import Ends, evidence_ticks, key_view
+from evercount.engine.key_views import Ends, discovery_ticks, evidence_at, evidence_ticks, key_view, needed_columns
 from evercount.engine.views import View
 from evercount.errors import ParameterError
 
 if TYPE_CHECKING:
     from evercount.engine.release import Releases
+    from evercount.engine.stream_facts import StreamFacts
 
+ValuesAt = Callable[[Iterable[int], Sequence[int]], dict[int, FloatArray]]
+"""From ticks and cells to what these cells published at each tick; NaN where a key was not public."""
 VIEWS = "views are sums over ticks, and "
 
 
@@ -73,22 +75,32 @@ def view_of(
     return View(name, after + 1, until, cells, values, norms, rounding, errors, guarantee, noise)
 
 
-def running(releases: Releases) -> View:
-    ticks = releases.ticks
-    if releases.first_tick > 1:
-        raise ParameterError("a view of running totals needs the releases from tick 1 on")
-    return spans(releases, "running total", np.zeros_like(ticks), ticks)
+def view_at(
+    facts: StreamFacts,
+    labels: Sequence[str],
+    name: str,
+    spans: tuple[IntArray, IntArray],
+    outputs: Sequence[int],
+    values_at: ValuesAt,
+) -> View:
+    """A view of some outputs over spans (after, until), from what was published at their ends alone."""
+    after, until = spans
+    stated = (facts.error_model, facts.guarantee, facts.noise)
+    columns = needed_columns(outputs, len(labels)) if facts.thresholds is not None else outputs
+    ticks = [np.zeros_like(after) if facts.query.publishing.own_ticks else after, until]
+    if facts.thresholds is not None:
+        ticks.append(discovery_ticks(evidence_ticks(*ticks), facts.thresholds))
+    values = values_at(np.unique(np.concatenate(ticks)).tolist(), columns)
+    low, high, *tested = (_at(values, at, len(columns)) for at in ticks)
+    if facts.thresholds is None:
+        return view_of(name, after, until, high - low, outputs, *stated)
+    evidence = evidence_at(ticks[2], tested[0], facts.thresholds, facts.error_model)
+    shown = [columns.index(output) for output in outputs]
+    names = [labels[column] for column in columns]
+    return key_view(name, after, until, Ends(low, high, evidence), names, shown, *stated)
 
 
-def per_tick(releases: Releases) -> View:
-    own = releases.query.publishing.own_ticks
-    until = releases.ticks if releases.first_tick == 1 or own else releases.ticks[1:]
-    return spans(releases, "per tick", until - 1, until)
-
-
-def last_ticks(releases: Releases, ticks: int) -> View:
-    """The events of the last `ticks` ticks, at every tick that has as many before it."""
-    ticks = check_count("ticks", ticks)
-    lowest = 0 if releases.first_tick == 1 else releases.first_tick
-    until = np.arange(lowest + ticks, releases.first_tick + len(releases))
-    return spans(releases, f"last {ticks} ticks", until - ticks, until)
+def _at(values: dict[int, FloatArray], ticks: IntArray, width: int) -> FloatArray:
+    """The running sums at these ticks; zero before the first."""
+    rows = [values[tick] if tick else np.zeros(width) for tick in ticks.tolist()]
+    return np.asarray(rows, dtype=np.float64).reshape(len(rows), width)

@@ -73,9 +73,9 @@ class StoreDoor:
         first = self.closed + 1
         while (count := self.due(now)) > 0:
             if self._run is None:
-                self.store.close_ticks(self._live, count, now / SECOND)
+                self.store.close_ticks(self._live, count, now / SECOND, describe=0)
             else:
-                self.store.close_shards(self._live, count, now / SECOND, self._run)
+                self.store.close_shards(self._live, count, now / SECOND, self._run, describe=0)
         return range(first, self.closed + 1)
 
     def close(self) -> None:

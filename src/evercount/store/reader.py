@@ -21,6 +21,7 @@ from evercount.declare.schedule import format_utc, instant_of
 from evercount.declare.view_names import next_spans, view_table
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.stream_facts import StreamFacts
+from evercount.engine.take_views import view_at
 from evercount.engine.views import View
 from evercount.errors import EvercountError, StoreError
 from evercount.store import schema
@@ -29,7 +30,6 @@ from evercount.store.release_chain import genesis, link
 from evercount.store.rollback_guard import Head, HeadFile, Quarantine
 from evercount.store.sealing import Sealer
 from evercount.store.spending import describe_ledger, read_cap, read_spendings, retired_rows, states
-from evercount.store.stored_views import stored_view
 
 MOST_NAMED = 500
 """Ticks or cells that one statement names: databases limit their number."""
@@ -112,23 +112,20 @@ class Reading:
         cells: range | None = None,
     ) -> list[dict[str, Any]]:
         """What the stream shows at ticks after `after`: at most `limit` of them, none after `until`."""
+        name, schedule = declaration.shown, declaration.schedule
         with self.database.reading() as connection:
-            if declaration.shows_releases:
-                last = after + limit if until is None else min(after + limit, until)
-                return self._page(connection, stream, declaration, after, last, cells)
             released = _released(connection, stream)
+            until = released if until is None else min(released, until)
+            if declaration.shows_releases:
+                return self._page(connection, stream, declaration, after, min(after + limit, until), cells)
             labels = self.labels_of(connection, stream, declaration)
-        spans = next_spans(
-            declaration.shown, declaration.schedule, after, released if until is None else min(released, until), limit
-        )
         outputs = range(len(labels)) if cells is None else range(len(labels))[cells.start : cells.stop]
-        if not outputs:
+        after_until = next_spans(name, schedule, after, until, limit)
+        if not outputs or not len(after_until[1]):
             return []
-        view = self.view(stream, declaration, declaration.shown, spans, labels, outputs)
-        table = view_table(view, declaration.shown, declaration.schedule)
+        table = view_table(self.view(stream, declaration, name, after_until, labels, outputs), name, schedule)
         with self.database.reading() as connection:
-            hashes = _hashes(connection, stream, after, max(table.ticks.tolist(), default=after))
-        return table.described(format_utc, hashes)
+            return table.described(format_utc, _hashes(connection, stream, after, int(table.ticks[-1])))
 
     def release_tables(self, stream: int, declaration: StreamDeclaration, until: int) -> Iterator[ReleaseTable]:
         """All that the stream shows up to tick `until`, as tables of a bounded size; one at least.
@@ -184,7 +181,7 @@ class Reading:
     ) -> View:
         """A view over spans (after, until), from the numbers at their ends: no other tick is read."""
         values_at = partial(self.values_at, stream)
-        return stored_view(self.facts_of(declaration), labels, name, spans, outputs, values_at)
+        return view_at(self.facts_of(declaration), labels, name, spans, outputs, values_at)
 
     def facts_of(self, declaration: StreamDeclaration) -> StreamFacts:
         """The public facts of a stream: its errors follow from them."""

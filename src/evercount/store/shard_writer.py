@@ -9,7 +9,6 @@ import numpy as np
 from sqlalchemy import insert, update
 
 from evercount.engine.cell_range import can_be_cut
-from evercount.engine.release_table import ReleaseTable
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import ParameterError
 from evercount.store import schema
@@ -50,10 +49,8 @@ def cut_stream(store: Store, live: LiveStream, shards: int) -> None:
     live.cut = CutStream(shards, 0)
 
 
-def close_by_shards(
-    store: Store, live: LiveStream, count: int, closed_at: float, run: Run | None = None
-) -> tuple[list[ReleaseTable], dict[int, bytes]]:
-    """Release the next `count` ticks of a stream that is cut into shards; returns a table and a hash for each tick.
+def close_by_shards(store: Store, live: LiveStream, count: int, closed_at: float, run: Run | None = None) -> int:
+    """Release the next `count` ticks of a stream that is cut into shards; returns how many were released.
 
     What an earlier call has begun is brought to its end instead: its ticks keep their totals.
     """
@@ -62,7 +59,7 @@ def close_by_shards(
     if cut.closing == live.closed:
         _freeze(store, live, cut, count)
     (run or partial(close_here, store.key))(ShardWork(shareable_place(store.database), live.id, cut.shards))
-    head, links, tables = live.head, [], []
+    head, links = live.head, []
     outputs = range(live.declaration.query.outputs)
     with store.database.transaction() as connection:
         refuse_open_shards(connection, live.id, cut.closing)
@@ -70,14 +67,12 @@ def close_by_shards(
             numbers = read_numbers(connection, live.id, tick, outputs)
             head = link(head, tick, numbers)
             links.append((live.id, tick, head, closed_at))
-            starts = live.declaration.schedule.starts_of(tick, 1)
-            tables.append(ReleaseTable(np.asarray([tick]), starts, live.declaration.query.labels, numbers[np.newaxis]))
         insert_rows(connection, schema.ticks, links)
         store.write_state(connection, live, cut.closing, live.blob)
         CountedTicks().write(connection, live, cut.closing)
     live.head, live.closed = head, cut.closing
     store.write_head(live)
-    return tables, {tick: digest for _, tick, digest, _ in links}
+    return len(links)
 
 
 def _freeze(store: Store, live: LiveStream, cut: CutStream, count: int) -> None:

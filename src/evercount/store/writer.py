@@ -13,7 +13,7 @@ import numpy as np
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from evercount.declare.declaration import StreamDeclaration, changed_noise
-from evercount.declare.schedule import SECOND, format_utc, instant_of
+from evercount.declare.schedule import SECOND, instant_of
 from evercount.engine.close_ticks import close_ticks
 from evercount.engine.release_table import ReleaseTable
 from evercount.engine.spend import identify
@@ -358,7 +358,7 @@ class Store(Reading):
         live.looked_at = 0
         live.encoder, live.closed, live.labels = None, live.stream.tick, labels
         self.write_head(live)
-        described = self._describe(live, [table], {tick: digest for _, tick, digest, _ in links}, describe, cells)
+        described = self._describe(live, count, describe, cells)
         self.noise_ahead.draw_block(live)  # last, so that the answer does not wait for it
         return described
 
@@ -372,24 +372,13 @@ class Store(Reading):
         cells: int | None = None,
     ) -> list[dict[str, Any]]:
         """As `close_ticks`, for a stream that is cut into shards; `run` closes them, None for this process."""
-        tables, hashes = close_by_shards(self, live, count, closed_at, run)
-        return self._describe(live, tables, hashes, describe, cells)
+        return self._describe(live, close_by_shards(self, live, count, closed_at, run), describe, cells)
 
-    def _describe(
-        self,
-        live: LiveStream,
-        tables: list[ReleaseTable],
-        hashes: dict[int, bytes],
-        describe: int | None,
-        cells: int | None,
-    ) -> list[dict[str, Any]]:
-        """What the last `describe` of new ticks show, of the first `cells` cells."""
-        if not live.declaration.shows_releases:
-            after = live.closed - min(len(hashes), len(hashes) if describe is None else describe)
-            part = None if cells is None else range(cells)
-            return self.read_releases(live.id, live.declaration, after, len(hashes), live.closed, part)
-        shown = [one for table in tables for one in table.last(describe, cells).described(format_utc, hashes)]
-        return shown if describe is None else shown[-describe:]
+    def _describe(self, live: LiveStream, new: int, describe: int | None, cells: int | None) -> list[dict[str, Any]]:
+        """What the last `describe` of the new ticks show, of the first `cells` cells."""
+        ticks = new if describe is None else min(new, describe)
+        part = None if cells is None else range(cells)
+        return self.read_releases(live.id, live.declaration, live.closed - ticks, ticks, live.closed, part)
 
     def facts_of(self, declaration: StreamDeclaration) -> StreamFacts:
         """As `Reading.facts_of`, from the stream itself."""
