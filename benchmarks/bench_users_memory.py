@@ -1,4 +1,4 @@
-"""What a service keeps of users: its resident memory and the table of users, while a period lasts and when it is over."""
+"""What a service keeps of users: resident memory and the table of users, within a period and when it is over."""
 
 from __future__ import annotations
 
@@ -75,6 +75,7 @@ class Serving:
 
 @contextlib.contextmanager
 def serving() -> Iterator[Serving]:
+    """A service with an empty store."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "store.db"
         command = [sys.executable, "-c", LAUNCH, str(file), ADMIN]

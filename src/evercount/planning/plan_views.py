@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -95,10 +96,10 @@ class ViewPlan:
             MissingExtra: pandas is not installed.
         """
         try:
-            import pandas as pd  # type: ignore[import-untyped]
+            pandas = importlib.import_module("pandas")
         except ImportError as error:
             raise MissingExtra("a table of pandas", "pandas", package=True) from error
-        return pd.DataFrame(self.columns())
+        return pandas.DataFrame(self.columns())
 
     def __str__(self) -> str:
         views = list(self.rows[0].stds)
