@@ -24,6 +24,8 @@ SMALLEST_SHARE = 2.0**-100
 """Entries of L below this share of the largest in their row are taken as 0: exact noise needs a common unit."""
 NORM_RANGE = 2.0**-30, 2.0**30
 """The norm of R must lie here, and row norms of L below the square of the second."""
+SMALLEST_PIVOT = 1e-7
+"""Of a Cholesky factor, relative to the largest row: a smaller one is made of rounding errors."""
 ROUNDING = 2.0**-53
 
 
@@ -155,11 +157,12 @@ class Dense(Matrices):
         L = _finite("L", left)
         check_own_size(len(L))
         try:
-            return cls(np.linalg.cholesky(L @ L.T), name=name)
+            C = np.linalg.cholesky(L @ L.T)
         except np.linalg.LinAlgError:
-            raise ParameterError(
-                "the rows of L are not independent: some sum of releases would have no noise"
-            ) from None
+            C = np.zeros((1, 1))
+        if not float(np.diagonal(C).min()) > SMALLEST_PIVOT * float(np.linalg.norm(L, axis=1).max()):
+            raise ParameterError("the rows of L are not independent: some sum of releases would have no noise")
+        return cls(C, name=name)
 
     @property
     def falling_gram(self) -> bool:
@@ -208,7 +211,10 @@ def as_dense(given: Factorization, horizon: int | None, name: str | None = None)
 
 def _finite(letter: str, matrix: npt.ArrayLike) -> FloatArray:
     try:
-        array = np.array(matrix, dtype=np.float64)
+        array = np.array(matrix)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(array.dtype)
+        array = array.astype(np.float64)
     except (TypeError, ValueError):
         raise ParameterError(f"{letter} is not a matrix of real numbers") from None
     if array.ndim != 2 or not array.size:
