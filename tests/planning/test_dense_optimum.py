@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from evercount import Budget, Count, Stream
 from evercount.errors import TooLarge
 from evercount.factorizations import Factorization, factorization
 from evercount.factorizations.base import counting_matrix
 from evercount.factorizations.blend import Blend
 from evercount.factorizations.fit_blend import fit_blend
+from evercount.factorizations.participation import participation
+from evercount.factorizations.view_norms import view_norms
 from evercount.planning.dense_optimum import dense_optimum
 
 T = 64
@@ -69,3 +72,17 @@ def test_a_blend_is_close() -> None:
 def test_too_many_ticks() -> None:
     with pytest.raises(TooLarge, match="1024"):
         dense_optimum((1,), 2000)
+
+
+@pytest.mark.parametrize("widths", [(None,), (1, None), (1, 7, None)])
+def test_its_factorization_has_the_stated_errors(widths):
+    """A stream on it, with exact noise: rms errors of all views over the multiplier are those of the optimum."""
+    best = dense_optimum(widths, 60)
+    engine = best.factorization
+    assert participation(engine, 1) == pytest.approx(1.0, abs=1e-6)
+    ticks = np.arange(1, 61)
+    for width, rms in zip(widths, best.rms, strict=True):
+        norms = view_norms(engine, width, ticks)
+        assert float(np.sqrt(np.mean(norms**2))) == pytest.approx(rms, rel=1e-6)
+    stream = Stream(Count(), Budget(1.0, 1e-6), factorization=engine)
+    assert len(stream.run([1] * 60)) == 60

@@ -15,6 +15,7 @@ from evercount.audit.replay_stream import open_for_replay
 from evercount.audit.universes import Universe, universe
 from evercount.engine.stream import Stream
 from evercount.errors import ParameterError
+from evercount.factorizations import Factorization
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.laplace_bridge import Bridge
 from evercount.factorizations.laplace_trees import DigitTree, HybridTree
@@ -32,7 +33,7 @@ class LibraryProgram:
         query: Query,
         budget: Budget,
         horizon: int | None = None,
-        factorization: str | None = None,
+        factorization: str | Factorization | None = None,
         *,
         noise: str = "exact",
         restore_at: tuple[int, ...] = (),

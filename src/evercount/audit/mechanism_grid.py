@@ -17,7 +17,7 @@ from evercount.audit.library_door import LibraryProgram
 from evercount.audit.neighbour_pairs import worst_pairs
 from evercount.audit.replay import Pair, compare
 from evercount.errors import EvercountError, ParameterError
-from evercount.factorizations import FACTORIZATIONS
+from evercount.factorizations import BUILT_IN, FACTORIZATIONS
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS
 from evercount.mechanisms import NOISES
 from evercount.noise import Secret
@@ -190,9 +190,12 @@ def run_cases(
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
+    own = {name for name in FACTORIZATIONS if name not in BUILT_IN}  # registered in this process alone
     with ProcessPoolExecutor(jobs, get_context("spawn")) as workers:
-        asked = [(case, runs, secret.hex(), confidence) for case in cases]
-        yield from workers.map(_run_asked, asked, chunksize=4)
+        asked = [(case, runs, secret.hex(), confidence) for case in cases if case.factorization not in own]
+        reports = workers.map(_run_asked, asked, chunksize=4)
+        for case in cases:
+            yield run_case(case, runs, secret, confidence) if case.factorization in own else next(reports)
 
 
 def _run_asked(asked: tuple[Case, int, str, float]) -> AttackReport:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from evercount.engine.stream import Stream
+from evercount.factorizations import Factorization
 from evercount.noise import Secret
 from evercount.privacy import Budget
 from evercount.queries.base import Query
@@ -12,7 +13,7 @@ def open_for_replay(
     query: Query,
     budget: Budget,
     horizon: int | None = None,
-    factorization: str | None = None,
+    factorization: str | Factorization | None = None,
     *,
     secret: Secret,
     noise: str = "exact",

@@ -17,7 +17,7 @@ from evercount.audit.replay_stream import open_for_replay
 from evercount.bounds import interval_quantile, nuclear_lower, simultaneous_quantile
 from evercount.bounds.laplace_tails import laplace_quantile
 from evercount.errors import ParameterError
-from evercount.factorizations import FACTORIZATIONS, factorization
+from evercount.factorizations import BUILT_IN, factorization
 from evercount.factorizations.laplace_trees import DigitTree, leading_constant
 from evercount.noise import ExactNoise, Secret
 from evercount.noise.laplace_sampler import ExactLaplace, quantile, tail, variance
@@ -85,7 +85,7 @@ def release_vectors() -> dict[str, Any]:
 def norm_vectors() -> dict[str, Any]:
     """Column norms of R and row norms of L."""
     norms = []
-    for name in FACTORIZATIONS:
+    for name in BUILT_IN:
         for ticks in (8, 256) if name == "optimal" else (8, 256, 65536):
             built = factorization(name, None if name == "unbounded" else ticks)
             rows = built.row_norms([1, ticks // 2, ticks])

@@ -217,6 +217,10 @@ class StreamDeclaration:
         self.query.check_budget(self.budget)
         kept, engine = choose_noise(self.query, self.budget, self.horizon, self.factorization, views)
         object.__setattr__(self, "budget", kept)
+        if isinstance(engine.spec, dict) and "left" in engine.spec:
+            raise ParameterError(
+                "a declaration names its factorization: register matrices of your own (register_factorization)"
+            )
         if self.factorization is not None or views != (RUNNING,) or not isinstance(engine.spec, str):
             object.__setattr__(self, "factorization", engine.spec)
 

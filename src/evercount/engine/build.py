@@ -12,8 +12,18 @@ import numpy as np
 
 from evercount.engine.view_widths import RUNNING, view_width
 from evercount.errors import ParameterError, UnknownName
-from evercount.factorizations import Direct, Factorization, Fresh, factorization
+from evercount.factorizations import (
+    BUILT_IN,
+    FACTORIZATIONS,
+    Dense,
+    Direct,
+    Factorization,
+    Fresh,
+    Periods,
+    factorization,
+)
 from evercount.factorizations.blend import Blend, BlendFilter
+from evercount.factorizations.dense import as_dense
 from evercount.factorizations.endless_bridge import EndlessBridge
 from evercount.factorizations.fit_blend import fit_blend
 from evercount.factorizations.laplace_bridge import UNITS, Bridge
@@ -32,17 +42,25 @@ POSTPROCESSES = ("nonnegative", "integer", "monotone")
 
 
 Spec = str | Mapping[str, Any]
-"""A factorization by name, or the public numbers of a fitted one (`Factorization.spec`)."""
+"""A factorization by name, or the public numbers of a fitted one or of matrices (`Factorization.spec`)."""
+TRUSTED = (*(FACTORIZATIONS[name] for name in BUILT_IN), Periods, Blend, Dense)
+"""Classes whose norms are proved; instances of others run as the matrices that they claim."""
 
 
 def choose_engine(
-    query: Query, budget: Budget, horizon: int | None, name: Spec | None, views: tuple[str, ...] = (RUNNING,)
+    query: Query,
+    budget: Budget,
+    horizon: int | None,
+    name: Spec | Factorization | None,
+    views: tuple[str, ...] = (RUNNING,),
 ) -> Factorization:
     """The factorization that a query runs on.
 
     Without a name it is `direct` where one event moves values so little that its exact worst error is smaller. A bridge
     whose noise is narrower than the grid gets whole coefficients (`Bridge.for_rate`).
     """
+    if isinstance(name, Factorization) or (isinstance(name, Mapping) and "left" in name):
+        return _own(budget, horizon, name)
     if not isinstance(name, str | None) or name == "blend":
         return _blend(query, budget, horizon, name, views)
     engine = pure_factorization(name, horizon) if budget.pure else factorization(name, horizon)
@@ -54,6 +72,25 @@ def choose_engine(
         return engine
     direct = Direct(horizon)
     return direct if _worst_error(direct, query, budget) < _worst_error(engine, query, budget) else engine
+
+
+def _own(budget: Budget, horizon: int | None, given: Factorization | Mapping[str, Any]) -> Factorization:
+    """A factorization that is given as an object, or as the matrices of a snapshot.
+
+    **Guarantee.** Nothing but `TRUSTED` classes themselves is taken at its word. Test:
+    tests/engine/test_own_factorization.py::test_claims_are_not_trusted.
+    """
+    if budget.pure:
+        raise ParameterError("a factorization of your own has Gaussian noise: it needs delta > 0")
+    if isinstance(given, Mapping):
+        if set(given) != {"name", "left", "right"}:
+            raise ParameterError("matrices are stored as {name = ..., left = ..., right = ...}")
+        given = Dense(given["left"], given["right"], given["name"])
+    if type(given) not in TRUSTED:
+        return as_dense(given, horizon)
+    if given.horizon != horizon:
+        raise ParameterError(f"{given.name!r} has {given.horizon} ticks and the stream {horizon}: they must agree")
+    return given
 
 
 def _blend(query: Query, budget: Budget, horizon: int | None, name: Spec, views: tuple[str, ...]) -> Blend:
@@ -146,8 +183,8 @@ def squared_norm(engine: Factorization, query: Query, budget: Budget, horizon: i
         return own * participation(engine, bounded("ticks", budget, horizon), unit.span)
     events = bounded("events", budget, horizon)
     whole = sensitivity_on(engine, query, adjacency) * events**2 * engine.column_norm**2
-    if events == 1 or not query.memoryless:
-        return whole
+    if not query.memoryless or (events == 1 and not isinstance(engine, Dense)):
+        return whole  # for one event B_1 is smaller only where Gram entries are negative
     each = query.squared_sensitivity(adjacency) * (unit.per_tick or events) ** 2
     return min(whole, each * participation(engine, unit.full_ticks or events, unit.span))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from evercount.engine.build import Spec, check_postprocess, make_noise
@@ -12,7 +12,7 @@ from evercount.engine.noise_choice import check_noise_for, choose_noise
 from evercount.engine.state import StreamParameters
 from evercount.engine.user_counting import PeriodOf, UserCaps
 from evercount.errors import ParameterError, UnknownName
-from evercount.factorizations import check_horizon
+from evercount.factorizations import Factorization, check_horizon
 from evercount.mechanisms import NOISES
 from evercount.privacy import Budget, TimeRange
 from evercount.queries.base import Query
@@ -22,7 +22,7 @@ def build_parameters(
     query: Query,
     budget: Budget,
     horizon: int | None,
-    factorization: Spec | None,
+    factorization: Spec | Factorization | None,
     noise: str,
     postprocess: Iterable[str],
     replay: bool,
@@ -42,6 +42,12 @@ def build_parameters(
         raise ParameterError(f"the second argument must be a Budget, got {budget!r}")
     if noise not in NOISES:
         raise UnknownName("noise", noise, NOISES)
+    if horizon is None and isinstance(factorization, Factorization):
+        horizon = factorization.horizon
+    if not isinstance(factorization, str | Mapping | Factorization | None):
+        raise ParameterError(
+            f"a factorization is a name or an object such as Dense(L, R), got {type(factorization).__name__}"
+        )
     horizon = check_horizon(horizon, unbounded=True)
     shown = check_noise_for(query, views)
     query = query.for_views(shown)

@@ -66,7 +66,7 @@ def pure_budget(budget: Budget) -> Budget:
 
 
 def choose_noise(
-    query: Query, budget: Budget, horizon: int | None, name: Spec | None, views: tuple[str, ...]
+    query: Query, budget: Budget, horizon: int | None, name: Spec | Factorization | None, views: tuple[str, ...]
 ) -> tuple[Budget, Factorization]:
     """The budget and the factorization that a stream runs on.
 

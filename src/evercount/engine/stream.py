@@ -24,6 +24,7 @@ from evercount.engine.stored_stream import dump_stream, load_stream
 from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.user_counting import Capped, Counting, PeriodOf, UserChanges, check_users, choose_counting
 from evercount.errors import EvercountError, InputError, ParameterError
+from evercount.factorizations import Factorization
 from evercount.noise import Secret
 from evercount.privacy import Budget, Ledger, TimeRange
 from evercount.queries.base import Query, V_co
@@ -52,8 +53,9 @@ class Stream(StreamFacts[V_co]):
     Args:
         query: what is asked.
         budget: what all releases together may reveal.
-        horizon: the number of ticks; None for a stream without end.
-        factorization: how noise is correlated, by name; None for the best for `views`.
+        horizon: the number of ticks; None for a stream without end, or for that of a factorization that is given.
+        factorization: how noise is correlated: a name, an object such as `factorizations.Dense(L, R)`, or None for the
+            best for `views`.
         noise: "exact", or "insecure-float" for simulation.
         seed: of insecure noise.
         secret: of exact noise; a fresh one if left out.
@@ -90,7 +92,7 @@ class Stream(StreamFacts[V_co]):
         query: Query[V_co],
         budget: Budget,
         horizon: int | None = None,
-        factorization: Spec | None = None,
+        factorization: Spec | Factorization | None = None,
         noise: str = "exact",
         *,
         seed: int | None = None,

@@ -10,6 +10,7 @@ import numpy as np
 from evercount._arrays import FloatArray
 from evercount.engine.error_model import ErrorModel
 from evercount.engine.key_views import discovery_ticks, evidence_at
+from evercount.engine.noise_law import noise_covariance, noise_paths
 from evercount.engine.release import Releases
 from evercount.engine.state import Rows, StreamParameters, StreamState
 from evercount.engine.user_counting import enforced_by, guarantee_sentence
@@ -137,6 +138,57 @@ class StreamFacts(NoiseOwner, Generic[V_co]):
             ParameterError: The query has no such view.
         """
         return self._parameters.errors.std(ticks, view_width(view))
+
+    def noise_covariance(self, ticks: Any, view: str = RUNNING) -> FloatArray:
+        """Exact covariance of the noise of one cell's published numbers at some ticks, before post-processing.
+
+        Its diagonal is the square of `std` where an output is one cell. Rounding to the grid is part of it, as
+        independent noise of variance grid²/12.
+
+        Args:
+            ticks: 1-based ticks, up to the horizon.
+            view: As in `std`.
+
+        Returns:
+            A symmetric matrix with a row for each tick.
+
+        Raises:
+            ParameterError: A tick lies outside 1..horizon, or the query has no such view.
+
+        Test: tests/engine/test_noise_law.py::test_covariance_is_that_of_the_matrices.
+
+        >>> from evercount import Budget, Count, Stream
+        >>> stream = Stream(Count(), Budget(1.0, 1e-6), horizon=24)
+        >>> stream.noise_covariance([1, 2, 24]).round(1).tolist()
+        [[46.5, 22.2, 2.8], [22.2, 53.4, 4.9], [2.8, 4.9, 59.5]]
+        """
+        return noise_covariance(self._parameters, ticks, view)
+
+    def sample_paths(self, n: int, ticks: int | None = None, *, seed: int | None = None) -> FloatArray:
+        """Simulate independent paths of the noise of one cell's published numbers, before post-processing.
+
+        They are floating-point numbers of the stream's law, rounded to its grid, for plots and statistics. They are
+        insecure: never add them to data. The stream's own noise is not touched.
+
+        Args:
+            n: How many paths.
+            ticks: How many ticks each has; None for the horizon.
+            seed: For the same paths again.
+
+        Returns:
+            An array with a row for each path and a column for each tick.
+
+        Raises:
+            ParameterError: A number is not a whole number of at least 1, there are more ticks than the horizon, or
+                there is no horizon and `ticks` is left out.
+
+        Test: tests/engine/test_noise_law.py::test_paths_have_the_stated_covariance.
+
+        >>> from evercount import Budget, Count, Stream
+        >>> Stream(Count(), Budget(1.0, 1e-6), horizon=24).sample_paths(1000, seed=1).shape
+        (1000, 24)
+        """
+        return noise_paths(self._parameters, n, ticks, seed)
 
     def read_back(self, values: FloatArray, first_tick: int = 1, labels: Sequence[str] | None = None) -> Releases:
         """Numbers that this stream published before, shape (ticks, outputs), as releases with their errors.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import cast
 
-from evercount.errors import ParameterError, UnknownName
+from evercount.errors import EvercountError, ParameterError, UnknownName
 from evercount.factorizations.base import Factorization, State, check_horizon, tick_grid
+from evercount.factorizations.dense import Dense, as_dense, check_own_name, check_own_size
 from evercount.factorizations.direct import Direct
 from evercount.factorizations.fresh import Fresh
 from evercount.factorizations.honaker_full import HonakerFull
@@ -17,7 +19,7 @@ from evercount.factorizations.row_weighted import Anytime, Balanced, Normalized,
 from evercount.factorizations.square_root import SquareRoot
 from evercount.factorizations.trees import BinaryTree, Honaker
 
-FACTORIZATIONS: dict[str, type[Factorization]] = {
+FACTORIZATIONS: dict[str, Callable[[int], Factorization]] = {
     kind.name: kind
     for kind in (
         Balanced,
@@ -33,11 +35,16 @@ FACTORIZATIONS: dict[str, type[Factorization]] = {
         Direct,
     )
 }
-"""Every factorization that a Gaussian stream can run, by the name that users type."""
+"""Every factorization that a Gaussian stream can run, by the name that users type; registered ones are added."""
+
+BUILT_IN = tuple(FACTORIZATIONS)
+"""The names that are there before any is registered."""
 
 ENDLESS = ("anytime", "unbounded", "fresh")
 """The names of those that run without a horizon."""
 _PERIODS = re.compile(r"periods-([1-9][0-9]{0,8})")
+_RESERVED = re.compile(r"periods.*|pure.*|.*bridge.*|best|blend|hybrid|dense")
+"""Names that mean something else where a factorization is named."""
 
 
 def factorization(name: str | None, horizon: int | None) -> Factorization:
@@ -79,12 +86,57 @@ def factorization(name: str | None, horizon: int | None) -> Factorization:
     return build(check_horizon(horizon, unbounded=True))
 
 
+def register_factorization(name: str, build: Callable[[int], Factorization]) -> None:
+    """Let a name stand for a factorization of your own: in streams, plans, audits and simulations of this process.
+
+    It is built and checked for each horizon (`Dense`), and an error of `build` is one of that horizon only. A later
+    registration of the same name replaces it. A snapshot of a stream that was built by name holds the name, and is
+    restored where the same matrices are registered.
+
+    Args:
+        name: The name, other than those of evercount.
+        build: From the horizon to the factorization, such as `Dense(L, R)`; a class of your own will do.
+
+    Raises:
+        ParameterError: The name is taken by evercount, or `build` cannot be called.
+
+    **Guarantee.** The noise of a registered factorization is calibrated to the norm that `Dense` checks, never to one
+    that a class claims. Test: tests/engine/test_own_factorization.py::test_claims_are_not_trusted.
+
+    >>> import numpy as np
+    >>> register_factorization("each-tick-alone", lambda horizon: Dense(np.tri(horizon), np.eye(horizon)))
+    >>> factorization("each-tick-alone", 8).row_norms([1, 4]).tolist()
+    [1.0, 2.0]
+    >>> del FACTORIZATIONS["each-tick-alone"]
+    """
+    check_own_name(name)
+    if name in BUILT_IN or _RESERVED.fullmatch(name):
+        raise ParameterError(f"the name {name!r} has a meaning of its own here: choose another")
+    if not callable(build):
+        raise ParameterError(f"a factorization is registered as a function of the horizon, not as {build!r:.80}")
+
+    @lru_cache(maxsize=4)
+    def checked(horizon: int) -> Factorization:
+        check_own_size(horizon)
+        try:
+            built = build(horizon)
+        except EvercountError:
+            raise
+        except Exception as error:
+            raise ParameterError(f"{name!r} could not be built for {horizon} ticks: {error!r:.200}") from error
+        return as_dense(built, horizon, name)
+
+    FACTORIZATIONS[name] = checked
+
+
 __all__ = [
+    "BUILT_IN",
     "ENDLESS",
     "FACTORIZATIONS",
     "Anytime",
     "Balanced",
     "BinaryTree",
+    "Dense",
     "Direct",
     "Factorization",
     "Fresh",
@@ -98,5 +150,6 @@ __all__ = [
     "Unbounded",
     "check_horizon",
     "factorization",
+    "register_factorization",
     "tick_grid",
 ]

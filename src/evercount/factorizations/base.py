@@ -83,8 +83,8 @@ def check_known_horizon(horizon: Any) -> int:
 class Factorization(ABC):
     """A factorization of the lower-triangular all-ones matrix, with exact norms and a streaming form.
 
-    A subclass sets the three attributes below and implements the abstract methods. To add one, register it in
-    `evercount.factorizations.FACTORIZATIONS`; the contract test then runs over it.
+    A subclass sets the three attributes below and implements the abstract methods. One of your own is given to a stream
+    as an object, or by name after `register_factorization`; its claims are then checked (`Dense`).
 
     Attributes:
         name: What users type.

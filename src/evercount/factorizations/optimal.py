@@ -8,18 +8,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from evercount._arrays import FloatArray
 from evercount.errors import ParameterError, TooLarge
-from evercount.factorizations.base import (
-    NORM_ROUNDING_MARGIN,
-    Factorization,
-    State,
-    check_known_horizon,
-    counting_matrix,
-)
+from evercount.factorizations.base import NORM_ROUNDING_MARGIN, check_known_horizon, counting_matrix
 from evercount.factorizations.blas_threads import blas_threads
+from evercount.factorizations.dense import Matrices
 
 LARGEST_OPTIMAL_HORIZON = 1024
 """More ticks are refused: the matrices and the iteration would take too long."""
@@ -37,7 +31,7 @@ BLAS_THREADS = 2
 """Threads of the solver: a snapshot of an `optimal` stream is restored only where L is the same to the last bit."""
 
 
-class Optimal(Factorization):
+class Optimal(Matrices):
     """The best factorization up to a relative gap of 1e-5, made lower triangular by a Cholesky factor of RᵀR.
 
     `lower_bound` is a certificate: no factorization of M has a smaller product of norms.
@@ -79,36 +73,6 @@ class Optimal(Factorization):
     def falling_gram(self) -> bool:
         """Checked along all rows of the computed matrix, not proved in general."""
         return self._rows_fall
-
-    def row_norms(self, ticks: npt.ArrayLike) -> FloatArray:
-        return np.asarray(np.linalg.norm(self._left[self._check_ticks(ticks) - 1], axis=-1))
-
-    def difference_norm(self, earlier: int, later: int) -> float:
-        earlier, later = self._check_pair(earlier, later)
-        first = self._left[earlier - 1] if earlier else np.zeros(len(self._left))
-        return float(np.linalg.norm(self._left[later - 1] - first))
-
-    def dense(self, ticks: int | None = None) -> tuple[FloatArray, FloatArray]:
-        size = self._check_dense(ticks)
-        return self._left[:size, :size].copy(), self._right[:size, :size].copy()
-
-    def public_parameters(self) -> tuple[FloatArray, ...]:
-        return (self._left,)
-
-    def initial(self, cells: int = 1) -> State:
-        """All normals so far, because no recurrence is known."""
-        return State(0, (np.zeros((0, cells)),))
-
-    @property
-    def state_bytes(self) -> int:
-        """Memory of the streaming state for one cell at the end of the horizon, when it holds all T normals."""
-        return 8 * len(self._left)
-
-    def block(self, state: State, z: FloatArray, ticks: int) -> tuple[FloatArray, State]:
-        z = self._check_block(state, z, ticks)
-        past = np.concatenate([state.arrays[0], z])
-        stop = state.tick + ticks
-        return self._left[state.tick : stop, :stop] @ past, State(stop, (past,))
 
 
 @lru_cache(maxsize=8)

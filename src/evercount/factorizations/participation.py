@@ -17,6 +17,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount._validate import check_count
 from evercount.errors import ParameterError
 from evercount.factorizations.base import Factorization
+from evercount.factorizations.dense import Dense
 from evercount.factorizations.direct import Direct
 from evercount.factorizations.fresh import Fresh
 from evercount.factorizations.honaker_full import HonakerFull
@@ -100,6 +101,8 @@ def _largest_sum(factorization: Factorization, q: int, period: int | None) -> fl
             return _bounded_sum(family.over, q, any(family.falls))
     if T is None or T > LARGEST_OPTIMAL_HORIZON:
         return math.inf
+    if isinstance(factorization, Dense):
+        return dense_sum(factorization.gram_bound, q, period, rows=factorization.falling_gram)
     R = factorization.dense()[1]
     return dense_sum(np.abs(R.T @ R), q, period, rows=factorization.falling_gram)
 

@@ -18,7 +18,16 @@ from evercount.engine.error_model import ErrorModel, interval_factor
 from evercount.engine.noise_choice import pure_budget
 from evercount.engine.user_counting import enforced_by
 from evercount.errors import ParameterError
-from evercount.factorizations import ENDLESS, FACTORIZATIONS, BinaryTree, Honaker, HonakerFull, check_horizon, tick_grid
+from evercount.factorizations import (
+    BUILT_IN,
+    ENDLESS,
+    FACTORIZATIONS,
+    BinaryTree,
+    Honaker,
+    HonakerFull,
+    check_horizon,
+    tick_grid,
+)
 from evercount.factorizations.base import LARGEST_HORIZON
 from evercount.factorizations.laplace_base import PureFactorization
 from evercount.factorizations.laplace_choice import PURE, PURE_ENDLESS, is_pure_name
@@ -27,6 +36,7 @@ from evercount.planning.largest import largest
 from evercount.privacy import Budget, guarantee_text
 from evercount.queries import Count, Query
 
+OURS = (*BUILT_IN, *PURE, *PURE_ENDLESS)
 LARGEST_OPTIMAL = 64
 """`optimal` is part of a plan up to this horizon (it takes seconds beyond); ask for it by name above."""
 REFERENCE_TICKS = 2**20
@@ -251,9 +261,9 @@ def plan(
         try:
             model, reserved, state = _model(asked, name, own, horizon)
         except ParameterError:
-            if names is not None or own.pure == budget.pure:
+            if names is not None or (own.pure == budget.pure and name in OURS):
                 raise
-            continue  # a pure mechanism that nobody asked for, and that cannot serve this budget
+            continue  # a pure or registered mechanism that nobody asked for, and that cannot serve this budget
         suspects = np.unique(np.concatenate([grid, _suspects(model, span)]))
         std, spread, slack = (part.max(axis=1) for part in model.errors(suspects))
         worst_tick, worst = largest(partial(_largest_output, model), suspects, std)

@@ -13,13 +13,14 @@ at G = D^-½·(D^½·A·D^½)^½·D^-½. So every u is a certificate.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from evercount._arrays import FloatArray
 from evercount.errors import TooLarge
+from evercount.factorizations import Dense
 from evercount.factorizations.base import counting_matrix
 from evercount.factorizations.blas_threads import blas_threads
 from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON
@@ -37,11 +38,23 @@ class DenseOptimum:
         rms: the root-mean-square error of each view over all ticks.
         alone: the least that each view can have in a factorization of its own.
         least_score: no factorization has a smaller largest ratio rms/alone over the views. Certified.
+        gram: G = RᵀR of the factorization.
     """
 
     rms: tuple[float, ...]
     alone: tuple[float, ...]
     least_score: float
+    gram: FloatArray = field(repr=False, compare=False)
+
+    @cached_property
+    def factorization(self) -> Dense:
+        """The factorization itself, for `Stream(factorization=…)`; its norms are checked as those of any matrices."""
+        from scipy.linalg import solve_triangular
+
+        # RᵀR = G with R lower triangular: Cholesky of the matrix read backwards
+        right = np.tril(np.linalg.cholesky(self.gram[::-1, ::-1])[::-1, ::-1].T)
+        left = solve_triangular(right, counting_matrix(len(right)).T, lower=True, trans="T").T
+        return Dense(np.tril(left), right, "dense-optimum")
 
     @property
     def score(self) -> float:
@@ -69,6 +82,9 @@ def dense_optimum(widths: tuple[int | None, ...], ticks: int) -> DenseOptimum:
     >>> best = dense_optimum((1, None), 16)
     >>> best.least_score <= best.score <= 1.01 * best.least_score
     True
+    >>> from evercount import Budget, Count, Stream
+    >>> Stream(Count(), Budget(1.0, 1e-6), factorization=best.factorization).horizon
+    16
     """
     if ticks > LARGEST_OPTIMAL_HORIZON:
         raise TooLarge(f"the optimum is computed for at most {LARGEST_OPTIMAL_HORIZON} ticks, {ticks} were asked for")
@@ -91,6 +107,7 @@ def dense_optimum(widths: tuple[int | None, ...], ticks: int) -> DenseOptimum:
         tuple(float(best * np.sqrt(error)) for best, error in zip(least, found.errors, strict=True)),
         tuple(map(float, certified)),
         float(np.sqrt(bound) * slack),
+        found.gram,
     )
 
 
@@ -109,6 +126,7 @@ class _Solved:
     lower: float
     """No G has a smaller weighted mean of them."""
     u: FloatArray
+    gram: FloatArray
 
 
 def _solve(views: Sequence[FloatArray], weights: FloatArray, u: FloatArray | None) -> _Solved:
@@ -126,5 +144,7 @@ def _solve(views: Sequence[FloatArray], weights: FloatArray, u: FloatArray | Non
             break
         u = u * (diagonal / u) ** 1.8
     root = np.sqrt(u)
-    inverse = root[:, None] * (vectors / halves) @ vectors.T * root * float((diagonal / u).max())
-    return _Solved(np.asarray([float(np.sum(view * inverse)) for view in views]), lower, u)
+    scale = float((diagonal / u).max())
+    inverse = root[:, None] * (vectors / halves) @ vectors.T * root * scale
+    gram = (vectors * halves) @ vectors.T / np.multiply.outer(root, root) / scale
+    return _Solved(np.asarray([float(np.sum(view * inverse)) for view in views]), lower, u, gram)

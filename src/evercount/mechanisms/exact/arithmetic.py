@@ -12,6 +12,7 @@ from evercount._validate import check_count
 from evercount.errors import ParameterError
 from evercount.factorizations import (
     BinaryTree,
+    Dense,
     Direct,
     Factorization,
     Honaker,
@@ -59,7 +60,7 @@ def make_kernel(factorization: Factorization, bits: int) -> Kernel:
             return HonakerKernel(horizon, bits)
         case HonakerFull(horizon=int(horizon)):
             return HonakerFullKernel(horizon, bits)
-        case Optimal():
+        case Optimal() | Dense():
             return OptimalKernel(factorization.dense()[0])
     raise ParameterError(f"there is no exact arithmetic for the factorization {factorization.name!r}")
 
