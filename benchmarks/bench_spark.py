@@ -128,25 +128,21 @@ def alone(cells: int, out: Path) -> float:
     """The same numbers in one process without Spark, into one Parquet file."""
     import numpy as np
 
+    from evercount.declare.view_names import shown_tables
     from evercount.engine.close_ticks import close_ticks
+    from evercount.engine.release_table import LEVEL
     from evercount.engine.tick_totals import TickTotals
-    from evercount.engine.write_table import parquet_modules
+    from evercount.engine.write_table import write_parquet
     from evercount.noise import Secret
-    from evercount.spark.batch_release import record_batch
 
     declaration = declared([f"k{i}" for i in range(cells)], SHARD_TICKS)
     none = np.empty(0, np.int64)
-    pa, pq = parquet_modules()
     start = time.perf_counter()
-    stream = declaration.build(secret=Secret.generate())
+    stream, schedule = declaration.build(secret=Secret.generate()), declaration.schedule
     totals = TickTotals(1, SHARD_TICKS, cells, none, none, none)
-    writer = None
-    for table in close_ticks(stream, totals, declaration.schedule.starts_of):
-        rows = record_batch(table, declaration.schedule.show)
-        writer = writer or pq.ParquetWriter(out, rows.schema)
-        writer.write_table(pa.Table.from_batches([rows]))
-    if writer is not None:
-        writer.close()
+    closed = close_ticks(stream, totals, schedule.starts_of)
+    tables = shown_tables(stream, closed, declaration.shown, schedule, np.empty((0, cells)), LEVEL)
+    write_parquet(str(out), tables, schedule, {})
     return time.perf_counter() - start
 
 
