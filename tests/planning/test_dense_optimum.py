@@ -12,7 +12,6 @@ from evercount.factorizations.base import counting_matrix
 from evercount.factorizations.blend import Blend
 from evercount.factorizations.fit_blend import fit_blend
 from evercount.factorizations.participation import participation
-from evercount.factorizations.view_norms import view_norms
 from evercount.planning.dense_optimum import dense_optimum
 
 T = 64
@@ -82,7 +81,7 @@ def test_its_factorization_has_the_stated_errors(widths):
     assert participation(engine, 1) == pytest.approx(1.0, abs=1e-6)
     ticks = np.arange(1, 61)
     for width, rms in zip(widths, best.rms, strict=True):
-        norms = view_norms(engine, width, ticks)
+        norms = np.asarray([engine.difference_norm(max(0, t - width) if width else 0, t) for t in ticks.tolist()])
         assert float(np.sqrt(np.mean(norms**2))) == pytest.approx(rms, rel=1e-6)
     stream = Stream(Count(), Budget(1.0, 1e-6), factorization=engine)
     assert len(stream.run([1] * 60)) == 60
