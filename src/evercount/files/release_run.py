@@ -361,7 +361,7 @@ def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
         stream=stream.dump(),
         closed=Closed.before(run.stop, schedule),
         earlier=run.earlier,
-        users={**(before.users if before else {}), **counted.rows.users},
+        users=counted.rows.users,
         consumed=counted.consumed,
         seen=counted.seen,
     )
