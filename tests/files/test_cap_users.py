@@ -1,109 +1,284 @@
-"""The cap per user, with and without a declared order, against plain Python."""
+"""The caps per user and period in SQL, with and without a declared order, against plain Python."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import Schedule
+from evercount.declare.unit_periods import sql_period
 from evercount.engine.tick_totals import TickTotals
+from evercount.engine.user_counting import UserCaps
 from evercount.errors import InputError
-from evercount.files.cap_users import first_events
+from evercount.files import cap_users
+from evercount.files.cap_users import UsedBefore, UserRule
 from evercount.files.count_rows import count
+from evercount.files.release_run import Job, release_file
+from evercount.files.run_state import Places, read_state
 from evercount.files.source import connect, open_source
+from evercount.privacy import Budget
+from evercount.queries import Count
+from evercount.queries.user_cap import NOTHING, Caps, Used, cap_per_user
 
 pa = pytest.importorskip("pyarrow")
 
-Event = tuple[str, int, int, int]
-"""User, time, order and the number of the row."""
+
+class Event(NamedTuple):
+    """One row: its number, and where it is."""
+
+    row: int
+    tick: int
+    who: str
+    time: int
+    order: int
 
 
-def random_events(number: int, seed: int) -> list[Event]:
-    """Few users, few times and few orders: many users are beyond the cap, and many events stand at one place."""
+State = dict[str, UsedBefore]
+CAPS = [
+    *(Caps(events=most) for most in (1, 2, 7, 20)),
+    *(Caps(per_tick=each) for each in (1, 3)),
+    *(Caps(per_tick=each, ticks=ticks) for each in (1, 2) for ticks in (1, 3)),
+    *(Caps(events=most, ticks=2) for most in (2, 5)),
+    *(Caps(events=most, per_tick=each) for most, each in ((4, 1), (5, 2), (9, 4))),
+    *(Caps(most, each, ticks) for most, each, ticks in ((4, 3, 2), (3, 2, 2), (6, 2, 4))),
+]
+
+
+def random_events(number: int, seed: int, ticks: int = 1) -> list[Event]:
+    """Few users, few times and few orders: many users are beyond the caps, and many events are at one place."""
     draw = np.random.default_rng(seed).integers
-    return [(f"u{draw(0, 9)}", int(draw(0, 4)), int(draw(-2, 3)), row) for row in range(number)]
+    times = [int(draw(0, 4 * ticks)) for _ in range(number)]
+    return [Event(row, 1 + time // 4, f"u{draw(0, 9)}", time, int(draw(-2, 3))) for row, time in enumerate(times)]
 
 
-def capped(
-    events: list[Event], users: dict[str, int], most: int, *, ordered: bool, scratch: Path, group: int = 1 << 22
-) -> tuple[list[int], dict[str, int]]:
-    """The rows that count, and the users' new numbers, with the times of about `group` events in order at a time."""
-    who, us, order, row = zip(*events, strict=True)
-    columns = {"place": [1] * len(events), "who": who, "us": us, "cell": row}
-    table = pa.table(columns | ({"o": order} if ordered else {}))
-    with connect(scratch) as connection, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("evercount.files.cap_users.EVENTS_OF_A_GROUP", group)
+def by_hand(
+    events: list[Event], caps: Caps, state: State, period_of: Callable[[int], int], ticks: range, *, ordered: bool
+) -> tuple[list[int], State]:
+    """The rows that count, tick by tick with `cap_per_user`, and what users have used in the open period."""
+    used = {who: Used(had, came, -1) for who, (had, came) in state.items()}
+    kept: list[int] = []
+    for tick in ticks:
+        here = [event for event in events if event.tick == tick]
+        if ordered:
+            came = Counter(event.who for event in here)
+            for event in here:
+                own = [other for other in here if other.who == event.who]
+                turn = sum((other.time, other.order) <= (event.time, event.order) for other in own)
+                room = caps.room(used.get(event.who, NOTHING), tick)
+                assert room is not None
+                kept += [event.row] * (turn <= room)
+            for who, number in came.items():
+                before = used.get(who, NOTHING)
+                used[who] = caps.after(before, tick, min(number, caps.room(before, tick) or 0))
+        else:
+            pairs = [(event.who, event.row) for event in sorted(here, key=lambda event: (event.time, event.row))]
+            rows, changes = cap_per_user(pairs, caps, used, tick)
+            kept += rows
+            used |= changes
+        if caps.within_a_tick or period_of(tick) != period_of(tick + 1):
+            used = {}
+    least = caps.ticks or 0
+    return sorted(kept), {who: (one.events, min(one.ticks, least)) for who, one in used.items()}
+
+
+def by_sql(
+    events: list[Event],
+    caps: Caps,
+    state: State,
+    period_of: Callable[[int], int],
+    ticks: range,
+    *,
+    ordered: bool,
+    scratch: Path,
+    period: str = "0",
+) -> tuple[list[int], State]:
+    """The same with DuckDB."""
+    row, place, who, us, order = zip(*events, strict=True)
+    table = pa.table({"place": place, "who": who, "us": us, "cell": row} | ({"o": order} if ordered else {}))
+    rule = UserRule(caps, period, ordered)
+    begun, last, opened = (period_of(tick) for tick in (ticks.start, ticks.stop - 1, ticks.stop))
+    with connect(scratch) as connection:
         connection.register("events", table)
-        connection.execute("CREATE TEMP TABLE event AS SELECT * FROM events")
+        connection.execute(
+            f"CREATE TEMP TABLE event AS SELECT * FROM events WHERE place BETWEEN {ticks.start} AND {ticks.stop - 1}"
+        )
         connection.execute("INSERT INTO event BY NAME SELECT -3 AS place, 'u1' AS who, 0 AS us, -1 AS cell")
-        counted, known = first_events(connection, users, most, ordered=ordered)
-        kept = connection.execute(f"SELECT cell FROM ({counted})").fetchall()
-    return sorted(cell for (cell,) in kept), known
+        kept = connection.execute(rule.keep(connection, state, begun)).fetchall()
+        known = rule.used(connection, opened, begun) if opened == last else {}
+    assert all(number == 1 for _, _, number, _ in kept)
+    return sorted(cell for _, cell, _, _ in kept), {**(state if opened == begun else {}), **known}
 
 
-def known_by_hand(events: list[Event], users: dict[str, int], most: int) -> dict[str, int]:
-    """All events take up room, also those that do not count; users at the cap are not told again."""
-    number = Counter(event[0] for event in events)
-    return {who: min(most, users.get(who, 0) + n) for who, n in number.items() if users.get(who, 0) < most}
-
-
-@pytest.mark.parametrize("group", [1, 20, 1000])
-@pytest.mark.parametrize("most", [1, 2, 7, 20])
-def test_a_declared_order_is_that_of_plain_python(most: int, group: int, tmp_path: Path) -> None:
-    """Of the user's events those at or before its (time, order) are, with earlier ones, at most the cap."""
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("caps", CAPS, ids=str)
+def test_caps_are_those_of_plain_python(
+    caps: Caps, ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random patterns in several runs that continue, in periods of 1, 3 and 4 ticks and without, in several steps."""
     partly = 0
-    for seed in range(2):
-        events = random_events(70, seed)
-        users = {"u0": most, "u1": most + 1, "u2": most - 1, "u3": 1, "absent": 1}
-        expected = [
-            row
-            for who, us, order, row in events
-            if users.get(who, 0) + sum(e[0] == who and e[1:3] <= (us, order) for e in events) <= most
-        ]
-        right = (expected, known_by_hand(events, users, most))
-        assert capped(events, users, most, ordered=True, scratch=tmp_path, group=group) == right
-        partly += 0 < len(expected) < len(events)
-        backwards = capped(events[::-1], users, most, ordered=True, scratch=tmp_path, group=group)
-        assert backwards == right, "the order of rows is no matter"
+    for seed, length in enumerate((None, 1, 3, 4)):
+        monkeypatch.setattr(cap_users, "EVENTS_OF_A_STEP", (1 << 22, 20)[seed % 2])
+        events = random_events(150, seed, ticks=9)
+        period = "0" if length is None else f"((place - 1) // {length})"
+
+        def period_of(tick: int, length: int | None = length) -> int:
+            return 0 if length is None else (tick - 1) // length
+
+        state: State = {}
+        for ticks in (range(1, 3), range(3, 8), range(8, 10)):
+            right = by_hand(events, caps, state, period_of, ticks, ordered=ordered)
+            for rows in (events, events[::-1]) if ordered else (events,):
+                found = by_sql(rows, caps, state, period_of, ticks, ordered=ordered, scratch=tmp_path, period=period)
+                assert found == right
+            partly += 0 < len(right[0]) < len(events)
+            state = right[1]
     assert partly, "some count and some do not"
 
 
-@pytest.mark.parametrize("group", [1, 1000])
-def test_without_an_order_it_is_the_row(group: int, tmp_path: Path) -> None:
-    for most in (1, 3, 7):
-        events = random_events(70, 1)
-        users = {"u0": most, "u2": most - 1}
-        expected = [
-            row
-            for who, us, _, row in events
-            if users.get(who, 0) + sum(e[0] == who and (e[1], e[3]) <= (us, row) for e in events) <= most
-        ]
-        right = (expected, known_by_hand(events, users, most))
-        assert capped(events, users, most, ordered=False, scratch=tmp_path, group=group) == right
+def test_a_shared_number_of_two_users_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users go by a hash of their name only where no two of them share it: here all do."""
+    monkeypatch.setattr(cap_users, "NUMBER_OF_USER", "length(who)")
+    events = random_events(150, 3, ticks=9)
+    for caps in (Caps(events=3), Caps(per_tick=1), Caps(5, 2, 3)):
+        right = by_hand(events, caps, {}, lambda tick: 0, range(1, 10), ordered=False)
+        assert by_sql(events, caps, {}, lambda tick: 0, range(1, 10), ordered=False, scratch=tmp_path) == right
 
 
 def test_of_too_many_events_at_one_place_none_counts(tmp_path: Path) -> None:
     """One user, one time, one order: none counts, and the room is used up."""
-    events = [("u", 5, 1, row) for row in range(500)]
-    assert capped(events, {}, 3, ordered=True, scratch=tmp_path) == ([], {"u": 3})
+    events = [Event(row, 1, "u", 5, 1) for row in range(500)]
+    found = by_sql(events, Caps(events=3), {}, lambda tick: 0, range(1, 2), ordered=True, scratch=tmp_path)
+    assert found == ([], {"u": (3, 0)})
 
 
-def test_neighbours_differ_in_the_events_of_one_user_alone(tmp_path: Path) -> None:
-    """Without one user, the events of all others that count are the same, and at most the cap of them are gone."""
-    events = random_events(120, 4)
-    kept, _ = capped(events, {}, 4, ordered=True, scratch=tmp_path)
-    for user in {event[0] for event in events}:
-        without = [event for event in events if event[0] != user]
-        others, _ = capped(without, {}, 4, ordered=True, scratch=tmp_path)
-        gone = set(kept) - set(others)
+@pytest.mark.parametrize("caps", [Caps(events=4), Caps(per_tick=1, ticks=4), Caps(6, 2, 3)], ids=str)
+def test_neighbours_differ_in_the_events_of_one_user_alone(caps: Caps, tmp_path: Path) -> None:
+    """Without one user, the events of all others that count are the same, and at most the caps of them are gone."""
+    events = random_events(120, 4, ticks=5)
+    where: dict[str, Any] = {"ordered": True, "scratch": tmp_path}
+    kept, _ = by_sql(events, caps, {}, lambda tick: 0, range(1, 6), **where)
+    for user in {event.who for event in events}:
+        without = [event for event in events if event.who != user]
+        others, _ = by_sql(without, caps, {}, lambda tick: 0, range(1, 6), **where)
+        gone = [events[row] for row in set(kept) - set(others)]
         assert set(others) <= set(kept)
-        assert len(gone) <= 4
-        assert {events[row][0] for row in gone} <= {user}
+        assert len(gone) <= (caps.events or 99)
+        assert {event.who for event in gone} <= {user}
+        ticks = Counter(event.tick for event in gone)
+        assert len(ticks) <= (caps.ticks or 99)
+        assert max(ticks.values(), default=0) <= (caps.per_tick or 99)
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def declared(budget: dict[str, Any], **rest: Any) -> StreamDeclaration:
+    table = {
+        "name": "x",
+        "query": "count",
+        "budget": {"epsilon": 1.0, "delta": 1e-9, "unit": "user", **budget},
+        "tick": "1h",
+        "start": "2026-01-01",
+        "columns": {"time": "t", "user": "u"},
+    }
+    return StreamDeclaration.from_dict({**table, **rest})
+
+
+PERIODS: dict[str, dict[str, Any]] = {
+    "days of 25, 24 and 23 hours": {"start": "2026-10-24", "zone": "Europe/Vienna"},
+    "into spring": {"start": "2026-03-27", "zone": "Europe/Vienna"},
+    "days of days": {"start": "2026-03-27", "zone": "Europe/Vienna", "tick": "1d"},
+    "a day that begins at noon": {"start": "2026-10-24T12:00:00Z", "zone": "UTC", "tick": "6h"},
+}
+
+
+@pytest.mark.parametrize("name", PERIODS)
+@pytest.mark.parametrize("late", ["drop", "next"])
+def test_runs_over_a_file_forget_users_with_their_period(name: str, late: str, tmp_path: Path) -> None:
+    """Several runs over a file that grows: each day's counts are those of plain Python, and the state shrinks."""
+    budget = {"max_events": 3, "max_per_tick": 2, "period": "1d"}
+    if PERIODS[name].get("tick") == "1d":
+        budget = {"max_per_tick": 2, "max_ticks": 2, "period": "3d"}
+    declaration = declared(budget, late=late, **PERIODS[name])
+    schedule = declaration.schedule
+    caps = UserCaps.of(Count(), declaration.budget, declaration.period_of)
+    assert caps is not None
+    generator = np.random.default_rng(5)
+    path, out = tmp_path / "events.csv", tmp_path / "out.csv"
+    path.write_text("t,u\n")
+    new = [tick for tick in range(2, 100) if caps.period_of(tick) != caps.period_of(tick - 1)]
+    stops = sorted({4, 20, 27, 51, *new[:3]} if schedule.tick == "1h" else {2, 3, 6, 11, 13, *new[:2]})
+    rows: list[tuple[int, str]] = []
+    used: dict[str, Used] = {}
+    sizes = []
+    first = 1
+    for stop in stops:
+        low, high = schedule.start_of(1), schedule.start_of(stop)
+        fresh = [(int(generator.integers(low, high)), f"user {generator.integers(0, 40)}") for _ in range(120)]
+        with path.open("a") as file:
+            file.writelines(f"{schedule.show(instant)},{who}\n" for instant, who in fresh)
+        rows += fresh
+        at: dict[int, list[tuple[int, str]]] = defaultdict(list)
+        for instant, who in fresh if late == "next" else rows:
+            tick = schedule.tick_of(instant)
+            if tick >= first or late == "next":
+                at[max(tick, first)].append((instant, who))
+        expected = []
+        for tick in range(first, stop):
+            pairs = [(who, 1) for _, who in sorted(at[tick], key=lambda row: row[0])]
+            kept, changes = cap_per_user(pairs, caps.caps, used, tick)
+            used = {} if caps.period_of(tick) != caps.period_of(tick + 1) else {**used, **changes}
+            expected.append(len(kept))
+        before = read_state(Places.of(str(out), None))
+        scratch = Path(mkdtemp(dir=tmp_path))
+        known = before.users if before else {}
+        source = open_source(str(path), scratch)
+        if late == "drop":
+            counted = count(source, declaration, first, stop, scratch, users=known)
+            assert isinstance(counted.totals, TickTotals)
+            found = np.zeros(stop - first, np.int64)
+            np.add.at(found, counted.totals.tick - first, counted.totals.total)
+            assert found.tolist() == expected
+        release_file(Job(str(path), declaration, str(out), high))
+        after = read_state(Places.of(str(out), None))
+        assert after is not None
+        ticks = caps.caps.ticks or 0
+        assert {who: tuple(one) for who, one in after.users.items()} == {
+            who: (one.events, min(ticks, one.ticks)) for who, one in used.items()
+        }
+        sizes.append(len(after.users))
+        first = stop
+    assert max(sizes) > 20, "users are known while their period is open"
+    assert 0 in sizes, "and forgotten at its end"
+
+
+@pytest.mark.parametrize("name", PERIODS)
+def test_periods_in_sql_are_those_of_python(name: str, tmp_path: Path) -> None:
+    schedule = declared({"max_per_tick": 1, "period": "1d"}, **PERIODS[name]).schedule
+    for period in ("1d", "1w", 3):
+        budget = Budget(1.0, 1e-9, unit="user", max_per_tick=1, period=period)
+        caps = UserCaps.of(Count(), budget, period_of_schedule(budget, schedule))
+        assert caps is not None
+        sql = sql_period(budget, schedule, "place", until=schedule.start_of(2001))
+        with connect(tmp_path) as connection:
+            found = connection.execute(
+                f"SELECT {sql} FROM (SELECT unnest(range(1, 2001))::INTEGER AS place)"
+            ).fetchall()
+        assert [number for (number,) in found] == [caps.period_of(tick) for tick in range(1, 2001)]
+
+
+def period_of_schedule(budget: Budget, schedule: Schedule) -> Callable[[int], int] | None:
+    from evercount.declare.unit_periods import period_of
+
+    return period_of(budget, schedule)
 
 
 @pytest.mark.parametrize("kind", ["float64", "decimal"])
@@ -116,16 +291,7 @@ def test_a_number_has_one_spelling_as_a_user(tmp_path: Path, kind: str) -> None:
     changed = users.cast(pa.float64() if kind == "float64" else pa.decimal128(24, 2))
     for name, column in (("whole", users), ("changed", changed)):
         write_table(pa.table({"t": times, "u": column}), tmp_path / f"{name}.parquet")
-    declaration = StreamDeclaration.from_dict(
-        {
-            "name": "x",
-            "query": "count",
-            "budget": {"epsilon": 1.0, "delta": 1e-9, "unit": "user", "max_events": 1},
-            "tick": "1h",
-            "start": "2026-01-01",
-            "columns": {"time": "t", "user": "u"},
-        }
-    )
+    declaration = declared({"max_events": 1})
 
     def counted(*names: str) -> tuple[int, int]:
         scratch = Path(mkdtemp(dir=tmp_path))

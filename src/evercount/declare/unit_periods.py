@@ -78,5 +78,23 @@ def periods_named(budget: Budget, schedule: Schedule) -> str:
     return schedule.grid(budget.period * schedule.length)
 
 
+def sql_period(budget: Budget, schedule: Schedule, tick: str, division: str = "//", until: int | None = None) -> str:
+    """SQL: the number of the period of a tick that begins before the instant `until`; 0 where there are no periods.
+
+    `division` is the dialect's whole division. Test:
+    tests/declare/test_unit_periods.py::test_periods_in_sql_are_those_of_python.
+    """
+    if budget.period is None:
+        return "0"
+    length = budget.period
+    if isinstance(length, str):
+        periods = _periods(length, schedule)
+        if not schedule.calendar:
+            begin = f"(({tick}) - 1) * CAST({schedule.length} AS BIGINT) + ({schedule.begin})"
+            return f"({periods.sql_tick(f'({begin})', division, until)} - 1)"
+        length = periods.length // schedule.length
+    return f"((({tick}) - 1) {division} {length})"
+
+
 def _periods(period: str, schedule: Schedule) -> Schedule:
     return Schedule(period, schedule.begin, schedule.zone)

@@ -14,9 +14,11 @@ import numpy as np
 
 from evercount._arrays import IntArray
 from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.unit_periods import sql_period
 from evercount.engine.tick_totals import TickEvents, TickTotals
-from evercount.errors import InputError, ParameterError
-from evercount.files.cap_users import first_events
+from evercount.engine.user_counting import UserCaps
+from evercount.errors import InputError
+from evercount.files.cap_users import UsedBefore, UserRule
 from evercount.files.event_sql import Sources, columns_of, is_keyed, is_valued, listed, placed, prepare
 from evercount.files.source import Source, connect
 from evercount.queries.capabilities import rows_of
@@ -36,8 +38,8 @@ class CountedRows:
     totals: TickTotals | TickEvents
     bad: int = 0
     """The number of rows that are not events."""
-    users: Mapping[str, int] = field(default_factory=dict)
-    """Events so far of each user that had one in this run."""
+    users: Mapping[str, UsedBefore] = field(default_factory=dict)
+    """What each user has used of the caps in the period that is open after this run."""
 
 
 def count(
@@ -48,19 +50,18 @@ def count(
     scratch: Path,
     *,
     late: Source | None = None,
-    users: Mapping[str, int] | None = None,
+    users: Mapping[str, UsedBefore] | None = None,
 ) -> CountedRows:
     """Add up the events of ticks first … stop−1 (1-based); rows of other ticks are checked and left alone.
 
     `late` holds the rows that the run before has not seen: those in ticks before `first` are counted in `first`.
-    `users` are the events that each user has had in earlier runs.
+    `users` are those of the run before: what each has used of the caps in the period of `first`.
 
     **Guarantee.** One event adds to one cell of one tick: 1 for counts and histograms, a value in [lo, hi] rounded to
     the grid for sums; this is the promise that `Query.encode_totals` asks for. Where it is added depends on the event
     and on public facts only (its own time, key and value; with `late`, the run in which its row was first there). With
-    a user column, the events of a user beyond the first `max_events` by (time, row), or by (time, order) where an order
-    is declared, are left out, which looks at that user's events only: `queries/user_cap.proof.md`, Lemma 1. Tests:
-    tests/files/test_count_rows.py, against plain Python.
+    a user column, events beyond the caps of their user and period are left out, which looks at that user's events only:
+    `cap_users.py`. Tests: tests/files/test_count_rows.py, against plain Python.
     """
     files, query = listed(sources), declaration.query
     for source in files:
@@ -104,7 +105,7 @@ class _Scan:
     stop: int
     late: Source | None
 
-    def groups(self) -> tuple[Groups, int, dict[str, int]]:
+    def groups(self) -> tuple[Groups, int, dict[str, UsedBefore]]:
         """The events of each tick and cell, the number of bad rows, and no users."""
         tick, cell, events, units = self._added_up(placed(self.files, self.declaration, self.first, self.stop))
         bad = int(events[tick < 0].sum()) + unreadable(self.connection, self.files)
@@ -114,14 +115,18 @@ class _Scan:
         tick, cell, events, units = (np.concatenate(column) for column in zip(*parts, strict=True))
         return (tick, cell, events, units), bad, {}
 
-    def capped(self, users: Mapping[str, int]) -> tuple[Groups, int, dict[str, int]]:
-        """As `groups`, for the first events of each user only; and how many each of these users has had by now."""
+    def capped(self, users: Mapping[str, UsedBefore]) -> tuple[Groups, int, dict[str, UsedBefore]]:
+        """As `groups`, for what the caps of users leave; and the users of the period that is open afterwards."""
         bad = self._make_table()
-        budget = self.declaration.budget
-        if budget.max_events is None or budget.caps != (budget.max_events, None, None) or budget.period is not None:
-            raise ParameterError("files keep to max_events of the whole stream only")
-        counted, known = first_events(self.connection, users, budget.max_events, ordered=bool(self._order))
-        return self._added_up(f"SELECT place, cell{self._units} FROM ({counted})"), bad, known
+        budget, schedule = self.declaration.budget, self.declaration.schedule
+        caps = UserCaps.of(self.declaration.query, budget, self.declaration.period_of)
+        assert caps is not None
+        period = sql_period(budget, schedule, "place", until=schedule.start_of(self.stop))
+        rule = UserRule(caps.caps, period, ordered=bool(self._order))
+        begun, last, opened = (caps.period_of(tick) for tick in (self.first, max(self.stop - 1, 1), self.stop))
+        kept = rule.keep(self.connection, users, begun, "sum(units)" if self._units else "0")
+        known = rule.used(self.connection, opened, begun) if opened == last else {}
+        return self._fetch(kept), bad, {**(users if opened == begun else {}), **known}
 
     def users_by_tick(self) -> tuple[TickEvents, int]:
         """The events of each tick in order, for queries that name users; and bad rows.
@@ -174,14 +179,17 @@ class _Scan:
         """The rows of a SELECT with place, cell and units, added up by place and cell; without a place left out."""
         # Without a condition in SQL: DuckDB would compute the place of every row twice, for the condition and itself.
         units = "sum(units)::BIGINT" if self._units else "0::BIGINT"
-        groups = self.connection.execute(
-            f"SELECT place, cell, count(*) AS events, {units} AS total FROM ({rows}) GROUP BY place, cell "
-            "ORDER BY place, cell"
-        ).fetchnumpy()
-        has_place = ~np.ma.getmaskarray(groups["place"])
+        return self._fetch(
+            f"SELECT place, cell, count(*) AS events, {units} AS total FROM ({rows}) GROUP BY place, cell"
+        )
+
+    def _fetch(self, groups: str) -> Groups:
+        """The groups of a SELECT with place, cell, events and total."""
+        found = self.connection.execute(f"{groups} ORDER BY place, cell").fetchnumpy()
+        has_place = ~np.ma.getmaskarray(found["place"])
         # bad rows may have no cell and no units: they are counted, and nothing else is read of them
         tick, cell, events, total = (
-            np.ma.filled(groups[name][has_place], 0).astype(np.int64) for name in ("place", "cell", "events", "total")
+            np.ma.filled(found[name][has_place], 0).astype(np.int64) for name in ("place", "cell", "events", "total")
         )
         return tick, cell, events, total
 

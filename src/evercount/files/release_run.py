@@ -401,7 +401,7 @@ def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
         numbers=stack_rows(*numbers),
         earlier=tuple(cost.to_dict() for cost in run.earlier),
         entry=run.entered.name,
-        users={**(before.users if before else {}), **counted.rows.users},
+        users=counted.rows.users,
         consumed=counted.consumed,
         seen=counted.seen,
     )

@@ -22,7 +22,7 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from evercount._safe_files import lock_exclusively, new_mode, new_private, open_
 from evercount.declare.schedule import Schedule
 from evercount.engine.snapshot_format import unpack, write
 from evercount.errors import ParameterError, SnapshotError, StoreError
+from evercount.files.cap_users import UsedBefore
 from evercount.files.source import Prefix, SeenRows
 
 FORMAT = "evercount release state 1"
@@ -85,7 +86,8 @@ class State:
     """What earlier noise streams over the same data cost, as `Cost.from_dict` takes it."""
     entry: str | None = None
     """The stream's name in a ledger, where it has spent there."""
-    users: dict[str, int] = field(default_factory=dict)
+    users: Mapping[str, UsedBefore] = field(default_factory=dict)
+    """What each user has used of the caps in the period that is open; those of earlier periods are forgotten."""
     consumed: Prefix | None = None
     seen: dict[str, SeenRows] = field(default_factory=dict)
     """What a run that wrote rejects had read, by the name of the file: later rows of closed ticks are late."""
