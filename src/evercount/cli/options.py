@@ -51,3 +51,23 @@ def parse_parameters(items: list[str]) -> dict[str, Any]:
         except ValueError as error:
             raise ParameterError(f"{item!r:.80}: {error}") from None
     return parameters
+
+
+def unit_of(
+    unit: str | None,
+    max_events: int | None,
+    max_per_tick: int | None,
+    max_ticks: int | None,
+    period: str | None,
+    *,
+    user: bool = False,
+) -> dict[str, Any]:
+    """The fields of a budget that say whom it protects; a cap, a period or a column of users means users.
+
+    >>> unit_of(None, None, 2, None, "7"), unit_of(None, None, None, None, None)
+    ({'unit': 'user', 'max_per_tick': 2, 'period': 7}, {'unit': 'event'})
+    """
+    caps: dict[str, Any] = {"max_events": max_events, "max_per_tick": max_per_tick, "max_ticks": max_ticks}
+    caps["period"] = int(period) if period is not None and period.isdecimal() else period
+    given = {name: value for name, value in caps.items() if value is not None}
+    return {"unit": unit or ("user" if user or given else "event"), **given}

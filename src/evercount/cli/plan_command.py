@@ -43,11 +43,14 @@ def plan(
     adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
     calibration: Annotated[str | None, typer.Option(help="tight, classic or paper.", show_default="tight")] = None,
     unit: Annotated[
-        str | None, typer.Option(help="event or user; user where --user-events is given.", show_default="event")
+        str | None, typer.Option(help="event or user (the default with a cap or period).", show_default="event")
     ] = None,
-    user_events: Annotated[
-        int | None, typer.Option(help="Protect a user with at most this many events, not one event.")
+    period: Annotated[
+        str | None, typer.Option(help="Protect what a user does in so many ticks (default: all time).")
     ] = None,
+    max_per_tick: Annotated[int | None, typer.Option(help="Events counted per user and tick.")] = None,
+    max_ticks: Annotated[int | None, typer.Option(help="Ticks in which a user counts, per period.")] = None,
+    max_events: Annotated[int | None, typer.Option(help="Events counted per user and period.")] = None,
     mechanism: Annotated[
         list[str] | None, typer.Option("--mechanism", "-m", help="Only these factorizations, repeatable.")
     ] = None,
@@ -73,11 +76,13 @@ def plan(
 
     Days and weeks: evercount plan --epsilon 1 --delta 1e-6 --horizon 365 --view per-tick --view last-7 --view running
 
+    Thirty days of a person: evercount plan -e 1 -d 1e-6 -t 365 --max-per-tick 1 --max-ticks 30 --view per-tick
+
     Rare events: evercount plan -q sparse-count -p max_ones=1000 --epsilon 1 --delta 0 --horizon 2^20
     """
     import json
 
-    from evercount.cli.options import parse_horizon, parse_parameters
+    from evercount.cli.options import parse_horizon, parse_parameters, unit_of
     from evercount.errors import UnknownName
     from evercount.factorizations import FACTORIZATIONS
     from evercount.factorizations.base import LARGEST_HORIZON
@@ -88,8 +93,7 @@ def plan(
     from evercount.privacy import Budget
     from evercount.queries import build_query
 
-    unit = unit or ("event" if user_events is None else "user")
-    protected: dict[str, Any] = {"unit": unit, "max_events": user_events}
+    protected = unit_of(unit, max_events, max_per_tick, max_ticks, period)
     who = cast("Adjacency", adjacency)  # the budget checks it
     if rho is not None:
         for option, value in (("--epsilon", epsilon), ("--calibration", calibration)):

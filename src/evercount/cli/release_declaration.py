@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evercount.cli.options import parse_horizon
+from evercount.cli.options import parse_horizon, unit_of
 from evercount.errors import ParameterError
 from evercount.text_rules import check_public_text
 
@@ -33,7 +33,11 @@ DECLARING = (
     "hi",
     "grid",
     "bins",
+    "unit",
     "user",
+    "period",
+    "max-per-tick",
+    "max-ticks",
     "max-events",
     "adjacency",
     "horizon",
@@ -100,9 +104,10 @@ def declared_by_options(flags: Flags, views: tuple[str, ...] = ()) -> StreamDecl
     missing = [f"--{name}" for name in ("time", "every", "start", "epsilon", "delta") if flags[name] is None]
     if missing:
         raise ParameterError(f"missing: {', '.join(missing)} (or --streams FILE)")
-    if (flags["user"] is None) != (flags["max-events"] is None):
-        raise ParameterError("--user and --max-events go together: that many events of a user are counted")
-    unit = {} if flags["user"] is None else {"unit": "user", "max_events": flags["max-events"]}
+    caps = [flags[name] for name in ("unit", "max-events", "max-per-tick", "max-ticks", "period")]
+    unit = unit_of(*caps, user=flags["user"] is not None)
+    if unit["unit"] == "user" and flags["user"] is None:
+        raise ParameterError("users are protected, so their column is needed: --user COLUMN")
     name, parameters = _query(flags)
     return StreamDeclaration(
         name="release",
