@@ -65,6 +65,15 @@ def plan(
             help="The noise that this view would have, repeatable: running, per-tick, last-7. One column for each."
         ),
     ] = None,
+    from_file: Annotated[
+        str | None,
+        typer.Option("--from", help="File of events: show the share that caps drop, by month. For you alone."),
+    ] = None,
+    time: Annotated[str | None, typer.Option(help="--from: column with the time.")] = None,
+    user: Annotated[str | None, typer.Option(help="--from: column with the user.")] = None,
+    every: Annotated[str, typer.Option(help="--from: length of a tick.")] = "1d",
+    start: Annotated[str | None, typer.Option(help="--from: start of the first tick.")] = None,
+    tz: Annotated[str, typer.Option(help="--from: time zone.")] = "UTC",
     beta: Annotated[float, typer.Option(help="Failure probability of the simultaneous bound.")] = 0.05,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     wide: Annotated[bool, typer.Option("--wide", help="Show all columns; they need about 170 characters.")] = False,
@@ -103,6 +112,8 @@ def plan(
     else:
         tuned = cast("Calibration", calibration or "tight")
         budget = Budget(0.5 if epsilon is None else epsilon, delta, adjacency=who, calibration=tuned, **protected)
+    if from_file is not None:
+        budget = _show_dropped(budget, from_file, time, user, every, start, tz)
     for name in mechanism or []:
         if not budget.pure and name not in FACTORIZATIONS and not is_pure_name(name):
             raise UnknownName("factorization", name, (*FACTORIZATIONS, *PURE))
@@ -241,6 +252,34 @@ COLUMNS = (
     Column("state, bytes/cell", lambda row: str(row.state_bytes), always=False),
     Column("numeric δ", lambda row: f"{row.numeric_delta:.1e}", always=False),
 )
+
+
+def _show_dropped(
+    budget: Budget, file: str, time: str | None, user: str | None, every: str, start: str | None, tz: str
+) -> Budget:
+    """Print what caps drop of a file's events, to stderr; the budget with its period in ticks."""
+    import time as system_time
+    from tempfile import TemporaryDirectory
+
+    from evercount.declare.columns import Columns
+    from evercount.declare.declaration import StreamDeclaration
+    from evercount.declare.schedule import Schedule, instant_of
+    from evercount.declare.unit_periods import with_period_ticks
+    from evercount.files.dropped_events import dropped_events
+    from evercount.files.source import open_source
+    from evercount.queries import Count
+
+    if budget.unit != "user" or time is None or user is None or start is None:
+        raise ParameterError("--from shows what caps of users drop: add --time, --user, --start, and a cap or --period")
+    schedule = Schedule.of(every, start, tz)
+    budget = with_period_ticks(budget, schedule)
+    columns = Columns(time, user=user)
+    declaration = StreamDeclaration("plan", Count(), budget, every, start, tz, views=("running",), columns=columns)
+    with TemporaryDirectory(prefix="evercount-plan-") as folder:
+        stop = max(2, schedule.tick_of(instant_of(system_time.time())))
+        source = open_source(file, Path(folder))
+        typer.echo(str(dropped_events(source, declaration, 1, stop, Path(folder) / "scratch")), err=True)
+    return budget
 
 
 def _print_views(

@@ -177,6 +177,8 @@ def release(
         except KeyboardInterrupt:
             typer.echo("stopped: this run published nothing, or all of it; run it again to continue", err=True)
             raise typer.Exit(130) from None
+    if outcome.dropped is not None:
+        typer.echo(str(outcome.dropped), err=True)
     for reject in outcome.shown:
         typer.echo(f"skipped {reject}", err=True)
     if outcome.bad > len(outcome.shown):

@@ -30,6 +30,8 @@ from evercount.queries.base import Query
 BEST = "best"
 MARGIN = 1.4
 """How much better Laplace noise must be to be chosen where δ > 0: pure streams over the same events add up in full."""
+TIE = 1.005
+"""Errors within this factor are the same: the simpler noise is taken."""
 REFERENCE_TICKS = 2**20
 """Ticks over which streams without a horizon are compared."""
 NOTHING = Secret.from_hex("00" * 32)
@@ -100,7 +102,9 @@ def _least_error(
     if not found:
         return budget, choose_engine(query, budget, horizon, None, views)
     least = least_alone(query, budget, horizon, views, found)
-    chosen = min(found, key=lambda one: one.score(least))
+    best = min(one.score(least) for one in found)
+    simplest = sorted(found, key=lambda one: one.engine.name != "fresh")  # no state and no horizon
+    chosen = next(one for one in simplest if one.score(least) <= TIE * best)
     if chosen.budget.pure and not budget.pure:
         gaussian = min((one for one in found if not one.budget.pure), key=lambda one: one.score(least), default=chosen)
         chosen = gaussian if gaussian.score(least) <= margin * chosen.score(least) else chosen

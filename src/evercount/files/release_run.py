@@ -28,6 +28,7 @@ from evercount.errors import BadRows, HorizonReached, ParameterError, StoreError
 from evercount.files.bad_rows import MOST_SHOWN, LateRows, Reject, find_rejects, write_rejects
 from evercount.files.count_rows import CountedRows, count
 from evercount.files.draw_releases import CHARTS, draw_releases
+from evercount.files.dropped_events import DroppedEvents, dropped_events
 from evercount.files.event_sql import columns_of
 from evercount.files.ledger_entry import Entered, enter
 from evercount.files.run_state import Closed, Places, State, archive, commit, discard, locked, read_state
@@ -123,6 +124,8 @@ class Outcome:
     drawn: tuple[int, int] | None = None
     """How many cells the chart shows, and of how many."""
     views: tuple[Path, ...] = ()
+    dropped: DroppedEvents | None = None
+    """Of a check of users: what caps drop. Secret."""
 
     @property
     def released(self) -> int:
@@ -280,6 +283,7 @@ class _Counted:
     consumed: Prefix | None
     """With late=next, how much of the file the counts come from."""
     seen: dict[str, SeenRows]
+    dropped: DroppedEvents | None
 
 
 def _count(run: _Run, stdin: IO[bytes] | None) -> _Counted:
@@ -307,11 +311,14 @@ def _count(run: _Run, stdin: IO[bytes] | None) -> _Counted:
         sources = (frozen,)
     users = before.users if before else {}
     rows = count(sources, run.declaration, run.first, run.stop, run.scratch, late=late, users=users)
+    dropped = None
+    if job.check and columns_of(run.declaration).user is not None:
+        dropped = dropped_events(sources, run.declaration, run.first, run.stop, run.scratch)
     if rows.bad and shown is None:
         shown = tuple(islice(find_rejects(sources, run.declaration, run.scratch), MOST_SHOWN))
     if rows.bad and not job.skip_bad:
         raise BadRows(sources[0].name if len(sources) == 1 else f"{len(sources)} files", rows.bad, shown or ())
-    return _Counted(rows, (shown or ()) if rows.bad else (), consumed, seen)
+    return _Counted(rows, (shown or ()) if rows.bad else (), consumed, seen, dropped)
 
 
 def _write_rejects(run: _Run, sources: tuple[Source, ...]) -> tuple[tuple[Reject, ...] | None, dict[str, SeenRows]]:
@@ -372,6 +379,7 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
         continued=run.before is not None,
         drawn=drawn,
         views=tuple(views),
+        dropped=counted.dropped,
     )
 
 
