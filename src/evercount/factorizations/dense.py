@@ -302,7 +302,7 @@ def _off(L: FloatArray, R: FloatArray) -> float:
     inverse = 1.01 * float(np.abs(X).sum(axis=1).max()) / (1 - f)
     M = counting_matrix(T)
     residual = np.abs(M - L @ R) + share * (sizes @ np.abs(R) + 1e-200 + M)
-    return 1.01 * np.sqrt(T) * inverse * float(residual.max())
+    return float(1.01 * np.sqrt(T) * inverse * float(residual.max()))
 
 
 def _rows_fall(R: FloatArray, gram: FloatArray, rounding: float) -> bool:
