@@ -26,3 +26,8 @@ def test_example_runs_and_draws(script, tmp_path):
 
 def test_there_are_three_of_them():
     assert {script.stem for script in EXAMPLES} >= {"epidemic", "telemetry", "contacts"}
+
+
+def test_the_mechanism_of_your_own_fits_on_a_page():
+    own = next(script for script in EXAMPLES if script.stem == "own_mechanism")
+    assert len(own.read_text(encoding="utf-8").splitlines()) <= 40
