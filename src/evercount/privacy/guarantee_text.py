@@ -251,13 +251,6 @@ def counted_text(budget: Budget, enforced: Enforced = "evercount") -> str:
     **Guarantee.** Intervals hold for the numbers of counted events: true sums are those after the caps. Test:
     tests/privacy/test_guarantee_text.py::test_numbers_are_about_counted_events.
 
-    Args:
-        budget: the promise.
-        enforced: who keeps to the cap.
-
-    Returns:
-        One sentence, or an empty text.
-
     >>> from evercount import Budget
     >>> counted_text(Budget(1.0, 0, unit="user", max_events=5, period="1d"))
     'Numbers and intervals are about counted events: of each user id, evercount counts at most its first 5 events ...'
