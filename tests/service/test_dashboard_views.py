@@ -78,7 +78,7 @@ def test_new_events_come_first_with_their_band(hourly: Running, visit: Callable[
     assert above["x"] < below["x"]  # the running total stands beside it
     page.screenshot(path=artefacts / "views-desktop-light.png")
     made = hourly.close("wave0", ["a"] * 5000)
-    page.wait_for_function("tick => evercount.page.spans.answer.spans.at(-1).last === tick", arg=made["tick"])
+    page.wait_for_function("tick => evercount.page.spans.answer.releases.at(-1).tick === tick", arg=made["tick"])
 
 
 def test_noise_is_never_drawn_as_a_trend(hourly: Running, visit: Callable[..., Any], artefacts: Path) -> None:
@@ -110,7 +110,7 @@ def test_views_have_permalinks_and_files(hourly: Running, visit: Callable[..., A
 
 
 def test_a_clocked_stream_shows_days_in_its_own_zone(hourly: Running, visit: Callable[..., Any]) -> None:
-    page = visit("#/stream/clinic/north", timezone_id="Asia/Tokyo")
+    page = visit("#/stream/clinic/north/per-day", timezone_id="Asia/Tokyo")
     wait_view(page, "per-day")
     assert "Europe/Vienna" in page.inner_text("#facts")
     last = view(hourly, "clinic", "view=per-day&cell=north")["releases"][-1]
