@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from evercount import Budget
+from evercount import Budget, Count
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import Schedule
-from evercount.declare.unit_periods import period_of, periods_named, with_period_ticks
+from evercount.declare.unit_periods import period_of, periods_named, sql_period, with_period_ticks
+from evercount.engine.user_counting import UserCaps
 from evercount.errors import ParameterError
 
 VIENNA = "Europe/Vienna"
@@ -117,3 +118,25 @@ def test_periods_with_one_name_are_the_same() -> None:
             assert borders(*first) == borders(*second), (first, second)
     assert periods_named(Budget(1.0, 1e-6), schedules[0][0]) == ""
     assert len({name for name, *_ in named}) > 5
+
+
+@pytest.mark.parametrize(
+    ("tick", "start", "zone"),
+    [
+        ("1h", "2026-10-24", "Europe/Vienna"),
+        ("1h", "2026-03-27", "Europe/Vienna"),
+        ("1d", "2026-03-27", "Europe/Vienna"),
+        ("6h", "2026-10-24T12:00:00Z", "UTC"),
+    ],
+)
+def test_periods_in_sql_are_those_of_python(tick: str, start: str, zone: str) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    schedule = Schedule.of(tick, start, zone)
+    for period in ("1d", "1w", 3):
+        budget = Budget(1.0, 1e-9, unit="user", max_per_tick=1, period=period)
+        caps = UserCaps.of(Count(), budget, period_of(budget, schedule))
+        assert caps is not None
+        sql = sql_period(budget, schedule, "place", until=schedule.start_of(2001))
+        rows = duckdb.connect().execute(f"SELECT {sql} FROM (SELECT unnest(range(1, 2001))::INTEGER AS place)")
+        assert [number for (number,) in rows.fetchall()] == [caps.period_of(one) for one in range(1, 2001)]
+    assert sql_period(Budget(1.0, 1e-9, unit="user", max_events=1), schedule, "place") == "0"

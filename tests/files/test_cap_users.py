@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 
 from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import Schedule
-from evercount.declare.unit_periods import sql_period
 from evercount.engine.tick_totals import TickTotals
 from evercount.engine.user_counting import UserCaps
 from evercount.errors import InputError
@@ -24,7 +22,6 @@ from evercount.files.count_rows import count
 from evercount.files.release_run import Job, release_file
 from evercount.files.run_state import Places, read_state
 from evercount.files.source import connect, open_source
-from evercount.privacy import Budget
 from evercount.queries import Count
 from evercount.queries.user_cap import NOTHING, Caps, Used, cap_per_user
 
@@ -98,23 +95,19 @@ def by_sql(
     *,
     ordered: bool,
     scratch: Path,
-    period: str = "0",
 ) -> tuple[list[int], State]:
     """The same with DuckDB."""
     row, place, who, us, order = zip(*events, strict=True)
     table = pa.table({"place": place, "who": who, "us": us, "cell": row} | ({"o": order} if ordered else {}))
-    rule = UserRule(caps, period, ordered)
-    begun, last, opened = (period_of(tick) for tick in (ticks.start, ticks.stop - 1, ticks.stop))
     with connect(scratch) as connection:
         connection.register("events", table)
         connection.execute(
-            f"CREATE TEMP TABLE event AS SELECT * FROM events WHERE place BETWEEN {ticks.start} AND {ticks.stop - 1}"
+            f"CREATE TEMP TABLE event AS SELECT *, {cap_users.NUMBER_OF_USER} AS number FROM events WHERE place BETWEEN {ticks.start} AND {ticks.stop - 1}"
         )
         connection.execute("INSERT INTO event BY NAME SELECT -3 AS place, 'u1' AS who, 0 AS us, -1 AS cell")
-        kept = connection.execute(rule.keep(connection, state, begun)).fetchall()
-        known = rule.used(connection, opened, begun) if opened == last else {}
-    assert all(number == 1 for _, _, number, _ in kept)
-    return sorted(cell for _, cell, _, _ in kept), {**(state if opened == begun else {}), **known}
+        (_, cell, number, _), known = UserRule(caps, period_of, ticks, ordered).count(connection, state)
+    assert set(number.tolist()) <= {1}
+    return sorted(cell.tolist()), known
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -127,7 +120,6 @@ def test_caps_are_those_of_plain_python(
     for seed, length in enumerate((None, 1, 3, 4)):
         monkeypatch.setattr(cap_users, "EVENTS_OF_A_STEP", (1 << 22, 20)[seed % 2])
         events = random_events(150, seed, ticks=9)
-        period = "0" if length is None else f"((place - 1) // {length})"
 
         def period_of(tick: int, length: int | None = length) -> int:
             return 0 if length is None else (tick - 1) // length
@@ -136,7 +128,7 @@ def test_caps_are_those_of_plain_python(
         for ticks in (range(1, 3), range(3, 8), range(8, 10)):
             right = by_hand(events, caps, state, period_of, ticks, ordered=ordered)
             for rows in (events, events[::-1]) if ordered else (events,):
-                found = by_sql(rows, caps, state, period_of, ticks, ordered=ordered, scratch=tmp_path, period=period)
+                found = by_sql(rows, caps, state, period_of, ticks, ordered=ordered, scratch=tmp_path)
                 assert found == right
             partly += 0 < len(right[0]) < len(events)
             state = right[1]
@@ -145,7 +137,7 @@ def test_caps_are_those_of_plain_python(
 
 def test_a_shared_number_of_two_users_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Users go by a hash of their name only where no two of them share it: here all do."""
-    monkeypatch.setattr(cap_users, "NUMBER_OF_USER", "length(who)")
+    monkeypatch.setattr(cap_users, "NUMBER_OF_USER", "length(who)::UBIGINT")
     events = random_events(150, 3, ticks=9)
     for caps in (Caps(events=3), Caps(per_tick=1), Caps(5, 2, 3)):
         right = by_hand(events, caps, {}, lambda tick: 0, range(1, 10), ordered=False)
@@ -258,27 +250,6 @@ def test_runs_over_a_file_forget_users_with_their_period(name: str, late: str, t
         first = stop
     assert max(sizes) > 20, "users are known while their period is open"
     assert 0 in sizes, "and forgotten at its end"
-
-
-@pytest.mark.parametrize("name", PERIODS)
-def test_periods_in_sql_are_those_of_python(name: str, tmp_path: Path) -> None:
-    schedule = declared({"max_per_tick": 1, "period": "1d"}, **PERIODS[name]).schedule
-    for period in ("1d", "1w", 3):
-        budget = Budget(1.0, 1e-9, unit="user", max_per_tick=1, period=period)
-        caps = UserCaps.of(Count(), budget, period_of_schedule(budget, schedule))
-        assert caps is not None
-        sql = sql_period(budget, schedule, "place", until=schedule.start_of(2001))
-        with connect(tmp_path) as connection:
-            found = connection.execute(
-                f"SELECT {sql} FROM (SELECT unnest(range(1, 2001))::INTEGER AS place)"
-            ).fetchall()
-        assert [number for (number,) in found] == [caps.period_of(tick) for tick in range(1, 2001)]
-
-
-def period_of_schedule(budget: Budget, schedule: Schedule) -> Callable[[int], int] | None:
-    from evercount.declare.unit_periods import period_of
-
-    return period_of(budget, schedule)
 
 
 @pytest.mark.parametrize("kind", ["float64", "decimal"])

@@ -612,7 +612,7 @@ def test_late_rows_go_to_the_first_open_tick(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dense(got, 5, 4)[2:4], [[0, 2, 0, 0], [1, 0, 0, 0]])
     # the late row counts as the event of its user, after those that were counted before
     spec = declared(CLOCK, "ts", "histogram", "region", KEYS, user="user", max_events=2, late="next")
-    got = count(whole, spec, 3, 5, tmp_path, late=tail, users={"a": 1})
+    got = count(whole, spec, 3, 5, tmp_path, late=tail, users={"a": (1, 0)})
     np.testing.assert_array_equal(dense(got, 5, 4)[2:4], [[0, 2, 0, 0], [0, 0, 0, 0]])
     assert dict(got.users) == {"a": 2, "b": 1}
 

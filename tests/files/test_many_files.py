@@ -98,7 +98,7 @@ def test_first_events_of_users_go_by_the_order_of_files_and_rows(tmp_path: Path)
     spec = declared(CLOCK, "ts", "histogram", "region", KEYS, user="user", max_events=1)
     got = counted(files, spec, tmp_path / "s")
     assert got.totals.rows(1, 2).tolist() == [[25_000, 25_000, 0, 0]]
-    got = counted(files[1:], spec, tmp_path / "t", users={f"u{n}": 1 for n in range(0, 50_000, 2)})
+    got = counted(files[1:], spec, tmp_path / "t", users={f"u{n}": (1, 0) for n in range(0, 50_000, 2)})
     assert got.totals.rows(1, 2).tolist() == [[25_000, 0, 0, 0]]  # the odd users' rows of file 1 are KEYS[0]
     assert len(got.users) == 25_000
 
@@ -117,8 +117,8 @@ def test_users_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             seen[row["user"]] += 1
             expected[int(row["ts"][11:13]), KEYS.index(row["region"])] += 1
     for number, pieces in enumerate((1 << 20, 100, 7)):
-        monkeypatch.setattr("evercount.files.cap_users.EVENTS_OF_A_GROUP", pieces)
-        got = counted([path], spec, tmp_path / f"s{number}", users={"busy": 2})
+        monkeypatch.setattr("evercount.files.cap_users.EVENTS_OF_A_STEP", pieces)
+        got = counted([path], spec, tmp_path / f"s{number}", users={"busy": (2, 0)})
         table = got.totals.rows(1, 11)
         assert {(t, c): int(table[t, c]) for t, c in zip(*np.nonzero(table), strict=True)} == dict(expected)
         assert got.users == dict(seen)

@@ -1,21 +1,28 @@
-"""The caps per user and period, in SQL, over a table that need not fit into memory."""
+"""The caps per user and period, over a table of events that need not fit into memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from evercount.queries.user_cap import Caps
+import numpy as np
+
+from evercount._arrays import AnyArray, IntArray
+from evercount.queries.user_cap import Caps, last_turns
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 UsedBefore = tuple[int, int]
 """What one user has used of the caps in the open period: counted events, and ticks with an event. 0 without a cap."""
-EVENTS_OF_A_STEP = 1 << 22
-"""About how many events are put in order in one step; all events of a user are in the same step."""
-MOST_STEPS = 256
+Groups = tuple[IntArray, IntArray, IntArray, IntArray]
+"""Tick, cell, number of events and sum of units of each group of rows, in the order of ticks."""
+EVENTS_OF_A_STEP = 1 << 20
+"""About how many events are looked at in one step; all events of a user are in the same step."""
+MOST_STEPS = 1024
+MOST_SUMS = 1 << 22
+"""Up to so many groups are added up in an array that has a place for each possible one."""
 NUMBER_OF_USER = "hash(who)"
 """SQL: a number that is much faster to sort by than the text of a user. It is used only where no two users share it."""
 
@@ -24,25 +31,21 @@ NUMBER_OF_USER = "hash(who)"
 class UserRule:
     """Which events of the table `event` count.
 
-    The table holds place (the tick, 1 or more for an event), who, us, what else is wanted and, with `ordered`, o; its
-    rows are in their order.
+    The table holds place (the tick, 1 or more for an event), who, number (`NUMBER_OF_USER`), us, cell and, with
+    `ordered` and `valued`, o and units; its rows are in their order.
     """
 
     caps: Caps
-    period: str = "0"
-    """SQL: the number of the period, from place."""
+    period_of: Callable[[int], int]
+    ticks: range
     ordered: bool = False
+    valued: bool = False
 
-    def keep(
-        self,
-        connection: DuckDBPyConnection,
-        users: Mapping[str, UsedBefore],
-        begun: int = 0,
-        total: str = "0",
-    ) -> str:
-        """SQL: place, cell, events and total (`total` is an aggregate) of all groups of events that count.
-
-        `users` are those of the period with the number `begun`.
+    def count(
+        self, connection: DuckDBPyConnection, users: Mapping[str, UsedBefore]
+    ) -> tuple[Groups, dict[str, UsedBefore]]:
+        """Tick, cell, number of events and sum of units of each group of events that count; and the users of the period
+        that is open after the ticks. `users` are those of the period in which the ticks begin.
 
         **Guarantee.** An event counts if its turn among its user's events of its tick is at most the room that the
         user has there, `Caps.rooms`: by (time, row), or with a declared order by (time, order), where events at one
@@ -51,109 +54,162 @@ class UserRule:
         tests/files/test_cap_users.py::test_caps_are_those_of_plain_python and
         tests/files/test_cap_users.py::test_a_shared_number_of_two_users_is_noticed.
         """
-        _load(connection, users)
-        user = NUMBER_OF_USER if _has_no_twins(connection) else "who"
-        ((rows,),) = connection.execute("SELECT count(*) FROM event").fetchall()
-        steps = min(MOST_STEPS, 1 + rows // EVENTS_OF_A_STEP)
-        made = False
-        for step in range(steps):
-            chosen = "place > 0" + f" AND hash(who) % {steps} = {step}" * (steps > 1)
-            kept = self._kept(self._rows(user, chosen, begun if users else None))
-            groups = f"SELECT place, cell, count(*) AS events, {total} AS total FROM ({kept}) GROUP BY place, cell"
-            connection.execute(f"INSERT INTO counted {groups}" if made else f"CREATE TEMP TABLE counted AS {groups}")
-            made = True
-        return (
-            "SELECT place, cell, sum(events)::BIGINT AS events, sum(total)::BIGINT AS total FROM counted GROUP BY ALL"
-        )
+        if not self.ticks:
+            return _added_up(*(np.empty(0, np.int64),) * 4), dict(users)
+        begun, last, opened = map(self.period_of, (self.ticks.start, self.ticks.stop - 1, self.ticks.stop))
+        remembered = opened == last and not self.caps.within_a_tick
+        periods = np.fromiter(map(self.period_of, self.ticks), np.int64, len(self.ticks))
+        table = _Users.of(connection, users, len(self.ticks))
+        found: list[Groups] = []
+        known: list[IntArray] = []
+        for rows in table.steps(["o"] * self.ordered + ["units"] * self.valued):
+            counted, used = self._step(rows, table, periods, opened if remembered else None)
+            units = rows["units"][counted] if self.valued else None
+            found.append(_added_up(rows["place"][counted], rows["cell"][counted], None, units))
+            known.append(used)
+        groups = _added_up(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        return groups, {**(users if opened == begun else {}), **table.named(known)}
 
-    def _rows(self, user: str, chosen: str, begun: int | None) -> str:
-        """SQL: the chosen events with their user and period, and what the user had used before."""
-        columns = f"* EXCLUDE (who), rowid AS row, {user} AS who, {self.period} AS period"
-        if begun is None:
-            return f"SELECT {columns}, 0 AS had_events, 0 AS had_ticks FROM event WHERE {chosen}"
-        had = "coalesce(events, 0) AS had_events, coalesce(ticks, 0) AS had_ticks"
-        return (
-            f"SELECT * EXCLUDE (events, ticks), {had} FROM (SELECT {columns}, who AS name FROM event WHERE {chosen}) "
-            f"LEFT JOIN earlier ON name = known AND period = {begun}"
-        )
+    def _step(
+        self, rows: Mapping[str, AnyArray], table: _Users, periods: IntArray, opened: int | None
+    ) -> tuple[AnyArray, IntArray]:
+        """Whether each row counts; and number, events and ticks of each user of the period `opened`."""
+        key = rows["number"] | (rows["place"] - self.ticks.start).astype(np.uint64)  # a number leaves room for the tick
+        sorting = np.argsort(key)
+        key = key[sorting]
+        first = _changes(key)
+        came = np.diff(np.r_[first, len(key)])  # of each visit: one user in one tick
+        who = key[first] >> table.free << table.free
+        period = periods[(key[first] ^ who).astype(np.int64)]
+        begins = _changes(who, period)
+        length = np.diff(np.r_[begins, len(who)])
+        events, ticks = table.before(who[begins], period[begins] == periods[0])
+        each = came if self.caps.per_tick is None else np.minimum(came, self.caps.per_tick)
+        sums = np.cumsum(each) - each
+        earlier = sums - np.repeat(sums[begins], length)
+        nth = np.arange(len(who)) - np.repeat(begins, length)
+        room = self.caps.rooms(np.repeat(events, length) + earlier, np.repeat(ticks, length) + nth)
+        counted = self._within(rows, sorting, came, np.maximum(room, 0))
+        if opened is None:
+            return counted, np.empty((0, 3), np.int64)
+        used = np.add.reduceat(np.minimum(each, np.maximum(room, 0)), begins) if len(begins) else begins
+        now = [np.zeros_like(begins) if self.caps.events is None else events + used, np.zeros_like(begins)]
+        if self.caps.ticks is not None:
+            now[1] = np.minimum(ticks + length, self.caps.ticks)
+        changed = (period[begins] == opened) & ((now[0] != events) | (now[1] != ticks))
+        return counted, np.stack([who[begins].view(np.int64), *now], axis=1)[changed]
 
-    def _kept(self, rows: str) -> str:
-        """SQL: the rows that count.
-
-        row_number − rank over the places of a period is the turn in the tick, dense_rank the number of the tick. With
-        max_events and max_per_tick, what earlier ticks have used up is the number of their events within max_per_tick:
-        their rows are numbered a second time.
-        """
-        most, each, ticks = self.caps.events, self.caps.per_tick, self.caps.ticks
-        time = "us, o" if self.ordered else "us, row"
-        if ticks is None and (most is None or each is None):
-            group, room = ("who, place", f"{each}") if most is None else ("who, period", f"{most} - had_events")
-            turn = self._turn(f"PARTITION BY {group} ORDER BY {time}")
-            return f"SELECT * FROM (SELECT *, {turn} AS turn FROM ({rows})) WHERE turn <= {room}"
-        by_tick, in_order = (f"PARTITION BY who, period ORDER BY {keys}" for keys in ("place", f"place, {time}"))
-        numbered = (
-            f"SELECT *, {self._turn(in_order)} AS last, row_number() OVER ({in_order}) AS number, "
-            f"rank() OVER ({by_tick}) - 1 AS before, dense_rank() OVER ({by_tick}) AS nth FROM ({rows})"
-        )
-        conditions = [] if ticks is None else [f"nth + had_ticks <= {ticks}"]
-        if most is None:
-            conditions.append(f"last - before <= {each}")
-            return f"SELECT * FROM ({numbered}) WHERE {' AND '.join(conditions)}"
-        if each is None:
-            conditions.append(f"last <= {most} - had_events")
-            return f"SELECT * FROM ({numbered}) WHERE {' AND '.join(conditions)}"
-        first = " AND ".join([*conditions, f"number - before <= {each}"])
-        again = f"SELECT *, rank() OVER ({by_tick}) - 1 AS used FROM ({numbered}) WHERE {first}"
-        return f"SELECT * FROM ({again}) WHERE last - before <= least({each}, {most} - had_events - used)"
-
-    def _turn(self, window: str) -> str:
-        """SQL: how many events are at or before this one; RANGE is up to the last at the same place."""
-        return f"count(*) OVER ({window})" if self.ordered else f"row_number() OVER ({window})"
-
-    def used(self, connection: DuckDBPyConnection, opened: int, begun: int) -> dict[str, UsedBefore]:
-        """What the users that came in the period `opened` have used by now; `keep` was told those of `begun`.
-
-        Users are left out who had used up all before.
-        """
-        most, each, ticks = self.caps.events, self.caps.per_tick, self.caps.ticks
-        if self.caps.within_a_tick:
-            return {}
-        here = f"place > 0 AND {self.period} = {opened}"
-        if ticks is None and each is None:
-            came = f"SELECT who, count(*) AS came, 0 AS ticks_here FROM event WHERE {here} GROUP BY who"
-            events, number = "came", "0"
+    def _within(self, rows: Mapping[str, AnyArray], sorting: IntArray, came: IntArray, room: IntArray) -> AnyArray:
+        """Whether each row is within the room of its visit. Only visits that have more are put in order."""
+        counted = np.ones(len(sorting), bool)
+        over = came > room
+        if over.any():
+            counted[sorting[np.repeat(over, came)]] = False
+        partly = over & (room > 0)
+        visit = np.repeat(np.flatnonzero(partly), came[partly])
+        chosen = sorting[np.repeat(partly, came)]
+        if self.ordered:
+            turn = last_turns(visit, rows["us"][chosen], rows["o"][chosen])
+            counted[chosen[turn <= room[visit]]] = True
         else:
-            came = (
-                "SELECT who, list(came ORDER BY place) AS came, count(*) AS ticks_here FROM ("
-                f"SELECT who, place, {'count(*)' if each is None else f'least(count(*), {each})'} AS came FROM event "
-                f"WHERE {here} GROUP BY who, place) GROUP BY who"
+            by_time = np.lexsort((chosen, rows["us"][chosen], visit))  # a position is that of the row
+            turn = np.arange(len(visit)) - np.repeat(np.cumsum(came[partly]) - came[partly], came[partly])
+            counted[chosen[by_time[turn < room[visit]]]] = True
+        return counted
+
+
+@dataclass(frozen=True)
+class _Users:
+    """The users of the events by number, and what they had used before."""
+
+    connection: DuckDBPyConnection
+    free: np.uint64
+    """How many of the lowest bits of a number are 0, so that a tick has room there."""
+    known: AnyArray
+    had: IntArray
+    """Events and ticks of the known numbers, which are in order."""
+
+    @classmethod
+    def of(cls, connection: DuckDBPyConnection, users: Mapping[str, UsedBefore], ticks: int) -> _Users:
+        """Make the table `person`, and leave only the numbers of users in `event`."""
+        free = ticks.bit_length()
+        connection.execute(
+            "CREATE TEMP TABLE earlier AS SELECT unnest(?::VARCHAR[]) AS who, unnest(?::BIGINT[]) AS events, "
+            "unnest(?::BIGINT[]) AS ticks",
+            [list(users), [events for events, _ in users.values()], [ticks for _, ticks in users.values()]],
+        )
+        everybody = "SELECT DISTINCT who FROM event WHERE place > 0" + " UNION SELECT who FROM earlier" * bool(users)
+        connection.execute(
+            f"CREATE TEMP TABLE person AS SELECT who, {NUMBER_OF_USER} >> {free} << {free} AS number FROM ({everybody})"
+        )
+        ((persons, numbers),) = connection.execute("SELECT count(*), count(DISTINCT number) FROM person").fetchall()
+        if persons != numbers:
+            connection.execute(f"UPDATE person SET number = rowid << {free}")
+            connection.execute(
+                "UPDATE event SET number = person.number FROM person WHERE event.who = person.who AND place > 0"
             )
-            left = "came" if ticks is None else f"came[:greatest(0, {ticks} - had_ticks)]"
-            events = f"coalesce(list_sum({left}), 0)"
-            number = "0" if ticks is None else f"least({ticks}, had_ticks + ticks_here)"
-        known = "0" if most is None else f"least({most}, had_events + {events})"
-        joined = f"({came}) LEFT JOIN earlier ON who = known AND {opened} = {begun}"
-        rows = connection.execute(
-            f"SELECT who, {known}::BIGINT AS now_events, {number}::BIGINT AS now_ticks FROM (SELECT *, "
-            f"coalesce(events, 0) AS had_events, coalesce(ticks, 0) AS had_ticks FROM {joined}) "
-            f"WHERE (now_events, now_ticks) <> (had_events, had_ticks)"
-        ).fetchall()
-        return {who: (events_now, ticks_now) for who, events_now, ticks_now in rows}
+        connection.execute("ALTER TABLE event DROP who")
+        before = connection.execute(
+            "SELECT number, events, ticks FROM earlier JOIN person USING (who) ORDER BY number"
+        ).fetchnumpy()
+        had = np.stack([np.asarray(before[name], np.int64) for name in ("events", "ticks")], axis=1)
+        return cls(connection, np.uint64(free), np.asarray(before["number"], np.uint64), had)
+
+    def steps(self, more: list[str]) -> Iterator[dict[str, AnyArray]]:
+        """The rows of some users at a time, in the order of the table."""
+        ((rows,),) = self.connection.execute("SELECT count(*) FROM event").fetchall()
+        steps = min(MOST_STEPS, 1 + rows // EVENTS_OF_A_STEP)
+        columns = ", ".join(["number", "place", "cell", "us", *more])
+        for step in range(steps):
+            chosen = "place > 0" + f" AND hash(number) % {steps} = {step}" * (steps > 1)
+            found = self.connection.execute(f"SELECT {columns} FROM event WHERE {chosen}").fetchnumpy()
+            rows = {name: np.asarray(column) for name, column in found.items()}
+            yield {**rows, "number": rows["number"] >> self.free << self.free}
+
+    def before(self, numbers: AnyArray, applies: AnyArray) -> tuple[IntArray, IntArray]:
+        """Events and ticks that users had before; 0 where that does not apply or nothing is known."""
+        had = np.zeros((len(numbers), 2), np.int64)
+        if len(self.known):
+            at = np.minimum(np.searchsorted(self.known, numbers), len(self.known) - 1)
+            same = applies & (self.known[at] == numbers)
+            had[same] = self.had[at[same]]
+        return had[:, 0], had[:, 1]
+
+    def named(self, used: list[IntArray]) -> dict[str, UsedBefore]:
+        """The users of rows with number, events and ticks."""
+        rows = np.concatenate([np.empty((0, 3), np.int64), *used])
+        if not len(rows):
+            return {}
+        name = dict(self.connection.execute("SELECT number, who FROM person").fetchall())
+        return {name[number % 2**64]: (events, ticks) for number, events, ticks in rows.tolist()}
 
 
-def _load(connection: DuckDBPyConnection, users: Mapping[str, UsedBefore]) -> None:
-    """Make the table `earlier` of what users have used before."""
-    connection.execute(
-        "CREATE TEMP TABLE earlier AS SELECT unnest(?::VARCHAR[]) AS known, unnest(?::BIGINT[]) AS events, "
-        "unnest(?::BIGINT[]) AS ticks",
-        [list(users), [events for events, _ in users.values()], [ticks for _, ticks in users.values()]],
-    )
+def _changes(*columns: AnyArray) -> IntArray:
+    """Where a row differs from the one before; the first one does."""
+    differs = np.zeros(len(columns[0]), bool)
+    differs[:1] = True
+    for column in columns:
+        differs[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(differs)
 
 
-def _has_no_twins(connection: DuckDBPyConnection) -> bool:
-    """Whether all users have different numbers: then an order by them is one by users."""
-    ((users, numbers),) = connection.execute(
-        f"SELECT count(*), count(DISTINCT number) FROM (SELECT DISTINCT who, {NUMBER_OF_USER} AS number FROM event "
-        "WHERE place > 0)"
-    ).fetchall()
-    return bool(users == numbers)
+def _added_up(place: AnyArray, cell: AnyArray, events: IntArray | None, units: IntArray | None) -> Groups:
+    """The groups of one place and cell, in order, of rows (without `events`) or of such groups."""
+    if not len(place):
+        return (np.empty(0, np.int64),) * 4
+    cells, start = int(cell.max()) + 1, int(place.min())
+    group = (place.astype(np.int64) - start) * cells + cell
+    span = int(group.max()) + 1
+    if span <= MOST_SUMS:
+        names: AnyArray = np.arange(span)
+    else:
+        names, group = np.unique(group, return_inverse=True)
+    sums = np.zeros((2, len(names)), np.int64)
+    if events is None:
+        sums[0] = np.bincount(group, minlength=len(names))
+    else:
+        np.add.at(sums[0], group, events)
+    if units is not None:
+        np.add.at(sums[1], group, units)
+    some = sums[0] > 0
+    return names[some] // cells + start, names[some] % cells, sums[0][some], sums[1][some]

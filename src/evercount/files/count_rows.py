@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evercount._arrays import IntArray
 from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.unit_periods import sql_period
 from evercount.engine.tick_totals import TickEvents, TickTotals
 from evercount.engine.user_counting import UserCaps
 from evercount.errors import InputError
-from evercount.files.cap_users import UsedBefore, UserRule
+from evercount.files.cap_users import NUMBER_OF_USER, Groups, UsedBefore, UserRule
 from evercount.files.event_sql import Sources, columns_of, is_keyed, is_valued, listed, placed, prepare
 from evercount.files.source import Source, connect
 from evercount.queries.capabilities import rows_of
@@ -26,8 +24,6 @@ from evercount.queries.capabilities import rows_of
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-Groups = tuple[IntArray, IntArray, IntArray, IntArray]
-"""Tick, cell, number of events and sum of units of each group of rows, in the order of ticks."""
 TOO_LONG = "LINE SIZE OVER MAXIMUM"
 
 
@@ -117,16 +113,13 @@ class _Scan:
 
     def capped(self, users: Mapping[str, UsedBefore]) -> tuple[Groups, int, dict[str, UsedBefore]]:
         """As `groups`, for what the caps of users leave; and the users of the period that is open afterwards."""
-        bad = self._make_table()
-        budget, schedule = self.declaration.budget, self.declaration.schedule
-        caps = UserCaps.of(self.declaration.query, budget, self.declaration.period_of)
+        bad = self._make_table(f", {NUMBER_OF_USER} AS number")
+        caps = UserCaps.of(self.declaration.query, self.declaration.budget, self.declaration.period_of)
         assert caps is not None
-        period = sql_period(budget, schedule, "place", until=schedule.start_of(self.stop))
-        rule = UserRule(caps.caps, period, ordered=bool(self._order))
-        begun, last, opened = (caps.period_of(tick) for tick in (self.first, max(self.stop - 1, 1), self.stop))
-        kept = rule.keep(self.connection, users, begun, "sum(units)" if self._units else "0")
-        known = rule.used(self.connection, opened, begun) if opened == last else {}
-        return self._fetch(kept), bad, {**(users if opened == begun else {}), **known}
+        ticks = range(self.first, self.stop)
+        rule = UserRule(caps.caps, caps.period_of, ticks, ordered=bool(self._order), valued=bool(self._units))
+        groups, known = rule.count(self.connection, users)
+        return groups, bad, known
 
     def users_by_tick(self) -> tuple[TickEvents, int]:
         """The events of each tick in order, for queries that name users; and bad rows.
@@ -161,9 +154,9 @@ class _Scan:
             return ""
         return placed(self.late, self.declaration, 1, self.first)
 
-    def _make_table(self) -> int:
+    def _make_table(self, more: str = "") -> int:
         """Make the table `event`, which DuckDB may spill to disk: rows in the order of the files. Returns bad rows."""
-        columns = f"cell{self._units}, who, us{self._order}"
+        columns = f"cell{self._units}, who, us{self._order}{more}"
         small = "INTEGER" if self.stop < 2**31 else "BIGINT"
         self.connection.execute(
             f"CREATE TEMP TABLE event AS SELECT place::{small} AS place, {columns} "
@@ -179,17 +172,14 @@ class _Scan:
         """The rows of a SELECT with place, cell and units, added up by place and cell; without a place left out."""
         # Without a condition in SQL: DuckDB would compute the place of every row twice, for the condition and itself.
         units = "sum(units)::BIGINT" if self._units else "0::BIGINT"
-        return self._fetch(
-            f"SELECT place, cell, count(*) AS events, {units} AS total FROM ({rows}) GROUP BY place, cell"
-        )
-
-    def _fetch(self, groups: str) -> Groups:
-        """The groups of a SELECT with place, cell, events and total."""
-        found = self.connection.execute(f"{groups} ORDER BY place, cell").fetchnumpy()
-        has_place = ~np.ma.getmaskarray(found["place"])
+        groups = self.connection.execute(
+            f"SELECT place, cell, count(*) AS events, {units} AS total FROM ({rows}) GROUP BY place, cell "
+            "ORDER BY place, cell"
+        ).fetchnumpy()
+        has_place = ~np.ma.getmaskarray(groups["place"])
         # bad rows may have no cell and no units: they are counted, and nothing else is read of them
         tick, cell, events, total = (
-            np.ma.filled(found[name][has_place], 0).astype(np.int64) for name in ("place", "cell", "events", "total")
+            np.ma.filled(groups[name][has_place], 0).astype(np.int64) for name in ("place", "cell", "events", "total")
         )
         return tick, cell, events, total
 
