@@ -235,6 +235,7 @@ def facts(job: Job, outcome: Outcome) -> dict[str, Any]:
 def summary(job: Job, outcome: Outcome) -> str:
     """What the run has done and what it promises. Nothing here depends on the events."""
     from evercount.declare.cautions import published_line
+    from evercount.privacy import counted_text
 
     target = outcome.places.output or "standard output"
     ticks = f"tick {outcome.first}" if outcome.released == 1 else f"ticks {outcome.first} to {outcome.last}"
@@ -264,6 +265,8 @@ def summary(job: Job, outcome: Outcome) -> str:
     lines += [f"Kept: {path}" for path in outcome.archived]
     lines += [f"View: {path}" for path in outcome.views]
     lines.append(published_line(outcome.declaration, new=not outcome.continued))
+    if about := counted_text(outcome.declaration.budget):
+        lines.append(about)
     lines.append(outcome.guarantee)
     lines += [line for line in (outcome.composed, outcome.ledger) if line is not None]
     return "\n".join(lines)
