@@ -137,6 +137,8 @@ EXPECTED: dict[str, Any] = json.loads((FOLDER / "expected.json").read_text("utf-
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     shutil.copytree(FOLDER, tmp_path / "copy")
+    for path in (tmp_path / "copy").rglob("*"):  # a clone does not keep who may read a file
+        path.chmod(0o700 if path.is_dir() else 0o600)
     return tmp_path / "copy"
 
 
