@@ -74,16 +74,18 @@ def test_manual_ticks_have_no_calendar() -> None:
 
 
 def test_a_declaration_finds_the_length_itself() -> None:
-    """What somebody wrote there is not believed, and it is not part of what is stored."""
-    table = {
+    """Nobody may write it there, and it is not part of what is stored."""
+    table: dict[str, Any] = {
         "name": "x",
         "query": "count",
-        "budget": {"epsilon": 1, "delta": 1e-6, "unit": "user", "max_per_tick": 1, "period": "1d", "period_ticks": 1},
+        "budget": {"epsilon": 1, "delta": 1e-6, "unit": "user", "max_per_tick": 1, "period": "1d"},
         "tick": "1h",
         "zone": VIENNA,
         "start": "2026-01-01",
     }
     declared = StreamDeclaration.from_dict(table)
+    with pytest.raises(ParameterError, match="period_ticks"):
+        StreamDeclaration.from_dict({**table, "budget": {**table["budget"], "period_ticks": 1}})
     assert declared.budget.period_ticks == 25
     assert "period_ticks" not in declared.to_dict()["budget"]
     assert StreamDeclaration.from_dict(declared.to_dict()) == declared

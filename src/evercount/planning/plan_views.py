@@ -82,9 +82,14 @@ class ViewPlan:
             The columns by name.
         """
         stds = {view: [row.stds[view] for row in self.rows] for view in self.rows[0].stds}
-        names = ("name", "delta", "score", "twice", "chosen")
-        noise, delta, score, twice, chosen = ([getattr(row, name) for row in self.rows] for name in names)
-        return {"noise": noise, "delta": delta, **stds, "score": score, "twice: epsilon": twice, "chosen": chosen}
+        return {
+            "noise": [row.name for row in self.rows],
+            "delta": [row.delta for row in self.rows],
+            **stds,
+            "score": [row.score for row in self.rows],
+            "twice: epsilon": [row.twice for row in self.rows],
+            "chosen": [row.chosen for row in self.rows],
+        }
 
     def to_pandas(self) -> Any:
         """The table as a pandas data frame.

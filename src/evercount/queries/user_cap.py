@@ -145,7 +145,7 @@ def last_turns(user: IntArray, time: IntArray, order: IntArray) -> IntArray:
     **Guarantee.** At most k events of a user have a turn of at most k, and the turn of an event depends on the places
     of its own user's events alone: `user_cap.proof.md`, Order. Tests:
     tests/store/test_user_events.py::test_the_cap_is_that_of_plain_python and
-    tests/files/test_cap_users.py::test_a_declared_order_is_that_of_plain_python.
+    tests/files/test_cap_users.py::test_caps_are_those_of_plain_python.
 
     >>> last_turns(np.array([0, 0, 0, 1]), np.array([5, 5, 4, 5]), np.array([1, 1, 9, 1])).tolist()
     [3, 3, 1, 1]
