@@ -23,7 +23,7 @@ PURE = Budget(1.0, 0.0)
 FAMILIES: dict[str, list[dict[str, Any]]] = {
     "gaussian": [
         {},
-        {"query": Count(max_per_tick=10**6)},
+        {"query": Count(most_per_tick=10**6)},
         {"query": Sum(0, 1)},
         {"query": Sum(0, 1, 0.5)},
         {"query": Histogram(1)},

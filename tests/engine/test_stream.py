@@ -102,7 +102,7 @@ def test_past_the_horizon():
 
 BAD_INPUT = [
     (Count(), [float("nan"), float("inf"), -1, 1.5, "x", [1, 2], None, 2**60, {}]),
-    (Count(max_per_tick=5), [6]),
+    (Count(most_per_tick=5), [6]),
     (Sum(0, 1, 0.5), [[0.5, 1.5], float("nan"), ["x"], [[1.0], [2.0]], -0.1]),
     (Histogram(["a", "b"]), [["c"], "a", 3, [["a", "b"]], [1]]),
     (Substrings("ab", 2), ["abc", 3]),

@@ -60,7 +60,7 @@ def test_no_refusal_depends_on_how_large_a_running_sum_is():
 
 
 def test_errors_do_not_show_counts():
-    stream = Stream(Count(max_per_tick=10), BUDGET, 5)
+    stream = Stream(Count(most_per_tick=10), BUDGET, 5)
     for attempt in (lambda: stream.step(1234567), lambda: stream.run([1, 1234567])):
         with pytest.raises(InputError) as caught:
             attempt()

@@ -102,7 +102,8 @@ def by_sql(
     with connect(scratch) as connection:
         connection.register("events", table)
         connection.execute(
-            f"CREATE TEMP TABLE event AS SELECT *, {cap_users.NUMBER_OF_USER} AS number FROM events WHERE place BETWEEN {ticks.start} AND {ticks.stop - 1}"
+            f"CREATE TEMP TABLE event AS SELECT *, {cap_users.NUMBER_OF_USER} AS number FROM events "
+            f"WHERE place BETWEEN {ticks.start} AND {ticks.stop - 1}"
         )
         connection.execute("INSERT INTO event BY NAME SELECT -3 AS place, 'u1' AS who, 0 AS us, -1 AS cell")
         (_, cell, number, _), known = UserRule(caps, period_of, ticks, ordered).count(connection, state)

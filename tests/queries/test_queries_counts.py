@@ -108,7 +108,7 @@ def test_bad_sums(arguments):
 def test_bad_counts_and_averages():
     for bad in (0, -1, 2.5, True):
         with pytest.raises(ParameterError):
-            Count(max_per_tick=bad)
+            Count(most_per_tick=bad)
     with pytest.raises(UnknownName):
         Average(per="hour")
     with pytest.raises(ParameterError, match="divides 1"):

@@ -28,7 +28,7 @@ BUDGET = {"epsilon": 1.0, "delta": 1e-9}
 HOURLY = {"budget": BUDGET, "tick": "1h", "start": START, "horizon": 100, "public": True}
 STREAMS: list[dict[str, Any]] = [
     {"name": "keys", "query": {"name": "histogram", "parameters": {"keys": ["a", "b"]}}, **HOURLY},
-    {"name": "few", "query": {"name": "count", "parameters": {"max_per_tick": 5}}, **HOURLY},
+    {"name": "few", "query": {"name": "count", "parameters": {"most_per_tick": 5}}, **HOURLY},
     {"name": "edges", "query": {"name": "triangles", "parameters": {"vertices": 9, "max_degree": 2}}, **HOURLY},
     {"name": "words", "query": {"name": "substrings", "parameters": {"alphabet": "ab", "max_length": 2}}, **HOURLY},
     {"name": "sums", "query": {"name": "sum", "parameters": {"lo": -1, "hi": 1}}, **HOURLY},

@@ -154,7 +154,7 @@ def test_totals_after_the_horizon_are_ignored(store: Store) -> None:
 
 
 def test_sums_beyond_the_declared_number_are_cut_when_the_tick_closes(tmp_path: Path) -> None:
-    query = {"name": "count", "parameters": {"max_per_tick": 10}}
+    query = {"name": "count", "parameters": {"most_per_tick": 10}}
     declaration = StreamDeclaration.from_dict({**DECLARATION.to_dict(), "query": query})
     store = Store(tmp_path / "store.db")
     live = store.declare(declaration, START, SECRET)

@@ -130,7 +130,7 @@ def send(store: Store, declaration: StreamDeclaration, events: list[Any]) -> Any
 @pytest.mark.parametrize(("most", "wanted"), [(5, 5), (None, 14)])
 def test_a_full_tick_is_no_secret(tmp_path: Path, most: int | None, wanted: int) -> None:
     """The same request gets the same answer whatever others sent; the tick releases at most what is declared."""
-    declaration, secret = declared({"max_per_tick": most}), Secret.generate()
+    declaration, secret = declared({"most_per_tick": most}), Secret.generate()
     store = Store(tmp_path / "a.db")
     live = store.declare(declaration, 0.0, secret)
     assert [send(store, declaration, [number]) for number in (5, 5, 4)] == [Accepted(1, 1)] * 3
@@ -144,7 +144,7 @@ def test_a_full_tick_is_no_secret(tmp_path: Path, most: int | None, wanted: int)
 
 
 def test_one_request_is_refused_for_itself_alone(tmp_path: Path) -> None:
-    declaration = declared({"max_per_tick": 5})
+    declaration = declared({"most_per_tick": 5})
     with pytest.raises(InputError, match="at most 5 grid units"):
         read_request(declaration, [3, 3])
     plain = declared({})

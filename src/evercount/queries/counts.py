@@ -60,14 +60,14 @@ def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
 class Count(Query[float]):
     """How many events so far. A tick's input is its number of events; one event adds 1 (or 0).
 
-    `max_per_tick` is a public promise about the largest number of events that a tick can hold. A tick that breaks it is
+    `most_per_tick` is a public promise about the largest number of events that a tick can hold. A tick that breaks it is
     refused, and anyone who sees the refusal learns that: promise only what holds whatever people do.
 
     Guarantee. S = 1 for both adjacencies: one event moves one tick's increment by at most 1 (replace: an event that
     counts becomes one that does not). Test: tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
 
     Args:
-        max_per_tick: the promise; None for none.
+        most_per_tick: the promise; None for none.
 
     Raises:
         ParameterError: the promise is not a whole number of at least 1.
@@ -78,17 +78,17 @@ class Count(Query[float]):
 
     name = "count"
 
-    def __init__(self, max_per_tick: int | None = None) -> None:
-        if max_per_tick is not None and (
-            isinstance(max_per_tick, bool) or not isinstance(max_per_tick, int) or max_per_tick < 1
+    def __init__(self, most_per_tick: int | None = None) -> None:
+        if most_per_tick is not None and (
+            isinstance(most_per_tick, bool) or not isinstance(most_per_tick, int) or most_per_tick < 1
         ):
-            raise ParameterError(f"max_per_tick must be a whole number of at least 1 (or None), got {max_per_tick!r}")
-        self.max_per_tick = max_per_tick
+            raise ParameterError(f"most_per_tick must be a whole number of at least 1 (or None), got {most_per_tick!r}")
+        self.most_per_tick = most_per_tick
 
     @property
     def event_number(self) -> EventNumber:
         """A tick is its number of events."""
-        return EventNumber(self.max_per_tick)
+        return EventNumber(self.most_per_tick)
 
     @property
     def rows(self) -> Rows:
@@ -118,7 +118,7 @@ class Count(Query[float]):
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         """One whole number: the tick's events."""
-        number = whole_numbers(events, 0, self.max_per_tick or LARGEST_TOTAL, "the number of events of a tick")
+        number = whole_numbers(events, 0, self.most_per_tick or LARGEST_TOTAL, "the number of events of a tick")
         if number.size != 1 or number.ndim > 1:
             raise InputError(f"a tick of Count is one number of events, got an array of shape {number.shape}")
         return number.reshape(1), state
@@ -126,14 +126,14 @@ class Count(Query[float]):
     def encode_run(self, state: Any, ticks: Iterable[Any]) -> tuple[IntArray, Any]:
         """Many ticks at once, as any one-dimensional sequence of numbers."""
         values = ticks if isinstance(ticks, np.ndarray | list | tuple) else list(ticks)
-        numbers = whole_numbers(values, 0, self.max_per_tick or LARGEST_TOTAL, "numbers of events per tick")
+        numbers = whole_numbers(values, 0, self.most_per_tick or LARGEST_TOTAL, "numbers of events per tick")
         if numbers.ndim != 1:
             raise InputError(f"a run of Count is one number of events per tick, got an array of shape {numbers.shape}")
         return numbers[:, np.newaxis], state
 
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {"max_per_tick": self.max_per_tick}
+        return {"most_per_tick": self.most_per_tick}
 
 
 class Sum(Query[float]):

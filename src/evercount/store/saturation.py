@@ -27,7 +27,7 @@ Totals = npt.NDArray[Any]
 
 
 def tick_limit(query: Query) -> int:
-    """The public number at which the sum of a tick is cut: 2^52, or the declared `max_per_tick`."""
+    """The public number at which the sum of a tick is cut: 2^52, or the declared `most_per_tick`."""
     number = query.event_number
     return MOST_PER_TICK if number is None or number.most is None else min(number.most, MOST_PER_TICK)
 
