@@ -100,7 +100,7 @@ def test_first_events_of_users_go_by_the_order_of_files_and_rows(tmp_path: Path)
     assert got.totals.rows(1, 2).tolist() == [[25_000, 25_000, 0, 0]]
     got = counted(files[1:], spec, tmp_path / "t", users={f"u{n}": (1, 0) for n in range(0, 50_000, 2)})
     assert got.totals.rows(1, 2).tolist() == [[25_000, 0, 0, 0]]  # the odd users' rows of file 1 are KEYS[0]
-    assert len(got.users) == 25_000
+    assert len(got.users) == 50_000
 
 
 def test_users_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_users_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         got = counted([path], spec, tmp_path / f"s{number}", users={"busy": (2, 0)})
         table = got.totals.rows(1, 11)
         assert {(t, c): int(table[t, c]) for t, c in zip(*np.nonzero(table), strict=True)} == dict(expected)
-        assert got.users == dict(seen)
+        assert got.users == {user: (events, 0) for user, events in seen.items()}
 
 
 def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
