@@ -187,20 +187,25 @@ CASES = {
 PERSONS = {
     "person-days": case(
         HISTOGRAM,
-        {"key": "region", "user": "who"},
+        {"key": "region", "user": "who", "order": "seq"},
         budget={**GAUSSIAN, "unit": "user", "max_per_tick": 2, "period": 1},
     ),
     "three days of a week of each person": case(
         HISTOGRAM,
-        {"key": "region", "user": "who"},
+        {"key": "region", "user": "who", "order": "seq"},
         ticks=16,
         tick="1d",
         zone="Europe/Vienna",
         start="2026-03-26",
         budget={**GAUSSIAN, "unit": "user", "max_per_tick": 2, "max_ticks": 3, "period": "1w"},
     ),
+    "all caps of persons": case(
+        HISTOGRAM,
+        {"key": "region", "user": "who", "order": "seq"},
+        budget={**GAUSSIAN, "unit": "user", "max_events": 5, "max_per_tick": 2, "max_ticks": 3, "period": 4},
+    ),
 }
-"""Persons in periods, at the doors that take them."""
+"""Persons in periods."""
 
 
 def events_of(one: Case, number: int = 600) -> list[dict[str, Any]]:
@@ -580,11 +585,12 @@ def test_spark_publishes_the_same_table(name: str, spark: Any, tmp_path: Path) -
         "users in a declared order",
         "running keys",
         "two views",
+        *PERSONS,
     ],
 )
 def test_a_batch_of_spark_publishes_the_same_table(name: str, spark: Any, tmp_path: Path) -> None:
-    one = CASES[name]
-    rows = events_of(one)
+    one = (CASES | PERSONS)[name]
+    rows = events_of(one, 3000) if name in PERSONS else events_of(one)
     secret = Secret.from_hex(ROOT_SECRET).derive(f"evercount/spark/run/{one.declaration.name}")
     expected = by_library(one, rows, secret, tmp_path)
     assert by_spark_batch(spark, one, rows, tmp_path, 3) == expected[one.declaration.shown]
@@ -684,11 +690,12 @@ def test_what_is_shown_by_default() -> None:
 
 
 @pytest.mark.parametrize("name", PERSONS)
-def test_the_service_counts_persons_in_periods_as_the_library_does(name: str, tmp_path: Path) -> None:
+def test_service_and_files_count_persons_in_periods_as_the_library_does(name: str, tmp_path: Path) -> None:
     one = PERSONS[name]
     rows, secret = events_of(one, 3000), secret_of(name)
     expected = by_library(one, rows, secret, tmp_path)
     assert by_service(one, rows, secret, tmp_path) == expected
+    assert by_file("parquet", 2)(one, rows, secret, tmp_path) == expected
     counted = PlainCaps(one)
     assert 500 < sum(map(counted.counts, rows)) < 2500, "the caps drop some events, not all"
 

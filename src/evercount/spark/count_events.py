@@ -20,6 +20,7 @@ from evercount._arrays import IntArray
 from evercount.declare.columns import Columns
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import UNITS
+from evercount.declare.unit_periods import sql_period
 from evercount.engine.tick_totals import TickTotals
 from evercount.engine.write_table import parquet_modules
 from evercount.errors import InputError, ParameterError
@@ -227,23 +228,42 @@ def event_rows(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
 
 
 def first_of_users(rows: DataFrame, declaration: StreamDeclaration) -> DataFrame:
-    """The events of `event_rows` without those after `max_events` others of their user and tick: no cap keeps them."""
+    """The events of `event_rows` without those after so many others of their user and tick that no cap keeps them."""
+    most, each, _ = declaration.budget.caps
     turn = fn.rank().over(Window.partitionBy("place", "who").orderBy("us", "o"))
-    return rows.where("place > 0").withColumn("turn", turn).where(f"turn <= {declaration.budget.max_events}")
+    return rows.where("place > 0").withColumn("turn", turn).where(f"turn <= {min(filter(None, (most, each)))}")
 
 
 def capped_groups(events: DataFrame, declaration: StreamDeclaration, last: int, horizon: int | None) -> DataFrame:
-    """As `group_events`, for the first events of each user of a whole history.
+    """As `group_events`, for what the caps leave of the events of each user, over a whole history.
 
-    **Guarantee.** The rule of `store.user_events.cap_ticks`, for all ticks at once: an event counts if at most
-    `max_events` events of its user are at or before its (time, order). Proof: `queries/user_cap.proof.md`, Lemma 1.
-    Test: tests/contracts/test_same_table.py::test_a_batch_of_spark_publishes_the_same_table.
+    **Guarantee.** The rule of `store.user_events.cap_ticks`, for all ticks at once. What earlier ticks of a period have
+    used up is the sum of their events within `max_per_tick`: below `max_events` it is what they counted, above it no
+    room is left either way. Proof: `queries/user_cap.proof.md`, Lemma 1. Test:
+    tests/contracts/test_same_table.py::test_a_batch_of_spark_publishes_the_same_table.
     """
+    budget, schedule = declaration.budget, declaration.schedule
+    most, each, ticks = budget.caps
     rows = event_rows(place_events(events, declaration, last, horizon), declaration)
-    good = (fn.col("place") > 0).alias("good")
-    window = Window.partitionBy(good, "who").orderBy("us", "o")  # up to the last row at the same place
-    turn = fn.when(fn.col("place") > 0, fn.count(fn.lit(1)).over(window))
-    kept = rows.withColumn("turn", turn).where(f"place < 0 OR turn <= {declaration.budget.max_events}")
+    until = schedule.start_of(min(last, horizon or last) + 1)
+    rows = rows.withColumn("good", fn.col("place") > 0).withColumn(
+        "period", fn.expr(sql_period(budget, schedule, "greatest(place, 1)", "div", until))
+    )
+    tick = Window.partitionBy("good", "who", "place").orderBy("us", "o")
+    period = Window.partitionBy("good", "who", "period").orderBy("place")
+    rows = rows.withColumns({"turn": fn.count(fn.lit(1)).over(tick), "number": fn.row_number().over(tick)})
+    rules = []
+    if each is not None:
+        rules.append(f"turn <= {each}")
+    if ticks is not None:
+        rows = rows.withColumn("came", fn.dense_rank().over(period))
+        rules.append(f"came <= {ticks}")
+    if most is not None:
+        within = fn.when(fn.col("number") <= (each or most), 1).otherwise(0)
+        before = fn.sum(within).over(period.rangeBetween(Window.unboundedPreceding, -1))
+        rows = rows.withColumn("before", fn.coalesce(before, fn.lit(0)))
+        rules.append(f"turn <= {most} - before")
+    kept = rows.where(f"NOT good OR ({' AND '.join(rules)})")
     place_cell = ("place", fn.when(fn.col("place") > 0, fn.col("cell")).alias("cell"))
     return kept.groupBy(*place_cell).agg(fn.count(fn.lit(1)).alias("events"), fn.sum("units").alias("units"))
 
