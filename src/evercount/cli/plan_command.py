@@ -65,6 +65,9 @@ def plan(
             help="The noise that this view would have, repeatable: running, per-tick, last-7. One column for each."
         ),
     ] = None,
+    optimal: Annotated[
+        bool, typer.Option("--optimal", help="--view: how far from the best of any factorization (to 1024 ticks).")
+    ] = False,
     from_file: Annotated[
         str | None,
         typer.Option("--from", help="File of events: show the share that caps drop, by month. For you alone."),
@@ -137,7 +140,13 @@ def plan(
         raise ParameterError(f"--ticks must be between 1 and 2^50, got {ticks}")
     if view:
         _print_views(budget, length, view, asked, json_output, count or ())
+        if optimal:
+            from evercount.planning.dense_optimum import optimum_table
+
+            typer.echo(optimum_table(budget, length, view, asked), err=json_output)
         return
+    if optimal:
+        raise ParameterError("--optimal goes with --view")
     comparison = make_plan(
         budget,
         length,
