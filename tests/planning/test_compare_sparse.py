@@ -121,7 +121,7 @@ def test_json_and_chart(tmp_path: Path) -> None:
         (("-t", "none", "--ticks", "0"), "ticks"),
         (("--ticks", "5"), "--ticks"),
         (("--adjacency", "replace"), "add-remove"),
-        (("--user-events", "2"), "unit event"),
+        (("--max-events", "2"), "unit event"),
         (("--calibration", "paper"), "calibration"),
         (("--epsilon", "17"), "between 2^-30 and 16"),
         (("--beta", "1"), "beta"),

@@ -18,6 +18,10 @@ def _audits() -> None:
 Parameters = Annotated[
     list[str] | None, typer.Option("--parameter", "-p", help="Query parameter KEY=VALUE (JSON), repeatable.")
 ]
+MaxEvents = Annotated[int | None, typer.Option(help="Protect users, of whom at most this many events count.")]
+MaxPerTick = Annotated[int | None, typer.Option(help="As --max-events, in one tick.")]
+MaxTicks = Annotated[int | None, typer.Option(help="In how many ticks one user counts.")]
+Period = Annotated[str | None, typer.Option(help="Protect what a user does in so many ticks, rather than in all.")]
 AuditedHorizon = Annotated[str, typer.Option(help="Horizon of the stream, or none; default: the ticks that are run.")]
 
 
@@ -33,7 +37,10 @@ def replay(
     epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 1.0,
     delta: Annotated[float, typer.Option(help="δ of the promise; 0 for pure privacy.")] = 1e-6,
     adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
-    max_events: Annotated[int | None, typer.Option(help="Protect users with at most this many events.")] = None,
+    max_events: MaxEvents = None,
+    max_per_tick: MaxPerTick = None,
+    max_ticks: MaxTicks = None,
+    period: Period = None,
     ticks: Annotated[int, typer.Option(help="Ticks of the data.", min=1, max=64)] = 6,
     horizon: AuditedHorizon = "",
     factorization: Annotated[str | None, typer.Option("--factorization", "-f", help="By name.")] = None,
@@ -57,7 +64,7 @@ def replay(
     from rich.progress import Progress
 
     from evercount.audit.doors import EXAMPLES, USUAL_EXAMPLES, find_program, open_door, run_replay
-    from evercount.cli.options import parse_horizon, parse_parameters
+    from evercount.cli.options import parse_horizon, parse_parameters, unit_fields
     from evercount.errors import ParameterError
     from evercount.noise import Secret
     from evercount.privacy import Budget
@@ -68,8 +75,8 @@ def replay(
     if program is not None:
         audited = find_program(program)
     else:
-        unit = {} if max_events is None else {"unit": "user", "max_events": max_events}
-        budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency), **cast(Any, unit))
+        whom = unit_fields(None, max_events, max_per_tick, max_ticks, period)
+        budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency), **whom)
         ends = parse_horizon(horizon) if horizon else ticks
         asked = build_query(cast(str, query), parse_parameters(parameter or []))
         audited = open_door(door, asked, budget, ends, factorization, (ticks // 2,) if restarts and ticks > 1 else ())
@@ -227,7 +234,10 @@ def discovery(
     epsilon: Annotated[float, typer.Option(help="ε of the promise.")] = 1.0,
     delta: Annotated[float, typer.Option(help="δ of the promise, so large that the runs can see it.")] = 0.2,
     adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
-    max_events: Annotated[int | None, typer.Option(help="Protect users with at most this many events.")] = None,
+    max_events: MaxEvents = None,
+    max_per_tick: MaxPerTick = None,
+    max_ticks: MaxTicks = None,
+    period: Period = None,
     ticks: Annotated[int, typer.Option(help="Ticks of the streams.", min=1, max=64)] = 6,
     runs: Annotated[int, typer.Option(help="Runs on either side.")] = 400,
     secret: Annotated[str | None, typer.Option(help="Root of the runs' secrets in hex; default: fresh.")] = None,
@@ -243,20 +253,21 @@ def discovery(
     from rich.progress import Progress
 
     from evercount.audit.discovery_attack import attack_discovery, library_program, neighbours
-    from evercount.cli.options import parse_parameters
+    from evercount.cli.options import parse_parameters, unit_fields
     from evercount.noise import Secret
     from evercount.privacy import Budget
     from evercount.queries import DiscoveredKeys, build_query
+    from evercount.queries.sensitivities import bounded
 
-    unit: dict[str, Any] = {} if max_events is None else {"unit": "user", "max_events": max_events}
-    budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency), **unit)
+    whom = unit_fields(None, max_events, max_per_tick, max_ticks, period)
+    budget = Budget(epsilon, delta, adjacency=cast(Any, adjacency), **whom)
     query = cast(DiscoveredKeys, build_query("discovered-keys", parse_parameters(parameter or [])))
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("runs", total=2 * runs)
         report = attack_discovery(
             library_program(query, budget, ticks),
             budget,
-            neighbours(ticks, budget.max_events or 1, query.minimum),
+            neighbours(ticks, bounded("events", budget, ticks), query.minimum),
             runs,
             None if secret is None else Secret.from_hex(secret),
             progress=lambda done: progress.update(task, completed=done),

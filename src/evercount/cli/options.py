@@ -9,6 +9,24 @@ from evercount._validate import strict_json
 from evercount.errors import ParameterError
 
 
+def unit_fields(
+    unit: str | None,
+    max_events: int | None = None,
+    max_per_tick: int | None = None,
+    max_ticks: int | None = None,
+    period: str | None = None,
+) -> dict[str, Any]:
+    """The fields of a budget that say who is protected; with a cap or a period that is the user.
+
+    >>> unit_fields(None, max_per_tick=3, period="7")
+    {'unit': 'user', 'max_per_tick': 3, 'period': 7}
+    """
+    length = int(period) if period is not None and period.isdigit() else period
+    caps = {"max_events": max_events, "max_per_tick": max_per_tick, "max_ticks": max_ticks, "period": length}
+    given = {name: value for name, value in caps.items() if value is not None}
+    return {"unit": unit or ("user" if given else "event"), **given}
+
+
 def parse_horizon(text: str) -> int | None:
     """The horizon that a text writes.
 

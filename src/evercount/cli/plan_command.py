@@ -41,8 +41,14 @@ def plan(
     ] = None,
     adjacency: Annotated[str, typer.Option(help="add-remove or replace.")] = "add-remove",
     calibration: Annotated[str | None, typer.Option(help="tight, classic or paper.", show_default="tight")] = None,
-    user_events: Annotated[
-        int | None, typer.Option(help="Protect a user with at most this many events, not one event.")
+    unit: Annotated[
+        str | None, typer.Option(help="What is protected: event or user.", show_default="user with a cap, else event")
+    ] = None,
+    max_events: Annotated[int | None, typer.Option(help="Most events that count of one user, per --period.")] = None,
+    max_per_tick: Annotated[int | None, typer.Option(help="Most events that count of one user in one tick.")] = None,
+    max_ticks: Annotated[int | None, typer.Option(help="Most ticks in which one user counts, per --period.")] = None,
+    period: Annotated[
+        str | None, typer.Option(help="Protect what a user does in so many ticks.", show_default="all time")
     ] = None,
     mechanism: Annotated[
         list[str] | None, typer.Option("--mechanism", "-m", help="Only these factorizations, repeatable.")
@@ -73,7 +79,7 @@ def plan(
     """
     import json
 
-    from evercount.cli.options import parse_horizon, parse_parameters
+    from evercount.cli.options import parse_horizon, parse_parameters, unit_fields
     from evercount.errors import UnknownName
     from evercount.factorizations import FACTORIZATIONS
     from evercount.factorizations.base import LARGEST_HORIZON
@@ -84,16 +90,16 @@ def plan(
     from evercount.privacy import Budget
     from evercount.queries import build_query
 
-    unit: dict[str, Any] = {"unit": "user", "max_events": user_events} if user_events is not None else {}
+    whom = unit_fields(unit, max_events, max_per_tick, max_ticks, period)
     who = cast("Adjacency", adjacency)  # the budget checks it
     if rho is not None:
         for option, value in (("--epsilon", epsilon), ("--calibration", calibration)):
             if value is not None:
                 raise ParameterError(f"{option} {value} beside --rho {rho}: ρ fixes the noise by itself, give only one")
-        budget = Budget.from_rho(rho, delta, adjacency=who, **unit)
+        budget = Budget.from_rho(rho, delta, adjacency=who, **whom)
     else:
         tuned = cast("Calibration", calibration or "tight")
-        budget = Budget(0.5 if epsilon is None else epsilon, delta, adjacency=who, calibration=tuned, **unit)
+        budget = Budget(0.5 if epsilon is None else epsilon, delta, adjacency=who, calibration=tuned, **whom)
     for name in mechanism or []:
         if not budget.pure and name not in FACTORIZATIONS and not is_pure_name(name):
             raise UnknownName("factorization", name, (*FACTORIZATIONS, *PURE))

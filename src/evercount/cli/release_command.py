@@ -65,7 +65,8 @@ def release(
     query: Annotated[
         str | None,
         _of_query(
-            help="count, histogram (--key), discovered-keys (--key), rollup (--rollup), sum or quantiles (--value)."
+            help="count, histogram (--key), discovered-keys (--key), rollup (--rollup), sum or quantiles (--value), "
+            "distinct-users or active-users (--user)."
         ),
     ] = None,
     key: Annotated[
@@ -90,8 +91,20 @@ def release(
     hi: Annotated[float | None, _of_query(help="Largest legal value.")] = None,
     grid: Annotated[float | None, _of_query(help="Values are rounded to multiples of this (default: 1).")] = None,
     bins: Annotated[int | None, _of_query(help="Number of bins for quantiles of --value (a power of two).")] = None,
+    max_keys: Annotated[
+        int | None, _of_query(help="distinct-users and active-users: under how many keys one user counts (default: 1).")
+    ] = None,
+    unit: Annotated[str | None, _of_privacy(help="What is protected: event, or user (default with --user).")] = None,
     user: Annotated[str | None, _of_privacy(help="Column with the user: protect users, not events.")] = None,
-    max_events: Annotated[int | None, _of_privacy(help="Events counted per user, over all time.")] = None,
+    max_events: Annotated[int | None, _of_privacy(help="Most events that count of one user, per --period.")] = None,
+    max_per_tick: Annotated[int | None, _of_privacy(help="Most events that count of one user in one tick.")] = None,
+    max_ticks: Annotated[int | None, _of_privacy(help="Most ticks in which one user counts, per --period.")] = None,
+    period: Annotated[
+        str | None,
+        _of_privacy(
+            help="Protect what a user does in this time: 1d, 1w, 4w, or a number of ticks (default: all time)."
+        ),
+    ] = None,
     adjacency: Annotated[str | None, _of_privacy(help="add-remove (default) or replace.")] = None,
     horizon: Annotated[str | None, _of_privacy(help="Number of ticks such as 8760 or 2^16, or none (default).")] = None,
     factorization: Annotated[str | None, _of_privacy(help="How noise is correlated, or best: the least error.")] = None,

@@ -6,13 +6,14 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evercount.cli.options import parse_horizon
+from evercount.cli.options import parse_horizon, unit_fields
 from evercount.errors import ParameterError
 from evercount.text_rules import check_public_text
 
 if TYPE_CHECKING:
     from evercount.declare.declaration import StreamDeclaration
     from evercount.declare.file_places import FilePlaces
+    from evercount.queries import Query
 
 DECLARING = (
     "time",
@@ -33,16 +34,23 @@ DECLARING = (
     "hi",
     "grid",
     "bins",
+    "max-keys",
+    "unit",
     "user",
     "max-events",
+    "max-per-tick",
+    "max-ticks",
+    "period",
     "adjacency",
     "horizon",
     "factorization",
 )
 """The options that write a declaration."""
 RANGE = ("lo", "hi", "grid", "bins")
-PARAMETERS = ("unknown", "minimum", *RANGE)
+PARAMETERS = ("unknown", "minimum", "max-keys", *RANGE)
 """The options that are parameters of queries, by their names; --keys is `keys` or, with --rollup, `paths`."""
+CAPS = ("max-events", "max-per-tick", "max-ticks", "period")
+"""The options that say how much of one user is counted."""
 STREAMS = Path("streams.toml")
 """Where `evercount release NAME` looks for the stream NAME."""
 Flags = dict[str, Any]
@@ -100,16 +108,16 @@ def declared_by_options(flags: Flags, views: tuple[str, ...] = ()) -> StreamDecl
     missing = [f"--{name}" for name in ("time", "every", "start", "epsilon", "delta") if flags[name] is None]
     if missing:
         raise ParameterError(f"missing: {', '.join(missing)} (or --streams FILE)")
-    if (flags["user"] is None) != (flags["max-events"] is None):
-        raise ParameterError("--user and --max-events go together: that many events of a user are counted")
-    unit = {} if flags["user"] is None else {"unit": "user", "max_events": flags["max-events"]}
     name, parameters = _query(flags)
     from evercount.queries import build_query
 
+    query = build_query(name, parameters)
     return StreamDeclaration(
         name="release",
-        query=build_query(name, parameters),
-        budget=Budget(flags["epsilon"], flags["delta"], adjacency=flags["adjacency"] or "add-remove", **unit),
+        query=query,
+        budget=Budget(
+            flags["epsilon"], flags["delta"], adjacency=flags["adjacency"] or "add-remove", **_unit(flags, query)
+        ),
         schedule=Schedule.of(flags["every"], flags["start"], flags["tz"] or "UTC"),
         horizon=None if flags["horizon"] is None else parse_horizon(flags["horizon"]),
         factorization=flags["factorization"],
@@ -119,6 +127,21 @@ def declared_by_options(flags: Flags, views: tuple[str, ...] = ()) -> StreamDecl
         late=flags["late"] or "drop",
         views=views,
     )
+
+
+def _unit(flags: Flags, query: Query) -> dict[str, Any]:
+    """Who is protected: users where a column names them, unless --unit event says otherwise."""
+    given = [f"--{option}" for option in CAPS if flags[option] is not None]
+    if flags["user"] is None and (given or flags["unit"] == "user"):
+        what = " and ".join(given) or "--unit user"
+        raise ParameterError(f"{what} needs --user COLUMN, the column that names the user of each row")
+    unit = flags["unit"] or ("event" if flags["user"] is None else "user")
+    if unit == "user" and query.people is None and flags["max-events"] is None and flags["max-per-tick"] is None:
+        raise ParameterError(
+            "--user COLUMN protects everything that one user does, so say how much of it is counted: --max-events, or "
+            "--max-per-tick with --max-ticks or --period"
+        )
+    return unit_fields(unit, *(flags[option] for option in CAPS))
 
 
 def _query(flags: Flags) -> tuple[str, dict[str, Any]]:
@@ -139,11 +162,11 @@ def _query(flags: Flags) -> tuple[str, dict[str, Any]]:
             "--key COLUMN (or --rollup COLUMNS) and --keys FILE go together: the list of keys is public and declared. "
             "Without a list, use --query discovered-keys"
         )
-    given = {option: flags[option] for option in PARAMETERS if flags[option] is not None}
+    given = {option.replace("-", "_"): flags[option] for option in PARAMETERS if flags[option] is not None}
     valued = flags["value"] is not None
     if valued != ({"lo", "hi"} <= given.keys()) or (not valued and not given.keys().isdisjoint(RANGE)):
         raise ParameterError("--value COLUMN, --lo and --hi go together: the range of a value is public and declared")
-    unfit = [f"--{option}" for option in given if option not in known]
+    unfit = [f"--{option.replace('_', '-')}" for option in given if option not in known]
     if unfit:
         raise ParameterError(f"--query {name} does not go with {' and '.join(unfit)}")
     if flags["keys"] is not None:

@@ -190,6 +190,12 @@ def _settled(job: Job, state: State | None) -> Job:
     """The job with a zone, checked against the state that it continues."""
     declaration, schedule = job.declaration, job.declaration.schedule
     if state is None:
+        period = declaration.budget.period
+        if isinstance(period, str) and not schedule.calendar and not job.zone_given:
+            raise ParameterError(
+                f"periods of {period} follow the calendar of a time zone: add --tz Europe/Vienna or --tz UTC, or give "
+                "--period as a number of ticks"
+            )
         if schedule.calendar and not job.zone_given:
             raise ParameterError(
                 f"ticks of {schedule.tick} follow the calendar of a time zone: add --tz Europe/Vienna or --tz UTC; "

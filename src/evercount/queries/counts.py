@@ -60,8 +60,8 @@ def whole_numbers(values: Any, low: float, high: float, what: str) -> IntArray:
 class Count(Query[float]):
     """How many events so far. A tick's input is its number of events; one event adds 1 (or 0).
 
-    `most_per_tick` is a public promise about the largest number of events that a tick can hold. A tick that breaks it is
-    refused, and anyone who sees the refusal learns that: promise only what holds whatever people do.
+    `most_per_tick` is a public promise about the largest number of events that a tick can hold. A tick that breaks it
+    is refused, and anyone who sees the refusal learns that: promise only what holds whatever people do.
 
     Guarantee. S = 1 for both adjacencies: one event moves one tick's increment by at most 1 (replace: an event that
     counts becomes one that does not). Test: tests/queries/test_queries_counts.py::test_sensitivity_by_enumeration.
