@@ -573,7 +573,7 @@ def test_the_planner_chooses_noise_for_views_and_persons(
     page.wait_for_function(
         "reason => document.getElementById('views-summary').textContent === reason", arg=told["reason"]
     )
-    titles = ["Noise", "Delta", "New per tick", "Last 7 ticks", "Running total", "Epsilon of two such streams"]
+    titles = ["Noise", "Delta", "New per tick", "Last 7 ticks", "Running total", "Epsilon of two"]
     assert page.locator("#views-head th").all_inner_texts() == titles
     names = page.locator("#views-rows th").all_inner_texts()
     assert names == [row["name"] + (" (chosen)" if row["chosen"] else "") for row in told["rows"]]

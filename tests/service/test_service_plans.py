@@ -14,6 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from evercount import Budget
+from evercount.planning import plan_views
 from evercount.service.access import Limits
 from evercount.service.runtime import PLANNERS, Service
 from evercount.store import Store
@@ -123,3 +125,31 @@ def test_a_plan_that_fails_is_the_askers_problem(tmp_path: Path) -> None:
     assert [type(future.exception(60)) for future in failed] == [ZeroDivisionError] * 3
     with served(service) as client:
         assert client.get("/v1/plan?horizon=16").json()["horizon"] == 16
+
+
+def test_plans_of_views_and_persons(tmp_path: Path) -> None:
+    """The same numbers as in Python; they wait in the queue of plans, in nobody's way."""
+    caps = {"max_per_tick": 2, "max_ticks": 3, "period": 7}
+    asked = {"epsilon": 1.0, "delta": 1e-6, "horizon": 56, "view": ["per-tick", "last-7"], "unit": "user", **caps}
+    with busy(tmp_path) as (service, client, free):
+        waiting = threading.Thread(target=lambda: got.append(client.get("/v1/plan", params=asked).json()))
+        got: list[dict[str, object]] = []
+        waiting.start()
+        assert places(service, 1 + PLANNERS)
+        assert client.post("/v1/streams", json=COUNT, headers=HEADERS).status_code == 201
+        free.set()
+        waiting.join(300)
+        told = plan_views(Budget(1.0, 1e-6, unit="user", **caps), 56, ["per-tick", "last-7"])  # type: ignore[arg-type]
+        assert got == [told.to_dict()]
+        assert "within one period of 7 ticks" in told.guarantee
+        for wrong, said in (
+            ({"view": "per-day"}, "last-25"),
+            ({"view": "last-0"}, "view"),
+            ({"unit": "user", "horizon": 56}, "max_events"),
+            ({"unit": "user", "max_ticks": 9, "period": 7}, "never takes effect"),
+            ({"max_ticks": 3}, "Use unit='user'"),
+            ({"view": ["running"] * 9}, "view"),
+        ):
+            refused = client.get("/v1/plan", params=wrong)
+            assert refused.status_code == 422, wrong
+            assert said in refused.json()["error"]["message"]

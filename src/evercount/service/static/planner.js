@@ -135,7 +135,7 @@ export class Planner {
   drawViews(plan) {
     this.views = plan;
     const views = Object.keys(plan.rows[0].stds);
-    const head = ["Noise", "Delta", ...views.map(viewTitle), "Epsilon of two such streams"];
+    const head = ["Noise", "Delta", ...views.map(viewTitle), "Epsilon of two"];
     byId("views-head").replaceChildren(...head.map((text, i) => element("th", { scope: "col", ...(i ? { class: "n" } : {}) }, text)));
     const cell = (text) => element("td", { class: "n num" }, text);
     byId("views-rows").replaceChildren(
