@@ -197,7 +197,8 @@ def test_a_view_that_is_named_later_changes_no_noise(tmp_path: Path, monkeypatch
         assert all(float(row["std"]) > 6 for row in csv.DictReader(file))
     first = run("--out", "b.csv", "--end", "2026-01-01T02:00Z")
     said = "Published: new events per tick (std 1.36)."
-    assert f"{said} For running totals or weeks declare --view running, --view last-7" in first
+    noise = "Noise: fresh, Laplace, chosen for them."
+    assert f"{said} {noise} For running totals or weeks declare --view running, --view last-7" in first
     assert "(epsilon=1, delta=0," in first
     later = run("--out", "b.csv", "--end", "2026-01-01T03:00Z", "--view", "last-2")
     assert f"{said[:-1]}, the last 2 ticks (std 1.92)." in later

@@ -47,9 +47,10 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True) -> str:
 
     >>> published_line(StreamDeclaration.from_dict({"name": "s", "query": "count", "tick": "1h", "horizon": 365,
     ...     "budget": {"epsilon": 1, "delta": 1e-6}, "views": ["per-tick", "last-7"]}))
-    'Published: new events per tick (std 1.36), the last 7 ticks (std 3.59).'
+    'Published: new events per tick (std 1.36), the last 7 ticks (std 3.59). Noise: fresh, Laplace, chosen for them.'
     """
-    asked, model = declaration.asked, declaration.build(replay=True).error_model
+    asked, stream = declaration.asked, declaration.build(replay=True)
+    model, kind = stream.error_model, "Laplace" if stream.budget.pure else "Gaussian"
     if not declaration.has_views:
         return "Published: the statistic of all events so far."
     if declaration.query.publishing.own_ticks:
@@ -61,11 +62,12 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True) -> str:
         width = view_width(name)
         what = {RUNNING: "running totals", PER_TICK: "new events per tick"}.get(name, f"the last {width} ticks")
         said.append(f"{what} (std {worst_std(model, width, declaration.horizon or REFERENCE_TICKS):.3g})")
-    line = f"Published: {', '.join(said)}."
-    if not new or declaration.views or asked is None or asked.noise_for:
+    why = "chosen for them" if asked.factorization is None else "as declared"
+    line = f"Published: {', '.join(said)}. Noise: {stream.factorization.name}, {kind}, {why}."
+    if not new or declaration.views or asked.noise_for:
         return line
     other, first = ("running totals", RUNNING) if declaration.shown == PER_TICK else ("single ticks", PER_TICK)
     return (
-        f"{line} For {other} or weeks declare --view {first}, --view last-7 (views in a declaration): the noise is "
-        "chosen for what is declared."
+        f"{line} For {other} or weeks declare --view {first}, --view last-7 (views in a declaration): they have other "
+        "noise."
     )

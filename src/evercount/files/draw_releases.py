@@ -15,6 +15,7 @@ from evercount.declare.schedule import zone_named
 from evercount.engine.stream import Stream
 from evercount.errors import EvercountError
 from evercount.files.sink import published_cells, read_numbers
+from evercount.privacy import counted_text
 
 CHARTS = (".png", ".svg", ".pdf")
 MOST_CELLS_DRAWN = 8
@@ -60,7 +61,9 @@ def chart_title(declaration: StreamDeclaration, drawn: int, cells: int, level: f
     """
     budget = declaration.budget
     name = f"{declaration.name}: " if declaration.name != "release" else ""
-    promise = f"ε = {stated(budget.epsilon)}, δ = {stated(budget.delta)} per {budget.unit} for all ticks together"
+    whom = budget.unit if budget.period is None else f"{budget.unit} and {budget.period}"
+    promise = f"ε = {stated(budget.epsilon)}, δ = {stated(budget.delta)} per {whom} for all ticks together"
     some = f"the first {drawn} of {cells} cells; " if drawn < cells else ""
     what = f"{name}{declaration.query.name}, {declaration.shown}, ticks of {declaration.schedule.tick}; {promise}"
-    return f"{what}\n{some}band: {level:.0%} interval per number"
+    counted = " of counted events" if counted_text(budget) else ""
+    return f"{what}\n{some}band: {level:.0%} interval per number{counted}"
