@@ -61,7 +61,7 @@ WRONG: dict[str, tuple[DiscoveredKeys, Budget]] = {
 
 
 def attacked(query: DiscoveredKeys, budget: Budget, runs: int, views: tuple[str, ...] = ()) -> Any:
-    pair = neighbours(4, budget.max_events, query.minimum)
+    pair = neighbours(4, budget.max_events or 1, query.minimum)
     return attack_discovery(library_program(query, budget, 4, views=views), budget, pair, runs, ROOT)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import tomli_w
 
+from evercount.declare.declaration import StreamDeclaration
 from evercount.examples import flu
 from evercount.queries import QUERIES, build_query
 from small_queries import SMALL
@@ -107,5 +108,6 @@ def test_killed_runs_release_what_an_undisturbed_one_does(name: str, unit: str, 
     assert release(killed, "2025-10-07T02:00Z", "commit") == -signal.SIGKILL
     assert (killed / "out.csv").read_bytes() == (quiet / "out.csv").read_bytes()
     assert release(killed, "2025-10-07T02:00Z") == 0
-    for file in ("out.csv", *(f"out.{view}.csv" for view in views)):
+    shown = StreamDeclaration.from_dict(stream).shown
+    for file in ("out.csv", *(f"out.{view}.csv" for view in views if view != shown)):
         assert (killed / file).read_bytes() == (quiet / file).read_bytes(), file

@@ -94,8 +94,6 @@ def test_version_is_written_once():
         ("rich", ["plan", "--epsilon", "1", "--delta", "1e-6", "--horizon", "8"], "cli"),
         ("tomli_w", ["release", "events.csv", "--show-declaration", "--time", "t", "--every", "1h", "--start",
                      "2026-01-01", "--epsilon", "1", "--delta", "1e-6"], "cli"),
-        ("pydantic", ["release", "events.csv", "--show-declaration", "--time", "t", "--every", "1h", "--start",
-                      "2026-01-01", "--epsilon", "1", "--delta", "1e-6"], "cli"),
         ("sqlalchemy", ["serve", "--db", "a.db"], "service"),
         ("fastapi", ["serve", "--db", "a.db"], "service"),
         ("sqlalchemy", ["store", "verify", "--db", "a.db"], "service"),

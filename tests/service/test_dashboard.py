@@ -255,7 +255,7 @@ def test_keys_of_the_day_come_and_go_on_the_page(service: Running, visit: Callab
     page = visit("#/stream/days/Oslo")
     wait_state(page, "live")
     assert float(shown(page, "#focus-value")) == made["values"][2]
-    assert "Count of this tick" in page.locator("#focus-eyebrow").inner_text()
+    assert "New per tick" in page.locator("#focus-eyebrow").inner_text()
     assert page.locator("#span-view option").all_inner_texts() == ["New per tick"]
     service.close("days", ["Bergen"] * 90)
     wait_tick(page, 2)
@@ -427,7 +427,7 @@ def test_a_clocked_stream_has_a_time_axis(service: Running, visit: Callable[...,
     page = visit("#/stream/clocked", timezone_id="UTC")
     wait_state(page, "finished")  # the past ticks are closed at once, in order
     assert page.evaluate("evercount.page.view.timed") is True
-    assert page.inner_text("#focus-eyebrow") == "Running count · Tick 30, from 2 Jan 2026, 05:00"
+    assert page.inner_text("#focus-eyebrow") == "New per tick · Tick 30, from 2 Jan 2026, 05:00"
     assert "1 hour" in page.inner_text("#facts")
 
 
@@ -498,6 +498,7 @@ def test_pages_say_whom_a_capped_stream_protects_and_what_it_counts(
     assert page.locator(".counted").all_inner_texts() == [counted] * 3
     assert told["explained"]["who"].startswith(page.inner_text("#facts >> text=Every single user id"))
     page.click("#history summary")
+    page.wait_for_function("() => document.querySelector('#history-caption').textContent !== ''")
     assert page.inner_text("#history-caption").endswith(counted)
     assert page.text_content("#table-caption").endswith(counted)
     text = page.text_content("#guarantee")

@@ -36,7 +36,7 @@ DECLARATION = {
     "budget": {"epsilon": 0.5, "delta": 1e-9},
     "horizon": 8192,
 }
-CLOCKED = {**DECLARATION, "name": "clocked", "tick": "40ms", "horizon": None, "late": "next"}
+CLOCKED = {**DECLARATION, "name": "clocked", "tick": "40ms", "horizon": None, "late": "next", "views": ["running"]}
 UNLISTED = {
     **DECLARATION,
     "name": "unlisted",

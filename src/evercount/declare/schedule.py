@@ -182,7 +182,7 @@ def _first_and_last(value: Any, zone: tzinfo, what: str) -> tuple[int, int | Non
 
 
 def _moment(instant: int) -> datetime:
-    return _EPOCH_UTC + timedelta(microseconds=instant)
+    return _EPOCH_UTC + timedelta(microseconds=int(instant))
 
 
 def instant_of(seconds: float) -> int:
