@@ -276,14 +276,16 @@ def _show_dropped(
     from evercount.declare.unit_periods import with_period_ticks
     from evercount.files.dropped_events import dropped_events
     from evercount.files.source import open_source
-    from evercount.queries import Count
+    from evercount.queries import build_query
 
     if budget.unit != "user" or time is None or user is None or start is None:
         raise ParameterError("--from shows what caps of users drop: add --time, --user, --start, and a cap or --period")
     schedule = Schedule.of(every, start, tz)
     budget = with_period_ticks(budget, schedule)
     columns = Columns(time, user=user)
-    declaration = StreamDeclaration("plan", Count(), budget, every, start, tz, views=("running",), columns=columns)
+    declaration = StreamDeclaration(
+        "plan", build_query("count", {}), budget, every, start, tz, views=("running",), columns=columns
+    )
     with TemporaryDirectory(prefix="evercount-plan-") as folder:
         stop = max(2, schedule.tick_of(instant_of(system_time.time())))
         source = open_source(file, Path(folder))

@@ -62,8 +62,8 @@ def published_line(declaration: StreamDeclaration, *, new: bool = True) -> str:
         width = view_width(name)
         what = {RUNNING: "running totals", PER_TICK: "new events per tick"}.get(name, f"the last {width} ticks")
         said.append(f"{what} (std {worst_std(model, width, declaration.horizon or REFERENCE_TICKS):.3g})")
-    why = "chosen for them" if asked.factorization is None else "as declared"
-    line = f"Published: {', '.join(said)}. Noise: {stream.factorization.name}, {kind}, {why}."
+    why = ", chosen for them" if asked.factorization is None else ", as declared" if new else ""
+    line = f"Published: {', '.join(said)}. Noise: {stream.factorization.name}, {kind}{why}."
     if not new or declaration.views or asked.noise_for:
         return line
     other, first = ("running totals", RUNNING) if declaration.shown == PER_TICK else ("single ticks", PER_TICK)

@@ -29,7 +29,7 @@ from evercount.factorizations.base import counting_matrix
 from evercount.factorizations.blas_threads import blas_threads
 from evercount.factorizations.optimal import LARGEST_OPTIMAL_HORIZON
 from evercount.privacy import Budget
-from evercount.queries import Count, Query
+from evercount.queries import Query
 
 GAP = 2e-3
 """Relative gap between an error and its certified least, at which the search ends."""
@@ -156,14 +156,14 @@ def _solve(views: Sequence[FloatArray], weights: FloatArray, u: FloatArray | Non
     return _Solved(np.asarray([float(np.sum(view * inverse)) for view in views]), lower, u, gram)
 
 
-def optimum_table(budget: Budget, horizon: int | None, views: Sequence[str], query: Query | None = None) -> str:
+def optimum_table(budget: Budget, horizon: int | None, views: Sequence[str], query: Query) -> str:
     """How far each Gaussian mechanism that may be chosen is from the best that any factorization can do, in words.
 
     Args:
         budget: the promise; it protects events.
         horizon: the number of ticks, at most 1024.
         views: "running", "per-tick", "last-7".
-        query: what is asked; a `Count` if omitted.
+        query: what is asked.
 
     Returns:
         A table: rms errors over all ticks, and how much larger the largest ratio to the least of a view alone is than
@@ -173,18 +173,18 @@ def optimum_table(budget: Budget, horizon: int | None, views: Sequence[str], que
         ParameterError: the budget does not protect events with δ > 0, or there is no horizon.
         TooLarge: there are more than 1024 ticks.
     """
-    asked, names = query or Count(), tuple(views)
+    names = tuple(views)
     if budget.pure or budget.unit != "event" or horizon is None:
         raise ParameterError("the optimum is known for events, delta above 0 and a horizon: leave --optimal out")
     widths = tuple(map(view_width, names))
     best = dense_optimum(widths, horizon)
-    one = budget.noise_multiplier() * math.sqrt(asked.squared_sensitivity(budget.adjacency))
+    one = budget.noise_multiplier() * math.sqrt(query.squared_sensitivity(budget.adjacency))
     rows = [["rms over all ticks", *names, "from the optimum"]]
     rows.append(["optimum of any factorization", *(f"{one * rms:.2f}" for rms in best.rms), "0.0%"])
-    for found in candidates(asked, budget, horizon, names, margin=math.inf):
+    for found in candidates(query, budget, horizon, names, margin=math.inf):
         if found.budget.pure:
             continue
-        model = ErrorModel(asked, found.engine, one * found.engine.column_norm, False)
+        model = ErrorModel(query, found.engine, one * found.engine.column_norm, False)
         ticks = np.arange(1, horizon + 1)
         rms = [float(np.sqrt(np.mean(model.std(ticks, width) ** 2))) for width in widths]
         score = max(own / (one * least) for own, least in zip(rms, best.alone, strict=True))
