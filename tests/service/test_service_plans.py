@@ -145,10 +145,11 @@ def test_plans_of_views_and_persons(tmp_path: Path) -> None:
         for wrong, said in (
             ({"view": "per-day"}, "last-25"),
             ({"view": "last-0"}, "view"),
+            ({"view": "last-367"}, "at most 366 ticks"),
             ({"unit": "user", "horizon": 56}, "max_events"),
             ({"unit": "user", "max_ticks": 9, "period": 7}, "never takes effect"),
             ({"max_ticks": 3}, "Use unit='user'"),
-            ({"view": ["running"] * 9}, "view"),
+            ({"view": ["running"] * 5}, "view"),
         ):
             refused = client.get("/v1/plan", params=wrong)
             assert refused.status_code == 422, wrong

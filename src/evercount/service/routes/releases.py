@@ -11,6 +11,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 from starlette.responses import Response
 
 from evercount.engine.release_table import ReleaseTable
+from evercount.engine.view_widths import LAST
 from evercount.engine.write_table import Kind
 from evercount.errors import Problem
 from evercount.privacy import Budget
@@ -31,8 +32,10 @@ OtherStream = Annotated[str | None, Query(max_length=64, description="the stream
 
 Views = Annotated[
     list[str],
-    Query(max_length=8, description="views that are published: running, per-tick, last-7; one std for each"),
+    Query(max_length=4, description="views that are published: running, per-tick, last-7; one std for each"),
 ]
+WIDEST = 366
+"""Ticks of a view that anyone may have planned: the time that takes grows with them."""
 Ticks = Annotated[int | None, Query(ge=1, le=2**30)]
 
 
@@ -180,6 +183,9 @@ def add_releases(app: FastAPI, service: Service) -> None:
             max_ticks=max_ticks,
             period=period,
         )
+        if any(int(last[1]) > WIDEST for last in map(LAST.fullmatch, view) if last):
+            message = f"plans over HTTP are for views of at most {WIDEST} ticks"
+            raise Problem(422, "ParameterError", message, "Run `evercount plan --view NAME` for wider ones.")
         if view:
             return Json(await service.compute(request, view_plans, budget, horizon, tuple(view)))
         return Json(await service.compute(request, all_plans, budget, horizon))

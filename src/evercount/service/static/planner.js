@@ -20,36 +20,47 @@ const CAPS = ["period", "max_per_tick", "max_ticks", "max_events"];
 const SLIDERS = ["plan-epsilon", "plan-delta", "plan-horizon"];
 const CHOICES = ["plan-per-tick", "plan-last", "plan-last-ticks", "plan-running", "plan-unit", ...CAPS.map((name) => `plan-${name}`)];
 
-/** One card whose numbers the service computes: the newest answer is drawn, and what was asked for before is given up. */
+/**
+ * One card whose numbers the service computes. One request at a time: a plan that is being computed is not given up for
+ * the next, which would wait for it there; of all that was asked for meanwhile, the newest is asked for after it.
+ */
 class Computed {
   constructor(name, doing, draw) {
     this.name = name;
     this.doing = doing;
     this.draw = draw;
+    this.wanted = null;
     this.request = null;
     this.cache = new Map();
   }
 
   async ask(parameters) {
-    this.request?.abort();
+    this.wanted = parameters;
+    if (this.request) return;
     const request = (this.request = new AbortController());
-    const key = JSON.stringify(parameters);
     const [card, busy] = [byId(`${this.name}-card`), byId(`${this.name}-busy`)];
     card.setAttribute("aria-busy", "true");
     // A plan that is ready within the pause of a slider needs no word.
     const told = setTimeout(() => setText(busy, this.doing), PAUSE);
-    try {
-      if (!this.cache.has(key)) this.cache.set(key, await planFor(parameters, request.signal));
-      if (request === this.request) this.draw(this.cache.get(key));
-    } catch (error) {
-      if (!request.signal.aborted) setText(byId(`${this.name}-summary`), `No plan: ${error.message}. ${error.remedy ?? ""}`);
-    } finally {
-      clearTimeout(told);
-      if (request === this.request) {
-        card.removeAttribute("aria-busy");
-        setText(busy, "");
+    for (let asked = null; asked !== this.wanted && request === this.request; ) {
+      asked = this.wanted;
+      const key = JSON.stringify(asked);
+      try {
+        if (!this.cache.has(key)) this.cache.set(key, await planFor(asked, request.signal));
+        if (asked === this.wanted && request === this.request) this.draw(this.cache.get(key));
+      } catch (error) {
+        if (asked === this.wanted && request === this.request) setText(byId(`${this.name}-summary`), `No plan: ${error.message}. ${error.remedy ?? ""}`);
       }
     }
+    clearTimeout(told);
+    if (request === this.request) this.close();
+  }
+
+  close() {
+    this.request?.abort();
+    this.request = null;
+    byId(`${this.name}-card`).removeAttribute("aria-busy");
+    setText(byId(`${this.name}-busy`), "");
   }
 }
 
@@ -120,7 +131,7 @@ export class Planner {
 
   close() {
     this.shown = false;
-    for (const computed of [this.curves, this.choice]) computed.request?.abort();
+    for (const computed of [this.curves, this.choice]) computed.close();
     clearTimeout(this.timer);
   }
 
