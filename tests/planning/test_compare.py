@@ -244,3 +244,12 @@ def test_a_plan_of_views_counts_ticks() -> None:
         plan_views(Budget(1.0, 1e-6), 60, ["per-day"])
     with pytest.raises(ParameterError, match="number of ticks"):
         plan_views(Budget(1.0, 1e-6, unit="user", max_per_tick=1, period="1w"), 60, ["per-tick"])
+
+
+def test_a_plan_says_which_keys_have_less_noise() -> None:
+    query = Histogram(["a", "b", "c"], weights={"b": 4})
+    compared, views = plan(GAUSSIAN, 64, query), plan_views(GAUSSIAN, 64, ["per-tick"], query)
+    assert compared.shares == views.shares == {"a": 1.0, "b": 0.25}
+    assert compared.squared_sensitivity == 16
+    assert str(views).endswith("as a part of it: b 0.25.")
+    assert plan(GAUSSIAN, 64, Histogram(["a", "b"])).shares == {}

@@ -13,6 +13,7 @@ from evercount.engine.user_counting import enforced_by
 from evercount.engine.view_widths import RUNNING
 from evercount.errors import MissingExtra, ParameterError
 from evercount.factorizations import check_horizon
+from evercount.planning.largest import error_shares, shares_sentence
 from evercount.privacy import Budget, counted_text, guarantee_text
 from evercount.queries import Count, Query
 
@@ -56,6 +57,7 @@ class ViewPlan:
         counted: what the numbers are about, where not all events of a user are counted; else empty.
         reason: why a stream runs on the chosen one.
         rows: one for each mechanism.
+        shares: the std of outputs over the largest one, where outputs differ: by the first label of each size.
     """
 
     query: str
@@ -66,6 +68,7 @@ class ViewPlan:
     counted: str
     reason: str
     rows: list[ViewRow]
+    shares: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable.
@@ -121,7 +124,8 @@ class ViewPlan:
             )
             for row in table
         ]
-        return "\n".join([*lines, self.reason])
+        told = [self.reason, shares_sentence(self.shares)]
+        return "\n".join([*lines, *filter(None, told)])
 
 
 def plan_views(budget: Budget, horizon: int | None, views: Iterable[str], query: Query | None = None) -> ViewPlan:
@@ -177,6 +181,7 @@ def plan_views(budget: Budget, horizon: int | None, views: Iterable[str], query:
         counted_text(budget, enforced),
         _reason(rows, names),
         rows,
+        error_shares(query),
     )
 
 
