@@ -223,6 +223,8 @@ def _print_table(comparison: Plan, beta: float, wide: bool) -> None:
     from rich import box
     from rich.table import Table
 
+    from evercount.planning.largest import shares_sentence
+
     horizon = "no horizon" if comparison.horizon is None else f"horizon {comparison.horizon}"
     bound = "" if math.isnan(comparison.lower_bound) else "; × bound: worst std beside the lower bound"
     _say(
@@ -242,6 +244,8 @@ def _print_table(comparison: Plan, beta: float, wide: bool) -> None:
         cells = [least.get(column.title, "") for column in COLUMNS if wide or column.always]
         table.add_row("lower bound, Gaussian", *cells, style="dim")
     _console().print(table)
+    if differing := shares_sentence(comparison.shares):
+        _say(differing)
     if len(comparison.rows) > 1:
         _say(f"Least error: {', '.join(f'{what}: {name}' for what, name in comparison.best.items())}.")
     if comparison.delta > 0 and any(row.delta == 0 for row in comparison.rows):

@@ -14,6 +14,7 @@ from evercount.engine.user_counting import enforced_by
 from evercount.engine.view_widths import RUNNING
 from evercount.errors import MissingExtra, ParameterError
 from evercount.factorizations import check_horizon
+from evercount.planning.largest import error_shares, shares_sentence
 from evercount.privacy import Budget, counted_text, guarantee_text
 from evercount.queries import Count, Query
 
@@ -62,6 +63,7 @@ class ViewPlan:
         counted: what the numbers are about, where not all events of a user are counted; else empty.
         reason: why a stream runs on the chosen one.
         rows: one for each mechanism.
+        shares: the std of outputs over the largest one, where outputs differ: by the first label of each size.
     """
 
     query: str
@@ -72,6 +74,7 @@ class ViewPlan:
     counted: str
     reason: str
     rows: list[ViewRow]
+    shares: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable.
@@ -127,7 +130,8 @@ class ViewPlan:
             )
             for row in table
         ]
-        return "\n".join([*lines, self.reason])
+        told = [self.reason, shares_sentence(self.shares)]
+        return "\n".join([*lines, *filter(None, told)])
 
 
 def plan_views(
@@ -187,6 +191,7 @@ def plan_views(
         counted_text(budget, enforced),
         _reason(rows, names) + (_ENDLESS if horizon is None and rows[0].name == "blend" else ""),
         rows,
+        error_shares(query),
     )
 
 

@@ -18,7 +18,9 @@ from evercount._validate import check_count, check_name
 from evercount.errors import EventRefused, InputError, ParameterError
 from evercount.queries.base import LARGEST_TOTAL, Adjacency, Query
 from evercount.queries.capabilities import Rows
+from evercount.queries.key_weights import KeyWeights
 from evercount.queries.memory_limit import require_fits
+from evercount.queries.publishing import SUMS, Publishing
 from evercount.queries.top_keys import RankErrors, TopKey, top_keys
 from evercount.text_rules import check_public_text
 
@@ -40,14 +42,18 @@ class Histogram(Query[FloatArray]):
 
     Guarantee. One event changes at most b = max_keys_per_event of the u cells, at one tick, each by at most one. With
     u cells (`other` included) and m = min(b, u): S = m (add-remove) and min(2b, u) (replace); with removals S = m
-    and 4m. Proof: `histogram.proof.md`. Assumption: an event is what one person contributes (see `user_cap.py` for
-    several). Tests: tests/queries/test_queries_histogram.py::test_sensitivity_is_the_exact_maximum.
+    and 4m. With weights the heaviest cells count weight² each: S is the largest weight² where b = 1 (add-remove).
+    Proof: `histogram.proof.md`. Assumption: an event is what one person contributes (see `user_cap.py` for several).
+    Test: tests/queries/test_queries_histogram.py::test_sensitivity_is_the_exact_maximum.
 
     Args:
         keys: the public list of keys, or their number.
         max_keys_per_event: the largest number of keys that one event names.
         removals: whether events may take back (−1).
         unknown: what happens to a key that is not in the list.
+        weights: from keys (and `other`) to whole numbers from 1 to 1000; 1 where a key is missing. A key of weight w
+            has 1/w of the noise of a key of weight 1. The noise is calibrated to the largest weight, so keys of less
+            weight have more noise and more privacy: a key at half the largest weight has at most half of ε.
 
     Raises:
         ParameterError: keys that are not distinct texts, or another parameter that is not legal.
@@ -70,6 +76,7 @@ class Histogram(Query[FloatArray]):
         max_keys_per_event: int = 1,
         removals: bool = False,
         unknown: Literal["refuse", "other"] = "refuse",
+        weights: Mapping[str, int] | None = None,
     ) -> None:
         check_name("rule for unknown keys", unknown, ("refuse", OTHER))
         if not isinstance(removals, bool):
@@ -90,8 +97,7 @@ class Histogram(Query[FloatArray]):
             raise ParameterError(
                 f"max_keys_per_event={self._most} is more than the {self._cells} cells; use {self._cells}."
             )
-
-    # -- what is counted ---------------------------------------------------------------------------------------
+        self._weights = None if weights is None else KeyWeights.of(weights, self.labels)
 
     @property
     def cells(self) -> int:
@@ -104,24 +110,30 @@ class Histogram(Query[FloatArray]):
 
     def squared_sensitivity(self, adjacency: Adjacency) -> float:
         """S of `histogram.proof.md`: exact, not only an upper bound."""
-        check_name("adjacency", adjacency, ADJACENCIES)
-        touched = min(self._most, self._cells)
-        if adjacency == "add-remove":
-            return float(touched)
-        return float(4 * touched if self._removals else min(2 * self._most, self._cells))
+        return self._sensitivity(adjacency, 2)
 
     def l1_sensitivity(self, adjacency: Adjacency) -> float:
-        touched = min(self._most, self._cells)
-        if adjacency == "add-remove":
-            return float(touched)
-        return float(2 * touched if self._removals else min(2 * self._most, self._cells))
+        return self._sensitivity(adjacency, 1)
+
+    def _sensitivity(self, adjacency: Adjacency, power: int) -> float:
+        check_name("adjacency", adjacency, ADJACENCIES)
+        touched, factor = min(self._most, self._cells), 1
+        if adjacency == "replace":
+            touched, factor = (touched, 2**power) if self._removals else (min(2 * self._most, self._cells), 1)
+        return factor * (float(touched) if self._weights is None else self._weights.largest(touched, power))
+
+    @property
+    def publishing(self) -> Publishing:
+        return SUMS if self._weights is None else self._weights.publishing
 
     def parameters(self) -> dict[str, Any]:
+        weights = {} if self._weights is None else {"weights": self._weights.table(self.labels)}
         return {
             "keys": self._known if self._keys is None else list(self._keys),
             "max_keys_per_event": self._most,
             "removals": self._removals,
             "unknown": self._unknown,
+            **weights,
         }
 
     @property
@@ -142,11 +154,10 @@ class Histogram(Query[FloatArray]):
             raise ParameterError(f"k={k} is more than the {self._known} keys.")
         return int(k)
 
-    # -- from events to increments -----------------------------------------------------------------------------
-
     @property
     def rows(self) -> Rows:
-        return Rows(("key",), list_keys=self._row_keys)
+        rows = Rows(("key",), list_keys=self._row_keys)
+        return rows if self._weights is None else replace(rows, totals=self._weights.totals_of_rows)
 
     def _row_keys(self) -> tuple[Sequence[str], bool]:
         keys = tuple(map(str, range(self._known))) if self._keys is None else self._keys
@@ -154,26 +165,31 @@ class Histogram(Query[FloatArray]):
 
     def encode(self, state: Any, events: Any) -> tuple[IntArray, Any]:
         """Increments of one tick; see the class for what a tick and an event may be."""
+        counts = self._counts(events)
+        return counts if self._weights is None else counts * self._weights.cells, state
+
+    def _counts(self, events: Any) -> IntArray:
+        """How many events of a tick name each cell."""
         if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
             raise InputError(
                 f"a tick is a sequence of events, not {type(events).__name__}; for one event write [event]"
             )
         if isinstance(events, np.ndarray) and self._keys is None and events.ndim == 1 and events.dtype.kind in "iu":
-            return self._count(self._integer_cells(events)), state
+            return self._count(self._integer_cells(events))
         listed = events.tolist() if isinstance(events, np.ndarray) else list(events)
         cells = self._plain_cells(listed)
         if cells is None:
             cells = self._collected_cells(listed)
         if cells is not None:
-            return self._count(cells), state
-        return self._encode_one_by_one(listed), state
+            return self._count(cells)
+        return self._encode_one_by_one(listed)
 
     @property
     def monotone(self) -> bool:
         return not self._removals
 
     def encode_totals(self, state: Any, totals: npt.ArrayLike) -> tuple[IntArray, Any]:
-        """The caller promises that each event changed at most `max_keys_per_event` cells by at most one.
+        """The caller promises that each event changed at most `max_keys_per_event` cells by at most one (its weight).
 
         Nothing in the array can confirm it, and privacy depends on it. Without removals a negative entry is refused.
         """
@@ -187,6 +203,8 @@ class Histogram(Query[FloatArray]):
             raise InputError("counts have a negative entry; build the histogram with removals=True to allow it")
         if int(array.max()) > LARGEST_TOTAL or int(array.min()) < -LARGEST_TOTAL:
             raise InputError("counts have an entry beyond 2^53 in size, which a double cannot hold exactly")
+        if self._weights is not None:
+            self._weights.check_totals(array)
         return array.astype(np.int64), state
 
     def _count(self, cells: npt.NDArray[np.intp]) -> IntArray:
