@@ -37,8 +37,8 @@ from evercount.privacy import Budget, TimeRange, Unit
 from evercount.queries.base import Adjacency, Query
 from evercount.queries.sensitivities import bounded
 
-FITTED_TICKS = 2**16
-"""Ticks that a blend without a horizon is fitted to; it stays private later."""
+FITTED_TICKS = 2**30
+"""Ticks that a blend without a horizon is fitted to (34 years of seconds). Later it stays private, with more error."""
 POSTPROCESSES = ("nonnegative", "integer", "monotone")
 
 
