@@ -79,8 +79,10 @@ system:  ## a browser, PostgreSQL, proxies and linters, for the tests that use t
 	[ -z "$$missing" ] || { \
 	  [ -e /usr/sbin/policy-rc.d ] || { trap 'rm -f /usr/sbin/policy-rc.d' EXIT; \
 	    printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d; }; \
-	  export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && apt-get install -y -qq chromium postgresql && \
-	  apt-get install -y -qq --no-install-recommends caddy nginx-light prometheus systemd; }
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  get() { timeout 600 apt-get -qq -o Acquire::http::Timeout=30 -o Acquire::Retries=3 "$$@"; }; \
+	  { timeout 60 apt-get -qq update || get update; } && get install -y chromium postgresql && \
+	  get install -y --no-install-recommends caddy nginx-light prometheus systemd; }
 
 lock:  ## after a change of dependencies; the files hold no registry address
 	$(LOCK) --extra dev -o requirements.lock
