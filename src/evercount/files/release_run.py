@@ -88,7 +88,7 @@ class Job:
     def all_views(self) -> tuple[str, ...]:
         """The declared views and those of the run, checked, without the one that the output shows."""
         one = self.declaration
-        names = check_views((*one.views, *self.views), one.query, one.schedule, one.postprocess)
+        names = check_views((*one.views, *self.views), one.query, one.schedule, one.stream_postprocess)
         return tuple(name for name in names if name != one.shown)
 
     @property
@@ -368,7 +368,8 @@ def _publish(run: _Run, counted: _Counted, tell: Progress) -> Outcome:
         if job.plot is not None:
             drawn = draw_releases(places.output, Path(job.plot), stream, run.declaration, run.scratch, job.level)
         if job.all_views:
-            views = write_views(places.output, stream.read_back(numbers), schedule, job.all_views, job.level)
+            made = run.declaration.view_postprocess
+            views = write_views(places.output, stream.read_back(numbers), schedule, job.all_views, job.level, made)
     return Outcome(
         first=run.first,
         last=(run.first if job.check else run.stop) - 1,
@@ -403,7 +404,8 @@ def _write(run: _Run, counted: _Counted, tell: Progress) -> State:
             tell("releasing", stream.tick + 1 - totals.first_tick, len(totals))
 
     old = None if before is None else run.places.output
-    tables = shown_tables(stream, closed(), run.declaration.shown, schedule, run.published, job.level)
+    made = run.declaration.view_postprocess
+    tables = shown_tables(stream, closed(), run.declaration.shown, schedule, run.published, job.level, made)
     write_releases(
         output_kind(job.out), old, run.places.pending, tables, schedule, stream.guarantee, header=before is None
     )

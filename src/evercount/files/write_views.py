@@ -26,12 +26,17 @@ def view_path(output: Path, name: str) -> Path:
 
 
 def write_views(
-    output: Path, releases: Releases, schedule: Schedule, names: tuple[str, ...], level: float
+    output: Path,
+    releases: Releases,
+    schedule: Schedule,
+    names: tuple[str, ...],
+    level: float,
+    postprocess: tuple[str, ...],
 ) -> list[Path]:
     """Write these views of all releases next to the output, each complete or as it was before."""
     paths = [view_path(output, name) for name in names]
     for name, path in zip(names, paths, strict=True):
-        table = all_of_view(releases, name, schedule, level)
+        table = all_of_view(releases, name, schedule, level, postprocess)
         metadata = {"evercount.guarantee": releases.guarantee}
         try:
             with replaced(path, new_mode(path)) as file:
