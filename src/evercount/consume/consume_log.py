@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import IO
+from typing import IO, Any
 
 from evercount._safe_files import open_private, replaced
 from evercount.consume.count_messages import AFTER_END, BAD, CountedMessages, MessageCounter
@@ -69,7 +69,6 @@ class LogConsumer:
     messages' totals (`store/accept_totals.py`), and nothing else remembers it. After a crash the log is read from
     there; a second consumer's batch has a number that is taken, and is refused. Assumption: the log gives the same
     messages under the same positions. Test: tests/consume/test_consume_log.py.
-
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class LogConsumer:
                 "with --new-log"
             )
         self._batch = known.get(self._query, -1) + 1
-        kept = {"next": {}, "bad": {}, "lost": 0} if position is None else json.loads(position)
+        kept: dict[str, Any] = {"next": {}, "bad": {}, "lost": 0} if position is None else json.loads(position)
         self._stored: dict[str, int] = kept["next"]
         self.bad: Counter[str] = Counter(kept["bad"])
         self.lost: int = kept["lost"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -52,7 +53,7 @@ class KafkaTopic:
     def _unreachable(self, error: KafkaException) -> LogUnreachable:
         return LogUnreachable(f"the Kafka brokers do not answer: {self._failure or error.args[0].str()}")
 
-    def _metadata(self) -> object:
+    def _metadata(self) -> Any:
         try:
             return self._consumer.list_topics(self._topic, timeout=ANSWER_SECONDS)
         except KafkaException as error:
@@ -87,12 +88,14 @@ class KafkaTopic:
         bodies: dict[int, bytes] = {}
         try:
             for message in self._consumer.consume(most, READ_SECONDS):
-                partition, error = message.partition(), message.error()
+                partition, offset, error = message.partition(), message.offset(), message.error()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
+                assert partition is not None
+                assert offset is not None
                 if error is None:
-                    bodies[(partition << PARTITION_BITS) | message.offset()] = message.value() or b""
-                self._next[str(partition)] = message.offset() + (error is None)
+                    bodies[(partition << PARTITION_BITS) | offset] = message.value() or b""
+                self._next[str(partition)] = offset + (error is None)
         except KafkaException as error:
             self.start(self._next)
             raise self._unreachable(error) from None
