@@ -163,6 +163,9 @@ CASES = {
         budget={**GAUSSIAN, "unit": "user", "max_events": 2},
     ),
     "post-processed": case("count", {}, postprocess=["nonnegative", "integer", "monotone"]),
+    "post-processed views": case(
+        HISTOGRAM, {"key": "region"}, views=["per-tick", "last-3"], postprocess=["nonnegative", "integer"]
+    ),
     "running": case("count", {}, views=["running"]),
     "running keys": case(HISTOGRAM, {"key": "region"}, views=["running"]),
     "two views": case(HISTOGRAM, {"key": "region"}, views=["per-tick", "last-3"]),
@@ -340,7 +343,8 @@ def by_library(one: Case, rows: list[dict[str, Any]], secret: Secret, folder: Pa
             "per-day": lambda: releases.spans("days", *DAYS_OF_VIENNA),
             "quantile-0.5": releases.running,
         }
-        tables |= {name: [view_table(own[name](), name, schedule)] for name in names if name in own}
+        made = declaration.view_postprocess
+        tables |= {name: [view_table(own[name](), name, schedule, postprocess=made)] for name in names if name in own}
     return {name: [row for table in tables[name] for row in rows_of(table)] for name in names}
 
 
