@@ -107,11 +107,15 @@ class _Delta:
     def append(self, writer: str, last: int, rows: Any, note: str) -> None:
         new = self._table is None
         mark = self._delta.CommitProperties(app_transactions=[self._delta.Transaction(writer, last)])
-        named = {"name": writer.removeprefix("evercount "), "description": note} if new else {}
         try:
-            target = self._place if self._table is None else self._table
-            mode = "error" if new else "append"
-            self._delta.write_deltalake(target, rows, mode=mode, commit_properties=mark, **named)
+            self._delta.write_deltalake(
+                self._place if self._table is None else self._table,
+                rows,
+                mode="error" if new else "append",
+                name=writer.removeprefix("evercount ") if new else None,
+                description=note if new else None,
+                commit_properties=mark,
+            )
         except Exception as error:
             raise StoreError(f"the Delta table {self._place} cannot be written: {_first_line(error)}") from error
 
