@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Pl
 
 from evercount.declare.columns import Columns
 from evercount.declare.file_places import FilePlaces
-from evercount.declare.schedule import MANUAL, TICK_TEXT, Schedule, format_utc
+from evercount.declare.schedule import MANUAL, TICK_TEXT, Schedule, format_utc, parse_length
 from evercount.declare.table import table
 from evercount.declare.unit_periods import period_of, periods_named, with_period_ticks
 from evercount.declare.view_names import QUANTILE, check_views, noise_views
@@ -171,6 +171,9 @@ class StreamDeclaration:
         Field(description='a table such as {time = "when", key = "region"}'),
     ] = None
     late: Annotated[Literal["drop", "next"], Field(description="drop or next")] = "drop"
+    """What becomes of an event whose tick is closed. It may change for the events to come."""
+    wait: Annotated[str, _like(TICK_TEXT.pattern), Field(description="a length of time such as 30s or 12h")] = "0s"
+    """How long after its end a tick is closed, for events that take a while to arrive. It may change at any time."""
     public: Annotated[bool, Field(description="true or false")] = False
     postprocess: Annotated[
         Postprocess,
@@ -195,6 +198,8 @@ class StreamDeclaration:
                 'zone = "UTC"; for ticks of 86,400 seconds sharp write 24h'
             )
         self._schedule_is(schedule)
+        if parse_length(self.wait, "wait") and schedule.manual:
+            raise ParameterError("a manual stream closes its ticks by hand: leave wait out")
         if self.columns is not None:
             self._check_columns(self.columns)
         check_views(self.views, self.query.for_views(()), schedule, self.postprocess)
@@ -308,7 +313,8 @@ class StreamDeclaration:
     def differences(self, other: StreamDeclaration) -> list[str]:
         """What makes `other` another stream, in words; empty where it declares this stream again.
 
-        A start may be left open by either. Names, descriptions, views and who may read do not matter here.
+        A start may be left open by either. Names, descriptions, views, who may read, and what becomes of late events
+        do not matter here.
         """
         mine, theirs = self.to_dict(), other.as_known(self).to_dict()
         if self.query.name == other.query.name:
@@ -316,7 +322,7 @@ class StreamDeclaration:
         else:
             differences = _changes(mine, theirs, ["query"])
         differences += _changes(mine["budget"], theirs["budget"])
-        told = ("name", "description", "public", "views", "query", "budget", "tick", "start", "zone")
+        told = ("name", "description", "public", "views", "late", "wait", "query", "budget", "tick", "start", "zone")
         differences += _changes(mine, theirs, [name for name in mine if name not in told])
         if not self.schedule.same_ticks(other.schedule):
             differences += _changes(mine, theirs, ["tick", "start", "zone"])
@@ -365,6 +371,16 @@ class StreamDeclaration:
             return None
         end = None if schedule.manual or self.horizon is None else schedule.start_of(self.horizon + 1)
         return TimeRange(schedule.start, end, schedule.divided, periods_named(self.budget, schedule))
+
+    def ended(self, now: int) -> int:
+        """The last tick that may close at an instant: it ended `wait` ago, and the horizon has it. 0: none."""
+        at = now - parse_length(self.wait, "wait")
+        ended = 0 if at <= self.schedule.begin else self.schedule.tick_of(at) - 1
+        return ended if self.horizon is None else min(ended, self.horizon)
+
+    def closes(self, tick: int) -> int:
+        """The instant from which a tick may close."""
+        return self.schedule.start_of(tick + 1) + parse_length(self.wait, "wait")
 
     @property
     def user_caps(self) -> UserCaps | None:
