@@ -94,8 +94,8 @@ def parse_length(text: Any, what: str) -> int:
     length = int(match[1]) * UNITS[match[2]] if match else LONGEST_TICK + 1
     if match is None or length > LONGEST_TICK:
         raise ParameterError(
-            f"{what} {text!r:.40} is not a length of time: write a whole number and ms, s, m, h, d or w, such as 30s or "
-            "12h, up to ten years"
+            f"{what} {text!r:.40} is not a length of time: write a whole number and ms, s, m, h, d or w, such as 30s "
+            "or 12h, up to ten years"
         )
     return length
 

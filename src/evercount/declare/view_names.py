@@ -14,6 +14,7 @@ from evercount._arrays import FloatArray, IntArray
 from evercount.declare.schedule import Schedule, microseconds, zone_named
 from evercount.engine.release import Releases
 from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.engine.revisions import RevisedReleases, by_day, with_revisions_left
 from evercount.engine.stream import Stream
 from evercount.engine.view_widths import LAST, PER_TICK, RUNNING, view_width
 from evercount.engine.views import View
@@ -74,14 +75,15 @@ def view_table(view: View, name: str, schedule: Schedule, level: float = LEVEL) 
     begin = view.last if match or name == RUNNING else view.first
     starts = None if schedule.manual else [schedule.start_of(tick) for tick in begin.tolist()]
     if match is None:
-        return view.table(level, starts)
+        return with_revisions_left(view.table(level, starts), view)
     value, low, high = (part[:, np.newaxis] for part in view.quantile(float(match[1]), level))
-    return ReleaseTable.of(view.last, starts, (match[1],), [value, np.full_like(value, np.nan), low, high], begin)
+    numbers = [value, np.full_like(value, np.nan), low, high]
+    return with_revisions_left(ReleaseTable.of(view.last, starts, (match[1],), numbers, begin), view)
 
 
 def all_of_view(releases: Releases, name: str, schedule: Schedule, level: float = LEVEL) -> ReleaseTable:
     """A view of all releases from the first tick on; running totals are the published numbers as they are."""
-    if name == RUNNING:
+    if name == RUNNING and not isinstance(releases, RevisedReleases):
         return releases.table(level, schedule.starts_of(1, len(releases)))
     return view_table(releases.spans(name, *view_spans(name, schedule, 0, len(releases))), name, schedule, level)
 
@@ -94,6 +96,10 @@ def shown_tables(
     `before` has all that the stream published before, shape (ticks, cells). Of that and of the tables only the rows
     that later spans need are kept.
     """
+    if stream.revise_for is not None:
+        for table in tables:
+            yield by_day(table, stream.query, schedule.starts_of)
+        return
     if name == RUNNING or stream.query.publishing.own_ticks:  # the published numbers as they are
         yield from tables
         return

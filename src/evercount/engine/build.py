@@ -205,16 +205,7 @@ def make_noise(
     Its key belongs to the whole declaration (`mechanisms.declared_key`) and to the time range: the same declaration for
     the next year has independent noise.
     """
-    declaration = {
-        "query": [query.name, query.parameters()],
-        "budget": budget.to_dict(),
-        "horizon": horizon,
-        "noise": name,
-        "grid": float(query.grid).hex(),
-        "postprocess": postprocess,
-        **({} if views == (RUNNING,) else {"views": views}),
-        **({} if during is None else {"range": during.key}),
-    }
+    declaration = noise_declaration(query, budget, horizon, name, postprocess, views, during)
     if query.discovery is not None and isinstance(engine, Fresh) != query.publishing.own_ticks:
         raise ParameterError(
             "keys that nobody listed have 'fresh' noise if views=['per-tick'] is all that is published, and only then: "
@@ -247,6 +238,28 @@ def make_noise(
         **rest,
     )
     return replace(noise, numeric_delta=noise.numeric_delta + own, unseen=own) if own else noise
+
+
+def noise_declaration(
+    query: Query,
+    budget: Budget,
+    horizon: int | None,
+    noise: str,
+    postprocess: tuple[str, ...],
+    views: tuple[str, ...],
+    during: TimeRange | None,
+) -> dict[str, Any]:
+    """What the key of a stream's noise belongs to."""
+    return {
+        "query": [query.name, query.parameters()],
+        "budget": budget.to_dict(),
+        "horizon": horizon,
+        "noise": noise,
+        "grid": float(query.grid).hex(),
+        "postprocess": postprocess,
+        **({} if views == (RUNNING,) else {"views": views}),
+        **({} if during is None else {"range": during.key}),
+    }
 
 
 def check_postprocess(names: Iterable[str]) -> tuple[str, ...]:

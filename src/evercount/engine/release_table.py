@@ -37,6 +37,10 @@ class ReleaseTable:
     """The first tick that each number of a view counts."""
     marks: Mapping[str, str] = field(default_factory=dict)
     """What a reader must know besides: a column for each."""
+    as_of: IntArray | None = None
+    """Of a stream whose ticks are revised: the tick after which each number was published."""
+    left: IntArray | None = None
+    """How often each number will still be revised: 0 for final ones."""
 
     @classmethod
     def of(
@@ -61,6 +65,8 @@ class ReleaseTable:
         public = ~np.isnan(self.numbers[:, 0])
         row, cell = np.nonzero(public)
         columns: dict[str, npt.NDArray[Any]] = {"tick": self.ticks[row]}
+        if self.as_of is not None and self.left is not None:
+            columns |= {"as_of": self.as_of[row], "revisions_left": self.left[row]}
         if self.starts is not None:
             starts = np.asarray(self.starts, np.int64)
             columns["start"] = (starts if show is None else np.asarray(list(map(show, self.starts)), object))[row]
@@ -83,13 +89,23 @@ class ReleaseTable:
             said.append(
                 {
                     "tick": tick,
+                    **self._revision(place),
                     **({} if self.first is None else {"first": int(self.first[place])}),
                     "start": None if self.starts is None else show(self.starts[place]),
                     **dict(zip(("values", "std", "low", "high"), map(_plain, numbers), strict=True)),
-                    **({} if hashes is None else {"hash": hashes.get(tick, b"").hex()}),
+                    **({} if hashes is None else {"hash": hashes.get(self._released(place), b"").hex()}),
                 }
             )
         return said
+
+    def _released(self, place: int) -> int:
+        """The tick that released the number."""
+        return int((self.ticks if self.as_of is None else self.as_of)[place])
+
+    def _revision(self, place: int) -> dict[str, int]:
+        if self.as_of is None or self.left is None:
+            return {}
+        return {"as_of": int(self.as_of[place]), "revisions_left": int(self.left[place])}
 
     def each_tick(self) -> Iterator[tuple[int, IntArray, FloatArray]]:
         """(tick, places of published cells, their numbers of shape (4, cells)) of each tick."""
