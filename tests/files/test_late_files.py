@@ -178,6 +178,6 @@ def test_files_are_revised_as_the_library_does(tmp_path: Path) -> None:
         (str(day), str(min(day + 2, 6)), str(max(0, day - 4))) for day in range(1, 7)
     ]
     weeks = view_path(tmp_path / "out.csv", "last-3")
-    assert [float(std) for (std,) in read(weeks, "std")] == pytest.approx(releases.last(3).std.repeat(2, 1).reshape(-1))
+    assert [float(std) for (std,) in read(weeks, "std")] == pytest.approx(releases.last(3).std.reshape(-1))
     with pytest.raises(ParameterError, match="revise_for was 2 and is now None"):
         run(tmp_path, declared(late="next"), 7, *names)
