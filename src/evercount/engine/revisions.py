@@ -188,7 +188,8 @@ def newest_view(
         rows += list(values_at([released], wanted)[released].reshape(-1, len(chosen)))
     if rows:
         sums[1:] = np.cumsum(rows, axis=0)
-    return view_of(name, after, until, sums[until - first] - sums[after - first], outputs, errors, guarantee, noise)
+    low, high = sums[after - first], sums[until - first]
+    return view_of(name, after, until, low, high, outputs, errors, guarantee, noise)
 
 
 def by_day(table: ReleaseTable, wide: Query, starts: Callable[[int, int], Sequence[int] | None]) -> ReleaseTable:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from evercount.engine.add_keys import GrowingStream
 from evercount.engine.build import Spec
 from evercount.engine.build_parameters import build_parameters
 from evercount.engine.discover import advance_keys
@@ -22,7 +23,6 @@ from evercount.engine.snapshot_format import pack, unpack
 from evercount.engine.spend import spend_for
 from evercount.engine.state import EncodedTicks, StreamParameters, StreamState, advance
 from evercount.engine.stored_stream import dump_stream, load_stream
-from evercount.engine.stream_facts import StreamFacts
 from evercount.engine.user_counting import Capped, Counting, PeriodOf, UserChanges, check_users, choose_counting
 from evercount.errors import EvercountError, InputError, ParameterError
 from evercount.factorizations import Factorization
@@ -32,7 +32,7 @@ from evercount.queries.base import Query, V_co
 from evercount.queries.user_cap import UserState
 
 
-class Stream(StreamFacts[V_co]):
+class Stream(GrowingStream[V_co]):
     """Running sums of a query, released after every tick under one budget for all ticks together.
 
     Guarantee. The sequence of all releases of one stream is (ε, δ)-DP for the budget's adjacency and unit: noise is one
@@ -111,7 +111,7 @@ class Stream(StreamFacts[V_co]):
         revise_for: int | None = None,
     ) -> None:
         build = partial(build_parameters, query, budget, horizon, factorization, noise, postprocess, replay, part)
-        parameters = build(views, during, period_of, revise_for, seed=seed, secret=secret)
+        parameters = build(views, during, period_of, revise_for=revise_for, seed=seed, secret=secret)
         self._open(parameters, StreamState.initial(parameters.query), restored=False)
         if ledger is not None:  # last: a stream that cannot be built spends nothing, and one that is built has spent
             spend_for(self, ledger, secret)

@@ -104,6 +104,9 @@ class Revisions(Query[FloatArray]):
             self.query.encode_totals(None, part)
         return row, state
 
+    def with_keys(self, keys: Sequence[Any]) -> Query:
+        raise ParameterError("keys cannot join a stream whose ticks are revised: declare a successor with all keys")
+
     def parameters(self) -> dict[str, Any]:
         return {"query": self.query, "lags": self.lags}
 
