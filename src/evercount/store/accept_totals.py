@@ -16,11 +16,12 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 from evercount._arrays import AnyArray, BoolArray, IntArray
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, ParameterError, StoreError, StreamStopped
+from evercount.store.database import insert_rows
 from evercount.store.open_stream import LiveStream
 from evercount.store.saturation import Totals, add_exactly, pack_totals, unpack_totals
 from evercount.store.schema import counted_batches, counted_events, counted_totals
 from evercount.store.sealing import Sealer
-from evercount.store.user_events import CappedTicks, UserEvents, cap_ticks, in_one_order, keep_events
+from evercount.store.user_events import CappedTicks, UserEvents, by_tick, cap_ticks, keep_events
 
 REMEMBERED = 10_000
 """Batches of a query whose digests are kept."""
@@ -49,8 +50,8 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
     """
     if (one.users is not None) != (live.declaration.budget.unit == "user"):
         raise ParameterError("events go with their users where the budget protects users, and nowhere else")
-    records = None if one.users is None else one.users.hashed(live)
-    digest = _digest(live, one, records)
+    users = None if one.users is None else one.users.stored(live)
+    digest = _digest(live, one, users)
     known = _known(connection, live, one)
     if known is not None:
         if known != digest:
@@ -62,9 +63,9 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
     _check_next(connection, live, one)
     if live.stopped:
         raise StreamStopped(f"stream {live.name!r} is stopped: {live.stopped}")
-    if one.users is not None and records is not None:
-        tick, counted = _place(live, one.users.tick)
-        keep_events(connection, live, sealer, one.query, one.batch, tick[counted], records[counted])
+    if users is not None:
+        tick, counted = _place(live, users[0])
+        keep_events(connection, live, sealer, one.query, one.batch, tick[counted], users[1][counted])
     _add(connection, live, sealer, one.totals)
     connection.execute(
         insert(counted_batches).values(
@@ -151,13 +152,12 @@ def _add(connection: Connection, live: LiveStream, sealer: Sealer, totals: TickT
     """Add totals to the stored ones, late ones by the declared rule."""
     tick, counted = _place(live, totals.tick)
     tick, cell, total = tick[counted], totals.cell[counted], totals.total[counted]
-    wanted = np.unique(tick).tolist()
-    stored = stored_totals(connection, live, sealer, wanted)
+    parts = list(by_tick(tick))
+    stored = stored_totals(connection, live, sealer, [one for one, _ in parts])
     cells = live.stream.query.cells
     zeros = np.zeros(cells, np.int64)
     fresh, changed = [], []
-    for one in wanted:
-        here = tick == one
+    for one, here in parts:
         row = np.zeros(cells, np.int64)
         np.add.at(row, cell[here], total[here])
         sums = pack_totals(add_exactly(stored.get(one, zeros), row))
@@ -165,12 +165,11 @@ def _add(connection: Connection, live: LiveStream, sealer: Sealer, totals: TickT
         if one in stored:
             changed.append({"at": one, "sealed": sealed})
         else:
-            fresh.append({"stream": live.id, "tick": one, "sealed": sealed})
+            fresh.append((live.id, one, sealed))
     if changed:
         where = (counted_totals.c.stream == live.id) & (counted_totals.c.tick == bindparam("at"))
         connection.execute(update(counted_totals).where(where).values(sealed=bindparam("sealed")), changed)
-    if fresh:
-        connection.execute(insert(counted_totals), fresh)
+    insert_rows(connection, counted_totals, fresh)
 
 
 def _place(live: LiveStream, tick: IntArray) -> tuple[IntArray, BoolArray]:
@@ -205,14 +204,13 @@ def stored_totals(connection: Connection, live: LiveStream, sealer: Sealer, tick
     return sums
 
 
-def _digest(live: LiveStream, one: CountedBatch, records: AnyArray | None) -> bytes:
+def _digest(live: LiveStream, one: CountedBatch, users: tuple[IntArray, AnyArray] | None) -> bytes:
     """A keyed hash of what a batch holds: it tells a repetition from a change and nothing else."""
     secret = bytes.fromhex(live.secret.derive("evercount/store/counted").hex())
     digest = hashlib.blake2b(digest_size=32, key=secret, person=b"evercount.counts")
     order = np.lexsort((one.totals.cell, one.totals.tick))
     for column in (one.totals.tick, one.totals.cell, one.totals.total):
         digest.update(len(column).to_bytes(8, "little") + column[order].astype("<i8").tobytes())
-    if one.users is not None and records is not None:
-        order = in_one_order(one.users.tick, records)
-        digest.update(one.users.tick[order].astype("<i8").tobytes() + records[order].tobytes())
+    for part in users or ():
+        digest.update(part.tobytes())
     return digest.digest()
