@@ -80,7 +80,7 @@ class BadRows(InputError):
         more = f"\n  … and {bad - len(shown)} more" if bad > len(shown) else ""
         super().__init__(
             f"{name} has {bad} bad {'row' if bad == 1 else 'rows'}; nothing was published:{listed}{more}\nFix them, "
-            "or skip them with --skip-bad; --rejects FILE writes all of them to a file."
+            "or skip them with `skip_bad`; `rejects` writes all of them to a file."
         )
 
 

@@ -16,9 +16,10 @@ from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import UNITS
 from evercount.errors import InputError, ParameterError
 from evercount.files.new_rows import ONE_FILE, split_new
-from evercount.files.release_run import Job, release_file
+from evercount.files.published import view_path
+from evercount.files.release_job import Job
+from evercount.files.release_run import release_file
 from evercount.files.source import open_source
-from evercount.files.write_views import view_path
 from evercount.noise import Secret
 
 pytest.importorskip("duckdb")

@@ -78,7 +78,8 @@ def view_table(view: View, name: str, schedule: Schedule, level: float = LEVEL) 
         return with_revisions_left(view.table(level, starts), view)
     value, low, high = (part[:, np.newaxis] for part in view.quantile(float(match[1]), level))
     numbers = [value, np.full_like(value, np.nan), low, high]
-    return with_revisions_left(ReleaseTable.of(view.last, starts, (match[1],), numbers, begin), view)
+    table = ReleaseTable.of(view.last, starts, (match[1],), numbers, begin, noise=view.noise)
+    return with_revisions_left(table, view)
 
 
 def all_of_view(releases: Releases, name: str, schedule: Schedule, level: float = LEVEL) -> ReleaseTable:
@@ -106,7 +107,7 @@ def shown_tables(
     rows = before
     for table in tables:
         rows, last = stack_rows(rows, table.numbers[:, 0]), stream.tick
-        spans = view_spans(name, schedule, last - len(table), last)
+        spans = view_spans(name, schedule, last - len(table.ticks), last)
         view = stream.read_back(rows, last - len(rows) + 1).spans(name, *spans)
         yield view_table(view, name, schedule, level)
         needed = _begin(name, schedule, last + 1)

@@ -200,7 +200,7 @@ def by_day(table: ReleaseTable, wide: Query, starts: Callable[[int, int], Sequen
     assert isinstance(wide, Revisions)
     query, lags = wide.query, wide.lags
     ticks, outputs = table.ticks, query.outputs
-    numbers = table.numbers.reshape(len(table), 4, lags, outputs).transpose(0, 2, 1, 3)[:, ::-1]
+    numbers = table.numbers.reshape(len(ticks), 4, lags, outputs).transpose(0, 2, 1, 3)[:, ::-1]
     as_of, lag = np.repeat(ticks, lags), np.tile(np.arange(lags)[::-1], len(ticks))
     there = as_of - lag >= 1
     day = (as_of - lag)[there]
