@@ -211,9 +211,13 @@ class StreamDeclaration:
         check_views(self.views, self.query.for_views(()), schedule, self.postprocess)
         self._settle_noise()
 
+    @property
+    def waits(self) -> int:
+        """`wait` in microseconds."""
+        return parse_length(self.wait, "wait")
+
     def _check_late(self, schedule: Schedule) -> None:
-        waits = parse_length(self.wait, "wait") > 0
-        if schedule.manual and (waits or self.late == "revise"):
+        if (self.waits or self.late == "revise") and schedule.manual:
             raise ParameterError(
                 "a manual stream closes its ticks by hand, and its events have no times: no event is late, so omit "
                 "wait and late = 'revise'"
@@ -401,13 +405,13 @@ class StreamDeclaration:
 
     def ended(self, now: int) -> int:
         """The last tick that may close at an instant: it ended `wait` ago, and the horizon has it. 0: none."""
-        at = now - parse_length(self.wait, "wait")
+        at = now - self.waits
         ended = 0 if at <= self.schedule.begin else self.schedule.tick_of(at) - 1
         return ended if self.horizon is None else min(ended, self.horizon)
 
     def closes(self, tick: int) -> int:
         """The instant from which a tick may close."""
-        return self.schedule.start_of(tick + 1) + parse_length(self.wait, "wait")
+        return self.schedule.start_of(tick + 1) + self.waits
 
     @property
     def user_caps(self) -> UserCaps | None:

@@ -279,7 +279,8 @@ class ReleaseTable(Sequence[Any]):
         zone = None if self.clock is None or self.clock.arrow_zone == "UTC" else self._moment(0).tzinfo
         kind = "" if self.noise == "exact" else f"; noise: {self.noise}, for simulation only"
         caption = f"band: interval per number{kind}"
-        return band_plot(self.ticks, values, low, high, self.cells[:cells], caption, target, times=times, zone=zone)
+        numbers, names = (values, low, high), self.cells[:cells]
+        return band_plot(self.ticks, *numbers, names, caption, target, times=times, zone=zone, left=self.left)
 
     # -- for writers --------------------------------------------------------------------------------------------------
 

@@ -87,7 +87,8 @@ class DayErrors(ErrorModel):
         assert isinstance(tree, PureFactorization)
         _, plain, largest = tree.laplace_errors(np.arange(1, self.lags + 1), self.full_rate)
         total = self._over(plain, earlier, later)[:, 0]
-        numbers = equal_numbers(total, np.full(len(total), largest.max()))
+        single = later - earlier == 1
+        numbers = equal_numbers(total, np.where(single, largest[self.lag_of(later)], largest.max()))
         return np.asarray([[interval_factor(level, (), 1, number)] for number in numbers.tolist()]).reshape(-1, 1)
 
 
