@@ -13,6 +13,7 @@ from evercount import __version__
 from evercount.cli.audit_command import audit
 from evercount.cli.bench_command import bench
 from evercount.cli.client_commands import push, streams, tail, tokens
+from evercount.cli.consume_command import consume
 from evercount.cli.example_command import example
 from evercount.cli.plan_command import plan
 from evercount.cli.release_command import as_options, release
@@ -32,6 +33,9 @@ EXTRA_OF_PACKAGE = {
     "uvicorn": "service",
     "psycopg": "postgres",
     "pyspark": "spark",
+    "nats": "consume",
+    "confluent_kafka": "consume",
+    "prometheus_client": "consume",
     "pandas": "frames",
     "polars": "frames",
     "hypothesis": "audit",
@@ -93,6 +97,7 @@ app.command()(plan)
 app.command()(release)
 app.command()(serve)
 app.command()(spark)
+app.command()(consume)
 app.add_typer(store, name="store")
 app.command()(streams)
 app.command()(tail)

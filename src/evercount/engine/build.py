@@ -245,7 +245,7 @@ def noise_declaration(
 ) -> dict[str, Any]:
     """What the key of a stream's noise belongs to."""
     return {
-        "query": [query.name, query.parameters()],
+        "query": query.named(),
         "budget": budget.to_dict(),
         "horizon": horizon,
         "noise": noise,

@@ -102,7 +102,7 @@ def choose_revised(
             "as long as it is revised; use late = 'next' or 'drop' where users are protected"
         )
     if check_postprocess(postprocess):
-        raise ParameterError("late = 'revise': omit postprocess, and post-process what you show")
+        raise ParameterError("late = 'revise': declare views, which are post-processed; what is released is not")
     if set(views) - {RUNNING}:
         raise ParameterError("late = 'revise': noise is for single days, so omit noise_for; views show any sum of them")
     of_day = day_budget(budget)

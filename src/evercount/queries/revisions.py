@@ -104,6 +104,9 @@ class Revisions(Query[FloatArray]):
             self.query.encode_totals(None, part)
         return row, state
 
+    def named(self) -> list[Any]:
+        return [self.name, {"query": self.query.named(), "lags": self.lags}]
+
     def with_keys(self, keys: Sequence[Any]) -> Query:
         raise ParameterError("keys cannot join a stream whose ticks are revised: declare a successor with all keys")
 
