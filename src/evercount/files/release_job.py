@@ -71,6 +71,8 @@ class Job:
         """The declared views and those of the run, checked, without the one that the output shows."""
         one = self.declaration
         names = check_views((*one.views, *self.views), one.query, one.schedule, one.stream_postprocess)
+        if one.revise_for is not None:  # the output has all revisions, and views the newest ones
+            return tuple(dict.fromkeys((*names, one.shown)))
         return tuple(name for name in names if name != one.shown)
 
     @property
@@ -158,6 +160,8 @@ class Outcome:
             "shows": self.declaration.shown,
             "noise_for": list(self.declaration.noise_for),
             "late": job.declaration.late,
+            "wait": job.declaration.wait,
+            "revise_for": job.declaration.revise_for,
             "epsilon": job.declaration.budget.epsilon,
             "delta": job.declaration.budget.delta,
             "guarantee": self.guarantee,
@@ -189,7 +193,7 @@ class Outcome:
                 "none a stream has no end."
             )
         else:
-            lines.append(f"The next tick ends at {self.next_end}.")
+            lines.append(f"The next tick {'closes' if job.declaration.waits else 'ends'} at {self.next_end}.")
         if self.drawn is not None and self.drawn[0] < self.drawn[1]:
             lines.append(f"The chart shows the first {self.drawn[0]} of {self.drawn[1]} cells.")
         lines += [f"Kept: {path}" for path in self.archived]
