@@ -41,6 +41,7 @@ def spark(
         bool, typer.Option("--new-checkpoint", help="The checkpoint is new, and the source holds new events only.")
     ] = False,
     key_file: Annotated[Path | None, typer.Option(help="File with the key that encrypts the store.")] = None,
+    head: Annotated[Path | None, typer.Option(help="Where the head of the release chain is kept.")] = None,
     master: Annotated[str | None, typer.Option(help="Where Spark runs, such as local[4].", show_default=False)] = None,
 ) -> None:
     """Count the events of a streaming source with Spark, and release the ticks that have ended.
@@ -61,7 +62,7 @@ def spark(
     _be_quiet(session)
     progress = Progress(lambda line: typer.echo(line, err=True))
     events = _events(session, source, form, schema, option or [])
-    store = open_store(db, key_file)
+    store = open_store(db, key_file, head)
     try:
         typer.echo(published_line(declaration, new=declaration.name not in store.streams), err=True)
         while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from time import time
@@ -20,22 +20,37 @@ from evercount.declare.schedule import SECOND
 from evercount.declare.view_names import shown_tables
 from evercount.engine.cell_range import can_be_cut, cut_cells
 from evercount.engine.close_ticks import close_ticks
-from evercount.engine.release_table import LEVEL
-from evercount.engine.tick_totals import TickTotals
+from evercount.engine.release_table import LEVEL, ReleaseTable
+from evercount.engine.stream import Stream
+from evercount.engine.tick_totals import TickEvents, TickTotals
+from evercount.engine.user_counting import enforced_by
 from evercount.engine.write_table import arrow_schema, arrow_table, parquet_modules
 from evercount.errors import InputError, ParameterError, StoreError
 from evercount.noise import Secret
 from evercount.privacy import Ledger, guarantee_text
 from evercount.queries.capabilities import rows_of
 from evercount.spark.check_source import check_parquet_times, check_source
-from evercount.spark.count_events import BAD, GROUP_COLUMNS, capped_groups, check_declaration, group_events, refuse_bad
+from evercount.spark.count_events import (
+    GROUP_COLUMNS,
+    capped_groups,
+    check_declaration,
+    group_events,
+    has_names,
+    named_history,
+    named_rows,
+    refuse_bad,
+)
 from evercount.spark.failures import first_line
+from evercount.spark.place_rows import BAD
 from evercount.spark.run_secret import new_run, proof_of, run_secret
 from evercount.spark.session import check_pandas
+from evercount.store.named_events import Part, as_tick, by_tick
 
 SCHEMA = "tick bigint, start string, cell string, value double, std double, low double, high double"
 CELLS_OF_A_SHARD = 20_000
 """Cells of one shard where the caller does not say how many shards there are."""
+EVENTS_OF_A_BLOCK = 100_000
+"""Rows with names, and ticks, that are released together."""
 
 
 @dataclass(frozen=True)
@@ -133,17 +148,21 @@ def release_batch(
     if ledger is not None:
         ledger.check(entry, cost)
     job = ShardJob(declaration.canonical(), ticks, shards, run, proof_of(run_secret(run)), level)
-    capped = declaration.budget.unit == "user"
-    guarantee = guarantee_text(declaration.budget).sentence
-    grouped = capped_groups if capped else group_events
+    named = has_names(declaration) or declaration.query.discovery is not None
+    guarantee = guarantee_text(declaration.budget, enforced_by(declaration.query, None)).sentence
+    grouped = named_history if named else capped_groups if declaration.budget.unit == "user" else group_events
     groups = grouped(events, declaration, ticks, ticks).persist()
     try:
-        bad = {BAD[-row["place"]]: row["events"] for row in groups.where("place < 0").collect()}
+        unread = groups.where("place < 0").groupBy("place").agg(fn.sum("events").alias("events")).collect()
+        bad = {BAD[-row["place"]]: row["events"] for row in unread}
         if not skip_bad:
             refuse_bad(bad)
         if ledger is not None:
             ledger.spend(entry, cost, "release_batch")
-        released = _sharded(groups, declaration, shards).mapInArrow(partial(_release_shards, job), SCHEMA)
+        if named:
+            released = _one_task(groups).mapInArrow(partial(_release_named, job), SCHEMA)
+        else:
+            released = _sharded(groups, declaration, shards).mapInArrow(partial(_release_shards, job), SCHEMA)
         marked = released.withMetadata("value", {"evercount.guarantee": guarantee, "evercount.run": run})
         marked.write.mode("error").parquet(out)
     except AnalysisException as error:
@@ -188,7 +207,77 @@ def _sharded(groups: DataFrame, declaration: StreamDeclaration, shards: int) -> 
     return counted.union(silent).repartitionById(shards, "shard")
 
 
+def _one_task(groups: DataFrame) -> DataFrame:
+    """The groups in the order of ticks, all for one task, which has at least one row."""
+    silent = groups.sparkSession.range(1).select(
+        fn.lit(0).cast("long").alias("place"),
+        *(fn.lit(None).cast(kind).alias(name) for name, kind in groups.dtypes if name != "place"),
+    )
+    return groups.where("place > 0").unionByName(silent).repartition(1).sortWithinPartitions("place")
+
+
 # -- on an executor ---------------------------------------------------------------------------------------------------
+
+
+def _release_named(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
+    """The released rows of a query that reads ticks as a whole. Memory holds the rows of a tick, or some more."""
+    declaration, secret = _of(job)
+    stream, schedule = declaration.build(secret=secret), declaration.schedule
+    try:
+        closed = (
+            table
+            for block in _blocks(_ticks_of(declaration, batches, job.ticks))
+            for table in close_ticks(stream, block, schedule.starts_of, level=job.level)
+        )
+        yield from _shown(job, declaration, stream, closed)
+    finally:
+        stream.close()
+
+
+def _ticks_of(declaration: StreamDeclaration, batches: Iterable[Any], last: int) -> Iterator[Any]:
+    """What the query reads as a tick, for every tick."""
+    tick, parts = 1, list[Part]()
+    for batch in batches:
+        rows = named_rows(batch)
+        for one, here in by_tick(rows.tick):  # sorted, so that the rows of a tick are neighbours
+            while 0 < tick < one:
+                yield as_tick(declaration, parts)
+                tick, parts = tick + 1, []
+            if one:
+                parts.append((list(rows.name[here[0] : here[-1] + 1]), rows.numbers[here]))
+    while tick <= last:
+        yield as_tick(declaration, parts)
+        tick, parts = tick + 1, []
+
+
+def _blocks(ticks: Iterable[Any]) -> Iterator[TickEvents]:
+    """Ticks that are released together."""
+    first, block, size = 1, list[Any](), 0
+    for tick in ticks:
+        block.append(tick)
+        size += 1 + len(tick)
+        if size >= EVENTS_OF_A_BLOCK:
+            yield TickEvents(first, block)
+            first, block, size = first + len(block), [], 0
+    if block:
+        yield TickEvents(first, block)
+
+
+def _of(job: ShardJob) -> tuple[StreamDeclaration, Secret]:
+    """The declaration, and the secret of the run, which must be that of the driver."""
+    secret = run_secret(job.run)
+    if proof_of(secret) != job.proof:
+        raise ParameterError("this executor has another secret than the driver: give both the same")
+    return StreamDeclaration.from_dict(json.loads(job.declaration)), secret
+
+
+def _shown(
+    job: ShardJob, declaration: StreamDeclaration, stream: Stream, closed: Iterable[ReleaseTable]
+) -> Iterator[Any]:
+    """What is shown of the released tables, as Arrow."""
+    before, schedule = np.empty((0, len(stream.labels))), declaration.schedule
+    for table in shown_tables(stream, closed, declaration.shown, schedule, before, job.level):
+        yield from arrow_table(table, arrow_schema(table, None, {}), schedule.show).to_batches()
 
 
 def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
@@ -201,10 +290,7 @@ def _release_shards(job: ShardJob, batches: Iterator[Any]) -> Iterator[Any]:
     shard = rows["shard"].to_numpy()
     counted = np.asarray(rows["place"].is_valid().to_numpy(), bool)
     groups = [np.asarray(rows[name].fill_null(0).to_numpy(), np.int64) for name in GROUP_COLUMNS]
-    declaration = StreamDeclaration.from_dict(json.loads(job.declaration))
-    secret = run_secret(job.run)
-    if proof_of(secret) != job.proof:
-        raise ParameterError("this executor has another secret than the driver: give both the same")
+    declaration, secret = _of(job)
     for number in np.unique(shard).tolist():
         chosen = counted & (shard == number)
         yield from _release_shard(job, declaration, secret, number, [column[chosen] for column in groups])
@@ -222,8 +308,6 @@ def _release_shard(
     stream, schedule = declaration.build(secret=secret, part=part), declaration.schedule
     try:
         closed = close_ticks(stream, totals, schedule.starts_of, level=job.level)
-        before = np.empty((0, len(stream.labels)))
-        for table in shown_tables(stream, closed, declaration.shown, schedule, before, job.level):
-            yield from arrow_table(table, arrow_schema(table, None, {}), schedule.show).to_batches()
+        yield from _shown(job, declaration, stream, closed)
     finally:
         stream.close()

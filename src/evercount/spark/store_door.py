@@ -15,9 +15,9 @@ from evercount.store import Store, key_from_environment
 from evercount.store.accept_totals import CountedBatch, last_batches
 
 
-def open_store(place: str | Path, key_file: Path | None = None) -> Store:
+def open_store(place: str | Path, key_file: Path | None = None, head: Path | None = None) -> Store:
     """The store at a place, with the key of the file or the environment."""
-    return Store(place, key_from_environment(key_file))
+    return Store(place, key_from_environment(key_file), head)
 
 
 class StoreDoor:

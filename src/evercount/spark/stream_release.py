@@ -26,8 +26,9 @@ from evercount.declare.schedule import SECOND, UNITS
 from evercount.errors import Conflict, EvercountError, InputError, ParameterError
 from evercount.spark.check_source import check_parquet_times, check_source
 from evercount.spark.checkpoint import read_checkpoint
-from evercount.spark.count_events import check_declaration, count_placed, place_events, refuse_bad
+from evercount.spark.count_events import check_declaration, count_placed, refuse_bad
 from evercount.spark.failures import first_line
+from evercount.spark.place_rows import place_events
 from evercount.spark.progress import Progress
 from evercount.spark.store_door import StoreDoor
 from evercount.store import Store
@@ -146,7 +147,7 @@ class _Round:
     ) -> None:
         self.door, self.checkpoint = door, checkpoint.rstrip("/")
         self.skip_bad, self.new_checkpoint, self.progress = skip_bad, new_checkpoint, progress
-        self.taken = self.batches = 0
+        self.batches = 0
         self.bad: dict[str, int] = {}
         self.query: Future[str] = Future()
         """The id that the checkpoint gives its query."""
@@ -199,10 +200,9 @@ class _Round:
     def _start(self, events: DataFrame, placed: DataFrame) -> StreamingQuery:
         def take(batch: DataFrame, number: int) -> None:
             try:
-                if not self.taken:
-                    check_parquet_times(events, self.door.declaration)
+                if self.door.declaration.schedule.zone != "UTC":
+                    check_parquet_times(events, self.door.declaration, batch.inputFiles())
                 self._count(batch, number)
-                self.taken += 1
             except BaseException as error:
                 self.failure = error
                 raise
@@ -220,16 +220,19 @@ class _Round:
     def _count(self, batch: DataFrame, number: int) -> None:
         door, begin = self.door, perf_counter()
         counted = count_placed(batch, door.declaration)
-        if not self.skip_bad:
-            refuse_bad(counted.bad)
-        one = CountedBatch(self.query.result(), number, counted.totals, self.new_checkpoint, counted.users)
-        with self.storing:
-            if self.over:
-                raise InputError("the round was interrupted")
-            if door.accept(one):
-                self.batches += 1
-                for reason, rows in counted.bad.items():
-                    self.bad[reason] = self.bad.get(reason, 0) + rows
+        try:
+            if not self.skip_bad:
+                refuse_bad(counted.bad)
+            what = counted.totals, self.new_checkpoint, counted.users, counted.named
+            with self.storing:
+                if self.over:
+                    raise InputError("the round was interrupted")
+                if door.accept(CountedBatch(self.query.result(), number, *what)):
+                    self.batches += 1
+                    for reason, rows in counted.bad.items():
+                        self.bad[reason] = self.bad.get(reason, 0) + rows
+        finally:
+            counted.forget()
         if self.progress is not None:
             self.progress.counted(number, counted.rows, perf_counter() - begin)
 
