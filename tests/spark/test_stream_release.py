@@ -346,6 +346,9 @@ def test_times_without_an_offset_are_those_of_the_declared_zone(spark: Any, tmp_
     for run, (folder, kind) in enumerate((("naive", "timestamp"), ("utc", "timestamp_ntz")), 4):
         with pytest.raises(InputError, match="Spark would shift the times"):
             go(folder, kind, run)
+    (folders["naive"] / "y.parquet").write_bytes((folders["utc"] / "x.parquet").read_bytes())
+    with pytest.raises(InputError, match="do not agree about their columns"):
+        go("naive", "timestamp_ntz", 6)
     for form, folder, error in (("json", "json", ParameterError), ("parquet", "naive", InputError)):
         table = spark.read.format(form).schema("ts timestamp, key string").load(str(folders[folder]))
         with pytest.raises(error, match="Spark"):

@@ -1,9 +1,9 @@
-"""release_batch: a DataFrame of events → released rows in Parquet, one vectorised run for each shard of cells."""
+"""release_batch: a DataFrame of events → released rows, one vectorised run for each shard of cells."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import time
@@ -49,6 +49,7 @@ from evercount.store.named_events import Part, as_tick, by_tick
 SCHEMA = "tick bigint, start string, cell string, value double, std double, low double, high double"
 CELLS_OF_A_SHARD = 20_000
 """Cells of one shard where the caller does not say how many shards there are."""
+MODES = ("error", "errorifexists", "append", "overwrite")
 EVENTS_OF_A_BLOCK = 100_000
 """Rows with names, and ticks, that are released together."""
 
@@ -63,6 +64,7 @@ class BatchOutcome:
         run: the public name of the run.
         guarantee: the guarantee of the run in one sentence.
         bad: rows that were left out.
+        table: the released rows, where nothing was written.
 
     >>> BatchOutcome(24, 1, "c0ffee", "...", {"no time": 2}).bad
     {'no time': 2}
@@ -76,6 +78,8 @@ class BatchOutcome:
     guarantee: str
     bad: dict[str, int]
     """Rows that were left out, for each reason. For the operator only."""
+    table: DataFrame | None = None
+    """The released rows, where nothing was written."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,11 @@ class ShardJob:
 def release_batch(
     events: DataFrame,
     declaration: StreamDeclaration,
-    out: str,
+    out: str | None = None,
     *,
+    format: str = "parquet",  # noqa: A002 - the word of Spark's writer
+    mode: str = "error",
+    options: Mapping[str, str] | None = None,
     until: int | None = None,
     shards: int | None = None,
     skip_bad: bool = False,
@@ -102,12 +109,16 @@ def release_batch(
     run: str | None = None,
     ledger: Ledger | None = None,
 ) -> BatchOutcome:
-    """Release all ticks of a table of events at once, as Parquet with one row per tick and cell.
+    """Release all ticks of a table of events at once, with one row per tick and cell.
 
     Args:
         events: a DataFrame that is not streaming, with the columns of the declaration.
         declaration: the stream; its start must be declared.
-        out: the folder of the Parquet files; it must not exist.
+        out: the folder that is written, or what else the format takes as a path; None for a DataFrame, which the
+            outcome then has as `table`.
+        format: any format of Spark's writer.
+        mode: "error", "append" or "overwrite", as for Spark's writer.
+        options: of Spark's writer, such as {"compression": "zstd"}.
         until: ticks that have ended by this instant (microseconds since 1970) are released; None for now.
         shards: into how many ranges the cells are cut; each is one task. The numbers are the same for any.
         skip_bad: whether rows that are not events are left out instead of refused.
@@ -129,11 +140,16 @@ def release_batch(
     Raises:
         ParameterError: a parameter is outside its domain, or there is no secret in the environment.
         InputError: a column is missing, rows are not events and may not be skipped, or Spark would shift their times.
-        StoreError: `out` exists or cannot be written.
+        StoreError: `out` exists, with mode "error", or cannot be written.
         BudgetExceeded: the ledger has not enough left.
     """
     check_declaration(declaration)
     check_pandas()
+    if mode not in MODES:
+        raise ParameterError(
+            f"mode {mode!r:.40} is not one of {', '.join(MODES)} (Spark's 'ignore' would spend a budget and write "
+            "nothing)"
+        )
     if declaration.schedule.start is None:
         raise ParameterError("release_batch needs the start of the stream: declare it")
     if events.isStreaming:
@@ -164,14 +180,19 @@ def release_batch(
         else:
             released = _sharded(groups, declaration, shards).mapInArrow(partial(_release_shards, job), SCHEMA)
         marked = released.withMetadata("value", {"evercount.guarantee": guarantee, "evercount.run": run})
-        marked.write.mode("error").parquet(out)
+        table = None
+        if out is None:
+            # once and for all: a plan that ran again over other events would give the same noise to other counts
+            table = marked.localCheckpoint()
+        else:
+            marked.write.format(format).mode(mode).options(**(options or {})).save(out)
     except AnalysisException as error:
-        raise StoreError(f"{out} cannot be written: {first_line(error)}") from None
+        raise StoreError(f"{out or 'the table'} cannot be written: {first_line(error)}") from None
     except PySparkException as error:
         raise InputError(f"the job failed: {first_line(error)}") from error
     finally:
         groups.unpersist()
-    return BatchOutcome(ticks, shards, run, guarantee, bad)
+    return BatchOutcome(ticks, shards, run, guarantee, bad, table)
 
 
 def _ticks(declaration: StreamDeclaration, until: int) -> int:
@@ -276,7 +297,8 @@ def _shown(
 ) -> Iterator[Any]:
     """What is shown of the released tables, as Arrow."""
     before, schedule = np.empty((0, len(stream.labels))), declaration.schedule
-    for table in shown_tables(stream, closed, declaration.shown, schedule, before, job.level):
+    made = declaration.view_postprocess
+    for table in shown_tables(stream, closed, declaration.shown, schedule, before, job.level, made):
         yield from arrow_table(table, arrow_schema(table, None, {}), schedule.show).to_batches()
 
 

@@ -12,7 +12,7 @@ from evercount.declare.schedule import SECOND
 from evercount.errors import ParameterError
 from evercount.spark.close_on_executors import executors_of
 from evercount.store import Store, key_from_environment
-from evercount.store.accept_totals import CountedBatch, last_batches
+from evercount.store.accept_totals import CountedBatch, last_batches, last_tick
 
 
 def open_store(place: str | Path, key_file: Path | None = None, head: Path | None = None) -> Store:
@@ -46,6 +46,11 @@ class StoreDoor:
     def closed(self) -> int:
         """How many ticks are released."""
         return self._live.closed
+
+    @property
+    def last_tick(self) -> int:
+        """The last tick that may have events now."""
+        return last_tick(self._live)
 
     @property
     def finished(self) -> bool:

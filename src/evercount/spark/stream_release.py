@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import inheritable_thread_target
 
 from evercount.declare.declaration import StreamDeclaration
-from evercount.declare.schedule import SECOND, UNITS
+from evercount.declare.schedule import SECOND
 from evercount.errors import Conflict, EvercountError, InputError, ParameterError
 from evercount.spark.check_source import check_parquet_times, check_source
 from evercount.spark.checkpoint import read_checkpoint
@@ -34,8 +34,6 @@ from evercount.spark.store_door import StoreDoor
 from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch
 
-MOST_AHEAD, LONGEST_AHEAD = 100_000, 5 * 366 * UNITS["d"]
-"""Ticks and microseconds ahead of the open tick that a row may lie in: every such tick has totals in the store."""
 Clock = Callable[[], int]
 """The instant now, in microseconds since 1970."""
 
@@ -180,7 +178,7 @@ class _Round:
         Another thread waits for Spark: one that is interrupted in a call of the JVM cannot stop the query.
         """
         declaration = self.door.declaration
-        placed = place_events(events, declaration, self._last_tick(), declaration.horizon)
+        placed = place_events(events, declaration, self.door.last_tick, declaration.horizon)
         inheritable = inheritable_thread_target(events.sparkSession)
         with ThreadPoolExecutor(1) as pool:
             started = pool.submit(inheritable(lambda: self._start(events, placed)))
@@ -223,11 +221,13 @@ class _Round:
         try:
             if not self.skip_bad:
                 refuse_bad(counted.bad)
-            what = counted.totals, self.new_checkpoint, counted.users, counted.named
             with self.storing:
                 if self.over:
                     raise InputError("the round was interrupted")
-                if door.accept(CountedBatch(self.query.result(), number, *what)):
+                one = CountedBatch(
+                    self.query.result(), number, counted.totals, self.new_checkpoint, counted.users, named=counted.named
+                )
+                if door.accept(one):
                     self.batches += 1
                     for reason, rows in counted.bad.items():
                         self.bad[reason] = self.bad.get(reason, 0) + rows
@@ -235,10 +235,3 @@ class _Round:
             counted.forget()
         if self.progress is not None:
             self.progress.counted(number, counted.rows, perf_counter() - begin)
-
-    def _last_tick(self) -> int:
-        """The last tick that may have events now."""
-        schedule, closed = self.door.declaration.schedule, self.door.closed
-        return max(
-            closed + 1, min(closed + MOST_AHEAD, schedule.tick_of(schedule.start_of(closed + 1) + LONGEST_AHEAD))
-        )

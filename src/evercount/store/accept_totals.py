@@ -1,4 +1,4 @@
-"""Totals that were counted elsewhere (by Spark): accepted once for each batch, kept until their ticks close.
+"""Totals that were counted elsewhere (by Spark, from a log): accepted once for each batch, kept until ticks close.
 
 A batch is named by (query, batch): the id of the streaming query, which its checkpoint keeps, and the batch's number.
 """
@@ -15,6 +15,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 
 from evercount._arrays import AnyArray, BoolArray, IntArray
 from evercount.declare.declaration import StreamDeclaration
+from evercount.declare.schedule import UNITS
 from evercount.engine.tick_totals import TickTotals
 from evercount.errors import Conflict, ParameterError, StoreError, StreamStopped
 from evercount.store.database import insert_rows
@@ -22,7 +23,7 @@ from evercount.store.known_users import ManyUsers
 from evercount.store.named_events import NamedEvents, Part, by_tick, keep_rows, pack_rows, packed_ticks, stored_parts
 from evercount.store.open_stream import LiveStream
 from evercount.store.saturation import Totals, add_exactly, pack_totals, unpack_totals
-from evercount.store.schema import counted_batches, counted_events, counted_totals
+from evercount.store.schema import counted_batches, counted_events, counted_totals, meta
 from evercount.store.sealing import Sealer
 from evercount.store.user_events import UserEvents, cap_ticks, keep_events
 
@@ -30,6 +31,8 @@ REMEMBERED = 10_000
 """Batches of a query whose digests are kept."""
 PART = 200
 """Ticks that are read with one statement."""
+MOST_AHEAD, LONGEST_AHEAD = 100_000, 5 * 366 * UNITS["d"]
+"""Ticks and microseconds ahead of the open tick that an event may lie in."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class CountedBatch:
     """The caller promises that a query which the store does not know brings no event that another has brought."""
     users: UserEvents | None = None
     """The events themselves, where the budget protects users; `totals` are then empty."""
+    position: bytes | None = None
+    """Where the source goes on after this batch, for a source that does not remember it."""
     named: Iterable[NamedEvents] | None = None
     """Rows with names, where users are counted, or keys are not listed and no users protected; `totals` are then empty.
     The parts are in the order of ticks, share none, and are read once: memory holds one of them."""
@@ -85,6 +90,8 @@ def take_batch(connection: Connection, live: LiveStream, sealer: Sealer, one: Co
             stream=live.id, query=one.query, batch=one.batch, digest=digest.digest(), accepted=time.time()
         )
     )
+    if one.position is not None:
+        _write_position(connection, live, sealer, one.query, one.position)
     table = counted_batches
     old = (table.c.stream == live.id) & (table.c.query == one.query) & (table.c.batch < one.batch - REMEMBERED)
     connection.execute(delete(table).where(old))
@@ -120,6 +127,29 @@ def last_batches(connection: Connection, stream: int) -> dict[str, int]:
         select(table.c.query, func.max(table.c.batch)).where(table.c.stream == stream).group_by(table.c.query)
     )
     return {query: int(batch) for query, batch in rows}
+
+
+def read_position(connection: Connection, live: LiveStream, sealer: Sealer, query: str) -> bytes | None:
+    """The position that came with the last batch of a query; None where it has none."""
+    kept = connection.execute(select(meta.c.value).where(meta.c.key == _position_key(live, query))).scalar()
+    return None if kept is None else sealer.open(bytes.fromhex(kept), "position", live.id, 0, query.encode())
+
+
+def _write_position(connection: Connection, live: LiveStream, sealer: Sealer, query: str, position: bytes) -> None:
+    key = _position_key(live, query)
+    connection.execute(delete(meta).where(meta.c.key == key))
+    sealed = sealer.seal(position, "position", live.id, 0, query.encode()).hex()
+    connection.execute(insert(meta).values(key=key, value=sealed))
+
+
+def _position_key(live: LiveStream, query: str) -> str:
+    return f"at {live.id} {query}"
+
+
+def last_tick(live: LiveStream) -> int:
+    """The last tick that may have events now: every tick ahead of the open one has totals in the store."""
+    schedule, closed = live.declaration.schedule, live.closed
+    return max(closed + 1, min(closed + MOST_AHEAD, schedule.tick_of(schedule.start_of(closed + 1) + LONGEST_AHEAD)))
 
 
 def has_totals(connection: Connection, stream: int) -> bool:

@@ -89,14 +89,14 @@ def pack_rows(names: Sequence[str], numbers: IntArray) -> bytes:
 
 
 def unpack_rows(content: bytes) -> Part:
-    """The inverse of `pack_rows`."""
+    """The inverse of `pack_rows`, for at least one row."""
     rows = int.from_bytes(content[:8], "little")
     lengths = np.frombuffer(content, "<u4", rows, 8)
     ends = (8 + 4 * rows + np.cumsum(lengths, dtype=np.int64)).tolist()
     begins = [8 + 4 * rows, *ends[:-1]]
     names = [content[begin:end].decode() for begin, end in zip(begins, ends, strict=True)]
-    left = np.frombuffer(content, "<i8", -1, ends[-1] if ends else 8)
-    return names, left.reshape(-1, rows).T.astype(np.int64) if rows else np.empty((0, 1), np.int64)
+    left = np.frombuffer(content[ends[-1] :], "<i8")
+    return names, left.reshape(-1, rows).T.astype(np.int64)
 
 
 def as_tick(declaration: StreamDeclaration, parts: Sequence[Part], accepted: Sequence[Any] = ()) -> Any:

@@ -77,7 +77,7 @@ class UserEvents:
         records["cell"] = cell[sorting]
         for name in ("time", "order", "units"):
             records[name] = getattr(self, name)[sorting]
-        kept = _earlier(records, near) < min(filter(None, live.declaration.budget.caps[:2]))
+        kept = _earlier(records, near) < min(filter(None, live.declaration.budget.caps[:2]), default=len(self))
         return self.tick[sorting][kept], records[kept], keys
 
 
