@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession, types
 
@@ -100,10 +101,10 @@ def check_parquet_times(events: DataFrame, declaration: StreamDeclaration, files
             found = source.inferred(events.sparkSession, files)
         except AnalysisException:  # no file is left
             continue
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:
             raise InputError(
-                f"the Parquet files do not agree about their columns: {first_line(error)}. Where some have times with "
-                "a zone and others without, Spark would shift one kind: read them apart"
+                f"the Parquet files cannot be read together: {first_line(error)} Where some have times with a zone and "
+                "others without, Spark would shift one kind: read them apart"
             ) from None
         for field in found:
             if isinstance(field.dataType, TIMESTAMPS) and told.get(field.name, field.dataType) != field.dataType:
