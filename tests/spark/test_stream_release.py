@@ -347,7 +347,7 @@ def test_times_without_an_offset_are_those_of_the_declared_zone(spark: Any, tmp_
         with pytest.raises(InputError, match="Spark would shift the times"):
             go(folder, kind, run)
     (folders["naive"] / "y.parquet").write_bytes((folders["utc"] / "x.parquet").read_bytes())
-    with pytest.raises(InputError, match="cannot be read together.*read them apart"):
+    with pytest.raises(InputError, match=r"cannot be read together.*read them apart"):
         go("naive", "timestamp_ntz", 6)
     for form, folder, error in (("json", "json", ParameterError), ("parquet", "naive", InputError)):
         table = spark.read.format(form).schema("ts timestamp, key string").load(str(folders[folder]))
@@ -389,6 +389,33 @@ def test_rows_of_users_are_said_once(spark: Any, tmp_path: Path) -> None:
         "micro-batch 0: 100 rows",
         "ticks 1 to 1 released; 0 behind the clock",
     ]
+
+
+def test_a_lake_gets_every_tick_once(spark: Any, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of a round that ended after the release and before the table."""
+    deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed: pip install 'evercount[lake]'")
+    store, lake = new_store(tmp_path / "store.db"), f"delta:{tmp_path}/table"
+
+    def go(closed: int) -> Any:
+        feed.write(closed)
+        checkpoint = str(tmp_path / "checkpoint")
+        return release_stream(
+            feed.stream(spark), DECLARATION, store, checkpoint, clock=lambda: end_of(closed), lake=lake
+        )
+
+    go(2)
+    with monkeypatch.context() as broken:
+        broken.setattr("evercount.spark.stream_release.append_released", None)
+        with pytest.raises(TypeError):
+            go(4)
+    assert store.find("live").closed == 4
+    go(4)
+    go(5)
+    rows = deltalake.DeltaTable(str(tmp_path / "table")).to_pyarrow_table().to_pylist()
+    found = {(row["tick"], row["cell"]): row["value"] for row in rows}
+    assert len(rows) == len(found) == 5 * len(KEYS)
+    assert [[found[tick, key] for key in KEYS] for tick in range(1, 6)] == released(store)
+    store.close()
 
 
 def test_bad_rows_stop_the_stream_until_they_may_be_skipped(spark: Any, feed: Feed, tmp_path: Path) -> None:

@@ -196,13 +196,10 @@ def release_batch(
 
 
 def _ticks(declaration: StreamDeclaration, until: int) -> int:
-    """How many ticks have ended."""
-    schedule = declaration.schedule
-    ended = schedule.tick_of(until) - 1
-    if declaration.horizon is not None:
-        ended = min(ended, declaration.horizon)
+    """How many ticks have ended, and waited as long as is declared."""
+    schedule, ended = declaration.schedule, declaration.ended(until)
     if ended < 1:
-        raise ParameterError(f"no tick has ended: the first one ends at {schedule.show(schedule.start_of(2))}")
+        raise ParameterError(f"no tick has ended: the first one ends at {schedule.show(declaration.closes(1))}")
     return ended
 
 

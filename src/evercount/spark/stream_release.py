@@ -24,13 +24,14 @@ from pyspark.util import inheritable_thread_target
 from evercount.declare.declaration import StreamDeclaration
 from evercount.declare.schedule import SECOND
 from evercount.errors import Conflict, EvercountError, InputError, ParameterError
+from evercount.files.lake_table import open_lake
 from evercount.spark.check_source import check_parquet_times, check_source
 from evercount.spark.checkpoint import read_checkpoint
 from evercount.spark.count_events import check_declaration, count_placed, refuse_bad
 from evercount.spark.failures import first_line
 from evercount.spark.place_rows import place_events
 from evercount.spark.progress import Progress
-from evercount.spark.store_door import StoreDoor
+from evercount.spark.store_door import StoreDoor, append_released
 from evercount.store import Store
 from evercount.store.accept_totals import CountedBatch
 
@@ -78,6 +79,7 @@ def release_stream(
     shards: int | None = None,
     skip_bad: bool = False,
     new_checkpoint: bool = False,
+    lake: str | None = None,
     progress: Progress | None = None,
 ) -> StreamOutcome:
     """Count all that the source has now, then release the ticks that have ended.
@@ -95,6 +97,8 @@ def release_stream(
         skip_bad: whether rows that are not events are left out instead of refused.
         new_checkpoint: whether a checkpoint may be new although the store was fed from another one before. Say so
             only if the source holds no event that was counted already.
+        lake: a Delta or Iceberg table, delta:FOLDER or iceberg:FOLDER/namespace.table, that gets every released tick
+            once: what it lacks is appended after the round, also what an earlier round could not append.
         progress: is told what happens.
 
     Returns:
@@ -125,6 +129,8 @@ def release_stream(
             "here: use a session of the driver itself (`evercount spark` or spark-submit). release_batch takes both"
         )
     check_source(events, declaration)
+    if lake is not None:
+        open_lake(lake)  # fails now, and not after a round, if there can be no such table
     now = clock()
     with StoreDoor(store, declaration, now, shards, events.sparkSession) as door:
         round_ = _Round(door, checkpoint, skip_bad, new_checkpoint, progress)
@@ -132,6 +138,8 @@ def release_stream(
             round_.check_checkpoint(events.sparkSession)
             round_.read(events)
         ticks = door.close_due(now - wait)
+        if lake is not None:
+            append_released(door.store, declaration.name, lake)
         if progress is not None:
             progress.closed(ticks, door.due(clock()))
         return StreamOutcome(ticks, round_.batches, door.finished, round_.bad)
