@@ -43,9 +43,9 @@ class Block(NamedTuple):
 
     def under(self, newer: Block) -> Block:
         """Both together; where they differ, `newer` is true."""
-        first, _ = distinct_users(np.concatenate([newer.user, self.user]))  # the first place of a user is in `newer`
-        user, used = (np.concatenate([getattr(newer, name), getattr(self, name)]) for name in ("user", "used"))
-        return Block(None, user[first], used[first])
+        user = np.concatenate([newer.user, self.user])
+        first, _ = distinct_users(user)  # the first place of a user is in `newer`, if it has one there
+        return Block(None, user[first], np.concatenate([newer.used, self.used])[first])
 
     def find(self, wanted: AnyArray) -> IntArray:
         """The place of each hash, −1 for those that are not there."""

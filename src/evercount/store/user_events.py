@@ -74,9 +74,8 @@ class UserEvents:
         sorting[several] = part[np.lexsort([column[part] for column in columns])]
         records = np.empty(len(self), RECORD)
         records["user"] = hashes[place[sorting]]
-        records["cell"] = cell[sorting]
-        for name in ("time", "order", "units"):
-            records[name] = getattr(self, name)[sorting]
+        for name, column in (("time", self.time), ("order", self.order), ("cell", cell), ("units", self.units)):
+            records[name] = column[sorting]
         kept = _earlier(records, near) < min(filter(None, live.declaration.budget.caps[:2]), default=len(self))
         return self.tick[sorting][kept], records[kept], keys
 
